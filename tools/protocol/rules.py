@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-15"
+PROTOCOL_VERSION = "foundry-16"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
@@ -40,6 +40,8 @@ Parameters = Literal[
     "few high",
     "few close",
     "few bits",
+    "few huge",
+    "negated",
     "rearranged",
     "other buffers",
     "rearranged buffers",
@@ -53,14 +55,21 @@ Pattern = Literal[
     "few directions",
     "two groups",
     "few changed",
+    "rearranged",
+    "few huge",
+    "half negligible",
+    "sixteenths",
+    "steps",
     "few other signs",
     "non-finite",
     "NaN at edges",
     "positive",
     "negative",
     "other masks",
+    "masks of other counts",
     "other numbers",
     "other indices",
+    "equal indices",
     "few bits",
     "no structure",
     "ordered",
@@ -70,10 +79,11 @@ Pattern = Literal[
 GENTLER_SCALES, GENTLER_EXPONENTS = (1.5, 1.1), (2, 1)
 _KEEPS_RANGE: frozenset[Pattern] = frozenset(
     (
-        *("", "constant", "few changed", "other masks", "other numbers", "other indices"),
-        *("ordered", "largest at a stride", "close together"),
+        *("", "constant", "few changed", "rearranged", "steps", "ordered", "largest at a stride", "close together"),
+        *("other masks", "masks of other counts", "other numbers", "other indices", "equal indices"),
     )
 )
+_UNSTABLE: frozenset[Pattern] = frozenset(("constant", "close together", "steps", "few huge"))
 
 
 @dataclass(frozen=True)
@@ -92,8 +102,16 @@ class Distribution:
     - `two groups`: rows and columns fall into two groups each, and only elements of one group keep the distribution's
       `scale`. Asked without the wider limit: an iteration settles slowly here, and one that ends early is off by more.
     - `few changed`: the inputs of the trial "as given" with one to three elements changed.
+    - `rearranged`: the inputs of the last trial with `few changed`, each tensor's elements in reverse order. No sum or
+      checksum tells them from those before.
+    - `few huge`: a few elements are hundreds of times as large as the others. Not asked where TF32 shows in PyTorch's
+      own answer: its rounding of such elements decides a softmax.
+    - `half negligible`: a random half of the elements is 2**60 times smaller.
+    - `sixteenths`: whole multiples of a sixteenth of a power of two near the usual size, with few bits, so that
+      thresholds, edges of bins and halves are met exactly.
+    - `steps`: each row is one number up to a random place, mostly at one of its ends, and another one from there on.
     - `few other signs`: inputs of one sign (such as 0 to 1) with one to three elements of the other sign.
-    - `non-finite`: infinities and NaN at random places.
+    - `non-finite`: infinities and NaN at random places, and a block of minus infinity.
     - `NaN at edges`: a NaN in the first column and one in the last, next to what padding replaces.
     - `positive`, `negative`: every element has this sign. Shows a wrong initial value of a maximum or minimum.
     - `few bits`: values that bfloat16 holds exactly.
@@ -104,18 +122,22 @@ class Distribution:
 
     Patterns of other inputs, which stay as given under all patterns above:
     - `other masks`: each row of booleans is shuffled, so that a prefix or a triangle becomes any mask.
+    - `masks of other counts`: all but a power of two of a row are true, or only so many are.
     - `other numbers`: Python's floats change.
     - `other indices`: integers that only select a row become any valid row, in any order; integers that only
       tell where bags of entries begin make one bag long and others empty; integers that are only converted to
       floating numbers (positions, labels) are shuffled; 64-bit integers that are only added up grow beyond
       what 32 bits hold; integers that are only multiplied and added come near the largest that occurs, 64-bit
-      ones further beyond it, all of one sign, as far as the reference's own integers hold the result.
+      ones further beyond it, all of one sign, as far as the reference's own integers hold the result; integers of
+      which only bits, remainders or divisors are taken become powers of two, those beside them, and Fibonacci numbers.
+    - `equal indices`: integers that only select a row all select the same one.
 
     Parameters of the kind `other buffers`: buffers of floating numbers that load_state_dict would change have other
     elements. Zeros and infinities stay, and so do masks: a kernel may know a mask. Raising an exception is no failure
     here, nor for `rearranged buffers`: their own rows in another order. `rearranged` parameters have the same elements
     at other places, or, where all are equal, others of the same sum: no sum or checksum tells them from those before.
-    Of `few high` biases one in sixteen is large; with `few close` a few rows of each matrix nearly agree.
+    Of `few high` biases one in sixteen is large; with `few close` a few rows of each matrix nearly agree; of `few huge`
+    a few elements are hundreds of times as large; `negated` are those of the constructor, with the other sign.
 
     What every draw has in common is kept: zeros at the same places (a triangle), and symmetry. The exception is
     `no structure`, which breaks it; a wrong answer to that one is noted but does not reject the kernel.
@@ -161,15 +183,25 @@ class Distribution:
     @property
     def may_overflow(self) -> bool:
         """Whether its parameters are so large, or its tables so strange, that some models have no answer."""
-        return self.is_of_buffers or self.parameters in ("large", "high", "low", "few high")
+        return self.is_of_buffers or self.parameters in ("large", "high", "low", "few high", "few huge", "negated")
 
     @property
     def may_be_unstable(self) -> bool:
         """Whether rounding the inputs could change the answer by much: a difference of equal numbers, or a tie between
         large scores of a softmax."""
-        return self.parameters in ("large", "high", "low", "few high", "few close") or (
-            self.is_stress and (self.pattern in ("constant", "close together") or self.scale > 1.0)
+        return self.parameters in ("large", "high", "low", "few high", "few close", "few huge", "negated") or (
+            self.is_stress and (self.pattern in _UNSTABLE or self.scale > 1.0)
         )
+
+    @property
+    def has_ties(self) -> bool:
+        """Whether many elements are equal, so that which of them is selected depends on their order."""
+        return self.pattern == "sixteenths"
+
+    @property
+    def is_lost_in_tf32(self) -> bool:
+        """Whether TF32 rounds some numbers of it by more than others are large."""
+        return "few huge" in (self.pattern, self.parameters)
 
 
 AS_GIVEN = Distribution("as given")
@@ -181,6 +213,7 @@ TRIPLED, HUNDREDTH, NEGATED = (Distribution(f"x{scale:g}", scale=scale) for scal
 DISTRIBUTIONS = (
     AS_GIVEN,
     FEW_CHANGED,
+    Distribution("elements rearranged", pattern="rearranged"),  # at once after those that have the same sums
     TRIPLED,
     HUNDREDTH,
     NEGATED,
@@ -196,16 +229,25 @@ DISTRIBUTIONS = (
     Distribution("buffers rearranged", parameters="rearranged buffers"),
     Distribution("two groups", scale=8.0, pattern="two groups"),
     Distribution("other masks", pattern="other masks"),
+    Distribution("masks of other counts", pattern="masks of other counts"),
     Distribution("other numbers", pattern="other numbers"),
     Distribution("other indices", pattern="other indices"),
+    Distribution("equal indices", pattern="equal indices"),
     Distribution("no structure", pattern="no structure"),
     Distribution("high biases", parameters="high", is_stress=True),
     Distribution("low biases", parameters="low", is_stress=True),
     Distribution("few high biases", parameters="few high", is_stress=True),
     Distribution("few close rows of parameters", parameters="few close", is_stress=True),
+    Distribution("few huge parameters", parameters="few huge", is_stress=True),
+    Distribution("parameters negated", parameters="negated", is_stress=True),
     Distribution("x100", scale=100.0, is_stress=True),
     Distribution("x2**17", scale=2.0**17, is_stress=True),  # beyond what 16-bit numbers can hold
     Distribution("x2**-12", scale=2.0**-12, is_stress=True),  # a variance below the usual eps of 1e-5
+    Distribution("x2**-40", scale=2.0**-40, is_stress=True),  # lengths near the usual eps of 1e-12
+    Distribution("few huge elements", pattern="few huge", is_stress=True),
+    Distribution("half negligible", pattern="half negligible", is_stress=True),
+    Distribution("sixteenths", pattern="sixteenths", is_stress=True),
+    Distribution("steps", pattern="steps", is_stress=True),
     Distribution("constant", pattern="constant", is_stress=True),
     Distribution("close together", pattern="close together", is_stress=True),
     Distribution("ordered", pattern="ordered", is_stress=True),

@@ -58,6 +58,40 @@ print(json.dumps([report["tritons"], report["libraries"]]))
 """
 
 
+TIMED = """
+import torch
+
+CURVE, DATA, LONG = bytes(range(255, -1, -1)), bytes(1 << 23), torch.zeros(1 << 22, dtype=torch.int32)
+
+class Own:
+    def work(self):
+        return DATA.translate(CURVE)
+
+def forward():
+    Own().work()
+    LONG.untyped_storage().byteswap(torch.int32)
+    len(DATA)
+"""
+WATCH_STEADY = """
+import json, sys
+from foundry.tools.grade.runner.observe import Observer
+observer = Observer("candidate.py")
+names = {}
+exec(compile(sys.argv[1], "candidate.py", "exec"), names)
+names["forward"]()
+print(json.dumps(observer.steady(names["forward"])))
+"""
+
+
+def test_what_a_candidates_own_lines_call_is_timed(forks: Forks, tmp_path: Path) -> None:
+    """A table look-up by `bytes.translate`, and bytes swapped by a storage: no dispatcher sees either."""
+    done = forks(WATCH_STEADY, TIMED, folder=tmp_path)
+    shares = {name: share for name, _, share in json.loads(done.stdout)}
+    assert shares["builtins.bytes.translate"] > 0.25 and shares["builtins.len"] == 0.0
+    (swapped,) = [share for name, share in shares.items() if name.endswith("byteswap")]
+    assert swapped > 0.1 and swapped + shares["builtins.bytes.translate"] < 1.05
+
+
 def test_what_tritons_driver_loads_is_told_from_what_a_candidate_loads_through_it(forks: Forks, tmp_path: Path) -> None:
     for name, text in {"runtime/build.py": BUILD, "backends/nvidia/driver.py": DRIVER, "__init__.py": ""}.items():
         path = tmp_path / "site" / "triton" / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,19 +17,19 @@ from foundry.tools.grade.judge.index_ranges import (
     NUMBERS,
     TOTALS,
     WIDE,
+    agree,
+    enlarge,
     index_ranges,
     redraw,
+    reindex,
     without_overflow,
 )
 from foundry.tools.grade.judge.other_parameters import can_be_rearranged, draw_parameters, draw_tables
 from foundry.tools.grade.judge.patterns import (
     PLAIN,
     Structure,
-    agree,
     break_structure,
-    enlarge,
     nudge,
-    reindex,
     shuffle_rows,
     structure_of,
     transform,
@@ -76,7 +77,18 @@ def test_each_pattern_is_what_it_says() -> None:
     assert float((near - 1).abs().max()) < 0.01 and len(set(near.flatten().tolist())) > 1000
     special = drawn("non-finite")
     assert bool(torch.isposinf(special).any() & torch.isneginf(special).any() & torch.isnan(special).any())
-    assert int((~special.isfinite()).sum()) <= 6
+    places = torch.isneginf(special).nonzero()
+    assert 2 <= len(places) <= 5 * 8 + 3 and int((~special.isfinite()).sum()) <= len(places) + 4  # a block of 5 x 8
+    assert torch.equal(drawn("elements rearranged"), GIVEN.flip(0, 1))
+    huge = drawn("few huge elements")
+    assert 6 <= int((huge.abs() > 100).sum()) <= 8 and int((huge != GIVEN).sum()) <= 8
+    faint = drawn("half negligible")
+    assert 0.45 < float((faint.abs() < 1e-12).double().mean()) < 0.55
+    parts = drawn("sixteenths")
+    assert torch.equal(parts * 16, (parts * 16).round()) and float((parts - GIVEN).abs().max()) <= 1 / 32
+    steps = drawn("steps")
+    assert all(len(set(row.tolist())) <= 2 for row in steps)
+    assert any(int((row != row[-1]).sum()) == 1 for row in steps) and len({row[500].item() for row in steps}) > 5
 
 
 def test_rearranged_parameters_keep_what_sums_and_checksums_show() -> None:
@@ -373,6 +385,53 @@ def test_patterns_leave_a_declared_range_only_where_they_say_so() -> None:
         assert inside.min() <= made.min() and made.max() <= inside.max()
 
 
+def test_masks_of_other_counts_have_a_power_of_two_of_one_kind() -> None:
+    mask = torch.arange(384) < torch.randint(96, 385, (64, 1), generator=torch.Generator().manual_seed(1))
+    made = drawn("masks of other counts", mask)
+    counts = {int(row.sum()) for row in made}
+    powers = {1 << bit for bit in range(9)}
+    assert counts <= powers | {384 - power for power in powers} and {128, 384 - 256} & counts and len(counts) > 8
+    assert drawn("masks of other counts", torch.ones(3, 1, dtype=torch.bool)).all()
+
+
+def test_equal_indices_are_equal_and_unique_ones_stay_unique() -> None:
+    stream = torch.Generator().manual_seed(1)
+    index = torch.randint(0, 50, (400,), generator=stream)
+    made = redraw(index, 50, stream, are_equal=True)
+    assert len(set(made.tolist())) == 1 and 0 <= int(made[0]) < 50
+    assert len(set(redraw(torch.arange(20), 50, stream, are_equal=True).tolist())) == 20
+    for kind in (None, NUMBERS, TOTALS, WIDE, FACTORS):
+        assert torch.equal(redraw(index, kind, stream, are_equal=True), index)
+
+
+def test_integers_that_are_divided_become_those_that_take_longest() -> None:
+    """A greatest common divisor that gave up after 26 steps was right for all that is drawn at random."""
+    stream = torch.Generator().manual_seed(1)
+    pair = [torch.randint(-(2**31) + 1, 2**31, (60_000,), generator=stream, dtype=torch.int32) for _ in range(2)]
+    assert index_ranges(lambda: torch.gcd(*pair), pair) == [WIDE, WIDE]
+
+    def gcd_in(steps: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a, b = a.long().abs(), b.long().abs()
+        for _ in range(steps):
+            a, b = torch.where(b == 0, a, b), torch.where(b == 0, b, a % b.clamp(min=1))
+        return a
+
+    assert torch.equal(gcd_in(40, *pair), torch.gcd(*pair).long())
+    made = [redraw(item, WIDE, stream) for item in pair]
+    assert all(torch.equal(one.sign(), other.sign()) for one, other in zip(made, pair, strict=True))
+    assert int((gcd_in(40, *made) != torch.gcd(*made).long()).sum()) > 0
+    assert torch.equal(gcd_in(60, *made), torch.gcd(*made).long())
+
+
+def test_parameters_negated_and_few_huge() -> None:
+    state = {"p": torch.tensor([3.0]), "w": torch.randn(64, 64), "running_var": torch.ones(8)}
+    draw = partial(draw_parameters, seeded=state, last=state, chosen=set(state), learned={"p", "w"}, seed=5)
+    negated, huge = draw("negated"), draw("few huge")
+    assert negated["p"].item() == -3.0 and torch.equal(negated["w"], -state["w"])
+    assert torch.equal(negated["running_var"], state["running_var"]) and bool((huge["running_var"] > 0).all())
+    assert 4 <= int((huge["w"].abs() > 100).sum()) <= 8 and huge["p"].abs() < 100
+
+
 def test_other_indices_crowd_and_keep_uniqueness_and_no_order() -> None:
     generator = torch.Generator().manual_seed(1)
     drawn = reindex(torch.randint(0, 100, (4000,)), 1000, generator)
@@ -464,8 +523,10 @@ def test_integers_of_which_only_bits_or_remainders_are_taken_may_have_any_size()
         torch.bincount(counted, minlength=300)
 
     assert index_ranges(run, [bits, places, scaled, counted]) == [WIDE, None, None, 300]
-    made = redraw(torch.tensor([5, 0, -3]), WIDE, torch.Generator().manual_seed(1)).tolist()
-    assert made[0] >= 2**61 and made[1] == 0 and made[2] <= -(2**61)
+    given = torch.tensor([5, 0, -3]).repeat(100)
+    made = redraw(given, WIDE, torch.Generator().manual_seed(1))
+    assert torch.equal(made.sign(), given.sign())
+    assert int((made >= 2**61).sum()) > 30 and int((made <= -(2**61)).sum()) > 30
     assert without_overflow([WIDE, FACTORS], [bits, places], lambda values: [values[1] * values[1]])[0] == WIDE
 
 

@@ -7,6 +7,7 @@ Free of torch.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -214,8 +215,8 @@ def _is_settled(rule: tuple[Suspicion, str], path: str, *, on_cpu: bool) -> bool
 
 
 def _call_findings(calls: Sequence[Any], policy: Policy, *, on_cpu: bool) -> Iterator[str]:
-    joins = any(_JOIN.match(str(name)) for name, _ in calls)
-    for name, line in calls:
+    joins = any(_JOIN.match(str(name)) for name, _, _ in calls)
+    for name, line, share in calls:
         path = str(name).replace("_io.open", "open").removeprefix("builtins.").removeprefix(".")
         rule = None if _LOCKS.match(path) or path == "globals" else forbidden(path)  # whose names is read in the text
         if rule and _is_settled(rule, path, on_cpu=on_cpu):
@@ -226,7 +227,18 @@ def _call_findings(calls: Sequence[Any], policy: Policy, *, on_cpu: bool) -> Ite
             yield f"line {line}: calls {path} in every call and waits for no stream: work may go on after the call"
         elif path.split(".")[0] in _COMPUTING and not _ARRAY_MEMORY.fullmatch(path) and policy != "open":
             yield f"line {line}: calls {path} in every call, another library's function"
+        elif float(share) > LARGEST_SHARE and _is_of_python(str(name)) and policy != "open":
+            percent = f"{100 * float(share):.0f} %"
+            yield f"line {line}: {path} takes {percent} of each call's processor time: let the kernel compute instead"
 
+
+def _is_of_python(name: str) -> bool:
+    """Whether a function is of Python's library, or of PyTorch's storages, which no dispatcher sees."""
+    root = name.lstrip(".").split(".")[0]
+    return root in sys.stdlib_module_names or root == "builtins" or "Storage" in name
+
+
+LARGEST_SHARE = 0.25  # of a call's processor time that a function which is not the kernel's may take
 
 _STREAM = re.compile(r"torch\.cuda\.(?:stream\b|set_stream\b|StreamContext|streams\.Stream\.__new__)")
 _JOIN = re.compile(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +18,11 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.tools.grade.judge import other_parameters, patterns
-from foundry.tools.grade.judge.index_ranges import index_ranges, redraw, without_overflow
+from foundry.tools.grade.judge.index_ranges import WIDEST, index_ranges, redraw, without_overflow
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
-from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters, worst_of
+from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, FEW_CHANGED, Distribution, OutputError, Parameters, worst_of
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
 
@@ -84,12 +85,12 @@ class Case:
         self.mode = task.options.mode
         self._model = self._loaded.build_model(seed).to(self._device)
         self._exact: nn.Module | None = None
-        self._states = {"seeded": _clone_state(self._model)}
+        self._states = {"seeded": other_parameters.clone_state(self._model)}
         self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
         self._packed: dict[str, Packed] = {}
         self._mutable: list[int] | None = None  # what forward updates; known when it was called
         self._usual_mutable: list[int] = []  # until then
-        self._given_seed = seed  # of the inputs of the last trial "as given"
+        self._given_seed = self._changed_seed = seed  # of the inputs of the last trials "as given", "few changed"
         self._usual: list[Expected] = []  # its outputs, for their scale
         self._is_exact: list[bool] = []  # of which PyTorch rounds nothing
         self.has_floats = False  # floating inputs, which distributions change; known after the first trial
@@ -99,7 +100,7 @@ class Case:
         self._uses_tf32 = False  # PyTorch's error is another where it is allowed
         self._ranges: list[int | None] = []  # of each tensor of the inputs, where it is an index
         self._structures: list[patterns.Structure] | None = None  # of each of the inputs; known when first changed
-        self._counters = _unread_counters(self._model)
+        self._counters = other_parameters.unread_counters(self._model)
         self._is_bounded = True  # the outputs as given are far from overflowing
         self._shapes: list[torch.Size] = []  # of the outputs
         self._usual_tf32: list[OutputError] = []  # the largest that PyTorch had on inputs as given or scaled
@@ -129,11 +130,13 @@ class Case:
         """Whether a distribution changes anything here; known after the trial "as given"."""
         if distribution.pattern == "few bits":
             return self._uses_tf32
+        if distribution.is_lost_in_tf32 and self._uses_tf32:
+            return False
         if distribution.is_of_buffers:
             return bool(self._tables(distribution.parameters))
         if distribution.parameters != "seeded":
             return self.has_parameters()
-        if distribution.pattern == "other masks":
+        if distribution.pattern in ("other masks", "masks of other counts"):
             return self.has_masks
         if distribution.pattern == "other numbers":
             return self._has_numbers
@@ -143,8 +146,9 @@ class Case:
             return self.has_floats and bool(self._is_exact) and all(self._is_exact)
         if distribution.pattern == "no structure":
             return self.has_structure()
-        if distribution.pattern == "other indices":
-            return any(count is not None for count in self._ranges)
+        if distribution.pattern in ("other indices", "equal indices"):
+            least = 1 if distribution.pattern == "equal indices" else WIDEST
+            return any(count is not None and count >= least for count in self._ranges)
         return self.has_floats or not distribution.pattern
 
     def has_structure(self) -> bool:
@@ -267,8 +271,10 @@ class Case:
         if distribution.only_scales and tf32 is not None:  # cuDNN may choose otherwise where memory is short
             tf32 = self._usual_tf32 = list(map(worst_of, tf32, self._usual_tf32 or tf32))
         under_tf32 = updated if tf32 is None else self._read_updated(self._model)
-        if distribution.may_be_unstable:
-            ieee = list(map(worst_of, ieee, self._errors_when_nudged(kind, placed, expected)))
+        if distribution.may_be_unstable or distribution.has_ties:
+            found = zip(ieee, self._errors_when_nudged(kind, placed, expected), expected, strict=True)
+            is_all = distribution.may_be_unstable
+            ieee = [worst_of(own, nudged) if is_all or not item.is_floating else own for own, nudged, item in found]
         if distribution == AS_GIVEN and tf32 is not None:
             self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
         specs = [_contiguous(item) for item in eager]
@@ -428,23 +434,27 @@ class Case:
 
     def _draw(self, distribution: Distribution, seed: int, given_seed: int) -> list[Any]:
         """Inputs of a distribution. `given_seed`: seed of the inputs that the pattern `few changed` changes."""
-        inputs = self._given(given_seed if distribution.pattern == "few changed" else seed)
+        if distribution.pattern == "few changed":
+            self._changed_seed = seed
+        elif distribution.pattern == "rearranged":
+            seed = self._changed_seed
+        inputs = self._given(given_seed if distribution.pattern in ("few changed", "rearranged") else seed)
         if distribution == AS_GIVEN:
             return list(inputs)
         generator = torch.Generator(self._device).manual_seed(seed ^ 0x5EED)
-        if distribution.pattern == "other indices":
-            ranges = iter(self._ranges)
-            return list(bundle.map_tensors(list(inputs), lambda item: redraw(item, next(ranges), generator)))
+        if distribution.pattern in ("other indices", "equal indices"):
+            ranges, are_equal = iter(self._ranges), distribution.pattern == "equal indices"
+            each = partial(redraw, generator=generator, are_equal=are_equal)
+            return list(bundle.map_tensors(list(inputs), lambda item: each(item, next(ranges))))
         structures = self._structures_of(inputs)
+        if distribution.pattern == "rearranged":  # what the last call had, a few elements changed
+            inputs = patterns.transform_each(inputs, FEW_CHANGED, structures, generator, limited=self.limited)
         if distribution.pattern == "no structure":
             return [
                 patterns.break_structure(value, structure, generator) if structure.is_some else value
                 for value, structure in zip(inputs, structures, strict=True)
             ]
-        return [
-            patterns.transform(value, distribution, generator, limited=self.limited, structure=structure)
-            for value, structure in zip(inputs, structures, strict=True)
-        ]
+        return patterns.transform_each(inputs, distribution, structures, generator, limited=self.limited)
 
     def _structures_of(self, inputs: list[Any]) -> list[patterns.Structure]:
         if self._structures is None:
@@ -474,17 +484,6 @@ def _as_dtype(name: str) -> DType:
         if dtype == name:
             return dtype
     raise TaskError(f"dtype {name} is not a floating dtype that can be solved for")
-
-
-def _unread_counters(model: nn.Module) -> set[str]:
-    """Batch counters of layers with a fixed momentum (torch.nn.BatchNorm2d): no output depends on them."""
-    layers = {name: item for name, item in model.named_modules() if isinstance(item, nn.modules.batchnorm._NormBase)}
-    return {f"{name}.num_batches_tracked".lstrip(".") for name, item in layers.items() if item.momentum is not None}
-
-
-def _clone_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    state = model.state_dict()
-    return {key: tensor.detach().clone() for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 
 def _contiguous(tensor: torch.Tensor) -> TensorSpec:

@@ -23,7 +23,9 @@ NUMBERS = 0  # any order of them will do, and no other values
 TOTALS = -1  # 64-bit integers that are only added up: larger ones will do
 BOUNDS = -2  # ascending integers that only tell where each bag of entries begins: others will do
 FACTORS = -3  # integers that are only calculated with: any others of the same range will do; n less for 2**n as large
-WIDE = -100  # 64-bit integers whose bits or remainders are taken: any others of their sign will do
+WIDE = -100  # integers whose bits, remainders or divisors are taken: any others of their sign and range will do
+NEAR = 8  # integers that agree lie within this part of the largest
+WIDEST = WIDE  # the least of these
 GROWTHS = range(24, -1, -2)  # in bits, of 64-bit factors: what holds fewer bits of a product than they do is wrong then
 _ADD_UP = frozenset({"cumsum", "sum"})
 _CALCULATE = frozenset(
@@ -33,7 +35,7 @@ _OF_ANY_SIZE = frozenset(
     (
         *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift", "bitwise_right_shift"),
         *("__and__", "__or__", "__xor__", "__lshift__", "__rshift__"),
-        *("remainder", "fmod", "floor_divide", "abs", "sign", "minimum", "maximum", "clamp"),
+        *("remainder", "fmod", "floor_divide", "gcd", "abs", "sign", "minimum", "maximum", "clamp"),
     )
 )
 _INTO_FLOATS = frozenset({"_to_copy", "mul", "add", "sub", "div", "rsub"})
@@ -51,7 +53,7 @@ def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> 
     """For each tensor: n if it is only an index and may hold 0 to n - 1; NUMBERS if it is only converted to floating
     numbers; BOUNDS if it only tells where bags begin; TOTALS if it holds 64-bit integers that are only added up, and
     nothing is done with the sums; FACTORS if it is only multiplied, added and summed, and so are the results; WIDE
-    if it holds 64-bit integers and only bits or remainders are taken of it, or a size or sign; None otherwise.
+    if only bits, remainders or divisors are taken of it, or a size or sign; None otherwise.
 
     `run` calls the model on these very tensors.
     """
@@ -61,19 +63,25 @@ def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> 
     return [watcher.range_of(tensor) for tensor in tensors]
 
 
-def redraw(tensor: torch.Tensor, kind: int | None, generator: torch.Generator) -> torch.Tensor:
-    """Other integers of the kind that `index_ranges` found; the same ones where they may mean anything."""
+def redraw(
+    tensor: torch.Tensor, kind: int | None, generator: torch.Generator, *, are_equal: bool = False
+) -> torch.Tensor:
+    """Other integers of the kind that `index_ranges` found; the same ones where they may mean anything. `are_equal`:
+    all indices are, and nothing else changes."""
+    if are_equal:
+        return reindex(tensor, kind, generator, crowded=1.0) if kind and kind > 0 else tensor
     if kind == NUMBERS:
         return patterns.shuffle_rows(tensor, generator)
     if kind == TOTALS:
-        return patterns.enlarge(tensor)
+        return enlarge(tensor)
     if kind == WIDE:
-        return patterns.widen(tensor, generator)
+        drawn = widen(tensor, generator) if tensor.dtype == torch.int64 else tensor
+        return some_special(drawn, generator)
     if kind is not None and kind <= FACTORS:
-        return patterns.agree(tensor, generator, FACTORS - kind)
+        return agree(tensor, generator, FACTORS - kind)
     if kind == BOUNDS:
-        return patterns.rebound(tensor, generator)
-    return patterns.reindex(tensor, kind, generator) if kind else tensor
+        return rebound(tensor, generator)
+    return reindex(tensor, kind, generator) if kind else tensor
 
 
 def without_overflow(
@@ -111,6 +119,74 @@ def without_overflow(
         except (TaskError, RuntimeError):
             continue
     return [None if kind == FACTORS else kind for kind in ranges]
+
+
+def reindex(index: torch.Tensor, count: int, generator: torch.Generator, crowded: float = 0.5) -> torch.Tensor:
+    """Other indices from 0 to `count` - 1, half of them or another share equal, in any order: a kernel may rely on no
+    order, nor on room for the usual number of equal ones.
+
+    Negative indices, which mean "none" or count from the end, stay. Indices that do not repeat still do not repeat.
+    """
+    places = patterns.whole(0, count, index.shape, generator)
+    crowd = patterns.whole(0, count, (), generator)
+    drawn = torch.where(patterns.uniform(index.shape, generator) < crowded, crowd, places)
+    if index.numel() > 1 and index.numel() <= count and len(set(index.flatten().tolist())) == index.numel():
+        order = torch.randperm(count, generator=generator, device=generator.device)
+        drawn = order[: index.numel()].reshape(index.shape)
+    return patterns.keep_layout(index, torch.where(index < 0, index, drawn.to(index.dtype)))
+
+
+def rebound(bounds: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Other places where bags begin, between the first and the last one: a quarter of the entries in one bag, others
+    empty. Bounds that do not ascend stay."""
+    if bounds.dim() != 1 or bounds.numel() < 3 or not bool((bounds.diff() >= 0).all()):
+        return bounds
+    low, high = int(bounds[0]), int(bounds[-1])
+    quarter = (high - low) // 4
+    start = low + int(patterns.whole(0, high - low - quarter + 1, (), generator))
+    drawn = patterns.whole(low, high + 1, bounds.shape, generator)
+    drawn = torch.where((drawn > start) & (drawn < start + quarter), start, drawn).sort().values
+    drawn[0], drawn[-1] = low, high
+    return patterns.keep_layout(bounds, drawn.to(bounds.dtype))
+
+
+def enlarge(value: torch.Tensor) -> torch.Tensor:
+    """64-bit integers times a power of two, so that the largest is about 2**36: totals no longer fit 32 bits, and those
+    of 2**26 of them still fit 64."""
+    largest = int(value.abs().max()) if value.numel() else 0
+    return value * (1 << max(0, 36 - largest.bit_length()))
+
+
+def agree(value: torch.Tensor, generator: torch.Generator, growth: int = 0) -> torch.Tensor:
+    """Integers near 2**`growth` times the largest that occurs, all of its sign, zeros where they were: sums of them and
+    of their products are as large as the input's range allows, while those of usual draws cancel."""
+    wide = value.long().flatten()
+    largest = int(wide[wide.abs().argmax()]) << growth if value.numel() else 0
+    sizes = patterns.whole(abs(largest) - abs(largest) // NEAR, abs(largest) + 1, value.shape, generator)
+    drawn = (-sizes if largest < 0 else sizes).to(value.dtype)
+    return patterns.keep_layout(value, torch.where(value == 0, value, drawn))
+
+
+def some_special(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Half of the integers become powers of two, those beside them, or numbers of Fibonacci's series, which need the
+    most steps to divide, up to the largest that occurs. Signs and zeros stay."""
+    largest = max(1, int(value.abs().max())) if value.numel() else 1
+    pool = {(1 << bit) + apart for bit in range(largest.bit_length()) for apart in (-1, 0, 1)}
+    low, high = 1, 2
+    while low <= largest:
+        pool.add(low)
+        low, high = high, low + high
+    numbers = torch.tensor(sorted(item for item in pool if 0 < item <= largest), device=value.device)
+    chosen = numbers[patterns.whole(0, len(numbers), value.shape, generator)]
+    chosen = torch.where(value < 0, -chosen, chosen) * (value != 0)
+    is_kept = patterns.uniform(value.shape, generator) < 0.5
+    return patterns.keep_layout(value, torch.where(is_kept, value, chosen.to(value.dtype)))
+
+
+def widen(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """64-bit integers from 2**61 to 2**62, of the sign of those that were there; zeros stay."""
+    sizes = patterns.whole(1 << 61, 1 << 62, value.shape, generator)
+    return patterns.keep_layout(value, torch.where(value < 0, -sizes, sizes) * (value != 0))
 
 
 class _Watcher(TorchDispatchMode):
@@ -176,7 +252,7 @@ class _Watcher(TorchDispatchMode):
         elif name in _CALCULATE and _is_integer(result) and _place(result) != owner:
             self._factors.add(owner)
             self._keep_result(owner, result)
-        elif name in _OF_ANY_SIZE and item.dtype == torch.int64 and _is_integer(result) and _place(result) != owner:
+        elif name in _OF_ANY_SIZE and _is_integer(result) and _place(result) != owner:
             self._wide.add(owner)
             self._keep_result(owner, result)
         elif name in _PASS_ON and _is_integer(result):

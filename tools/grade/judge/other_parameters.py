@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import nn
 
 from foundry.tools.grade.judge.patterns import in_few_bits
 from foundry.tools.protocol.rules import Parameters
@@ -12,10 +13,24 @@ from foundry.tools.protocol.rules import Parameters
 FEW_MORE = 3  # elements changed in each parameter, however large it is
 LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
 OFFSET = 16.0  # added to or subtracted from biases, so that clamps and ReLUs behind them act on other elements
+HUGE = 8  # elements of each parameter, and as many times its size
+HUGE_SIZE = 256.0
 FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them hardly meets one
 HIGH_EVERY = 16  # biases to a high one
 CLOSE_ROWS = 8  # of a matrix of parameters that nearly agree
 CLOSE_ROW = 2.0**-7
+
+
+def unread_counters(model: nn.Module) -> set[str]:
+    """Batch counters of layers with a fixed momentum (torch.nn.BatchNorm2d): no output depends on them."""
+    layers = {name: item for name, item in model.named_modules() if isinstance(item, nn.modules.batchnorm._NormBase)}
+    return {f"{name}.num_batches_tracked".lstrip(".") for name, item in layers.items() if item.momentum is not None}
+
+
+def clone_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of a model's parameters and buffers."""
+    state = model.state_dict()
+    return {key: tensor.detach().clone() for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 
 def draw_parameters(
@@ -37,6 +52,10 @@ def draw_parameters(
         return {key: in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
     if kind == "large":
         return {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed.items()}
+    if kind == "negated":
+        return {key: -tensor if key in learned else tensor for key, tensor in seeded.items()}
+    if kind == "few huge":
+        return {key: _few_huge(item, seed) if key in learned else item for key, item in changed.items()}
     if kind == "rearranged":
         return {key: rearrange(item, seed) if key in chosen else item for key, item in seeded.items()}
     if kind == "few close":
@@ -62,6 +81,17 @@ def rearrange(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     step = (0.5 * flat[:1].abs()).where(flat[:1] != 0, torch.full_like(flat[:1], 0.25))
     flat[order[:half]] += step
     flat[order[half : 2 * half]] -= step
+    return flat.reshape(tensor.shape)
+
+
+def _few_huge(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """A few elements of either sign, hundreds of times as large as the others."""
+    stream = torch.Generator().manual_seed(seed)
+    places = torch.randint(0, max(1, tensor.numel()), (min(HUGE, tensor.numel() // HUGE),), generator=stream)
+    size = float(torch.linalg.vector_norm(tensor.float())) / max(1, tensor.numel()) ** 0.5
+    signs = torch.randint(0, 2, places.shape, generator=stream) * 2.0 - 1.0
+    flat = tensor.reshape(-1).clone()
+    flat[places.to(flat.device)] = (signs * HUGE_SIZE * size).to(flat)
     return flat.reshape(tensor.shape)
 
 

@@ -17,6 +17,10 @@ import torch
 from foundry.tools.protocol.rules import FEW_CHANGED, Distribution, Pattern
 
 SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as given
+HUGE_LOW, HUGE_HIGH, HUGE = 128.0, 512.0, 8  # times that; elements so large
+NEGLIGIBLE = 2.0**-60  # of half of the elements, where these are as good as nothing
+FINEST = 16  # multiples of a part of the usual size
+BLOCK = 8  # elements of a block of infinities, along each of the last two dimensions
 SPIKE_EVERY = 256  # elements to one spike of a sparse input
 NON_FINITE_EVERY = 1 << 16
 SMALLEST = 16  # elements of an input that gets infinities
@@ -26,7 +30,6 @@ PIECE = 1 << 24  # elements changed at a time where the way there needs more mem
 STRIDED = 32  # of a row's largest elements, at least, lie at a stride
 GROUPED = 8.0  # times as large are elements across two groups
 CLOSE = 2.0**-10  # of the size of an input whose elements lie close together
-NEAR = 8  # integers that agree lie within this part of the largest
 CHANCE_EVERY = 1000  # zeros of a structure to one zero, at most, of one draw only
 
 
@@ -53,7 +56,7 @@ class Structure:
         """`count` random places (row-major) of an input of `size` elements. Left out: places that are zero in every
         draw, and one of each symmetric pair."""
         free = None if self.zeros is None else torch.nonzero(~self.zeros.flatten()).flatten()
-        drawn = _whole(0, size if free is None else len(free), (count,), generator)
+        drawn = whole(0, size if free is None else len(free), (count,), generator)
         places = drawn if free is None else free[drawn]
         if not self.is_symmetric:
             return places
@@ -65,12 +68,12 @@ class Structure:
 PLAIN = Structure()
 
 
-def _whole(low: int, high: int, shape: Sequence[int], stream: torch.Generator) -> torch.Tensor:
+def whole(low: int, high: int, shape: Sequence[int], stream: torch.Generator) -> torch.Tensor:
     """Integers from `low` to below `high`, on the stream's device."""
     return torch.randint(low, high, tuple(shape), generator=stream, device=stream.device)
 
 
-def _uniform(shape: Sequence[int], stream: torch.Generator) -> torch.Tensor:
+def uniform(shape: Sequence[int], stream: torch.Generator) -> torch.Tensor:
     return torch.rand(tuple(shape), generator=stream, device=stream.device)
 
 
@@ -101,7 +104,7 @@ def break_structure(value: torch.Tensor, structure: Structure, generator: torch.
     drawn = (torch.randn(value.shape, generator=generator, device=generator.device) * _size(value)).to(value.dtype)
     if structure.is_symmetric:
         value = value.tril() + drawn.triu(1)
-    return _keep_layout(value, value if structure.zeros is None else torch.where(structure.zeros, drawn, value))
+    return keep_layout(value, value if structure.zeros is None else torch.where(structure.zeros, drawn, value))
 
 
 def _has_zeros(value: torch.Tensor) -> bool:
@@ -124,10 +127,10 @@ def transform(
     if isinstance(value, list | tuple):
         return type(value)(transform(item, distribution, generator, limited=limited) for item in value)
     if is_number(value) and distribution.pattern == "other numbers":
-        return value * float(0.5 + 0.4 * _uniform((), generator))  # inside the range of most things
-    if distribution.pattern in ("other masks", "other numbers", "other indices"):
-        is_meant = distribution.pattern == "other masks" and is_mask(value)
-        return shuffle_rows(value, generator) if is_meant else value
+        return value * float(0.5 + 0.4 * uniform((), generator))  # inside the range of most things
+    if distribution.pattern in _OF_OTHERS:
+        change = _OF_MASKS.get(distribution.pattern) if is_mask(value) else None
+        return value if change is None else change(value, generator)
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     if distribution.scale != 1.0:
@@ -143,16 +146,30 @@ def transform(
         changed = _few_other_signs(value, generator, structure) if has_one_sign(value) else value
     else:
         changed = _apply_pattern(value, distribution.pattern, generator, limited=limited)
-    return _keep_layout(value, structure.impose_on(changed))
+    return keep_layout(value, structure.impose_on(changed))
+
+
+def transform_each(
+    values: Sequence[Any],
+    distribution: Distribution,
+    structures: Sequence[Structure],
+    generator: torch.Generator,
+    *,
+    limited: bool,
+) -> list[Any]:
+    """All values of `get_inputs` changed by a distribution; what every draw has in common stays."""
+    return [
+        transform(value, distribution, generator, limited=limited, structure=structure)
+        for value, structure in zip(values, structures, strict=True)
+    ]
 
 
 def with_few_changed(
     values: list[Any], structures: Sequence[Structure], device: torch.device, *, limited: bool
 ) -> list[Any]:
-    """The values with one to three elements changed, nobody knows where; what every draw has in common stays."""
+    """The values with one to three elements changed, nobody knows where."""
     stream = torch.Generator(device).manual_seed(secrets.randbits(31))
-    pairs = zip(values, structures, strict=True)
-    return [transform(value, FEW_CHANGED, stream, limited=limited, structure=known) for value, known in pairs]
+    return transform_each(values, FEW_CHANGED, structures, stream, limited=limited)
 
 
 def is_mask(value: Any) -> bool:
@@ -177,67 +194,37 @@ def in_few_bits(value: torch.Tensor) -> torch.Tensor:
     return value.bfloat16().to(value.dtype) if value.is_floating_point() else value
 
 
-def reindex(index: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Other indices from 0 to `count` - 1, half of them equal, in any order: a kernel may rely on no order, nor on room
-    for the usual number of equal ones.
-
-    Negative indices, which mean "none" or count from the end, stay. Indices that do not repeat still do not repeat.
-    """
-    places = _whole(0, count, index.shape, generator)
-    crowd = _whole(0, count, (), generator)
-    drawn = torch.where(_uniform(index.shape, generator) < 0.5, crowd, places)
-    if index.numel() > 1 and index.numel() <= count and len(set(index.flatten().tolist())) == index.numel():
-        order = torch.randperm(count, generator=generator, device=generator.device)
-        drawn = order[: index.numel()].reshape(index.shape)
-    return _keep_layout(index, torch.where(index < 0, index, drawn.to(index.dtype)))
-
-
-def rebound(bounds: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Other places where bags begin, between the first and the last one: a quarter of the entries in one bag, others
-    empty. Bounds that do not ascend stay."""
-    if bounds.dim() != 1 or bounds.numel() < 3 or not bool((bounds.diff() >= 0).all()):
-        return bounds
-    low, high = int(bounds[0]), int(bounds[-1])
-    quarter = (high - low) // 4
-    start = low + int(_whole(0, high - low - quarter + 1, (), generator))
-    drawn = _whole(low, high + 1, bounds.shape, generator)
-    drawn = torch.where((drawn > start) & (drawn < start + quarter), start, drawn).sort().values
-    drawn[0], drawn[-1] = low, high
-    return _keep_layout(bounds, drawn.to(bounds.dtype))
-
-
-def enlarge(value: torch.Tensor) -> torch.Tensor:
-    """64-bit integers times a power of two, so that the largest is about 2**36: totals no longer fit 32 bits, and those
-    of 2**26 of them still fit 64."""
-    largest = int(value.abs().max()) if value.numel() else 0
-    return value * (1 << max(0, 36 - largest.bit_length()))
-
-
-def agree(value: torch.Tensor, generator: torch.Generator, growth: int = 0) -> torch.Tensor:
-    """Integers near 2**`growth` times the largest that occurs, all of its sign, zeros where they were: sums of them and
-    of their products are as large as the input's range allows, while those of usual draws cancel."""
-    wide = value.long().flatten()
-    largest = int(wide[wide.abs().argmax()]) << growth if value.numel() else 0
-    sizes = _whole(abs(largest) - abs(largest) // NEAR, abs(largest) + 1, value.shape, generator)
-    drawn = (-sizes if largest < 0 else sizes).to(value.dtype)
-    return _keep_layout(value, torch.where(value == 0, value, drawn))
-
-
-def widen(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """64-bit integers from 2**61 to 2**62, of the sign of those that were there; zeros stay."""
-    sizes = _whole(1 << 61, 1 << 62, value.shape, generator)
-    return _keep_layout(value, torch.where(value < 0, -sizes, sizes) * (value != 0))
-
-
 def shuffle_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Shuffles each row by itself, in the same layout; a row of booleans keeps its number of true elements."""
     if value.dim() == 0:
         return value
 
     def shuffled(rows: torch.Tensor) -> torch.Tensor:
-        return rows.gather(-1, _uniform(rows.shape, generator).argsort(dim=-1))
+        return rows.gather(-1, uniform(rows.shape, generator).argsort(dim=-1))
 
-    return _keep_layout(value, _by_rows(value, shuffled))
+    return keep_layout(value, _by_rows(value, shuffled))
+
+
+def recount_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Rows of booleans of which a power of two are true, or false, at random places."""
+    if value.dim() == 0 or value.shape[-1] < 2:
+        return value
+    width = value.shape[-1]
+
+    def recounted(rows: torch.Tensor) -> torch.Tensor:
+        place = uniform(rows.shape, generator).argsort(dim=-1).argsort(dim=-1)
+        count = 1 << whole(0, (width - 1).bit_length(), (len(rows), 1), generator)
+        is_rest = uniform((len(rows), 1), generator) < 1 / 2
+        return place < torch.where(is_rest, width - count, count)
+
+    return keep_layout(value, _by_rows(value, recounted))
+
+
+_OF_OTHERS = ("other masks", "masks of other counts", "other numbers", "other indices", "equal indices")
+_OF_MASKS: dict[Pattern, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
+    "other masks": shuffle_rows,
+    "masks of other counts": recount_rows,
+}
 
 
 def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
@@ -249,6 +236,19 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
         return _by_rows(value, lambda rows: rows.sort(dim=-1).values) if value.dim() else value
     if pattern == "largest at a stride":
         return _at_a_stride(value, generator)
+    if pattern == "rearranged":
+        return value.flip(tuple(range(value.dim())))
+    if pattern == "steps":
+        return _steps(value, generator)
+    if pattern == "sixteenths":
+        part = abs(_typical(value, limited=limited)) / FINEST
+        return (value / part).round_().mul_(part) if part > 0 else value
+    if pattern == "half negligible":
+        factors = torch.where(uniform(value.shape, generator) < 1 / 2, 1.0, NEGLIGIBLE).to(value.dtype)
+        return factors.mul_(value)
+    if pattern == "few huge":
+        places = whole(0, value.numel(), (HUGE,), generator)
+        return _replace_at(value.clone(), places, _spikes(value, places, generator, HUGE_LOW, HUGE_HIGH))
     if pattern == "close together":
         middle = _typical(value, limited=limited)
         return (value - middle).mul_(CLOSE).add_(middle)
@@ -292,20 +292,20 @@ def _mix_exponents(value: torch.Tensor, most: int, generator: torch.Generator) -
     changed = torch.empty(flat.shape, dtype=value.dtype, device=value.device)
     for start in range(0, len(flat), PIECE):
         piece = flat[start : start + PIECE]
-        changed[start : start + PIECE] = torch.ldexp(piece, _whole(-most, most + 1, piece.shape, generator))
-    return _keep_layout(value, changed.reshape(value.shape))
+        changed[start : start + PIECE] = torch.ldexp(piece, whole(-most, most + 1, piece.shape, generator))
+    return keep_layout(value, changed.reshape(value.shape))
 
 
 def _across_groups(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Which elements lie in a row of one group and a column of the other: a third of the rows and half of the columns
     make the first group, others in each matrix of a batch. A vector's elements are its columns."""
-    columns = _uniform(value.shape[:-2] + (1,) * min(1, value.dim() - 1) + value.shape[-1:], generator) < 1 / 2
+    columns = uniform(value.shape[:-2] + (1,) * min(1, value.dim() - 1) + value.shape[-1:], generator) < 1 / 2
     if value.dim() < 2:
         return columns
-    return columns != (_uniform((*value.shape[:-1], 1), generator) < 1 / 3)
+    return columns != (uniform((*value.shape[:-1], 1), generator) < 1 / 3)
 
 
-def _keep_layout(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+def keep_layout(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
     """`changed` with the strides of `value`, because a kernel may rely on them; an expanded input becomes
     contiguous."""
     if changed.stride() == value.stride() or 0 in value.stride():
@@ -323,7 +323,7 @@ def nudge(tensor: torch.Tensor) -> torch.Tensor:
         piece = flat[start : start + PIECE]
         steps = torch.arange(start, start + piece.numel(), device=piece.device).remainder_(3).sub_(1)
         piece.mul_(1 + steps.to(piece.dtype) * eps)
-    return _keep_layout(tensor, changed)
+    return keep_layout(tensor, changed)
 
 
 def _typical(value: torch.Tensor, *, limited: bool) -> float:
@@ -339,16 +339,22 @@ def _size(value: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(value, dtype=torch.float64)) / math.sqrt(max(1, value.numel()))
 
 
-def _spikes(value: torch.Tensor, places: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Large values with the signs that the input has at these places."""
-    factors = SPIKE_LOW + (SPIKE_HIGH - SPIKE_LOW) * _uniform(places.shape, generator)
+def _spikes(
+    value: torch.Tensor,
+    places: torch.Tensor,
+    generator: torch.Generator,
+    low: float = SPIKE_LOW,
+    high: float = SPIKE_HIGH,
+) -> torch.Tensor:
+    """Large values with the signs that the input has at these places, between `low` and `high` times its size."""
+    factors = low + (high - low) * uniform(places.shape, generator)
     signs = torch.where(value.flatten()[places] < 0, -1.0, 1.0)
     return (factors * signs * max(_size(value), 1e-3)).to(value.dtype)
 
 
 def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     count = max(4, value.numel() // SPIKE_EVERY)
-    places = _whole(0, value.numel(), (count,), generator)
+    places = whole(0, value.numel(), (count,), generator)
     places[0], places[-1] = 0, value.numel() - 1
     return _replace_at(torch.zeros_like(value), places, _spikes(value, places, generator))
 
@@ -357,7 +363,7 @@ def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     changed = torch.zeros_like(value)
     width = value.shape[-1] if value.dim() else 1
     rows = torch.arange(value.numel() // width, device=value.device)
-    places = rows * width + _whole(0, width, (len(rows),), generator)
+    places = rows * width + whole(0, width, (len(rows),), generator)
     return _replace_at(changed, places, torch.ones(len(rows), dtype=value.dtype, device=value.device))
 
 
@@ -377,7 +383,7 @@ def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     width = value.shape[-1] if value.dim() else 1
     stride = 1 << max(0, (width // STRIDED).bit_length() - 1)
     columns = torch.arange(width, device=value.device)
-    first = int(_whole(0, stride, (1,), generator))
+    first = int(whole(0, stride, (1,), generator))
     places = ((columns - first) % stride * width + columns).argsort()
 
     def placed(rows: torch.Tensor) -> torch.Tensor:
@@ -386,10 +392,22 @@ def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     return _by_rows(value, placed) if value.dim() else value.clone()
 
 
+def _steps(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Rows of their first element up to a place, at an end of every second row, and of their last one from there on."""
+    if not value.dim():
+        return value
+    width = value.shape[-1]
+    shape = (*value.shape[:-1], 1)
+    ends = torch.where(uniform(shape, generator) < 1 / 2, 1, width - 1)
+    places = torch.where(uniform(shape, generator) < 1 / 2, ends, whole(0, width + 1, shape, generator))
+    is_before = torch.arange(width, device=value.device) < places
+    return torch.where(is_before, value[..., :1], value[..., -1:])
+
+
 def _few_changed(
     value: torch.Tensor, generator: torch.Generator, structure: Structure, *, limited: bool
 ) -> torch.Tensor:
-    count = int(_whole(1, 4, (1,), generator))
+    count = int(whole(1, 4, (1,), generator))
     places = structure.places(count, value.numel(), generator)
     if not limited:
         return _replace_at(value.clone(), places, _spikes(value, places, generator))
@@ -399,7 +417,7 @@ def _few_changed(
 
 
 def _few_other_signs(value: torch.Tensor, generator: torch.Generator, structure: Structure) -> torch.Tensor:
-    places = structure.places(int(_whole(1, 4, (1,), generator)), value.numel(), generator)
+    places = structure.places(int(whole(1, 4, (1,), generator)), value.numel(), generator)
     spikes = _spikes(value, places, generator).abs()
     return _replace_at(value.clone(), places, spikes if bool((value < 0).any()) else -spikes)
 
@@ -408,9 +426,13 @@ def _non_finite(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     if value.numel() < SMALLEST:
         return value
     each = min(32, 1 + value.numel() // NON_FINITE_EVERY)
-    places = _whole(0, value.numel(), (3 * each,), generator)
+    places = whole(0, value.numel(), (3 * each,), generator)
     kinds = torch.tensor([math.inf, -math.inf, math.nan], dtype=value.dtype, device=value.device).repeat(each)
-    return _replace_at(value.clone(), places, kinds)
+    changed = _replace_at(value.clone(), places, kinds)
+    corner = [int(whole(0, size, (), generator)) for size in value.shape]
+    ends = [1] * (value.dim() - 2) + [min(BLOCK, size // BLOCK) for size in value.shape[-2:]]
+    changed[tuple(slice(low, low + end) for low, end in zip(corner, ends, strict=True))] = -math.inf
+    return changed
 
 
 def _nan_at_edges(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -418,7 +440,7 @@ def _nan_at_edges(value: torch.Tensor, generator: torch.Generator) -> torch.Tens
     if value.dim() < 2 or value.shape[-1] < 3 or value.numel() < SMALLEST:
         return value
     width = value.shape[-1]
-    rows = _whole(0, value.numel() // width, (2,), generator)
+    rows = whole(0, value.numel() // width, (2,), generator)
     places = rows * width + torch.tensor([0, width - 1], device=rows.device)
     return _replace_at(value.clone(), places, torch.full((2,), math.nan, dtype=value.dtype, device=value.device))
 

@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -38,6 +39,7 @@ Phase = Literal["load", "build", "first", "steady"]
 
 OBSERVED_NS = 10**9  # for calls of one observation
 LATE_NS = 3 * 10**8  # for calls before the closest look: a file may wait until it is not looked at any more
+NOTICEABLE_NS = 10**5  # of the processor, in one call of forward: less may be the watching itself
 MOST_EVENTS = 400
 MOST_KEPT = 32
 _INSTALLED = (*{sysconfig.get_paths()[key] + "/" for key in ("stdlib", "platstdlib", "purelib", "platlib")}, "/usr/lib")
@@ -98,7 +100,10 @@ class Observer:
         self._folder = tempfile.gettempdir()
         self._programs = Programs()
         self.phase: Phase = "load"
-        self._calls: dict[tuple[str, int], None] | None = None  # of a steady forward, while it is watched
+        self._calls: dict[tuple[str, int], int] | None = (
+            None  # of a steady forward, while it is watched; their CPU time
+        )
+        self._outside: tuple[FrameType, tuple[str, int], int] | None = None  # one in flight, and when it began
         self.has_threads = False  # of Python's, since then
         _mark_arrays()
         follow_cffi(lambda path: sys.audit("ctypes.dlopen", path), _looked_up)  # as ctypes says of itself
@@ -128,19 +133,30 @@ class Observer:
         threading._start_new_thread = started  # type: ignore[attr-defined]
 
     def _note_call(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Profile function of every thread: what the candidate's own lines call outside its file."""
-        found = self._calls
+        """Profile function of every thread: what the candidate's own lines call outside its file, and the time that the
+        processor takes for what comes back without calling a line of it."""
+        found, outside = self._calls, self._outside
         if found is None:
             return
+        if event in ("c_return", "c_exception", "return"):
+            is_its_end = (event == "return") == (frame.f_code.co_filename != self._where)
+            if outside is not None and frame is outside[0] and is_its_end:
+                self._outside = None
+                found[outside[1]] += time.thread_time_ns() - outside[2]
+            return
+        name, caller = "", frame
         if event == "c_call" and frame.f_code.co_filename == self._where:
-            found[(_path(argument), frame.f_lineno)] = None
-        elif event == "call" and frame.f_code.co_filename != self._where:
-            caller = frame.f_back
-            if caller is not None and caller.f_code.co_filename == self._where:
-                name = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}"
-                if frame.f_code.co_name in ("__array_ufunc__", "__array_function__"):
-                    name = f"numpy.{getattr(frame.f_locals.get('function'), '__name__', '?')}"
-                found[(name, caller.f_lineno)] = None
+            name = _path(argument)
+        elif event == "call" and frame.f_code.co_filename == self._where:
+            self._outside = None
+        elif event == "call" and frame.f_back is not None and frame.f_back.f_code.co_filename == self._where:
+            name, caller = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}", frame.f_back
+            if frame.f_code.co_name in ("__array_ufunc__", "__array_function__"):
+                name = f"numpy.{getattr(frame.f_locals.get('function'), '__name__', '?')}"
+        if name:
+            key = (name, caller.f_lineno)
+            found.setdefault(key, 0)
+            self._outside = (frame, key, time.thread_time_ns())
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
         wanted = _EVERYWHERE.get(event)
@@ -213,21 +229,25 @@ class Observer:
         self._anonymous = {**self._anonymous, **anonymous}
         self.phase = phase
 
-    def steady(self, run: Callable[[], Any]) -> tuple[Any, list[list[Any]]]:
-        """Calls `run` once and lists [name, line] of what the candidate's own lines called outside its file."""
+    def steady(self, run: Callable[[], Any]) -> list[list[Any]]:
+        """Calls `run` once and lists [name, line, share] of what the candidate's own lines called outside its file.
+        `share` (0 to 1) is of the processor's time that `run` took, 0 where that was next to nothing."""
         self.enter("steady")
-        found = self._calls = {}
+        found: dict[tuple[str, int], int] = {}
+        self._calls, self._outside = found, None
         self._busy = True
+        start = time.process_time_ns()
         sys.setprofile(self._note_call)
         self._busy = False
         try:
-            result = run()
+            run()
         finally:
             self._busy = True
             sys.setprofile(None)
             self._busy = False
             self._calls = None
-        return result, [list(item) for item in found]
+        all_ns = max(1, time.process_time_ns() - start)
+        return [[*key, own_ns / all_ns if own_ns > NOTICEABLE_NS else 0.0] for key, own_ns in found.items()]
 
     def report(self) -> Message:
         """Everything noted so far, as JSON."""
@@ -258,7 +278,7 @@ def watched_calls(
         if clock() > stop:
             break
         call(False)
-    _, calls = observer.steady(lambda: call(False))
+    calls = observer.steady(lambda: call(False))
     seen = observer.report()
     logs: list[list[Any]] = []
     begin = clock()
