@@ -1,0 +1,14 @@
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    """SwiGLU gate: silu(a) * b for the two halves of every row."""
+    def forward(self, x):
+        a, b = x.chunk(2, dim=-1)
+        return F.silu(a) * b
+
+def get_inputs():
+    return [torch.randn(512, 4096)]
+def get_init_inputs():
+    return []
