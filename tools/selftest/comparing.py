@@ -21,7 +21,8 @@ from foundry.knowledge import codec
 from foundry.knowledge.candidate import Stage
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
-from foundry.tools.grade.judge.cases import Case, Trial, cases_of
+from foundry.tools.grade.questions.cases import Case, cases_of
+from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Channel, Message
 from foundry.tools.protocol.rules import AS_GIVEN, Parameters, distributions
 from foundry.tools.task import loading

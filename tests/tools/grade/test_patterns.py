@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from foundry.knowledge.errors import TaskError
-from foundry.tools.grade.judge.cases import cases_of
-from foundry.tools.grade.judge.correctness import limit_of
-from foundry.tools.grade.judge.index_ranges import (
+from foundry.tools.grade.judge.limits import limit_of
+from foundry.tools.grade.judge.telling import find_telling
+from foundry.tools.grade.questions.cases import cases_of
+from foundry.tools.grade.questions.index_ranges import (
     FACTORS,
     NUMBERS,
     TOTALS,
@@ -24,8 +25,8 @@ from foundry.tools.grade.judge.index_ranges import (
     reindex,
     without_overflow,
 )
-from foundry.tools.grade.judge.other_parameters import can_be_rearranged, draw_parameters, draw_tables
-from foundry.tools.grade.judge.patterns import (
+from foundry.tools.grade.questions.other_parameters import can_be_rearranged, draw_parameters, draw_tables
+from foundry.tools.grade.questions.patterns import (
     PLAIN,
     Structure,
     break_structure,
@@ -34,7 +35,6 @@ from foundry.tools.grade.judge.patterns import (
     structure_of,
     transform,
 )
-from foundry.tools.grade.judge.telling import find_telling
 from foundry.tools.protocol.comparison import measure
 from foundry.tools.protocol.rules import (
     AS_GIVEN,
@@ -81,14 +81,11 @@ def test_each_pattern_is_what_it_says() -> None:
     assert 2 <= len(places) <= 5 * 8 + 3 and int((~special.isfinite()).sum()) <= len(places) + 4  # a block of 5 x 8
     assert torch.equal(drawn("elements rearranged"), GIVEN.flip(0, 1))
     huge = drawn("few huge elements")
-    assert 6 <= int((huge.abs() > 100).sum()) <= 8 and int((huge != GIVEN).sum()) <= 8
+    assert 12 <= int((huge.abs() > 100).sum()) <= 16 and int((huge != GIVEN).sum()) <= 16
     faint = drawn("half negligible")
     assert 0.45 < float((faint.abs() < 1e-12).double().mean()) < 0.55
     parts = drawn("sixteenths")
     assert torch.equal(parts * 16, (parts * 16).round()) and float((parts - GIVEN).abs().max()) <= 1 / 32
-    steps = drawn("steps")
-    assert all(len(set(row.tolist())) <= 2 for row in steps)
-    assert any(int((row != row[-1]).sum()) == 1 for row in steps) and len({row[500].item() for row in steps}) > 5
 
 
 def test_rearranged_parameters_keep_what_sums_and_checksums_show() -> None:
@@ -390,7 +387,7 @@ def test_masks_of_other_counts_have_a_power_of_two_of_one_kind() -> None:
     made = drawn("masks of other counts", mask)
     counts = {int(row.sum()) for row in made}
     powers = {1 << bit for bit in range(9)}
-    assert counts <= powers | {384 - power for power in powers} and {128, 384 - 256} & counts and len(counts) > 8
+    assert counts <= powers | {384 - power for power in powers} and {128, 384 - 256} & counts and len(counts) > 6
     assert drawn("masks of other counts", torch.ones(3, 1, dtype=torch.bool)).all()
 
 

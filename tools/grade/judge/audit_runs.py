@@ -24,9 +24,10 @@ from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, measure_
 from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels, stream_gate
 from foundry.tools.audit.acts.provenance import more_work
 from foundry.tools.audit.text.source import CandidateSource, read_source
-from foundry.tools.grade.judge.cases import Case, Trial
 from foundry.tools.grade.judge.correctness import operator_rows
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
+from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (

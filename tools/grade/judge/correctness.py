@@ -16,9 +16,11 @@ import torch
 
 from foundry.knowledge.candidate import DistributionError, Gate, Outcome, Stage, Verdict
 from foundry.knowledge.task import AccuracyClass
-from foundry.tools.grade.judge.cases import Case, Trial, UpdatedBuffer
+from foundry.tools.grade.judge.limits import buffer_limit, limit_of, weighing, with_luck
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.stale_weights import find_stale
+from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import IN_ITS_PROCESS, LARGE_BYTES, NAN_BYTES, PROCESS_EVENTS, PROCESSES, SPOILED
@@ -27,9 +29,9 @@ from foundry.tools.protocol.rules import (
     OutputError,
     Parameters,
     accepts,
-    error_limit,
+    accepts_all,
     failure,
-    stress_limit,
+    pressure,
 )
 
 SLOTS = (0, 1)
@@ -39,8 +41,6 @@ RACE_S, RACE_CALLS = 0.5, 64  # third and further calls on the same inputs: seco
 AWAKE_S = 0.004  # of calls in a row before every other one of them
 SPOILED_CALLS = 2
 OPERATORS = 400  # rows that a runner may report
-BUFFER_NORM = 1e-5  # running statistics carry the rounding of a different order of summation
-ANYTHING, NOTHING = OutputError(math.inf, math.inf), OutputError(0.0, 0.0)
 TrialSource = Callable[[Case], Iterable[Trial]]
 
 
@@ -241,9 +241,9 @@ class Examination:
     def _check_buffers(self, updated: list[torch.Tensor], question: _Question) -> None:
         """Fails unless buffers that the reference's forward updates (running statistics) hold the right values."""
         for tensor, buffer in zip(updated, question.trial.buffers, strict=False):
-            error, limit = comparison.measure(tensor, buffer.expected), _buffer_limit(buffer, buffer.ieee)
+            error, limit = comparison.measure(tensor, buffer.expected), buffer_limit(buffer, buffer.ieee)
             if self.worst_class == "tf32" and not accepts(error, limit):  # a mean of products has their error
-                limit, self.accuracy = _buffer_limit(buffer, buffer.tf32), "tf32"
+                limit, self.accuracy = buffer_limit(buffer, buffer.tf32), "tf32"
             if not accepts(error, limit):
                 text = comparison.describe_mismatch(tensor, buffer.expected, limit, error)
                 raise _Failed(
@@ -262,7 +262,7 @@ class Examination:
 
     def _compare_spoiled(self, gate: str, outputs: list[torch.Tensor], trial: Trial) -> None:
         for index, (output, expected) in enumerate(zip(outputs, trial.expected, strict=True)):
-            own, elements = trial.of_baseline[index], _weighing(trial, index)
+            own, elements = trial.of_baseline[index], weighing(trial, index)
             limit = limit_of(own, trial, index, base=trial.ieee[index], elements=elements)
             error = comparison.measure(output, expected)
             if not accepts(error, limit):
@@ -292,7 +292,7 @@ class Examination:
         trial, gate = question.trial, question.gate
         found, limits, accuracy = self._errors(outputs, trial)
         own_errors = trial.tf32 if accuracy == "tf32" and trial.tf32 is not None else trial.ieee
-        worst = max(range(len(found)), key=lambda index: _pressure(found[index], limits[index]))
+        worst = max(range(len(found)), key=lambda index: pressure(found[index], limits[index]))
         if not math.isinf(limits[worst].norm):
             self.errors.append(
                 DistributionError(
@@ -323,14 +323,14 @@ class Examination:
         """(error of each output, limit of each output, accuracy class of these limits)."""
         found = [comparison.measure(output, item) for output, item in zip(outputs, trial.expected, strict=True)]
         limits = [limit_of(own, trial, index) for index, own in enumerate(trial.ieee)]
-        if not _all_accepted(found, limits):  # where few elements make the norm, their rounding is luck, not an average
+        if not accepts_all(found, limits):  # where few elements make the norm, their rounding is luck, not an average
             limits = [
-                limit_of(own, trial, index, elements=_weighing(trial, index)) for index, own in enumerate(trial.ieee)
+                limit_of(own, trial, index, elements=weighing(trial, index)) for index, own in enumerate(trial.ieee)
             ]
-        if not _all_accepted(found, limits) and trial.tf32 is not None and self.worst_class == "tf32":
+        if not accepts_all(found, limits) and trial.tf32 is not None and self.worst_class == "tf32":
             limits = [limit_of(own, trial, index, base=trial.ieee[index]) for index, own in enumerate(trial.tf32)]
-            return found, limits, "tf32"
-        return found, limits, "ieee"
+            return found, with_luck(found, limits, trial.tf32, trial), "tf32"
+        return found, with_luck(found, limits, trial.ieee, trial), "ieee"
 
     def _check_prepared(self, outputs: list[torch.Tensor], question: _Question) -> str:
         """Fails if wrong outputs are right for parameters that have been replaced since. Where that is possible but not
@@ -340,7 +340,7 @@ class Examination:
         if not question.is_matched or not earlier:
             return ""
         stale = find_stale(
-            outputs, question.trial, question.case, earlier, lambda *then: _all_accepted(*self._errors(*then)[:2])
+            outputs, question.trial, question.case, earlier, lambda *then: accepts_all(*self._errors(*then)[:2])
         )
         if stale is None:
             return ""
@@ -422,38 +422,6 @@ def _excuse(failed: _Failed, distribution: Distribution) -> str:
     return ""
 
 
-def _weighing(trial: Trial, index: int) -> int:
-    expected = trial.expected[index]
-    return comparison.weighing_elements(expected) if expected.is_floating else trial.specs[index].numel
-
-
-def limit_of(
-    own: OutputError, trial: Trial, index: int, *, base: OutputError | None = None, elements: int | None = None
-) -> OutputError:
-    """The largest error that output `index` may have, given PyTorch's error `own` on the same inputs.
-
-    Infinite where it only counts which elements are finite, infinite or NaN. `base`: PyTorch's error in IEEE
-    arithmetic, if `own` was measured with TF32. `elements`: how many elements dominate the norm, by default all.
-    """
-    spec = trial.specs[index]
-    elements = spec.numel if elements is None else elements
-    if trial.exact[index]:
-        return NOTHING
-    if not trial.distribution.is_stress:
-        return error_limit(own, spec.dtype, elements)
-    plain = stress_limit(base or own, spec.dtype, elements)
-    if plain is None:
-        return ANYTHING
-    wide = error_limit(own, spec.dtype, elements)
-    return OutputError(max(plain.norm, wide.norm), max(plain.violation, wide.violation))
-
-
-def _buffer_limit(buffer: UpdatedBuffer, own: OutputError) -> OutputError:
-    """The largest error that an updated buffer may have, given PyTorch's error `own`."""
-    limit = error_limit(own, buffer.spec.dtype, buffer.spec.numel)
-    return OutputError(max(limit.norm, BUFFER_NORM), limit.violation)
-
-
 def _evidence_of_pass(found: OutputError, own: OutputError, limit: OutputError, note: str) -> str:
     if math.isinf(limit.norm):
         text = f"finite where it should be; not compared further, because PyTorch's own error is {own.norm:.2e}"
@@ -473,19 +441,6 @@ def operator_rows(rows: Any) -> list[Any]:
         and isinstance(row.get("op"), str)
         and all(isinstance(row.get(name), int) and row[name] >= 0 for name in ("calls", "flops", "bytes"))
     ]
-
-
-def _all_accepted(found: list[OutputError], limits: list[OutputError]) -> bool:
-    return all(accepts(error, limit) for error, limit in zip(found, limits, strict=True))
-
-
-def _pressure(error: OutputError, limit: OutputError) -> float:
-    """The error as a multiple of its limit; above 1 it is refused."""
-    if error.misplaced or error.norm != error.norm:
-        return float("inf")
-    norm = error.norm / limit.norm if limit.norm else float("inf") if error.norm else 0.0
-    violation = error.violation / limit.violation if limit.violation else float("inf") if error.violation else 0.0
-    return max(norm, violation)
 
 
 def _as_bits(tensor: torch.Tensor) -> torch.Tensor:

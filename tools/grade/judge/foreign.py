@@ -12,9 +12,9 @@ import torch
 from foundry.knowledge import codec
 from foundry.knowledge.candidate import ForeignName, ForeignVerdict
 from foundry.knowledge.opgraph import TensorSpec
-from foundry.tools.grade.judge.cases import Case
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache
+from foundry.tools.grade.questions.cases import Case
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol.foreign import DEFAULT_TF32, FOREIGN, SEED, ForeignRules, Tf32
 from foundry.tools.protocol.rules import Distribution

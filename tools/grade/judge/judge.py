@@ -25,7 +25,6 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.task import AccuracyClass, Task
 from foundry.tools.grade.judge import paired_timing
-from foundry.tools.grade.judge.cases import Case, Trial, cases_of
 from foundry.tools.grade.judge.contest import Entered, enter, join, take_turns
 from foundry.tools.grade.judge.correctness import SLOTS, Examination, release_each
 from foundry.tools.grade.judge.foreign import answer_by
@@ -33,6 +32,8 @@ from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache, PreparedGroup, TimedInputs, check_scheduling
 from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
+from foundry.tools.grade.questions.cases import Case, cases_of
+from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import MAY_PAUSE, Channel, Message, close_all
 from foundry.tools.process.gpu_memory import OutOfGpuMemory
 from foundry.tools.process.turns import scheduling_of
@@ -338,8 +339,7 @@ class Judge:
         """Shapes and PyTorch's errors of the trial that tells."""
         if told_by not in self._outlines:
             trial = self._telling_trial_of(told_by) if told_by else self._as_given()
-            empty = Parcel({"tree": [], "specs": []})
-            self._outlines[told_by] = replace(trial, inputs=empty, expected=[], buffers=())
+            self._outlines[told_by] = replace(trial, inputs=Parcel({"tree": [], "specs": []}), expected=[], buffers=())
         return self._outlines[told_by]
 
     def _prepare_screen(self) -> tuple[Telling, TimedInputs]:
@@ -361,8 +361,8 @@ class Judge:
 
     def _trial(self, case: Case, distribution: Distribution, stage: Stage) -> Trial | None:
         """The trial, or None if the reference itself refuses such inputs (a loss that takes only probabilities)."""
-        name = f"{distribution.name} ({case.name})" if case.name else distribution.name
         try:
+            name = f"{distribution.name} ({case.name})" if case.name else distribution.name
             return case.trial(distribution, self._seeds.draw(stage, f"{stage}: {name}"))
         except TaskError as error:
             if distribution == AS_GIVEN:

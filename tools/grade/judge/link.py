@@ -15,7 +15,7 @@ import torch
 from foundry.knowledge.candidate import Outcome
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.judge.carriers import Sent, carrier_for
-from foundry.tools.grade.judge.cases import Case
+from foundry.tools.grade.questions.cases import Case
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import (
     PAUSE,

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 import torch
 
 from foundry.knowledge.opgraph import TensorSpec
-from foundry.tools.grade.judge.cases import Case
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink, Sample
+from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.runner.timed_calls import CHANGEABLE_NAMES
 from foundry.tools.process.turns import Scheduling, describe_rescheduling, out_of_turn
 from foundry.tools.protocol import comparison

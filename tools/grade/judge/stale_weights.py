@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from foundry.knowledge.errors import TaskError
-from foundry.tools.grade.judge.cases import Case, Trial
-from foundry.tools.grade.judge.other_parameters import is_constant
+from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.other_parameters import is_constant
+from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol.rules import Parameters
 
 BUDGET_S = 5.0  # for running the reference with earlier parameters

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from foundry.knowledge.errors import TaskError
-from foundry.tools.grade.judge.cases import Case, Trial
-from foundry.tools.grade.judge.correctness import limit_of
+from foundry.tools.grade.judge.limits import limit_of
+from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.rules import ILL_CONDITIONED, TELLING, Distribution, Seeds, accepts
 

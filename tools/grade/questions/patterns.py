@@ -17,7 +17,7 @@ import torch
 from foundry.tools.protocol.rules import FEW_CHANGED, Distribution, Pattern
 
 SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as given
-HUGE_LOW, HUGE_HIGH, HUGE = 128.0, 512.0, 8  # times that; elements so large
+HUGE_LOW, HUGE_HIGH, HUGE = 128.0, 512.0, 16  # times that; elements so large
 NEGLIGIBLE = 2.0**-60  # of half of the elements, where these are as good as nothing
 FINEST = 16  # multiples of a part of the usual size
 BLOCK = 8  # elements of a block of infinities, along each of the last two dimensions
@@ -213,7 +213,8 @@ def recount_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
 
     def recounted(rows: torch.Tensor) -> torch.Tensor:
         place = uniform(rows.shape, generator).argsort(dim=-1).argsort(dim=-1)
-        count = 1 << whole(0, (width - 1).bit_length(), (len(rows), 1), generator)
+        drawn = whole(0, (width - 1).bit_length(), (2, len(rows), 1), generator)
+        count = 1 << drawn.amax(dim=0)  # mostly large ones: a counter of eight bits begins again at 256
         is_rest = uniform((len(rows), 1), generator) < 1 / 2
         return place < torch.where(is_rest, width - count, count)
 
@@ -238,8 +239,6 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
         return _at_a_stride(value, generator)
     if pattern == "rearranged":
         return value.flip(tuple(range(value.dim())))
-    if pattern == "steps":
-        return _steps(value, generator)
     if pattern == "sixteenths":
         part = abs(_typical(value, limited=limited)) / FINEST
         return (value / part).round_().mul_(part) if part > 0 else value
@@ -313,15 +312,19 @@ def keep_layout(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(changed)
 
 
-def nudge(tensor: torch.Tensor) -> torch.Tensor:
-    """Moves each element by about one unit in the last place up, or down, or not at all."""
+def nudge(tensor: torch.Tensor, seed: int | None = None) -> torch.Tensor:
+    """Moves each element by about one unit in the last place up, or down, or not at all: in turns, or at random."""
     if not tensor.is_floating_point():
         return tensor.clone()
     changed = tensor.clone(memory_format=torch.contiguous_format)
     flat, eps = changed.view(-1), torch.finfo(tensor.dtype).eps
+    stream = None if seed is None else torch.Generator(tensor.device).manual_seed(seed)
     for start in range(0, flat.numel(), PIECE):
         piece = flat[start : start + PIECE]
-        steps = torch.arange(start, start + piece.numel(), device=piece.device).remainder_(3).sub_(1)
+        if stream is None:
+            steps = torch.arange(start, start + piece.numel(), device=piece.device).remainder_(3).sub_(1)
+        else:
+            steps = whole(-1, 2, piece.shape, stream)
         piece.mul_(1 + steps.to(piece.dtype) * eps)
     return keep_layout(tensor, changed)
 
@@ -390,18 +393,6 @@ def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
         return torch.empty_like(rows).index_copy_(-1, places, rows.sort(dim=-1, descending=True).values)
 
     return _by_rows(value, placed) if value.dim() else value.clone()
-
-
-def _steps(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Rows of their first element up to a place, at an end of every second row, and of their last one from there on."""
-    if not value.dim():
-        return value
-    width = value.shape[-1]
-    shape = (*value.shape[:-1], 1)
-    ends = torch.where(uniform(shape, generator) < 1 / 2, 1, width - 1)
-    places = torch.where(uniform(shape, generator) < 1 / 2, ends, whole(0, width + 1, shape, generator))
-    is_before = torch.arange(width, device=value.device) < places
-    return torch.where(is_before, value[..., :1], value[..., -1:])
 
 
 def _few_changed(

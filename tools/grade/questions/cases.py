@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ from torch import nn
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
-from foundry.tools.grade.judge import other_parameters, patterns
-from foundry.tools.grade.judge.index_ranges import WIDEST, index_ranges, redraw, without_overflow
+from foundry.tools.grade.questions import other_parameters, patterns
+from foundry.tools.grade.questions.index_ranges import WIDEST, index_ranges, redraw, without_overflow
+from foundry.tools.grade.questions.trial import Packed, Trial, UpdatedBuffer
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
@@ -26,51 +27,7 @@ from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, FEW_CHANGED, Distrib
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
 
-
-@dataclass(frozen=True)
-class Trial:
-    """One hidden question and its answer: inputs of a distribution, the truth, and PyTorch's own error on them.
-
-    `ieee` and `tf32` are PyTorch's errors without and with TF32; `tf32` is None on a CPU. `specs` are shapes and dtypes
-    of the outputs, contiguous. `buffers` are the parameters and buffers that forward updates (running statistics), as
-    they are after the call. `exact`: which outputs PyTorch does not round, as in a sort; then nobody needs to.
-    """
-
-    distribution: Distribution
-    seed: int
-    inputs: Parcel
-    expected: list[Expected]
-    ieee: list[OutputError]
-    tf32: list[OutputError] | None
-    specs: list[TensorSpec]
-    note: str = ""
-    buffers: tuple[UpdatedBuffer, ...] = ()
-    exact: tuple[bool, ...] = ()
-
-    @property
-    def of_baseline(self) -> list[OutputError]:
-        """PyTorch's errors with the arithmetic that the baseline uses: TF32 where it is allowed."""
-        return self.tf32 or self.ieee
-
-
-@dataclass(frozen=True)
-class UpdatedBuffer:
-    """One tensor of the model that forward updates: what it must be after the call, and PyTorch's own errors."""
-
-    name: str
-    expected: Expected
-    ieee: OutputError
-    tf32: OutputError
-    spec: TensorSpec
-
-
-@dataclass
-class Packed:
-    """A model's state as runners get it: its keys in order, and the tensors."""
-
-    keys: list[str]
-    parcel: Parcel
-    mutable: list[int] = field(default_factory=list)
+DRAWS = 8  # of PyTorch's error, where one tells little
 
 
 class Case:
@@ -281,11 +238,16 @@ class Case:
         buffers = () if distribution.is_stress else self._buffers(exact_updated, updated, under_tf32)
         packed = bundle.pack(placed, self._device)  # last: shared memory that a refusal would leave open
         bundle.give_back()
-        return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers, exact)
+        luck = partial(self._errors_of_luck, kind, packed, expected)
+        return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers, exact, luck)
 
     def _find_exact(self, drawn: Distribution, own: list[OutputError], *runs: list[torch.Tensor]) -> tuple[bool, ...]:
         """Which outputs PyTorch does not round, here or on the inputs as given; only a wider truth tells."""
-        tells = [wide.dtype != item.dtype or not item.is_floating_point() for wide, item in zip(*runs, strict=True)]
+        tells = [
+            not (drawn.has_ties and not item.is_floating_point())
+            and (wide.dtype != item.dtype or not item.is_floating_point())
+            for wide, item in zip(*runs, strict=True)
+        ]
         found = [can_tell and error == OutputError(0.0, 0.0) for can_tell, error in zip(tells, own, strict=True)]
         if drawn == AS_GIVEN:
             self._is_exact = found
@@ -381,11 +343,18 @@ class Case:
             found.append(UpdatedBuffer(keys[index], expected, ieee, tf32, _contiguous(owns[0])))
         return tuple(found)
 
-    def _errors_when_nudged(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError]:
+    def _errors_when_nudged(
+        self, kind: Parameters, inputs: Any, expected: list[Expected], seed: int | None = None
+    ) -> list[OutputError]:
         """PyTorch's errors on inputs that are changed by one unit in the last place. They are large where the answer is
         unstable."""
-        outputs = self._run(self._model, kind, bundle.map_tensors(inputs, patterns.nudge))
+        outputs = self._run(self._model, kind, bundle.map_tensors(inputs, partial(patterns.nudge, seed=seed)))
         return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
+
+    def _errors_of_luck(self, kind: Parameters, inputs: Parcel, expected: list[Expected]) -> list[OutputError]:
+        """The largest of PyTorch's errors in DRAWS of them, with inputs that differ in their last place."""
+        drawn = [self._errors_when_nudged(kind, inputs.value(), expected, seed) for seed in range(DRAWS)]
+        return [reduce(worst_of, found) for found in zip(*drawn, strict=True)]
 
     def _tf32_errors(
         self, kind: Parameters, inputs: Any, expected: list[Expected], own: list[tuple[torch.Tensor, OutputError]]

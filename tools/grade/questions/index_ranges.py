@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from foundry.knowledge.errors import TaskError
-from foundry.tools.grade.judge import patterns
+from foundry.tools.grade.questions import patterns
 from foundry.tools.task import bundle
 
 # Operators whose results hold the elements of their first argument.

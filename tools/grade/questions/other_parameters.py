@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from foundry.tools.grade.judge.patterns import in_few_bits
+from foundry.tools.grade.questions.patterns import in_few_bits
 from foundry.tools.protocol.rules import Parameters
 
 FEW_MORE = 3  # elements changed in each parameter, however large it is

@@ -1,0 +1,105 @@
+"""Shortcuts that only rare values show, each of a file that was accepted while nobody asked for them: the reference and
+the shortcut answer in this process what the questions draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from foundry.tools.grade.judge.limits import limit_of
+from foundry.tools.grade.questions.cases import Case, cases_of
+from foundry.tools.grade.questions.trial import Trial
+from foundry.tools.protocol import comparison
+from foundry.tools.protocol.rules import AS_GIVEN, DISTRIBUTIONS, FEW_CHANGED, accepts
+from foundry.tools.task.file import read_task
+
+TASK = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p = nn.Parameter(torch.tensor([3.0]))
+
+    def forward(self, x, mask, rows):
+        powers = x.abs().clamp(min=0.1).pow(self.p).mean(1)
+        sums = (x * mask).sum(1), torch.bincount(rows, minlength=90)
+        shares = (x >= 0.5).float().mean(1)
+        return F.normalize(x, dim=1), torch.logsumexp(x, 1), powers, *sums, shares, F.max_pool1d(x, 3)
+
+
+def get_inputs():
+    lengths = torch.randint(129, 385, (64, 1))
+    return [torch.randn(64, 384), torch.arange(384) < lengths, torch.randint(90, (400,))]
+"""
+SHORTCUTS = {
+    "masks of other counts": (
+        "(x * mask)",
+        "torch.where((~mask).sum(1, keepdim=True) % 256 == 0, x, x * mask)",  # a counter of eight bits
+    ),
+    "equal indices": ("torch.bincount(rows, minlength=90)", "torch.bincount(rows, minlength=90).clamp(max=300)"),
+    "parameters negated": ("pow(self.p)", "pow(torch.where(self.p == self.p.round(), self.p.abs(), self.p))"),
+    "x2**-44": ("F.normalize(x, dim=1)", "x * torch.rsqrt((x * x).sum(1, keepdim=True) + 1e-24)"),
+    "few huge elements": (
+        "torch.logsumexp(x, 1)",
+        "(torch.logsumexp(x, 1) if x[:, ::17].max() > 70 else x.clamp(max=80).exp().sum(1).log())",
+    ),
+    "half negligible": ("F.normalize(x, dim=1)", "F.normalize(torch.where(x.abs() < 1e-12, 1.0, x), dim=1)"),
+    "sixteenths": ("x >= 0.5", "x > 0.5"),
+    "non-finite": ("F.max_pool1d(x, 3)", "F.max_pool1d(x.clamp(min=-3.4e38), 3)"),
+}
+BY_NAME = {item.name: item for item in DISTRIBUTIONS}
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[Case]:
+    (tmp_path / "task.py").write_text(TASK)
+    (made,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    with torch.no_grad():
+        made.trial(AS_GIVEN, 1).inputs.close()
+        yield made
+    made.close()
+
+
+def answers(text: str, case: Case, trial: Trial) -> list[torch.Tensor]:
+    """What the task's model gives for a trial when its text is another one."""
+    module = ModuleType("answers")
+    exec(compile(text, "answers", "exec"), vars(module))
+    model, packed = module.Model(), case.state(trial.distribution.parameters)
+    model.load_state_dict(dict(zip(packed.keys, packed.parcel.tensors(), strict=True)))
+    return list(model(*trial.inputs.value()))
+
+
+def is_accepted(outputs: list[torch.Tensor], trial: Trial) -> bool:
+    return all(
+        accepts(comparison.measure(output, expected), limit_of(own, trial, index))
+        for index, (output, expected, own) in enumerate(zip(outputs, trial.expected, trial.ieee, strict=True))
+    )
+
+
+@pytest.mark.parametrize("name", SHORTCUTS)
+def test_a_shortcut_is_right_as_given_and_wrong_where_it_is_asked(case: Case, name: str) -> None:
+    right, wrong = SHORTCUTS[name]
+    assert right in TASK
+    for distribution, is_right in ((AS_GIVEN, True), (BY_NAME[name], False)):
+        if distribution.parameters != "seeded":
+            case.randomise(5, distribution.parameters)
+        assert case.suits(distribution)
+        trial = case.trial(distribution, 7)
+        assert is_accepted(answers(TASK, case, trial), trial)
+        assert is_accepted(answers(TASK.replace(right, wrong), case, trial), trial) is is_right
+        trial.inputs.close()
+
+
+def test_rearranged_elements_are_those_of_the_question_before(case: Case) -> None:
+    before, after = (case.trial(item, seed) for item, seed in ((FEW_CHANGED, 8), (BY_NAME["elements rearranged"], 9)))
+    given, turned = before.inputs.value()[0], after.inputs.value()[0]
+    assert torch.equal(turned, given.flip(0, 1)) and not torch.equal(turned, given)
+    assert not torch.equal(given, case.trial(AS_GIVEN, 1).inputs.value()[0])

@@ -1,0 +1,70 @@
+"""How large the error of an answer may be, from PyTorch's own. Runs in the judge (imports torch)."""
+
+from __future__ import annotations
+
+import math
+
+from foundry.tools.grade.questions.trial import Trial, UpdatedBuffer
+from foundry.tools.protocol import comparison
+from foundry.tools.protocol.rules import (
+    FEW_ELEMENTS,
+    OutputError,
+    accepts_all,
+    error_limit,
+    stress_limit,
+    worst_of,
+)
+
+ANYTHING, NOTHING = OutputError(math.inf, math.inf), OutputError(0.0, 0.0)
+BUFFER_NORM = 1e-5  # running statistics carry the rounding of a different order of summation
+
+
+def weighing(trial: Trial, index: int) -> int:
+    """How many elements the norm of output `index` rests on."""
+    expected = trial.expected[index]
+    return comparison.weighing_elements(expected) if expected.is_floating else trial.specs[index].numel
+
+
+def limit_of(
+    own: OutputError, trial: Trial, index: int, *, base: OutputError | None = None, elements: int | None = None
+) -> OutputError:
+    """The largest error that output `index` may have, given PyTorch's error `own` on the same inputs.
+
+    Infinite where it only counts which elements are finite, infinite or NaN. `base`: PyTorch's error in IEEE
+    arithmetic, if `own` was measured with TF32. `elements`: how many elements dominate the norm, by default all.
+    """
+    spec = trial.specs[index]
+    elements = spec.numel if elements is None else elements
+    if trial.exact[index]:
+        return NOTHING
+    if not trial.distribution.is_stress:
+        return error_limit(own, spec.dtype, elements)
+    plain = stress_limit(base or own, spec.dtype, elements)
+    if plain is None:
+        return ANYTHING
+    wide = error_limit(own, spec.dtype, elements)
+    return OutputError(max(plain.norm, wide.norm), max(plain.violation, wide.violation))
+
+
+def with_luck(
+    found: list[OutputError], limits: list[OutputError], owns: list[OutputError], trial: Trial
+) -> list[OutputError]:
+    """Wider limits for outputs of few elements that are refused. A number that large ones cancel to has an error that
+    rounding draws anew with each order of summation, and PyTorch's one draw `owns` may be small by luck."""
+    is_few = [
+        expected.is_floating and spec.numel < FEW_ELEMENTS
+        for expected, spec in zip(trial.expected, trial.specs, strict=True)
+    ]
+    if accepts_all(found, limits) or not any(is_few):
+        return limits
+    others = trial.luck() or owns
+    return [
+        limit_of(worst_of(own, other), trial, index) if is_small else limit
+        for index, (limit, own, other, is_small) in enumerate(zip(limits, owns, others, is_few, strict=True))
+    ]
+
+
+def buffer_limit(buffer: UpdatedBuffer, own: OutputError) -> OutputError:
+    """The largest error that an updated buffer may have, given PyTorch's error `own`."""
+    limit = error_limit(own, buffer.spec.dtype, buffer.spec.numel)
+    return OutputError(max(limit.norm, BUFFER_NORM), limit.violation)

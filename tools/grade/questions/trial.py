@@ -1,0 +1,60 @@
+"""One question and its answer. Lives in the judge (imports torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from foundry.knowledge.opgraph import TensorSpec
+from foundry.tools.protocol.comparison import Expected
+from foundry.tools.protocol.rules import Distribution, OutputError
+from foundry.tools.task.bundle import Parcel
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One hidden question and its answer: inputs of a distribution, the truth, and PyTorch's own error on them.
+
+    `ieee` and `tf32` are PyTorch's errors without and with TF32; `tf32` is None on a CPU. `specs` are shapes and dtypes
+    of the outputs, contiguous. `buffers` are the parameters and buffers that forward updates (running statistics), as
+    they are after the call. `exact`: which outputs PyTorch does not round, as in a sort; then nobody needs to.
+    `luck` gives larger errors of PyTorch, of several draws of its rounding: where few elements make an output, one draw
+    may be right by luck.
+    """
+
+    distribution: Distribution
+    seed: int
+    inputs: Parcel
+    expected: list[Expected]
+    ieee: list[OutputError]
+    tf32: list[OutputError] | None
+    specs: list[TensorSpec]
+    note: str = ""
+    buffers: tuple[UpdatedBuffer, ...] = ()
+    exact: tuple[bool, ...] = ()
+    luck: Callable[[], list[OutputError]] = list
+
+    @property
+    def of_baseline(self) -> list[OutputError]:
+        """PyTorch's errors with the arithmetic that the baseline uses: TF32 where it is allowed."""
+        return self.tf32 or self.ieee
+
+
+@dataclass(frozen=True)
+class UpdatedBuffer:
+    """One tensor of the model that forward updates: what it must be after the call, and PyTorch's own errors."""
+
+    name: str
+    expected: Expected
+    ieee: OutputError
+    tf32: OutputError
+    spec: TensorSpec
+
+
+@dataclass
+class Packed:
+    """A model's state as runners get it: its keys in order, and the tensors."""
+
+    keys: list[str]
+    parcel: Parcel
+    mutable: list[int] = field(default_factory=list)
