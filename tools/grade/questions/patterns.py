@@ -382,15 +382,23 @@ def _few_directions(value: torch.Tensor) -> torch.Tensor:
 
 def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Each row's elements at other places: the largest so many columns apart that vectors, or threads, which take the
-    columns in turns leave all of them to one lane."""
+    columns in turns leave all of them to one lane, and that whoever samples a row meets all of them or none. Rows take
+    turns with the powers of two up to the longest such stride."""
     width = value.shape[-1] if value.dim() else 1
-    stride = 1 << max(0, (width // STRIDED).bit_length() - 1)
+    powers = range(max(1, (width // STRIDED).bit_length() - 1), 0, -1)
     columns = torch.arange(width, device=value.device)
-    first = int(whole(0, stride, (1,), generator))
-    places = ((columns - first) % stride * width + columns).argsort()
+    orders = []
+    for power in powers:
+        first = max(0, int(whole(-(1 << power), 1 << power, (1,), generator)))  # mostly the first column
+        orders.append(((columns - first) % (1 << power) * width + columns).argsort())
 
     def placed(rows: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(rows).index_copy_(-1, places, rows.sort(dim=-1, descending=True).values)
+        changed, falling = torch.empty_like(rows), rows.sort(dim=-1, descending=True).values
+        for number, places in enumerate(orders):
+            changed[number :: len(orders)] = torch.empty_like(falling[number :: len(orders)]).index_copy_(
+                -1, places, falling[number :: len(orders)]
+            )
+        return changed
 
     return _by_rows(value, placed) if value.dim() else value.clone()
 

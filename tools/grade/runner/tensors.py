@@ -250,8 +250,14 @@ def memory_facts(
 
 def share_memory(ones: list[torch.Tensor], others: list[Any]) -> bool:
     """Whether one of the tensors lies in the memory of one of the others."""
-    places = {other.untyped_storage().data_ptr() for other in others if isinstance(other, torch.Tensor)}
-    return any(one.untyped_storage().data_ptr() in places for one in ones)
+    places = {place_of(other) for other in others if isinstance(other, torch.Tensor)}
+    return any(place_of(one) in places for one in ones)
+
+
+def place_of(tensor: torch.Tensor) -> int:
+    """Where a tensor's storage begins. To ask the storage itself would leave a reference to it behind, by which a
+    kernel that uses buffers again when nobody holds them knows that it is looked at."""
+    return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 
 
 def shared_elements(tensor: torch.Tensor) -> int:
@@ -289,9 +295,14 @@ def many_calls(
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.device != other.device or not one.numel() or not other.numel():
         return False
-    first, second = one.untyped_storage(), other.untyped_storage()
-    low, high = first.data_ptr(), second.data_ptr()
-    return low < high + second.nbytes() and high < low + first.nbytes()
+    low, high = one.data_ptr(), other.data_ptr()
+    return low < high + _extent(other) and high < low + _extent(one)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first element to the end of its last one."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.element_size() * (1 + sum((size - 1) * stride for size, stride in steps))
 
 
 def write(tensors: list[torch.Tensor], wanted: list[TensorSpec], flats: list[torch.Tensor]) -> bool:

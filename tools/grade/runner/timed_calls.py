@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from foundry.tools.grade.runner.tensors import place_of
 from foundry.tools.protocol.orders import NAN_BYTES
 
 CHANGEABLE_NAMES = ("float16", "bfloat16", "float32", "float64")
@@ -106,8 +107,8 @@ def find_kept(call: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
     """Outputs of a call that lie where those of another call lie, although both are there: no call's own to overwrite,
     such as a table that is given out each time."""
     one, other = call(), call()
-    places = {tensor.untyped_storage().data_ptr() for tensor in other}
-    return [tensor for tensor in one if tensor.untyped_storage().data_ptr() in places]
+    places = set(map(place_of, other))
+    return [tensor for tensor in one if place_of(tensor) in places]
 
 
 def overwrite(tensors: Sequence[torch.Tensor], spared: Sequence[torch.Tensor]) -> None:
