@@ -29,6 +29,7 @@ from foundry.knowledge.task import Task
 from foundry.tools.task.limits import GPU_GIGABYTES
 
 RUNS = "runs"
+OUT_OF_MEMORY = "out of memory"  # in what PyTorch says of a GPU, and our own blocks of it
 TOO_LARGE = "too_large"  # a file in the folder of a task's runs: for which part of a GPU it is, in gigabytes
 FIELDS: dict[RivalName, str] = {"eager": "eager", "compile": "compile", "compile max-autotune": "autotune"}
 SHORTEST_S = 0.05  # that is worth a word of where the seconds went
@@ -77,7 +78,7 @@ async def run_task(
         found = line(str(error), "no question tells right from wrong")
     except TooLarge as error:
         if request.is_sharing:
-            (runs_of(request, task) / TOO_LARGE).write_text(str(_part_gb()))
+            _leave_to_others(request, task)
             return None
         found = line(str(error))
     except (TaskError, UsageError) as error:
@@ -89,8 +90,16 @@ async def run_task(
         found = line(f"internal error: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
     if found is None:
         return None
+    if request.is_sharing and found.verdict != "accepted" and OUT_OF_MEMORY in found.reason:
+        _leave_to_others(request, task)  # another lane may have taken it, or the plan is wrong for this task
+        return None
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return replace(found, finished=finished, versions=versions, protocol=request.protocol)
+
+
+def _leave_to_others(request: BenchRequest, task: BenchTask) -> None:
+    """Notes that a task needs more of a GPU than this lane's part of it."""
+    (runs_of(request, task) / TOO_LARGE).write_text(str(_part_gb()))
 
 
 def _ends_every_task(error: Exception) -> bool:

@@ -16,7 +16,7 @@ from foundry.graph.bench.results import ResultFile, TaskResult
 from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks, in_turn
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import SolveRequest
-from foundry.knowledge.errors import FoundryError, TooLarge
+from foundry.knowledge.errors import FoundryError, TaskError, TooLarge
 from foundry.knowledge.task import Task
 from foundry.tools.task.limits import GPU_GIGABYTES
 
@@ -80,3 +80,22 @@ async def test_a_task_is_left_to_a_lane_that_has_more_of_the_gpu(
     assert not is_too_large(sharing, task)
     alone = await run_task(task, digest_of(task), request_, Narrow(), {}, asyncio.Event())
     assert alone is not None and alone.reason == "it needs 90 GB and 70 are free"
+
+
+async def test_a_task_that_found_too_little_memory_beside_others_is_tried_again_alone(
+    request_: BenchRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(GPU_GIGABYTES, "30.0")
+    words = "c1 failed its proof, crash: the GPU's memory is used up: CUDA out of memory. Tried to allocate 18.00 GiB"
+
+    class Full(Parts):
+        def task(self, request: SolveRequest) -> Task:
+            raise TaskError(words)
+
+    (task, *_) = find_tasks(request_)
+    runs_of(request_, task).mkdir(parents=True)
+    sharing = replace(request_, is_sharing=True)
+    assert await run_task(task, digest_of(task), sharing, Full(), {}, asyncio.Event()) is None
+    assert is_too_large(sharing, task)
+    alone = await run_task(task, digest_of(task), request_, Full(), {}, asyncio.Event())
+    assert alone is not None and alone.reason == words
