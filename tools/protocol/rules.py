@@ -70,17 +70,19 @@ Pattern = Literal[
     "other numbers",
     "other indices",
     "equal indices",
+    "paired indices",
     "few bits",
     "no structure",
     "ordered",
     "largest at a stride",
     "close together",
 ]
+INDICES: tuple[Pattern, ...] = ("other indices", "equal indices", "paired indices")
 GENTLER_SCALES, GENTLER_EXPONENTS = (1.5, 1.1), (2, 1)
 _KEEPS_RANGE: frozenset[Pattern] = frozenset(
     (
         *("", "constant", "few changed", "rearranged", "ordered", "largest at a stride", "close together"),
-        *("other masks", "masks of other counts", "other numbers", "other indices", "equal indices"),
+        *("other masks", "masks of other counts", "other numbers", *INDICES),
     )
 )
 _UNSTABLE: frozenset[Pattern] = frozenset(("constant", "close together", "few huge"))
@@ -129,7 +131,8 @@ class Distribution:
       what 32 bits hold; integers that are only multiplied and added come near the largest that occurs, 64-bit
       ones further beyond it, all of one sign, as far as the reference's own integers hold the result; integers of
       which only bits, remainders or divisors are taken become powers of two, those beside them, and Fibonacci numbers.
-    - `equal indices`: integers that only select a row all select the same one.
+    - `equal indices`, `paired indices`: integers that only select a row all select the same one, or the second half of
+      them selects what the first does, which threads that share the work meet at the same time.
 
     Parameters of the kind `other buffers`: buffers of floating numbers that load_state_dict would change have other
     elements. Zeros and infinities stay, and so do masks: a kernel may know a mask. Raising an exception is no failure
@@ -232,6 +235,7 @@ DISTRIBUTIONS = (
     Distribution("other numbers", pattern="other numbers"),
     Distribution("other indices", pattern="other indices"),
     Distribution("equal indices", pattern="equal indices"),
+    Distribution("paired indices", pattern="paired indices"),
     Distribution("no structure", pattern="no structure"),
     Distribution("high biases", parameters="high", is_stress=True),
     Distribution("low biases", parameters="low", is_stress=True),

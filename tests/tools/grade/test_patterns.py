@@ -396,11 +396,13 @@ def test_masks_of_other_counts_have_a_power_of_two_of_one_kind() -> None:
 def test_equal_indices_are_equal_and_unique_ones_stay_unique() -> None:
     stream = torch.Generator().manual_seed(1)
     index = torch.randint(0, 50, (400,), generator=stream)
-    made = redraw(index, 50, stream, are_equal=True)
+    made = redraw(index, 50, stream, "equal indices")
     assert len(set(made.tolist())) == 1 and 0 <= int(made[0]) < 50
-    assert len(set(redraw(torch.arange(20), 50, stream, are_equal=True).tolist())) == 20
+    assert len(set(redraw(torch.arange(20), 50, stream, "equal indices").tolist())) == 20
+    paired = redraw(index, 50, stream, "paired indices")
+    assert torch.equal(paired[:200], paired[200:]) and len(set(paired.tolist())) > 40
     for kind in (None, NUMBERS, TOTALS, WIDE, FACTORS):
-        assert torch.equal(redraw(index, kind, stream, are_equal=True), index)
+        assert torch.equal(redraw(index, kind, stream, "equal indices"), index)
 
 
 def test_integers_that_are_divided_become_those_that_take_longest() -> None:

@@ -190,7 +190,10 @@ class Examination:
             self._check_spoiled(question)
             if question.number == 0:
                 self._inspect(is_last=False)
-        elif question.trial.distribution.pattern == "other indices":  # places that threads may write to at once
+        elif question.trial.distribution.pattern in (
+            "other indices",
+            "paired indices",
+        ):  # places that threads may write to at once
             self._check_races(outputs, question)
         self.last = outputs
 

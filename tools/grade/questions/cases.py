@@ -23,7 +23,16 @@ from foundry.tools.grade.questions.trial import Packed, Trial, UpdatedBuffer
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
-from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, FEW_CHANGED, Distribution, OutputError, Parameters, worst_of
+from foundry.tools.protocol.rules import (
+    AS_GIVEN,
+    EPSILON,
+    FEW_CHANGED,
+    INDICES,
+    Distribution,
+    OutputError,
+    Parameters,
+    worst_of,
+)
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
 
@@ -103,8 +112,8 @@ class Case:
             return self.has_floats and bool(self._is_exact) and all(self._is_exact)
         if distribution.pattern == "no structure":
             return self.has_structure()
-        if distribution.pattern in ("other indices", "equal indices"):
-            least = 1 if distribution.pattern == "equal indices" else WIDEST
+        if distribution.pattern in INDICES:
+            least = WIDEST if distribution.pattern == "other indices" else 1
             return any(count is not None and count >= least for count in self._ranges)
         return self.has_floats or not distribution.pattern
 
@@ -411,9 +420,8 @@ class Case:
         if distribution == AS_GIVEN:
             return list(inputs)
         generator = torch.Generator(self._device).manual_seed(seed ^ 0x5EED)
-        if distribution.pattern in ("other indices", "equal indices"):
-            ranges, are_equal = iter(self._ranges), distribution.pattern == "equal indices"
-            each = partial(redraw, generator=generator, are_equal=are_equal)
+        if distribution.pattern in INDICES:
+            ranges, each = iter(self._ranges), partial(redraw, generator=generator, pattern=distribution.pattern)
             return list(bundle.map_tensors(list(inputs), lambda item: each(item, next(ranges))))
         structures = self._structures_of(inputs)
         if distribution.pattern == "rearranged":  # what the last call had, a few elements changed

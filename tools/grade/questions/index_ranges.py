@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.questions import patterns
+from foundry.tools.protocol.rules import Pattern
 from foundry.tools.task import bundle
 
 # Operators whose results hold the elements of their first argument.
@@ -64,12 +65,13 @@ def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> 
 
 
 def redraw(
-    tensor: torch.Tensor, kind: int | None, generator: torch.Generator, *, are_equal: bool = False
+    tensor: torch.Tensor, kind: int | None, generator: torch.Generator, pattern: Pattern = "other indices"
 ) -> torch.Tensor:
-    """Other integers of the kind that `index_ranges` found; the same ones where they may mean anything. `are_equal`:
-    all indices are, and nothing else changes."""
-    if are_equal:
-        return reindex(tensor, kind, generator, crowded=1.0) if kind and kind > 0 else tensor
+    """Other integers of the kind that `index_ranges` found; the same ones where they may mean anything. By `equal
+    indices` and `paired indices` nothing but indices changes."""
+    if pattern != "other indices":
+        share = 1.0 if pattern == "equal indices" else 0.0
+        return reindex(tensor, kind, generator, share, are_paired=not share) if kind and kind > 0 else tensor
     if kind == NUMBERS:
         return patterns.shuffle_rows(tensor, generator)
     if kind == TOTALS:
@@ -121,15 +123,20 @@ def without_overflow(
     return [None if kind == FACTORS else kind for kind in ranges]
 
 
-def reindex(index: torch.Tensor, count: int, generator: torch.Generator, crowded: float = 0.5) -> torch.Tensor:
+def reindex(
+    index: torch.Tensor, count: int, generator: torch.Generator, crowded: float = 0.5, *, are_paired: bool = False
+) -> torch.Tensor:
     """Other indices from 0 to `count` - 1, half of them or another share equal, in any order: a kernel may rely on no
-    order, nor on room for the usual number of equal ones.
+    order, nor on room for the usual number of equal ones. `are_paired`: the second half repeats the first.
 
     Negative indices, which mean "none" or count from the end, stay. Indices that do not repeat still do not repeat.
     """
     places = patterns.whole(0, count, index.shape, generator)
     crowd = patterns.whole(0, count, (), generator)
     drawn = torch.where(patterns.uniform(index.shape, generator) < crowded, crowd, places)
+    if are_paired:
+        half, flat = index.numel() // 2, drawn.reshape(-1)
+        drawn = torch.cat([flat[:half], flat[:half], flat[2 * half :]]).reshape(index.shape)
     if index.numel() > 1 and index.numel() <= count and len(set(index.flatten().tolist())) == index.numel():
         order = torch.randperm(count, generator=generator, device=generator.device)
         drawn = order[: index.numel()].reshape(index.shape)

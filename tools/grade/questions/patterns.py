@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from foundry.tools.protocol.rules import FEW_CHANGED, Distribution, Pattern
+from foundry.tools.protocol.rules import FEW_CHANGED, INDICES, Distribution, Pattern
 
 SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as given
 HUGE_LOW, HUGE_HIGH, HUGE = 128.0, 512.0, 16  # times that; elements so large
@@ -221,7 +221,7 @@ def recount_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     return keep_layout(value, _by_rows(value, recounted))
 
 
-_OF_OTHERS = ("other masks", "masks of other counts", "other numbers", "other indices", "equal indices")
+_OF_OTHERS = ("other masks", "masks of other counts", "other numbers", *INDICES)
 _OF_MASKS: dict[Pattern, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "other masks": shuffle_rows,
     "masks of other counts": recount_rows,
