@@ -83,7 +83,7 @@ def test_each_pattern_is_what_it_says() -> None:
     assert 2 <= len(places) <= 5 * 8 + 3 and int((~special.isfinite()).sum()) <= len(places) + 4  # a block of 5 x 8
     assert torch.equal(drawn("elements rearranged"), GIVEN.flip(0, 1))
     huge = drawn("few huge elements")
-    assert 12 <= int((huge.abs() > 100).sum()) <= 16 and int((huge != GIVEN).sum()) <= 16
+    assert 3 <= int((huge.abs() > 100).sum()) <= 4 and int((huge != GIVEN).sum()) <= 4
     faint = drawn("half negligible")
     assert 0.45 < float((faint.abs() < 1e-12).double().mean()) < 0.55
     parts = drawn("sixteenths")

@@ -17,7 +17,7 @@ import torch
 from foundry.tools.protocol.rules import FEW_CHANGED, INDICES, Distribution, Pattern
 
 SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as given
-HUGE_LOW, HUGE_HIGH, HUGE = 128.0, 512.0, 16  # times that; elements so large
+HUGE_LOW, HUGE_HIGH, HUGE = 128.0, 512.0, 4  # times that; elements so large, few enough that no sample meets one
 NEGLIGIBLE = 2.0**-60  # of half of the elements, where these are as good as nothing
 FINEST = 16  # multiples of a part of the usual size
 BLOCK = 8  # elements of a block of infinities, along each of the last two dimensions

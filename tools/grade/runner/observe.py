@@ -104,6 +104,8 @@ class Observer:
             None  # of a steady forward, while it is watched; their CPU time
         )
         self._outside: tuple[FrameType, tuple[str, int], int] | None = None  # one in flight, and when it began
+        self._outermost: tuple[FrameType, int] | None = None  # of its own frames, and when it began
+        self._own_ns = 0  # of the processor in such frames, on their thread
         self.has_threads = False  # of Python's, since then
         _mark_arrays()
         follow_cffi(lambda path: sys.audit("ctypes.dlopen", path), _looked_up)  # as ctypes says of itself
@@ -139,6 +141,9 @@ class Observer:
         if found is None:
             return
         if event in ("c_return", "c_exception", "return"):
+            if event == "return" and self._outermost is not None and frame is self._outermost[0]:
+                self._own_ns += time.thread_time_ns() - self._outermost[1]
+                self._outermost = None
             is_its_end = (event == "return") == (frame.f_code.co_filename != self._where)
             if outside is not None and frame is outside[0] and is_its_end:
                 self._outside = None
@@ -149,6 +154,7 @@ class Observer:
             name = _path(argument)
         elif event == "call" and frame.f_code.co_filename == self._where:
             self._outside = None
+            self._outermost = self._outermost or (frame, time.thread_time_ns())
         elif event == "call" and frame.f_back is not None and frame.f_back.f_code.co_filename == self._where:
             name, caller = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}", frame.f_back
             if frame.f_code.co_name in ("__array_ufunc__", "__array_function__"):
@@ -231,12 +237,12 @@ class Observer:
 
     def steady(self, run: Callable[[], Any]) -> list[list[Any]]:
         """Calls `run` once and lists [name, line, share] of what the candidate's own lines called outside its file.
-        `share` (0 to 1) is of the processor's time that `run` took, 0 where that was next to nothing."""
+        `share` (0 to 1) is of the processor's time that its own frames and what they called took, 0 where that was next
+        to nothing."""
         self.enter("steady")
         found: dict[tuple[str, int], int] = {}
-        self._calls, self._outside = found, None
+        self._calls, self._outside, self._outermost, self._own_ns = found, None, None, 0
         self._busy = True
-        start = time.process_time_ns()
         sys.setprofile(self._note_call)
         self._busy = False
         try:
@@ -246,8 +252,8 @@ class Observer:
             sys.setprofile(None)
             self._busy = False
             self._calls = None
-        all_ns = max(1, time.process_time_ns() - start)
-        return [[*key, own_ns / all_ns if own_ns > NOTICEABLE_NS else 0.0] for key, own_ns in found.items()]
+        all_ns = max(1, self._own_ns)
+        return [[*key, spent_ns / all_ns if spent_ns > NOTICEABLE_NS else 0.0] for key, spent_ns in found.items()]
 
     def report(self) -> Message:
         """Everything noted so far, as JSON."""
