@@ -10,11 +10,11 @@ from types import ModuleType
 import pytest
 import torch
 
-from foundry.tools.grade.judge.limits import limit_of
+from foundry.tools.grade.judge.limits import limit_of, with_luck
 from foundry.tools.grade.questions.cases import Case, cases_of
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol import comparison
-from foundry.tools.protocol.rules import AS_GIVEN, DISTRIBUTIONS, FEW_CHANGED, accepts
+from foundry.tools.protocol.rules import AS_GIVEN, DISTRIBUTIONS, FEW_CHANGED, OutputError, accepts
 from foundry.tools.task.file import read_task
 
 TASK = """
@@ -103,3 +103,35 @@ def test_rearranged_elements_are_those_of_the_question_before(case: Case) -> Non
     given, turned = before.inputs.value()[0], after.inputs.value()[0]
     assert torch.equal(turned, given.flip(0, 1)) and not torch.equal(turned, given)
     assert not torch.equal(given, case.trial(AS_GIVEN, 1).inputs.value()[0])
+
+
+CANCELLING = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return (x.exp() - x.flip(0).exp()).sum(), x.exp()
+
+
+def get_inputs():
+    return [torch.randn(512, 256)]
+"""
+
+
+def test_a_number_that_large_ones_cancel_to_may_have_more_than_pytorchs_luck(tmp_path: Path) -> None:
+    """The order of summation draws its error anew; PyTorch's one draw may be right by chance."""
+    (tmp_path / "task.py").write_text(CANCELLING)
+    (made,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    with torch.no_grad():
+        trial = made.trial(AS_GIVEN, 1)
+        owns = [OutputError(1e-9, 1e-9)] * 2  # as if it had been lucky
+        limits = [limit_of(own, trial, index) for index, own in enumerate(owns)]
+        sums = [trial.inputs.value()[0].exp().sum(dim) for dim in (0, 1)]
+        found = [comparison.measure((sums[0].sum() - sums[1].sum()), trial.expected[0]), OutputError(0.0, 0.0)]
+        assert not accepts(found[0], limits[0])
+        scalar, large = with_luck(found, limits, owns, trial)
+        assert accepts(found[0], scalar) and large == limits[1]
+        assert with_luck([OutputError(0.0, 0.0)] * 2, limits, owns, trial) == limits
+        trial.inputs.close()
+    made.close()

@@ -5,6 +5,7 @@ A case is one set of shapes and dtypes of a task: the file's own, each of its ex
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -247,7 +248,7 @@ class Case:
         buffers = () if distribution.is_stress else self._buffers(exact_updated, updated, under_tf32)
         packed = bundle.pack(placed, self._device)  # last: shared memory that a refusal would leave open
         bundle.give_back()
-        luck = partial(self._errors_of_luck, kind, packed, expected)
+        luck = partial(self._errors_of_luck, distribution, seed, self._given_seed)
         return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers, exact, luck)
 
     def _find_exact(self, drawn: Distribution, own: list[OutputError], *runs: list[torch.Tensor]) -> tuple[bool, ...]:
@@ -352,17 +353,27 @@ class Case:
             found.append(UpdatedBuffer(keys[index], expected, ieee, tf32, _contiguous(owns[0])))
         return tuple(found)
 
-    def _errors_when_nudged(
-        self, kind: Parameters, inputs: Any, expected: list[Expected], seed: int | None = None
-    ) -> list[OutputError]:
+    def _errors_when_nudged(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError]:
         """PyTorch's errors on inputs that are changed by one unit in the last place. They are large where the answer is
         unstable."""
-        outputs = self._run(self._model, kind, bundle.map_tensors(inputs, partial(patterns.nudge, seed=seed)))
+        outputs = self._run(self._model, kind, bundle.map_tensors(inputs, patterns.nudge))
         return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
 
-    def _errors_of_luck(self, kind: Parameters, inputs: Parcel, expected: list[Expected]) -> list[OutputError]:
-        """The largest of PyTorch's errors in DRAWS of them, with inputs that differ in their last place."""
-        drawn = [self._errors_when_nudged(kind, inputs.value(), expected, seed) for seed in range(DRAWS)]
+    @torch.no_grad()
+    def _errors_of_luck(self, distribution: Distribution, seed: int, given_seed: int) -> list[OutputError]:
+        """The largest of PyTorch's errors on DRAWS other inputs of the distribution; none where memory is short."""
+        kind, changed_seed = distribution.parameters, self._changed_seed
+        drawn: list[list[OutputError]] = []
+        with contextlib.suppress(torch.OutOfMemoryError, TaskError):
+            for number in range(1, DRAWS + 1):
+                placed = self._draw(distribution, seed ^ number, given_seed ^ number)
+                eager = self._run(self._model, kind, _copy(placed))
+                pairs = zip(self._truth(kind, placed, eager, [])[0], eager, strict=True)
+                expected = [self._expect(*pair) for pair in pairs]
+                if distribution.is_stress:
+                    expected = list(map(comparison.count_in_usual_units, expected, self._usual))
+                drawn.append([comparison.measure(own, item) for own, item in zip(eager, expected, strict=True)])
+        self._changed_seed = changed_seed
         return [reduce(worst_of, found) for found in zip(*drawn, strict=True)]
 
     def _tf32_errors(

@@ -18,8 +18,8 @@ class Trial:
     `ieee` and `tf32` are PyTorch's errors without and with TF32; `tf32` is None on a CPU. `specs` are shapes and dtypes
     of the outputs, contiguous. `buffers` are the parameters and buffers that forward updates (running statistics), as
     they are after the call. `exact`: which outputs PyTorch does not round, as in a sort; then nobody needs to.
-    `luck` gives larger errors of PyTorch, of several draws of its rounding: where few elements make an output, one draw
-    may be right by luck.
+    `luck` gives the largest errors of PyTorch on other inputs of the distribution: where few elements make an output,
+    one draw may be right by luck.
     """
 
     distribution: Distribution
