@@ -17,6 +17,7 @@ from foundry.tools.protocol.rules import (
 )
 
 ANYTHING, NOTHING = OutputError(math.inf, math.inf), OutputError(0.0, 0.0)
+LUCK = 2.0  # times the worst of PyTorch's nine draws: a kernel has one, of other roundings
 BUFFER_NORM = 1e-5  # running statistics carry the rounding of a different order of summation
 
 
@@ -60,10 +61,14 @@ def with_luck(
     ]
     if accepts_all(found, limits) or not any(is_few):
         return limits
-    others = trial.luck() or owns
+    worst = [worst_of(*pair) for pair in zip(owns, trial.luck() or owns, strict=True)]
+    doubled = [OutputError(LUCK * error.norm, LUCK * error.violation) for error in worst]
+    wide = [error_limit(error, spec.dtype, spec.numel) for error, spec in zip(doubled, trial.specs, strict=True)]
     return [
-        limit_of(worst_of(own, other), trial, index) if is_small else limit
-        for index, (limit, own, other, is_small) in enumerate(zip(limits, owns, others, is_few, strict=True))
+        OutputError(max(limit.norm, other.norm), max(limit.violation, other.violation))
+        if is_small and limit != NOTHING
+        else limit
+        for limit, other, is_small in zip(limits, wide, is_few, strict=True)
     ]
 
 

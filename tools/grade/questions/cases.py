@@ -19,7 +19,7 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.tools.grade.questions import other_parameters, patterns
-from foundry.tools.grade.questions.index_ranges import WIDEST, index_ranges, redraw, without_overflow
+from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
 from foundry.tools.grade.questions.trial import Packed, Trial, UpdatedBuffer
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
@@ -114,7 +114,7 @@ class Case:
         if distribution.pattern == "no structure":
             return self.has_structure()
         if distribution.pattern in INDICES:
-            least = WIDEST if distribution.pattern == "other indices" else 1
+            least = WIDE if distribution.pattern == "other indices" else 1
             return any(count is not None and count >= least for count in self._ranges)
         return self.has_floats or not distribution.pattern
 
@@ -248,7 +248,7 @@ class Case:
         buffers = () if distribution.is_stress else self._buffers(exact_updated, updated, under_tf32)
         packed = bundle.pack(placed, self._device)  # last: shared memory that a refusal would leave open
         bundle.give_back()
-        luck = partial(self._errors_of_luck, distribution, seed, self._given_seed)
+        luck = partial(self._errors_of_luck, distribution, seed, list(map(comparison.scale_only, expected)))
         return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers, exact, luck)
 
     def _find_exact(self, drawn: Distribution, own: list[OutputError], *runs: list[torch.Tensor]) -> tuple[bool, ...]:
@@ -360,18 +360,20 @@ class Case:
         return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
 
     @torch.no_grad()
-    def _errors_of_luck(self, distribution: Distribution, seed: int, given_seed: int) -> list[OutputError]:
-        """The largest of PyTorch's errors on DRAWS other inputs of the distribution; none where memory is short."""
+    def _errors_of_luck(self, distribution: Distribution, seed: int, scales: list[Expected]) -> list[OutputError]:
+        """The largest of PyTorch's errors on DRAWS other inputs of the distribution, counted in units of `scales`: a
+        truth that happens to be small makes none larger. None where memory is short."""
         kind, changed_seed = distribution.parameters, self._changed_seed
         drawn: list[list[OutputError]] = []
         with contextlib.suppress(torch.OutOfMemoryError, TaskError):
             for number in range(1, DRAWS + 1):
-                placed = self._draw(distribution, seed ^ number, given_seed ^ number)
+                placed = self._draw(distribution, seed ^ number, self._given_seed ^ number)
                 eager = self._run(self._model, kind, _copy(placed))
                 pairs = zip(self._truth(kind, placed, eager, [])[0], eager, strict=True)
-                expected = [self._expect(*pair) for pair in pairs]
-                if distribution.is_stress:
-                    expected = list(map(comparison.count_in_usual_units, expected, self._usual))
+                expected = [
+                    replace(self._expect(*pair), norm=scale.norm, spread=scale.spread)
+                    for pair, scale in zip(pairs, scales, strict=True)
+                ]
                 drawn.append([comparison.measure(own, item) for own, item in zip(eager, expected, strict=True)])
         self._changed_seed = changed_seed
         return [reduce(worst_of, found) for found in zip(*drawn, strict=True)]

@@ -26,7 +26,6 @@ BOUNDS = -2  # ascending integers that only tell where each bag of entries begin
 FACTORS = -3  # integers that are only calculated with: any others of the same range will do; n less for 2**n as large
 WIDE = -100  # integers whose bits, remainders or divisors are taken: any others of their sign and range will do
 NEAR = 8  # integers that agree lie within this part of the largest
-WIDEST = WIDE  # the least of these
 GROWTHS = range(24, -1, -2)  # in bits, of 64-bit factors: what holds fewer bits of a product than they do is wrong then
 _ADD_UP = frozenset({"cumsum", "sum"})
 _CALCULATE = frozenset(
