@@ -235,7 +235,7 @@ def _call_findings(calls: Sequence[Any], policy: Policy, *, on_cpu: bool) -> Ite
 def _is_of_python(name: str) -> bool:
     """Whether a function is of Python's library, or of PyTorch's storages, which no dispatcher sees."""
     root = name.lstrip(".").split(".")[0]
-    return root in sys.stdlib_module_names or root == "builtins" or "Storage" in name
+    return root in sys.stdlib_module_names or root == "builtins" or (root == "torch" and "Storage" in name)
 
 
 LARGEST_SHARE = 0.25  # of a call's processor time that a function which is not the kernel's may take
