@@ -313,7 +313,13 @@ template <class T> struct Moments {
         if (total == (T)0) return;
         const T inverse = math::reciprocal_of_count(total), delta = other.mean - mean;
         m2 = (m2 + other.m2) + delta * delta * (count * other.count * inverse);
-        mean = count == other.count ? (T)0.5 * (mean + other.mean) : (count * mean + other.count * other.mean) * inverse;
+        // From the mean of the larger part by a step, whose rounding is small beside a mean's; means times their counts
+        // lose a unit in the last place at every merge, which a difference of means then shows.
+        const bool is_smaller = count < other.count;
+        const T step = delta * ((is_smaller ? -count : other.count) * inverse);
+        if (count == other.count) mean = (T)0.5 * (mean + other.mean);
+        else if (delta - delta == (T)0) mean = (is_smaller ? other.mean : mean) + step;
+        else mean = (count * mean + other.count * other.mean) * inverse;  // infinite or NaN
         count = total;
     }
 };
