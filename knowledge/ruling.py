@@ -20,6 +20,7 @@ FLOOR_SLACK = 1.15
 # CLOCK_MIN_MS the message between the two processes weighs as much as the call, so that the ratio says nothing.
 CLOCK_RANGE = (0.75, 1.33)
 CLOCK_MIN_MS = 0.5
+AUDIT_RUNS = "audit runs"  # the gate that fails where the audit could not make its own runs of a candidate
 
 _WORDS: dict[Outcome, RulingWord] = {
     "wrong_result": "incorrect",
@@ -66,7 +67,10 @@ def objection(evaluation: Evaluation, *, degenerate: str = "") -> Ruling | None:
     if verdict is not None and not verdict.correct:
         return _of_verdict(verdict)
     if audit is not None and not audit.clean:
-        return _rule_vetoed(evaluation, tuple(gate for gate in audit.gates if not gate.passed))
+        failing = tuple(gate for gate in audit.gates if not gate.passed)
+        if all(gate.gate == AUDIT_RUNS for gate in failing):
+            return _rule_failed("crash", failing[0])
+        return _rule_vetoed(evaluation, failing)
     if timing is not None and timing.problem:
         return _of_timing(timing)
     gates = _gates(evaluation)

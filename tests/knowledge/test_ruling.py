@@ -21,7 +21,7 @@ from foundry.knowledge.candidate import (
     Verdict,
 )
 from foundry.knowledge.merit import CORRECT, NOT_COMPILED, WRONG, merit
-from foundry.knowledge.ruling import Ruling, RulingWord, objection, rule
+from foundry.knowledge.ruling import AUDIT_RUNS, Ruling, RulingWord, objection, rule
 
 RECORDED = recorded()
 TIMING = Timing("full", 1.0, 2.0, 2.0, (1.9, 2.1), 12, 0.01, 1.0)
@@ -73,6 +73,10 @@ KINDS: dict[str, tuple[Evaluation, RulingWord, Outcome, str]] = {
     "cheating while it was checked": (
         Evaluation(SOUND.candidate, SOUND.build, Verdict("cheating", "full", evidence="wrote into its input")),
         "rejected", "cheating", "wrote into its input",
+    ),
+    "dead while it was audited": (
+        replace(SOUND, audit=Audit(False, "fair", (Gate(AUDIT_RUNS, False, "the GPU's memory is used up"),))),
+        "failed", "crash", "the GPU's memory is used up",
     ),
     "vetoed": (vetoed("result_cache"), "rejected", "cheating", "result_cache: it keeps y"),
     "wrong beside the clock": (

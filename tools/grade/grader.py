@@ -32,6 +32,7 @@ from foundry.knowledge.candidate import (
 )
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError, TaskError
+from foundry.knowledge.ruling import AUDIT_RUNS
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.acts.provenance import later_work
 from foundry.tools.grade.answers import (
@@ -354,13 +355,13 @@ class Grader:
                     handles += drawn
                     answer, _ = judge.request(asked, handles, timeout_s=JUDGE_S, tick=tick, pause=holds.pause)
         except (WorkerDied, ChannelClosed) as died:
-            return [Gate("ablation", False, f"the audit's own runs of the candidate ended: {died}")], {}
+            return [Gate(AUDIT_RUNS, False, f"the audit could not run the candidate: {died}")], {}
         finally:
             for candidate in candidates:
                 self._runners.discard(candidate)
         raise_error(answer)
         if "failed" in answer:
-            return [Gate("ablation", False, f"the audit's own runs of the candidate ended: {answer['failed'][1]}")], {}
+            return [Gate(AUDIT_RUNS, False, f"the audit could not run the candidate: {answer['failed'][1]}")], {}
         return [decode_record(Gate, gate) for gate in answer["gates"]], answer["seen"]
 
     def profile(

@@ -187,8 +187,9 @@ def _public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInput
                 where = f"on the inputs of torch.manual_seed({seed}){how}"
                 gate = _answer_gate("public inputs", link, trial, where)
             finally:
+                link.let_go(SLOT)
                 trial.inputs.close()
-                del trial  # its truth, before the next one is made
+                del trial  # its inputs and truth, before the next one is made
             if not gate.passed:
                 return gate
     asked = " and ".join(map(str, seeds))

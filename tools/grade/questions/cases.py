@@ -205,7 +205,10 @@ class Case:
         self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(placed))
         self._has_numbers = any(map(patterns.is_number, placed))
         kind = distribution.parameters
+        # Outputs would lie in part of the large blocks that stand idle, which then could not be given out again.
+        bundle.give_back()
         eager = self._run(self._model, kind, _copy(placed))
+        bundle.give_back()
         updated = self._read_updated(self._model)
         if distribution == AS_GIVEN:
             self._shapes = [item.shape for item in eager]
