@@ -26,6 +26,7 @@ from foundry.tools.protocol.orders import LEADS, NO_LEADS, OTHER_CLOCKS
 from foundry.tools.protocol.reasons import make_gate
 from foundry.tools.targets.base import built_file
 
+LABELS = {ReasonKind.FLUSHES: "flushes-denormals", ReasonKind.LAYOUT: "own-strides"}  # of what was measured
 _BINDING = frozenset({"_holder", "_checked", "_flat"})  # functions of Foundry's own binding
 
 
@@ -57,8 +58,7 @@ def audit(
         gates = [_without_clocks(gate, is_asked_about, "right whatever the clocks say") for gate in gates]
     gates.append(_lead_gate(leads, watched or ()))
     labels = {spelled(label) for label in declared}
-    if any(reason.kind == ReasonKind.FLUSHES for gate in gates for reason in gate.reasons):
-        labels.add("flushes-denormals")
+    labels |= {LABELS[reason.kind] for gate in gates for reason in gate.reasons if reason.kind in LABELS}
     if op_log is not None:
         provenance = provenance_gates(op_log, graph, policy, reference_work=reference_work)
         gates = [_weighed(gate, op_log, graph, reference_work) for gate in gates] + provenance

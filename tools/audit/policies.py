@@ -40,6 +40,11 @@ _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
         "algebra",
         "it computes the same function from other operations than the task's; strict asks for the task's own",
     ),
+    "own-strides": (
+        frozenset({"strict"}),
+        "other strides",
+        "it is silently wrong on inputs with other strides; strict asks to follow them, to copy or to raise an error",
+    ),
     "approximation": (
         frozenset({"fair", "strict"}),
         "approximations",

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 # What fills the memory that a candidate may find free before a call.
 NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
 SPOILED = -1  # not a byte: fill with the last answer, a few of its elements changed
 
+# How inputs lie in memory for a call: as they were sent, at addresses that are multiples of an element's size only, or
+# with other strides.
+Layout = Literal["", "elsewhere", "strided"]
+ELSEWHERE: Layout = "elsewhere"
+STRIDED: Layout = "strided"
+
 OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW = "out of turn", "undisturbed reference", "computed anew"
-PROCESS_EVENTS, OTHER_CLOCKS = "process events", "other clocks"
+PROCESS_EVENTS, OTHER_CLOCKS, OTHER_STRIDES = "process events", "other clocks", "other strides"
 FUNCTIONS, STATE, PROCESSES = "function identities", "global state", "threads and processes"
 PUBLIC_SEEDS = (42, 0)  # of the inputs that benchmarks draw, the most usual first
 LONG_DRAW_BYTES = 1 << 30  # of inputs: a host draws 0.7 GB a second, on one core

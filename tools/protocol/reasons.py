@@ -37,6 +37,8 @@ _OTHERS = {
     "the one before it (griddepcontrol.wait), which alone makes that one's results visible: wait before the first read",
     ReasonKind.FLUSHES: "loading it sets flush-to-zero for the whole thread: other code loses its denormal numbers. "
     "GCC before 13 links this in where -ffast-math or -Ofast stands in the command that links",
+    ReasonKind.LAYOUT: "it reads inputs with other strides (a transposed tensor) as if they had the task's, and is "
+    "silently wrong: pass it none, or let it follow strides, copy (x.contiguous()) or raise an exception",
     ReasonKind.MORE: "{} more that are not listed",
 }
 

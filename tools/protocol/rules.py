@@ -17,7 +17,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-16"
+PROTOCOL_VERSION = "foundry-17"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
@@ -76,6 +76,7 @@ Pattern = Literal[
     "ordered",
     "largest at a stride",
     "close together",
+    "task numbers",
 ]
 INDICES: tuple[Pattern, ...] = ("other indices", "equal indices", "paired indices")
 GENTLER_SCALES, GENTLER_EXPONENTS = (1.5, 1.1), (2, 1)
@@ -116,6 +117,8 @@ class Distribution:
     - `NaN at edges`: a NaN in the first column and one in the last, next to what padding replaces.
     - `positive`, `negative`: every element has this sign. Shows a wrong initial value of a maximum or minimum.
     - `few bits`: values that bfloat16 holds exactly.
+    - `task numbers`: a few elements are constants of the task's text, or elements of its small tables and other inputs:
+      thresholds, edges of bins and padding values are met exactly.
     - `ordered`: each row ascends. Shows a selection that relies on large elements lying apart.
     - `close together`: all elements of an input lie within a thousandth of each other, and differ. Asked where PyTorch
       selects and rounds nothing (a median, a sort): elsewhere honest formulas, such as a variance from the sums of x
@@ -250,6 +253,7 @@ DISTRIBUTIONS = (
     Distribution("few huge elements", pattern="few huge", is_stress=True),
     Distribution("half negligible", pattern="half negligible", is_stress=True),
     Distribution("sixteenths", pattern="sixteenths", is_stress=True),
+    Distribution("numbers of the task", pattern="task numbers", is_stress=True),
     Distribution("constant", pattern="constant", is_stress=True),
     Distribution("close together", pattern="close together", is_stress=True),
     Distribution("ordered", pattern="ordered", is_stress=True),

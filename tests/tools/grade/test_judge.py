@@ -16,6 +16,8 @@ from tests.waiting import PATIENCE_S, until
 
 from foundry.knowledge.candidate import Baseline, Build, Stage, Verdict
 from foundry.knowledge.device import Device
+from foundry.tools.audit.gates import LABELS
+from foundry.tools.audit.policies import policy_gates
 from foundry.tools.grade import judges
 from foundry.tools.grade.answers import digest_of
 from foundry.tools.grade.grader import Grader
@@ -409,6 +411,32 @@ def test_what_benchmarks_draw_is_asked_for_when_it_was_drawn_ahead(
     assert not gates["public inputs"].passed and "manual_seed(42)" in gates["public inputs"].evidence
 
 
+LAID_OUT = {  # what comes of inputs whose rows and columns are exchanged in memory
+    "follows": ("return r", "right on inputs with other strides", []),
+    "copies": ("x = x.contiguous()\nreturn F.gelu(self.norm(x)) + y", "right on inputs", []),
+    "refuses": ("assert x.is_contiguous(), 'not contiguous'\nreturn r", "it refuses inputs", []),
+    "reads past them": (
+        "x, y = (item.as_strided((192, 512), (512, 1)) for item in (x, y))\nreturn F.gelu(self.norm(x)) + y",
+        "and is silently wrong: pass it none",
+        ["own-strides"],
+    ),
+    "dies of them": ("x.is_contiguous() or os._exit(1)\nreturn r", "it fails: the process", []),
+}
+
+
+@pytest.mark.parametrize("how", LAID_OUT)
+def test_inputs_with_other_strides_are_asked_for_and_what_comes_of_it_is_named(
+    grader: Grader, baseline: Baseline, how: str
+) -> None:
+    forward, evidence, labels = LAID_OUT[how]
+    gates = asking.ablate(grader, candidate(forward), BUILT, baseline, "fair")
+    (gate,) = (gate for gate in gates if gate.gate == "other strides")
+    assert gate.passed is (how != "dies of them") and evidence in gate.evidence
+    found = {LABELS[reason.kind] for reason in gate.reasons}
+    assert sorted(found) == labels
+    assert bool(policy_gates(found, "strict")) is bool(labels) and not policy_gates(found, "fair")
+
+
 def test_inputs_that_take_long_to_draw_are_asked_for_with_one_public_seed() -> None:
     assert public_seeds(4096) == (42, 0) and public_seeds(6 << 30) == (42,)
 
@@ -421,8 +449,8 @@ def test_inputs_at_other_addresses_are_those_that_the_truth_is_of() -> None:
         def inputs(self, *given: object) -> None:
             asked.append("inputs")
 
-        def call(self, *given: object, elsewhere: bool, **how: object) -> tuple[dict[str, object], list[object]]:
-            asked.append("call elsewhere" if elsewhere else "call")
+        def call(self, *given: object, layout: str, **how: object) -> tuple[dict[str, object], list[object]]:
+            asked.append(f"call {layout}")
             return {"operators": []}, []
 
     inputs = SimpleNamespace(tensors=lambda: [])

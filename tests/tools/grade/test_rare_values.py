@@ -28,12 +28,14 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.p = nn.Parameter(torch.tensor([3.0]))
+        self.register_buffer("edges", torch.linspace(-1.1, 1.1, 40))
 
     def forward(self, x, mask, rows):
         powers = x.abs().clamp(min=0.1).pow(self.p).mean(1)
         sums = (x * mask).sum(1), torch.bincount(rows, minlength=90)
         shares = (x >= 0.5).float().mean(1)
-        return F.normalize(x, dim=1), torch.logsumexp(x, 1), powers, *sums, shares, F.max_pool1d(x, 3)
+        binned = torch.histc(x, 64, -2.25, 2.25), torch.bucketize(x, self.edges)
+        return F.normalize(x, dim=1), torch.logsumexp(x, 1), powers, *sums, shares, F.max_pool1d(x, 3), *binned
 
 
 def get_inputs():
@@ -54,6 +56,7 @@ SHORTCUTS = {
     ),
     "half negligible": ("F.normalize(x, dim=1)", "F.normalize(torch.where(x.abs() < 1e-12, 1.0, x), dim=1)"),
     "sixteenths": ("x >= 0.5", "x > 0.5"),
+    "numbers of the task": ("torch.bucketize(x, self.edges)", "torch.bucketize(x, self.edges, right=True)"),
     "non-finite": ("F.max_pool1d(x, 3)", "F.max_pool1d(x.clamp(min=-3.4e38), 3)"),
 }
 BY_NAME = {item.name: item for item in DISTRIBUTIONS}
@@ -83,6 +86,17 @@ def is_accepted(outputs: list[torch.Tensor], trial: Trial) -> bool:
         accepts(comparison.measure(output, expected), limit_of(own, trial, index))
         for index, (output, expected, own) in enumerate(zip(outputs, trial.expected, trial.ieee, strict=True))
     )
+
+
+def test_constants_of_the_text_are_among_the_inputs(case: Case) -> None:
+    """The uppermost bin is closed; a kernel that leaves its upper edge out counts one element less."""
+    right, wrong = "torch.histc(x, 64, -2.25, 2.25)", "torch.histc(torch.where(x == 2.25, 9.0, x), 64, -2.25, 2.25)"
+    trial = case.trial(BY_NAME["numbers of the task"], 7)
+    given = trial.inputs.value()[0]
+    assert bool((given == 2.25).any()) and bool((given == -2.25).any()) and not bool((given == 384.0).any())
+    assert is_accepted(answers(TASK, case, trial), trial)
+    assert not is_accepted(answers(TASK.replace(right, wrong), case, trial), trial)
+    trial.inputs.close()
 
 
 @pytest.mark.parametrize("name", SHORTCUTS)

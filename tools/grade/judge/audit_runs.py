@@ -18,6 +18,7 @@ import torch
 
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.errors import TaskError
+from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.acts.conduct import conduct_gates
 from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, measure_earned, telling_places
@@ -32,19 +33,23 @@ from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (
     COMPUTED_ANEW,
+    ELSEWHERE,
     LONG_DRAW_BYTES,
     NAN_BYTES,
     OTHER_CLOCKS,
+    OTHER_STRIDES,
     PROCESS_EVENTS,
     PUBLIC_SEEDS,
+    STRIDED,
 )
+from foundry.tools.protocol.reasons import in_words
 from foundry.tools.protocol.rules import OutputError, accepts, error_limit
 from foundry.tools.task import bundle
 
 SLOT = 0
 DISGUISED = "without a grader in sight"
 ALONE = "provenance (other libraries)"
-FEWER_ROWS, ELSEWHERE = "provenance (fewer rows)", "provenance (other addresses)"
+FEWER_ROWS, OTHER_ADDRESSES = "provenance (fewer rows)", "provenance (other addresses)"
 LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than a fraction of a second
 LATE_S = 0.3
 IN_A_ROW_S = 0.2  # on a GPU, where no run changes the speed of its clocks
@@ -139,8 +144,8 @@ def _watch(
             gates.append(_alone_gate(watched, trial))
         if answer.passed and policy != "open":
             # The last questions: each may end the process, and on a GPU vector loads at other addresses do.
-            ways = (_elsewhere_gate, _fewer_gate) if on_cpu else (_fewer_gate, _elsewhere_gate)
-            gates += [way(watched, trial, seen) for way in ways]
+            last = (_elsewhere_gate, _fewer_gate) if on_cpu else (_fewer_gate, _elsewhere_gate)
+            gates += [way(watched, trial, seen) for way in (_strides_gate, *last)]
     _part_from(watched)
     return seen, gates
 
@@ -291,16 +296,39 @@ def _elsewhere_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
     try:
         link.inputs(SLOT, 0, trial.inputs)  # an earlier question may have left others there
         for _ in range(2):  # the first call may tune
-            answer, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers, record=True, elsewhere=True)
+            answer, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers, record=True, layout=ELSEWHERE)
     except RunnerFailed as failed:
         if failed.outcome == "wrong_result":
-            return Gate(ELSEWHERE, False, f"on {what} it is wrong: {failed.evidence}")
-        return Gate(ELSEWHERE, True, f"it refuses {what}: {failed.evidence}")
+            return Gate(OTHER_ADDRESSES, False, f"on {what} it is wrong: {failed.evidence}")
+        return Gate(OTHER_ADDRESSES, True, f"it refuses {what}: {failed.evidence}")
     if wrong := _wrong(outputs, trial):
         return Gate(
-            ELSEWHERE, False, f"on {what} it is wrong: {wrong}. Read where the tensor begins, or raise an exception"
+            OTHER_ADDRESSES,
+            False,
+            f"on {what} it is wrong: {wrong}. Read where the tensor begins, or raise an exception",
         )
-    return _left_gate(ELSEWHERE, what, answer, trial, seen)
+    return _left_gate(OTHER_ADDRESSES, what, answer, trial, seen)
+
+
+def _strides_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
+    """The same inputs with other strides: a kernel may follow them or refuse them aloud. One that reads past them is
+    wrong only for whoever passes it a transposed tensor, so that this is named and rejects nobody."""
+    what = "inputs with other strides (transposed in memory)"
+    buffers = [item.spec for item in trial.buffers]
+    try:
+        link.inputs(SLOT, 0, trial.inputs)
+        _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers, layout=STRIDED)
+        is_wrong = bool(_wrong(outputs, trial))
+    except RunnerFailed as failed:
+        is_wrong = failed.outcome == "wrong_result"
+        if failed.has_raised:
+            return Gate(OTHER_STRIDES, True, f"it refuses {what}: {failed.evidence}")
+        if not is_wrong:  # every address below the tensors' size is theirs: nobody has to die of it
+            return Gate(failed.gate or OTHER_STRIDES, False, f"on {what} it fails: {failed.evidence}")
+    if not is_wrong:
+        return Gate(OTHER_STRIDES, True, f"right on {what}")
+    reason = Reason(ReasonKind.LAYOUT, "")
+    return Gate(OTHER_STRIDES, True, in_words(reason), (reason,))
 
 
 def _left_gate(name: str, what: str, answer: Message, trial: Trial, seen: Message) -> Gate:

@@ -29,6 +29,7 @@ from foundry.tools.process.channel import (
 from foundry.tools.process.idleness import Idleness
 from foundry.tools.process.turns import Turns
 from foundry.tools.protocol.foreign import Tf32
+from foundry.tools.protocol.orders import Layout
 from foundry.tools.protocol.rules import Parameters
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
@@ -288,16 +289,16 @@ class RunnerLink:
         record: bool = False,
         buffers: Sequence[TensorSpec] = (),
         awake_s: float = 0.0,
-        elsewhere: bool = False,
+        layout: Layout = "",
     ) -> tuple[Message, list[torch.Tensor]]:
         """One checked call: the runner's remarks, and copies of the outputs, behind them those of the buffers that
-        forward updates. With `awake_s` it comes right after unchecked ones, for as long, and not after poison. With
-        `elsewhere` the inputs are copied to addresses that are multiples of an element's size only.
+        forward updates. With `awake_s` it comes right after unchecked ones, for as long, and not after poison. With a
+        `layout` the inputs are copied into it first.
 
         Raises RunnerFailed with wrong_result when shapes or dtypes differ.
         """
         message: Message = {"do": "call", "slot": slot, "poison": poison, "record": record, "buffers": len(buffers)}
-        message |= {"awake": awake_s, "elsewhere": elsewhere}
+        message |= {"awake": awake_s, "layout": layout}
         answer, outputs = self._fetch(message, specs, buffers)
         changed = self._carrier.changed(_key(slot))
         return answer if changed is None else {**answer, "changed": changed}, outputs

@@ -20,6 +20,7 @@ from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
+from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
 from foundry.tools.grade.questions.trial import Packed, Trial, UpdatedBuffer
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
@@ -46,7 +47,7 @@ class Case:
     def __init__(self, task: Task, overrides: dict[str, int], dtype: DType | None, seed: int, device: str) -> None:
         self.overrides, self.dtype, self.seed = overrides, dtype, seed
         self._device = torch.device(device)
-        self._loaded = loading.load(task, overrides=overrides, dtype=dtype)
+        self._loaded, self._literals = loading.load(task, overrides=overrides, dtype=dtype), literals(task.source)
         self._tolerance = task.options.tolerance
         self.limited = task.options.input_range is not None
         self.mode = task.options.mode
@@ -440,6 +441,9 @@ class Case:
             ranges, each = iter(self._ranges), partial(redraw, generator=generator, pattern=distribution.pattern)
             return list(bundle.map_tensors(list(inputs), lambda item: each(item, next(ranges))))
         structures = self._structures_of(inputs)
+        if distribution.pattern == "task numbers":
+            tables = self._without_counters(self._states["seeded"]).values()
+            return with_task_numbers(inputs, self._literals, tables, structures, generator)
         if distribution.pattern == "rearranged":  # what the last call had, a few elements changed
             inputs = patterns.transform_each(inputs, FEW_CHANGED, structures, generator, limited=self.limited)
         if distribution.pattern == "no structure":

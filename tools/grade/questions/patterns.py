@@ -101,7 +101,7 @@ def structure_of(one: Any, other: Any) -> Structure:
 def break_structure(value: torch.Tensor, structure: Structure, generator: torch.Generator) -> torch.Tensor:
     """The input with its structure broken: numbers of its own magnitude where every draw has zeros, or on one side of
     the diagonal of a symmetric matrix."""
-    drawn = (torch.randn(value.shape, generator=generator, device=generator.device) * _size(value)).to(value.dtype)
+    drawn = (torch.randn(value.shape, generator=generator, device=generator.device) * size_of(value)).to(value.dtype)
     if structure.is_symmetric:
         value = value.tril() + drawn.triu(1)
     return keep_layout(value, value if structure.zeros is None else torch.where(structure.zeros, drawn, value))
@@ -135,10 +135,10 @@ def transform(
         return value
     if distribution.scale != 1.0:
         scaled = value * distribution.scale
-        value = scaled if _is_finite(scaled) or not _is_finite(value) else value
+        value = scaled if is_finite(scaled) or not is_finite(value) else value
     if distribution.exponents:
         value = structure.impose_on(_mix_exponents(value, distribution.exponents, generator))
-    if not distribution.pattern or not value.numel() or not _is_finite(value):
+    if not distribution.pattern or not value.numel() or not is_finite(value):
         return value
     if distribution.pattern == "few changed":
         changed = _few_changed(value, generator, structure, limited=limited)
@@ -267,7 +267,7 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
     return _non_finite(value, generator)
 
 
-def _is_finite(value: torch.Tensor) -> bool:
+def is_finite(value: torch.Tensor) -> bool:
     """Whether no element is infinite or NaN, found some at a time: the question takes more memory than the tensor."""
     flat = value.reshape(-1)
     parts = [torch.isfinite(flat[start : start + PIECE]).all() for start in range(0, len(flat), PIECE)]
@@ -329,12 +329,13 @@ def _typical(value: torch.Tensor, *, limited: bool) -> float:
     """The power of two nearest to the root mean square, with the sign of most elements. Sums of it are exact."""
     if limited:
         return float(value.flatten()[0])
-    size = _size(value)
+    size = size_of(value)
     power = 2.0 ** round(math.log2(size)) if size > 0 else 0.0
     return -power if float(value.mean(dtype=torch.float64)) < -0.5 * size else power
 
 
-def _size(value: torch.Tensor) -> float:
+def size_of(value: torch.Tensor) -> float:
+    """The root mean square of a tensor's elements."""
     return float(torch.linalg.vector_norm(value, dtype=torch.float64)) / math.sqrt(max(1, value.numel()))
 
 
@@ -348,7 +349,7 @@ def _spikes(
     """Large values with the signs that the input has at these places, between `low` and `high` times its size."""
     factors = low + (high - low) * uniform(places.shape, generator)
     signs = torch.where(value.flatten()[places] < 0, -1.0, 1.0)
-    return (factors * signs * max(_size(value), 1e-3)).to(value.dtype)
+    return (factors * signs * max(size_of(value), 1e-3)).to(value.dtype)
 
 
 def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -371,8 +372,8 @@ def _few_directions(value: torch.Tensor) -> torch.Tensor:
     if value.dim() < 2 or min(value.shape[-2:]) < 2:
         return value
     matrix = value[..., :, :1] * value[..., :1, :]
-    size = _size(matrix)
-    factor = _size(value) / size if size > 0 else 0.0
+    size = size_of(matrix)
+    factor = size_of(value) / size if size > 0 else 0.0
     return matrix.mul_(factor).add_(value, alpha=OFF_DIRECTION)
 
 

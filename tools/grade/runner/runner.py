@@ -46,9 +46,9 @@ from foundry.tools.grade.runner.tensors import (
     Slot,
     State,
     changed,
-    elsewhere,
     fewer_rows,
     find_drifted_parameters,
+    laid_out,
     many_calls,
     memory_facts,
     overwrite,
@@ -261,10 +261,10 @@ class Runner:
     def _call(self, message: Message, handles: list[int]) -> Message:
         """One checked call: poisoned memory before, or calls for `awake` seconds; inputs and aliases looked at after.
 
-        The buffers that forward updates are written behind the outputs. It may ask for inputs at other addresses.
+        The buffers that forward updates are written behind the outputs. It may ask for inputs in another layout.
         """
         slot = self._slots[message["slot"]]
-        slot = elsewhere(slot) if message.get("elsewhere") else slot
+        slot = laid_out(slot, message.get("layout", ""))
         wanted = [bundle.spec_from(item) for item in message["expect"]]
         state = self._state_of(slot)
         if message.get("awake"):  # threads that slept before a short call come too late to race in it

@@ -17,6 +17,7 @@ from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.process.channel import Message
 from foundry.tools.process.gpu_memory import SharedGpuMemory
+from foundry.tools.protocol.orders import ELSEWHERE, STRIDED, Layout
 from foundry.tools.task import bundle, loading
 
 SPOILED_ELEMENTS = 8  # of each block: who compares some places with what they should hold hardly meets one
@@ -120,18 +121,35 @@ def fewer_rows(arguments: list[Any]) -> tuple[list[Any], int]:
     return (tree_map(cut, arguments), left) if left else ([], 0)
 
 
-def elsewhere(slot: Slot) -> Slot:
-    """The same inputs at addresses that are multiples of an element's size only."""
+def laid_out(slot: Slot, layout: Layout) -> Slot:
+    """The same inputs in another layout, in memory of their own; as they are for the layout ""."""
+    change = {"": None, ELSEWHERE: _moved, STRIDED: _strided}[layout]
 
-    def moved(item: Any) -> Any:
-        if not isinstance(item, torch.Tensor) or not item.numel() or 0 in item.stride():
-            return item
-        size = sum((size - 1) * stride for size, stride in zip(item.shape, item.stride(), strict=True)) + 2
-        block = torch.empty(size, dtype=item.dtype, device=item.device)
-        return block.as_strided(item.shape, item.stride(), 1).copy_(item)
+    def changed(item: Any) -> Any:
+        is_plain = isinstance(item, torch.Tensor) and item.numel() and 0 not in item.stride()
+        return change(item) if change and is_plain else item
 
-    arguments = tree_map(moved, slot.arguments)
+    if change is None:
+        return slot
+    arguments = tree_map(changed, slot.arguments)
     return replace(slot, arguments=arguments, tensors=bundle.tensors_in(arguments))
+
+
+def _moved(item: torch.Tensor) -> torch.Tensor:
+    size = sum((size - 1) * stride for size, stride in zip(item.shape, item.stride(), strict=True)) + 2
+    block = torch.empty(size, dtype=item.dtype, device=item.device)
+    return block.as_strided(item.shape, item.stride(), 1).copy_(item)
+
+
+def _strided(item: torch.Tensor) -> torch.Tensor:
+    """Columns side by side where rows were, or the other way round; a vector's elements two apart, each there twice.
+    Integers stay: in another order they may lead whoever counts on it (where bags begin) out of its memory."""
+    if not (item.is_floating_point() or item.is_complex() or item.dtype == torch.bool):
+        return item
+    if item.dim() > 1 and min(item.shape[-2:]) > 1:
+        is_turned = item.stride(-1) > item.stride(-2)
+        return item.contiguous() if is_turned else item.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return torch.stack((item, item), -1)[..., 0]
 
 
 def same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -1,0 +1,76 @@
+"""Inputs that hold the numbers of the task itself: constants of its text, elements of its tables and of other inputs.
+
+Where a model compares (a threshold, an edge of a bin, a padding value), a kernel that compares in another way differs
+at equality only, which random inputs never meet. Runs in the judge (imports torch).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from foundry.tools.grade.questions.patterns import SPIKE_HIGH, Structure, is_finite, keep_layout, size_of, whole
+from foundry.tools.task import bundle
+
+SMALL = 4096  # elements of a tensor that may be a table of edges
+EACH = 64  # numbers from each place, at most
+ONE_IN = 8  # elements that change, at most
+
+
+def literals(source: str) -> list[float]:
+    """The constants in a task's text, each with both signs; numbers that stand for truth values are none."""
+    found: dict[float, None] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            found |= {float(node.value): None, -float(node.value): None}
+    return list(found)[: 2 * EACH]
+
+
+def with_task_numbers(
+    values: Sequence[Any],
+    constants: Sequence[float],
+    tables: Iterable[torch.Tensor],
+    structures: Sequence[Structure],
+    generator: torch.Generator,
+) -> list[Any]:
+    """The values of `get_inputs`; in each floating tensor a few elements, at random places, are one each of the
+    constants or of the elements of small `tables` and of the other tensors. Left out: numbers that its dtype rounds, so
+    that what is equal depends on the precision, and those 32 times larger than its root mean square."""
+    small = [item for item in tables if _may_be_table(item)]
+    small += [item for item in bundle.tensors_in(list(values)) if _may_be_table(item)]
+
+    def change(tensor: torch.Tensor, structure: Structure | None = None) -> torch.Tensor:
+        if not tensor.is_floating_point() or not tensor.numel() or not is_finite(tensor):
+            return tensor
+        numbers = _numbers_for(tensor, constants, [item for item in small if item is not tensor], generator)
+        numbers = numbers[torch.randperm(len(numbers), generator=generator, device=generator.device)]
+        numbers = numbers[: tensor.numel() // ONE_IN]
+        changed = tensor.clone(memory_format=torch.contiguous_format)
+        changed.view(-1)[whole(0, tensor.numel(), numbers.shape, generator)] = numbers
+        return keep_layout(tensor, changed if structure is None else structure.impose_on(changed))
+
+    return [
+        change(value, structure) if isinstance(value, torch.Tensor) else bundle.map_tensors(value, change)
+        for value, structure in zip(values, structures, strict=True)
+    ]
+
+
+def _may_be_table(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and 0 < tensor.numel() <= SMALL
+
+
+def _numbers_for(
+    tensor: torch.Tensor, constants: Sequence[float], others: Sequence[torch.Tensor], generator: torch.Generator
+) -> torch.Tensor:
+    """Different numbers that the tensor's dtype holds as they are, on its device."""
+    drawn = [torch.tensor(list(constants), dtype=torch.float64, device=tensor.device)]
+    for other in others:
+        flat = other.detach().reshape(-1).to(tensor.device, torch.float64)
+        drawn.append(flat[whole(0, len(flat), (min(EACH, len(flat)),), generator)])
+    numbers: torch.Tensor = torch.unique(torch.cat(drawn))
+    held = numbers.to(tensor.dtype)
+    is_usual = numbers.abs() <= SPIKE_HIGH * size_of(tensor)  # neither infinite nor NaN
+    return held[(held.double() == numbers) & is_usual]
