@@ -19,6 +19,7 @@ from foundry.agents.models.settings import read_models
 from foundry.cli import app
 from foundry.graph.bench.results import TaskResult
 from foundry.graph.run.summary import Summary
+from foundry.tools.protocol.rules import PROTOCOL_VERSION
 from foundry.tools.task.file import OptionsFile
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,6 +63,14 @@ def test_the_contract_of_bench_is_the_result_line_s() -> None:
     contract = README.split("into `results.jsonl`: ")[1].split("; what is not known")[0]
     named = set(re.findall(r"`(\w+(?:\.\w+)?)`", contract)) - {"failed", "torch.compile"}
     assert named == {field.name for field in dataclasses.fields(TaskResult)}
+
+
+def test_the_contract_is_that_of_the_protocol_and_every_link_leads_somewhere() -> None:
+    contract = ROOT / "docs/contract.md"
+    assert f"`{PROTOCOL_VERSION}`" in contract.read_text() and "`own-strides`" in contract.read_text()
+    for page in (ROOT / "README.md", contract, ROOT / "ARCHITECTURE.md", ROOT / "tests/exploits/README.md"):
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+            assert "://" in target or (page.parent / target).exists(), (page.name, target)
 
 
 def test_every_example_the_readme_names_exists() -> None:
