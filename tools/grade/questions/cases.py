@@ -212,11 +212,7 @@ class Case:
         bundle.give_back()
         updated = self._read_updated(self._model)
         if distribution == AS_GIVEN:
-            self._shapes = [item.shape for item in eager]
-            self._ranges = self._ranges or self._index_ranges(_copy(placed))
-            self.strides = [item.stride() if 0 not in item.stride() else _contiguous(item).strides for item in eager]
-            self._is_bounded = not overflowing(eager)
-            self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(placed)))
+            self._learn_from_given(placed, eager)
         elif distribution.may_overflow and not all(bool(torch.isfinite(item).all()) for item in eager):
             raise TaskError("its outputs are not finite with them")
         elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
@@ -254,6 +250,13 @@ class Case:
         bundle.give_back()
         luck = partial(self._errors_of_luck, distribution, seed, list(map(comparison.scale_only, expected)))
         return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers, exact, luck)
+
+    def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
+        self._shapes = [item.shape for item in eager]
+        self._ranges = self._ranges or self._index_ranges(_copy(placed))
+        self.strides = [item.stride() if 0 not in item.stride() else _contiguous(item).strides for item in eager]
+        self._is_bounded = not overflowing(eager)
+        self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(placed)))
 
     def _find_exact(self, drawn: Distribution, own: list[OutputError], *runs: list[torch.Tensor]) -> tuple[bool, ...]:
         """Which outputs PyTorch does not round, here or on the inputs as given; only a wider truth tells."""
