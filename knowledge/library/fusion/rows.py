@@ -29,20 +29,30 @@ Stage = Reduction | Let | Emit | EmitRow
 
 
 @dataclass(frozen=True)
+class JoinLimits:
+    """Where a target computes faster with a map of its own than with one kernel over rows and map: of fewer than `rows`
+    rows of at least `elements` each, whose second pass all cores or SMs then share; and where the map stores at least
+    `scattered` elements across the rows, an element a cache line."""
+
+    rows: int
+    elements: int
+    scattered: int
+
+
+@dataclass(frozen=True)
 class _Join:
     kernel: RowKernel
     mapping: SpaceMap
     per_row: bool  # the consumer's points are rows
+    spreads: bool = False  # it makes many elements of what the kernel has once a row
 
 
-def join_rows(
-    kernel: RowKernel, consumer: MapKernel | RowKernel, name: str, *, few_rows: tuple[int, int]
-) -> RowKernel | None:
+def join_rows(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str, *, limits: JoinLimits) -> RowKernel | None:
     """The row kernel with the consumer's work as further stages; None if their rows differ or it would not pay."""
     found = _find_join(kernel, consumer, name)
     if found is None:
         return None
-    if not found.per_row and _too_few_rows(kernel, few_rows):
+    if not found.per_row and _too_few_rows(kernel, limits):
         return None
     produced = {stage.buffer: stage for stage in stores_of(found.kernel)}
     space = store_space(found.kernel)
@@ -50,30 +60,33 @@ def join_rows(
         stages = _stages(consumer, found, produced, space)
     except views.NotAffine:
         return None
-    if isinstance(consumer, RowKernel):
-        own, added = _walks(found.kernel, found.kernel.stages), _walks(found.kernel, stages)
+    if isinstance(consumer, RowKernel) or (found.spreads and math.prod(space) >= limits.scattered):
+        writes = isinstance(consumer, MapKernel)
+        own, added = _walks(found.kernel, found.kernel.stages), _walks(found.kernel, stages, writes=writes)
         if len(own) == len(added) == 1 and own != added:
             return None
     return replace(found.kernel, stages=found.kernel.stages + stages, ops=kernel.ops + consumer.ops)
 
 
-def _walks(kernel: RowKernel, stages: tuple[Stage, ...]) -> set[str]:
-    """Whether the matrices that stages read lie along the kernel's rows or across them: one kernel cannot walk both
-    ways without reading one of them an element a cache line."""
+def _walks(kernel: RowKernel, stages: tuple[Stage, ...], *, writes: bool = False) -> set[str]:
+    """Whether the matrices that stages read, and those that they write where `writes` counts, lie along the kernel's
+    rows or across them: one kernel cannot walk both ways without an element a cache line of one of them."""
     found = set()
     rank = len(kernel.outer)
-    values = [stage.store.value if isinstance(stage, Emit | EmitRow) else stage.value for stage in stages]
-    for node in (node for value in values for node in views.nodes(value) if isinstance(node, Load)):
-        steps = [(step, axis) for axis, step in enumerate(node.view.strides) if step and store_space(kernel)[axis] > 1]
+    stores = [stage.store for stage in stages if isinstance(stage, Emit | EmitRow)]
+    values = [stage.value for stage in stages if not isinstance(stage, Emit | EmitRow)]
+    values += [store.value for store in stores]
+    seen = [node.view for value in values for node in views.nodes(value) if isinstance(node, Load)]
+    for view in (*seen, *(store.view for store in stores if writes)):
+        steps = [(step, axis) for axis, step in enumerate(view.strides) if step and store_space(kernel)[axis] > 1]
         if {axis < rank for _, axis in steps} == {True, False}:
             step, axis = min(steps)
             found |= {"columns" if axis < rank else "rows"} if step == 1 else set()
     return found
 
 
-def _too_few_rows(kernel: RowKernel, few_rows: tuple[int, int]) -> bool:
-    rows, elements = few_rows
-    return math.prod(kernel.outer) < rows and math.prod(kernel.reduced) >= elements
+def _too_few_rows(kernel: RowKernel, limits: JoinLimits) -> bool:
+    return math.prod(kernel.outer) < limits.rows and math.prod(kernel.reduced) >= limits.elements
 
 
 def _stages(
@@ -235,7 +248,7 @@ def _over_rows(kernel: RowKernel, consumer: MapKernel | RowKernel, view: View) -
         numbering = views.identity(candidate.outer) if per_row else views.identity(space)
         if per_row:
             numbering = View(0, numbering.strides + (0,) * len(candidate.reduced))
-        join = _Join(candidate, SpaceMap(shape, order, numbering, space), per_row)
+        join = _Join(candidate, SpaceMap(shape, order, numbering, space), per_row, spreads=not per_row)
         if _fits(join, consumer):
             return join
     return None

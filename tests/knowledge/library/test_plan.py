@@ -419,3 +419,13 @@ def test_rows_and_columns_of_one_matrix_are_walked_by_two_kernels() -> None:
     both = check(lambda a: a.logsumexp(0) + a.logsumexp(1), x(6, 6), steps=2)
     assert all(isinstance(step, RowKernel) for step in both.steps)
     check(lambda a: a.logsumexp(1) + a.amax(1), x(6, 6), steps=1)
+
+
+def test_what_a_row_is_reduced_to_is_spread_across_rows_by_a_kernel_of_its_own() -> None:
+    """One kernel over both would store an element a cache line."""
+    big, bias = x(64, 64), x(64, 1)
+    spread = check(lambda a, b: a.amin(1, keepdim=True).T + b, big, bias, steps=2)
+    assert [type(step) for step in spread.steps] == [RowKernel, MapKernel]
+    check(lambda a, b: a.amin(1, keepdim=True).T + b, x(256, 8), x(8, 1), steps=1)  # too little to store
+    check(lambda a, b: a.amin(1, keepdim=True) + b.T, big, bias, steps=1)  # along the rows
+    check(lambda a, b: (a - a.amin(1, keepdim=True)).T + b, big, bias, steps=1)  # reads the rows anyway
