@@ -39,6 +39,7 @@ from foundry.knowledge.library.ir.kernels import (
     Reduction,
     RowKernel,
     Store,
+    View,
 )
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT, Emitter, affine, loader
 
@@ -52,7 +53,10 @@ def column_dimension(kernel: RowKernel, rows: RowSpace) -> tuple[int | None, lis
     leaves = [node.view for node in distinct(stage_values(kernel)) if isinstance(node, Load | Gather | Iota)]
     full = [view for view in leaves if any(rows.reduced_strides(view))]
     full += [s.view for s in stage_stores(kernel) if any(rows.reduced_strides(s.view))]
-    unit = [sum(1 for view in full if rows.space.strides(view)[dim] == 1) for dim in range(len(rows.space.sizes))]
+    unit = [
+        sum(_elements(rows, view) for view in full if rows.space.strides(view)[dim] == 1)
+        for dim in range(len(rows.space.sizes))
+    ]
     if (across := _across_slices(kernel, rows)) is not None:
         return across, ["column", "row"]
     best = max(range(rows.outer), key=lambda dim: (unit[dim], rows.space.sizes[dim]))
@@ -64,6 +68,12 @@ def column_dimension(kernel: RowKernel, rows: RowSpace) -> tuple[int | None, lis
     if unit[best] or (rows.length < 4 * _SHORT_ROW and size >= rows.length):
         return best, ["row", "column"]
     return None, ["row"]
+
+
+def _elements(rows: RowSpace, view: View) -> int:
+    """Different elements that a view has: what many points share (a mask's row) counts once."""
+    sizes = zip(rows.space.sizes, rows.space.strides(view), strict=True)
+    return math.prod(size for size, stride in sizes if stride)
 
 
 def _across_slices(kernel: RowKernel, rows: RowSpace) -> int | None:
