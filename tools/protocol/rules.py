@@ -67,6 +67,7 @@ Pattern = Literal[
     "negative",
     "other masks",
     "masks of other counts",
+    "empty masks",
     "other numbers",
     "other indices",
     "equal indices",
@@ -83,7 +84,7 @@ GENTLER_SCALES, GENTLER_EXPONENTS = (1.5, 1.1), (2, 1)
 _KEEPS_RANGE: frozenset[Pattern] = frozenset(
     (
         *("", "constant", "few changed", "rearranged", "ordered", "largest at a stride", "close together"),
-        *("other masks", "masks of other counts", "other numbers", *INDICES),
+        *("other masks", "masks of other counts", "empty masks", "other numbers", *INDICES),
     )
 )
 _UNSTABLE: frozenset[Pattern] = frozenset(("constant", "close together", "few huge"))
@@ -127,6 +128,7 @@ class Distribution:
     Patterns of other inputs, which stay as given under all patterns above:
     - `other masks`: each row of booleans is shuffled, so that a prefix or a triangle becomes any mask.
     - `masks of other counts`: all but a power of two of a row are true, or only so many are.
+    - `empty masks`: some rows are all false and some all true. Where PyTorch has NaN then, any value counts.
     - `other numbers`: Python's floats change.
     - `other indices`: integers that only select a row become any valid row, in any order; integers that only
       tell where bags of entries begin make one bag long and others empty; integers that are only converted to
@@ -235,6 +237,7 @@ DISTRIBUTIONS = (
     Distribution("two groups", scale=8.0, pattern="two groups"),
     Distribution("other masks", pattern="other masks"),
     Distribution("masks of other counts", pattern="masks of other counts"),
+    Distribution("empty and full masks", pattern="empty masks", is_stress=True),
     Distribution("other numbers", pattern="other numbers"),
     Distribution("other indices", pattern="other indices"),
     Distribution("equal indices", pattern="equal indices"),

@@ -381,6 +381,15 @@ def test_masks_of_other_counts_have_a_power_of_two_of_one_kind() -> None:
     assert drawn("masks of other counts", torch.ones(3, 1, dtype=torch.bool)).all()
 
 
+def test_some_rows_of_a_mask_are_empty_and_some_full() -> None:
+    mask = torch.rand(64, 384, generator=torch.Generator().manual_seed(1)) < 0.5
+    made = drawn("empty and full masks", mask)
+    kinds = [int(row.sum()) for row in made]
+    assert kinds.count(0) == kinds.count(384) == 16
+    assert sum(torch.equal(*pair) for pair in zip(made, mask, strict=True)) == 32
+    assert not drawn("empty and full masks", mask[0]).any() and drawn("empty and full masks", mask[0, 0]) == mask[0, 0]
+
+
 def test_parameters_negated_and_few_huge() -> None:
     state = {"p": torch.tensor([3.0]), "w": torch.randn(64, 64), "running_var": torch.ones(8)}
     draw = partial(draw_parameters, seeded=state, last=state, chosen=set(state), learned={"p", "w"}, seed=5)

@@ -32,7 +32,7 @@ class Model(nn.Module):
 
     def forward(self, x, mask, rows):
         powers = x.abs().clamp(min=0.1).pow(self.p).mean(1)
-        sums = (x * mask).sum(1), torch.bincount(rows, minlength=90)
+        sums = (x * mask).sum(1), torch.bincount(rows, minlength=90), (x * mask).sum(1) / mask.sum(1).clamp(min=1)
         shares = (x >= 0.5).float().mean(1)
         binned = torch.histc(x, 64, -2.25, 2.25), torch.bucketize(x, self.edges)
         return F.normalize(x, dim=1), torch.logsumexp(x, 1), powers, *sums, shares, F.max_pool1d(x, 3), *binned
@@ -47,6 +47,7 @@ SHORTCUTS = {
         "(x * mask)",
         "torch.where((~mask).sum(1, keepdim=True) % 256 == 0, x, x * mask)",  # a counter of eight bits
     ),
+    "empty and full masks": ("mask.sum(1).clamp(min=1)", "mask.sum(1)"),
     "equal indices": ("torch.bincount(rows, minlength=90)", "torch.bincount(rows, minlength=90).clamp(max=300)"),
     "parameters negated": ("pow(self.p)", "pow(torch.where(self.p == self.p.round(), self.p.abs(), self.p))"),
     "x2**-44": ("F.normalize(x, dim=1)", "x * torch.rsqrt((x * x).sum(1, keepdim=True) + 1e-24)"),

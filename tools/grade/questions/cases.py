@@ -104,7 +104,7 @@ class Case:
             return bool(self._tables(distribution.parameters))
         if distribution.parameters != "seeded":
             return self.has_parameters()
-        if distribution.pattern in ("other masks", "masks of other counts"):
+        if distribution.pattern in patterns.OF_MASKS:
             return self.has_masks
         if distribution.pattern == "other numbers":
             return self._has_numbers
@@ -227,7 +227,7 @@ class Case:
             self._given_seed, self._usual = seed, [comparison.scale_only(item) for item in expected]
         if distribution.is_stress or kind == "large":
             may_spread = distribution.pattern in ("non-finite", "few other signs")
-            any_nan = may_spread or distribution.pattern == "NaN at edges"
+            any_nan = may_spread or distribution.pattern in ("NaN at edges", "empty masks")
             expected = [
                 replace(comparison.count_in_usual_units(item, usual), any_nan=any_nan, may_spread=may_spread)
                 for item, usual in zip(expected, self._usual, strict=False)

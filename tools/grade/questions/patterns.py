@@ -129,7 +129,7 @@ def transform(
     if is_number(value) and distribution.pattern == "other numbers":
         return value * float(0.5 + 0.4 * uniform((), generator))  # inside the range of most things
     if distribution.pattern in _OF_OTHERS:
-        change = _OF_MASKS.get(distribution.pattern) if is_mask(value) else None
+        change = OF_MASKS.get(distribution.pattern) if is_mask(value) else None
         return value if change is None else change(value, generator)
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
@@ -221,11 +221,24 @@ def recount_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     return keep_layout(value, _by_rows(value, recounted))
 
 
-_OF_OTHERS = ("other masks", "masks of other counts", "other numbers", *INDICES)
-_OF_MASKS: dict[Pattern, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
+def empty_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A quarter of the rows of booleans, one at least, all false, and as many all true."""
+
+    def changed(rows: torch.Tensor) -> torch.Tensor:
+        order, part = uniform((len(rows),), generator).argsort(), max(1, len(rows) // 4)
+        rows = rows.clone()
+        rows[order[:part]], rows[order[part : 2 * part]] = False, True
+        return rows
+
+    return keep_layout(value, _by_rows(value, changed)) if value.dim() else value
+
+
+OF_MASKS: dict[Pattern, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "other masks": shuffle_rows,
     "masks of other counts": recount_rows,
+    "empty masks": empty_rows,
 }
+_OF_OTHERS = (*OF_MASKS, "other numbers", *INDICES)
 
 
 def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
