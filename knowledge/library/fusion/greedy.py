@@ -24,6 +24,7 @@ from foundry.knowledge.library.fusion.attention import join_attention
 from foundry.knowledge.library.fusion.exclusive import exclusive_scans
 from foundry.knowledge.library.fusion.inline import carry, inline_anywhere, inline_maps
 from foundry.knowledge.library.fusion.rows import JoinLimits, join_rows
+from foundry.knowledge.library.fusion.short_rows import unroll_short_rows
 from foundry.knowledge.library.fusion.state import ANYWHERE, FusionState, prune_stores
 from foundry.knowledge.library.fusion.tails import join_tails
 from foundry.knowledge.library.fusion.windows import join_windows
@@ -61,7 +62,7 @@ def fuse(
     state.drop_unread()
     early: list[Rule] = [_epilogues, _rows, inline_maps, inline_anywhere, carry, _attention, _siblings]
     rules = [*early, join_windows, join_tails]
-    while any(rule(state) for rule in rules):
+    while any(rule(state) for rule in rules) or unroll_short_rows(state):
         continue
     steps = exclusive_scans(state.steps, buffers)
     written = {name for step in steps for name in state.writes(step)}
