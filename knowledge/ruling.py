@@ -68,7 +68,7 @@ def objection(evaluation: Evaluation, *, degenerate: str = "") -> Ruling | None:
         return _of_verdict(verdict)
     if audit is not None and not audit.clean:
         failing = tuple(gate for gate in audit.gates if not gate.passed)
-        if all(gate.gate == AUDIT_RUNS for gate in failing):
+        if failing and all(gate.gate == AUDIT_RUNS for gate in failing):
             return _rule_failed("crash", failing[0])
         return _rule_vetoed(evaluation, failing)
     if timing is not None and timing.problem:
