@@ -24,11 +24,9 @@ PLACES = {"second": 2, "third": 3, "fourth": 4, "fifth": 5}
 
 
 def answer(run: RunDirectory, question: RunQuestion) -> str:
-    """The answer in plain text; what it says names candidates and steps, which `why` and `show` explain further."""
-    try:
-        return _ANSWERS[question.verb](run, question)
-    except UsageError as error:
-        return str(error)
+    """The answer in plain text; what it says names candidates and steps, which `why` and `show` explain further.
+    Raises UsageError when the question names what the run does not have."""
+    return _ANSWERS[question.verb](run, question)
 
 
 def context(run: RunDirectory, question: str) -> str:

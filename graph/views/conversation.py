@@ -15,6 +15,7 @@ from foundry.graph.search.known import read_known_kernels
 from foundry.graph.views.answers import answer, context, refusals
 from foundry.graph.views.checks import check
 from foundry.graph.views.completion import Names
+from foundry.knowledge.errors import UsageError
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Directive
@@ -53,7 +54,7 @@ class Conversation:
         goes to the experts, which write kernels of their own, and free questions go to the model."""
         run, said = self.run, parse(line)
         if isinstance(said, RunQuestion):
-            return Reply(answer(run, said))
+            return self._answer(said)
         if isinstance(said, Directive) and said.to == "run":
             checked = check(run, said, self._parts)
             if checked.refusal:
@@ -79,6 +80,13 @@ class Conversation:
         return Names(
             tuple(tunables(candidates)), _once(kernels), _once(values), _once(rewrites), tuple(made), tuple(said)
         )
+
+    def _answer(self, asked: RunQuestion) -> Reply:
+        """A question about what the run does not have is a mistake, as it is to the commands that take such a name."""
+        try:
+            return Reply(answer(self.run, asked))
+        except UsageError as error:
+            return Reply(str(error), understood=False)
 
     def _take_free_text(self, said: NotUnderstood, line: str) -> Reply:
         run = self.run

@@ -80,7 +80,7 @@ def test_nonsense_is_told_what_is_understood(talk: Talk) -> None:
     assert talk.nonsense.code == 2
     assert "make it so" in talk.nonsense.out and "@tiling block 256" in talk.nonsense.out
     unknown = talk.cli.here("agent", "chat", talk.run.name, "why c9999")
-    assert "no candidate c9999" in unknown.out
+    assert unknown.code == 2 and "no candidate c9999" in unknown.out
 
 
 def test_what_is_said_to_a_stopped_run_waits_for_it(talk: Talk) -> None:

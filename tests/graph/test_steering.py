@@ -269,7 +269,7 @@ async def test_questions_are_answered_from_the_trace(make_request: MakeRequest, 
     assert "did not compile: error: too many registers" in why or "rejected as wrong_result: row 0 differs" in why
     assert "expert proposed" in why
     assert "0 tokens" in answer(run, RunQuestion("cost"))
-    assert (
-        answer(run, RunQuestion("why", "c9999")) == f"run {run.id} has no candidate c9999 (see `foundry agent trace`)"
-    )
+    unknown = f"run {run.id} has no candidate c9999 (see `foundry agent trace`)\n"
+    for line in ("why c9999", "show c9999", f"diff {summary.candidate} c9999", f"diff c9999 {summary.candidate}"):
+        assert chat(run, line) == (2, unknown), line
     run.close()
