@@ -21,7 +21,7 @@ from foundry.graph.bench.report import report
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult, settle
 from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks
-from foundry.knowledge.errors import UsageError
+from foundry.knowledge.errors import MissingTool, UsageError
 from foundry.tools.machine.device import chosen_gpus, describe
 from foundry.tools.task.limits import GPU_GIGABYTES
 
@@ -53,13 +53,12 @@ class Outcome:
     is_stopped: bool  # by Ctrl-C or SIGTERM; what is left otherwise is another process's
 
 
-def run_bench(request: BenchRequest, gpus: str, lanes: int, *, pictures: bool, say: Say) -> Outcome:
+def run_bench(request: BenchRequest, gpus: str, lanes: int, *, pictures: bool | None, say: Say) -> Outcome:
     """Solves what is left and sums up: what fits into its part of a GPU by several lanes, then the rest by one a GPU.
-    Raises FoundryError where no task could be begun."""
-    if pictures:
-        check_drawable()
-    rounds = [places_of(request, gpus, lanes), *([places_of(request, gpus)] if lanes > 1 else [])]
+    `pictures` None: where they can be drawn. Raises FoundryError where no task could be begun."""
     tasks = find_tasks(request)
+    rounds = [places_of(request, gpus, lanes), *([places_of(request, gpus)] if lanes > 1 else [])]
+    is_drawn = _will_draw(pictures, say)
     settle(request, versions_of(describe(request.target)))
     results = ResultFile(request.where)
     digests = {task.name: digest_of(task) for task in tasks}
@@ -73,8 +72,23 @@ def run_bench(request: BenchRequest, gpus: str, lanes: int, *, pictures: bool, s
 
         is_stopped = asyncio.run(_work(request, rounds, tell))
     lines = _lines_of(results, digests)
-    write_summary(lines, request.where, pictures=pictures)
+    write_summary(lines, request.where, pictures=is_drawn)
     return Outcome(lines, len(tasks) - len(lines), is_stopped)
+
+
+def _will_draw(pictures: bool | None, say: Say) -> bool:
+    """Whether there will be pictures; a line says so where nobody asked for them and they cannot be drawn. Raises
+    MissingTool where somebody did."""
+    if pictures is False:
+        return False
+    try:
+        check_drawable()
+    except MissingTool:
+        if pictures:
+            raise
+        say("no pictures: matplotlib is not installed (after pip install matplotlib the same command draws them)")
+        return False
+    return True
 
 
 def _lines_of(results: ResultFile, digests: Mapping[str, str]) -> list[TaskResult]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 KERNELBENCH = "kernelbench"
 PROTOCOLS = "By whose rules winners are judged besides ours: foundry (none), verified or kernelbench."
+PICTURES = "Draw them at the end; default: where matplotlib is installed."
 
 
 @one_line_errors
@@ -37,7 +38,7 @@ def bench(
     shard: Annotated[str, typer.Option(metavar="I/N", help="The I-th of N parts, for N machines.")] = "1/1",
     gpus: Annotated[str, typer.Option(metavar="all|N|0,1", help="Spread the tasks: one process a GPU.")] = "",
     lanes: Annotated[int, typer.Option(min=1, help="Tasks at a time on each GPU, which share its memory.")] = 1,
-    pictures: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Draw them at the end.")] = True,
+    pictures: Annotated[bool | None, typer.Option("--pictures/--no-pictures", help=PICTURES)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as one JSON document.")] = False,
 ) -> None:
     """Search a kernel for every task of a folder; the same command again goes on where it was stopped or killed."""

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,8 +127,22 @@ def test_a_bench_that_is_finished_only_sums_up(story: Story) -> None:
         assert (story.out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_cannot_be_begun_is_one_line(tmp_path: Path, home: Path) -> None:
+def test_without_matplotlib_a_bench_goes_on_and_says_so(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for pictures is told what they need; whoever does not loses nothing else."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as Python itself takes a package for missing
+    done = story.cli.here("bench", "tasks", *OPTIONS)
+    said = done.out.splitlines()
+    assert (done.code, done.err) == (0, "") and said[0].startswith("no pictures: matplotlib is not installed")
+    assert said[1].startswith("all: 2 of 3 tasks that count have an accepted kernel")
+    asked = story.cli.here("bench", "tasks", *OPTIONS, "--pictures")
+    assert asked.is_one_line("pictures need matplotlib", "pip install matplotlib", code=3)
+
+
+def test_what_cannot_be_begun_is_one_line(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cli = Cli(tmp_path, home)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # what is wrong with the tasks is said first
     assert cli.here("bench", "nowhere").is_one_line("no folder nowhere")
+    assert cli.here("bench", "empty", "--pictures").is_one_line("empty holds no task files")
     assert cli.here("bench", "kernelbench").is_one_line("kernelbench --root DIR")
     cli.close()
