@@ -21,7 +21,7 @@ from foundry.graph.search.archive import ONE_CELL, Archive, cell_of, insert
 from foundry.graph.search.experts import claim_evaluation
 from foundry.graph.search.final import finish_run, hold_contest, prove_finalists
 from foundry.graph.search.lessons import lessons, query
-from foundry.graph.search.orders import added_islands, answer_untaken, no_orders
+from foundry.graph.search.orders import added_islands, answer_untaken, check_instructions, no_orders
 from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, Update, report_key, step_name
 from foundry.graph.search.think import evaluation_facts, find_ordered_stop
 from foundry.knowledge.candidate import (
@@ -73,7 +73,8 @@ async def intake(state: RunState, services: Services) -> Update:
 
 
 async def capture(state: RunState, services: Services) -> Update:
-    """Reports the operator graph: what is computed, and the time that the device's ceilings allow at best."""
+    """Reports the operator graph: what is computed, and the time that the device's ceilings allow at best. Raises
+    TaskError for instructions that no kernel of it can follow."""
     found = await services.measure.intake()
     if not found.graphs:
         services.log.note_once("note", "not captured", reason=found.capture_note)
@@ -90,6 +91,7 @@ async def capture(state: RunState, services: Services) -> Update:
         tracer=graph.tracer,
         shapes=len(found.graphs),
     )
+    await check_instructions(services)
     return {"lowerable": True}
 
 

@@ -21,6 +21,7 @@ class PlainLines:
     scene: Scene
     say: Say
     _began: float | None = field(default=None)
+    _refused: set[tuple[str, str]] = field(default_factory=set)  # directives and why they cannot be followed
 
     def remember(self, path: Path) -> None:
         """Takes what a run has done before, without a word about it."""
@@ -41,13 +42,24 @@ class PlainLines:
         if event.kind == "evaluation":
             return self._evaluated(event)
         if event.kind == "directive" and event.name == "taken":
-            why = f", who cannot follow it: {data['answer']}" if data.get("answer") else ""
-            return f"{self._clock(event)}  {data['directive']} ({data['text']}) taken by {data['reader']}{why}"
+            return self._taken(event)
         if event.kind == "note" and event.name == "island ends":
             return f"{self._clock(event)}  island {event.island} ends: {data.get('reason', '')}"
         if event.kind == "tool" and event.name == "baseline" and event.ended is not None and data.get("eager_ms"):
             return f"{self._clock(event)}  eager takes {data['eager_ms']:.3f} ms"
         return ""
+
+    def _taken(self, event: Event) -> str:
+        """`0.1 min  d1 (@tiling unroll 4) taken by island 2`; every island has the same reason not to follow it, which
+        is said once."""
+        data = event.data
+        taken = f"{self._clock(event)}  {data['directive']} ({data['text']}) taken by {data['reader']}"
+        if not data.get("answer"):
+            return taken
+        if (refused := (data["directive"], data["answer"])) in self._refused:
+            return ""
+        self._refused.add(refused)
+        return f"{taken}, who cannot follow it: {data['answer']}"
 
     def _evaluated(self, event: Event) -> str:
         """`1.2 min  i0g4 tiling: c12 -> c57 row:set:unroll=4  correct 2.31x  (best c57 2.31x, evaluation 58)`."""

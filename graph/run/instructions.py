@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from foundry.agents.directives import parse
+from foundry.agents.directives import NotUnderstood, parse
+from foundry.knowledge.errors import TaskError
 from foundry.knowledge.thought import Directive
+
+READERS = "`foundry agent chat last help` lists what the playbook reads; a chat model reads free text too"
 
 
 def split_instructions(text: str) -> tuple[list[Directive], list[str]]:
@@ -18,3 +21,12 @@ def split_instructions(text: str) -> tuple[list[Directive], list[str]]:
         else:
             free.append(line)
     return directives, free
+
+
+def check_language(text: str) -> None:
+    """For a run in which no chat model thinks. Raises TaskError for the first line that the playbook cannot read: a
+    typo would be noticed only at the run's end."""
+    for line in split_instructions(text)[1]:
+        said = parse(line)
+        why = said.reason if isinstance(said, NotUnderstood) else f"{line!r} speaks to a run, not to its experts."
+        raise TaskError(f"the task's instructions: {why}", READERS)

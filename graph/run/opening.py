@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from foundry.agents.models.models import PLAYBOOK, Models
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import Event, EventLog
-from foundry.graph.run.instructions import split_instructions
+from foundry.graph.run.instructions import check_language, split_instructions
 from foundry.graph.run.journal import Journal
 from foundry.graph.run.measurements import Measurements
 from foundry.graph.run.request import SolveRequest
@@ -183,7 +183,10 @@ class Opened:
 def create(request: SolveRequest, parts: Parts) -> RunDirectory:
     """A new run directory that knows its task and device. Raises TaskError, MissingTool, UsageError."""
     parts.check_model(request)
-    task, device = parts.task(request), parts.device(request)
+    task = parts.task(request)
+    if not request.models:
+        check_language(task.options.instructions)
+    device = parts.device(request)
     run = RunDirectory.create(replace(request, in_flight=request.strands))  # so many, whoever thinks later on
     run.set("task", encode(task))
     run.set("task_name", task.name)

@@ -66,16 +66,19 @@ async def recall_known(services: Services) -> tuple[Known, ...]:
 
 
 async def _find_templates(graph: OpGraph, services: Services) -> set[str]:
-    found = set()
+    return {kernel.template for lowered in await first_kernels(graph, services) for kernel in lowered.kernels}
+
+
+async def first_kernels(graph: OpGraph, services: Services, neighbours: int = NEIGHBOURS) -> list[Lowered]:
+    """The library's first candidates, and so many changes of the structure of each."""
+    found = []
     with contextlib.suppress(CannotLower):
         for recipe in services.library.seeds(graph, services.device)[:SEEDS]:
-            lowered = await services.lower(recipe)
-            found |= {kernel.template for kernel in lowered.kernels}
-            changes = [move for move in services.library.moves(lowered) if move.kind != "set"]
-            for move in changes[:NEIGHBOURS]:
+            found.append(await services.lower(recipe))
+            changes = [move for move in services.library.moves(found[-1]) if move.kind != "set"]
+            for move in changes[:neighbours]:
                 with contextlib.suppress(CannotLower):
-                    near = await services.lower(services.library.apply(recipe, move))
-                    found |= {kernel.template for kernel in near.kernels}
+                    found.append(await services.lower(services.library.apply(recipe, move)))
     return found
 
 

@@ -14,10 +14,11 @@ from foundry.agents.directives import ISLAND_ORDERS
 from foundry.agents.explanation import explain
 from foundry.agents.models.models import PLAYBOOK, models_for
 from foundry.graph.run.inbox import in_force
+from foundry.graph.run.instructions import split_instructions
 from foundry.graph.run.request import Mechanism
-from foundry.graph.search.known import structures
+from foundry.graph.search.known import first_kernels, structures
 from foundry.knowledge.candidate import REFERENCE
-from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.errors import CannotLower, TaskError
 from foundry.knowledge.thought import Directive, Proposal, Role
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from foundry.knowledge.library.lowered import Lowered
     from foundry.knowledge.opgraph import OpGraph
 
+MOST_CHANGES = 64  # of a kernel's structure that are looked at before an instruction is refused
 USER = "user"  # who proposes a file that a user wants tried
 
 
@@ -162,6 +164,19 @@ def answer_untaken(services: Services) -> None:
                 answer=why,
                 understood=True,
             )
+
+
+async def check_instructions(services: Services) -> None:
+    """Raises TaskError for a line of the task's instructions that none of the search's first kernels could follow, nor
+    any a step from them: chat refuses the same words. A model may write a kernel that follows it."""
+    said, graphs = split_instructions(services.task.options.instructions)[0], await services.graphs()
+    if services.request.models or services.recorded is not None or not graphs:
+        return
+    for directive in said:
+        if not explain(directive, await first_kernels(graphs[0], services), graphs[0]):
+            continue
+        if why := explain(directive, await first_kernels(graphs[0], services, MOST_CHANGES), graphs[0]):
+            raise TaskError(f"the task's instructions, {directive.text!r}: {why}")
 
 
 async def _known_kernels(

@@ -93,11 +93,20 @@ def test_a_limit_that_is_no_number(cli: Cli, name: str, value: str) -> None:
         ("tolerance = ", ["toy.toml", "TOML"]),
         ("extra_shapes = [{ ROW = 3 }]", ["toy.toml", "ROW"]),
         ("start = 'gone.py'", ["toy.toml", "gone.py"]),
+        ("instructions = 'make it so'", ["instructions", "I do not understand 'make it so'", "chat model"]),
     ],
 )
 def test_options_that_are_wrong(cli: Cli, text: str, words: list[str]) -> None:
     cli.write("toy.toml", text)
     assert cli.refuse("toy.py").is_one_line(*words)
+
+
+def test_an_instruction_with_a_typo_is_refused_before_anything_is_timed(warm_cli: Cli) -> None:
+    warm_cli.write("toy.toml", 'instructions = "@tiling avoid unroll 8\\n@tiling blok 8"')
+    done = warm_cli.refuse("toy.py", "--no-learn")
+    assert done.is_one_line("'@tiling blok 8'", "No tunable called blok is in this run", "unroll")
+    (run,) = (warm_cli.folder / "runs").iterdir()
+    assert rows(run, "SELECT candidate FROM evaluations") == []
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.waiting import until
 from typer.testing import CliRunner
 
@@ -22,7 +23,7 @@ from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
 from foundry.graph.views.answers import answer
 from foundry.graph.views.conversation import wait_for_acknowledgement
-from foundry.knowledge.errors import UsageError
+from foundry.knowledge.errors import TaskError, UsageError
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Task, TaskOptions
 from foundry.knowledge.thought import Directive
@@ -70,23 +71,48 @@ async def test_a_directive_is_acknowledged_obeyed_cited_and_replayed(
     assert (await replay(Path(summary.run), parts())).exact
 
 
-async def test_the_task_s_instructions_steer_from_the_first_step(
-    make_request: MakeRequest, parts: Any, tmp_path: Path
-) -> None:
-    """Lines of the steering language are followed and cited; free text is not silently ignored."""
+def instructed(parts: Any, instructions: str) -> Any:
+    """Parts whose task has these standing instructions."""
 
-    class Instructed(type(parts())):  # type: ignore[misc]
+    class Instructed(parts):  # type: ignore[misc]
         def task(self, request: SolveRequest) -> Task:
-            options = TaskOptions(instructions="@tiling tile 128\nRows are short.")
             plain: Task = super().task(request)
-            return replace(plain, options=options)
+            return replace(plain, options=TaskOptions(instructions=instructions))
 
-    summary = await solve(make_request(16), parts=Instructed())
+    return Instructed()
+
+
+async def test_the_task_s_instructions_steer_from_the_first_step(make_request: MakeRequest, parts: Any) -> None:
+    """Lines of the steering language are followed and cited."""
+    summary = await solve(make_request(16), parts=instructed(parts, "@tiling tile 128"))
     run = RunDirectory.inspect(Path(summary.run))
     proposed = [item for item in run.decisions() if item.proposal]
     assert proposed and all("d1" in item.proposal.cites for item in proposed if item.proposal)
-    assert any("Rows are short." in note for note in summary.notes)
     run.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("Rows are short.", "the task's instructions: I do not understand 'Rows are short'."),
+        ("@nobody unroll 4", "the task's instructions: There is no expert named 'nobody'"),
+        ("pause", "the task's instructions: 'pause' speaks to a run, not to its experts."),
+        ("@tiling blok 8", "the task's instructions, '@tiling blok 8': No tunable called blok is in this run; there"),
+        ("@tiling tile 200", "the task's instructions, '@tiling tile 200': 200 is not legal here; k0.tile: 16, 32"),
+    ],
+)
+async def test_instructions_that_cannot_be_followed_are_refused_at_the_start(
+    make_request: MakeRequest, parts: Any, line: str, why: str
+) -> None:
+    """As chat refuses them; where a model thinks, it may follow them."""
+    made = instructed(parts, f"@tiling tile 128\n{line}")
+    with pytest.raises(TaskError, match=re.escape(why)):
+        await solve(make_request(16), parts=made)
+    assert made.machine.timed == []
+    stop = asyncio.Event()
+    with_model = make_request(16, model="test-model")
+    summary = await solve(with_model, lambda e: stop.set() if e.kind == "evaluation" else None, stop=stop, parts=made)
+    assert summary.verdict == "interrupted"
 
 
 async def test_what_the_playbook_does_not_understand_is_said(

@@ -72,6 +72,17 @@ def test_the_best_is_the_proven_one_and_not_the_luckiest_screen(make_request: Ca
     ]
 
 
+def test_why_a_directive_cannot_be_followed_is_told_once(make_request: Callable[..., SolveRequest]) -> None:
+    told: list[str] = []
+    lines = PlainLines(Scene(make_request()), told.append)
+    for island in range(4):
+        for number, answer in ((1, "no such tunable"), (2, "")):
+            data = {"directive": f"d{number}", "text": "@tiling blok 8", "reader": f"island {island}", "answer": answer}
+            lines.take(Event(2 * island + number, "directive", "taken", None, f"i{island}g1", island, 0, 0, data))
+    assert sum("taken by island 0, who cannot follow it: no such tunable" in line for line in told) == 1
+    assert sum("d1" in line for line in told) == 1 and sum("d2" in line for line in told) == 4
+
+
 def test_each_of_an_island_s_steps_is_seen_while_it_is_under_way(make_request: Callable[..., SolveRequest]) -> None:
     scene = Scene(make_request(12, islands=1, in_flight=2))
     told = [
