@@ -85,10 +85,12 @@ class RunQuestion:
 
 @dataclass(frozen=True)
 class NotUnderstood:
-    """A line outside the small language: a directive without a command, which a chat model can read, and why."""
+    """A line outside the small language: a directive without a command, which a chat model can read, and why.
+    `is_plain`: the reason says what to change, and a list of forms would hide it."""
 
     directive: Directive
     reason: str
+    is_plain: bool = False
 
 
 Parsed = Directive | RunQuestion | NotUnderstood
@@ -222,7 +224,7 @@ def parse(text: str) -> Parsed:
     to = _EXPERTS.get(addressed[1].lower(), "") if addressed else ""
     if addressed and not to:
         if addressed[1].lower() not in _expert_names():
-            return NotUnderstood(Directive(0, "all", text.strip()), f"There is no expert named {addressed[1]!r}.")
+            return NotUnderstood(Directive(0, "all", text.strip()), _no_expert(addressed[1]), is_plain=True)
         to = addressed[1].lower()
     body = (addressed[2] if addressed else line).rstrip(".!?").strip()
     body, island = _island(body)
@@ -299,6 +301,11 @@ def _expert_names() -> frozenset[str]:
     from foundry.agents.expert import experts  # imports every expert: only for a name that is not one of the four
 
     return frozenset(experts())
+
+
+def _no_expert(name: str) -> str:
+    known = ", ".join(f"@{expert}" for expert in sorted(_expert_names()))
+    return f"There is no expert named {name!r}; there are {known}, and @all speaks to each of them."
 
 
 def _island(body: str) -> tuple[str, int | None]:

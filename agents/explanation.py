@@ -47,6 +47,8 @@ def stands_for(directive: Directive, candidates: Sequence[Lowered]) -> str:
 
 def answer_misunderstood(said: NotUnderstood, candidates: Sequence[Lowered]) -> str:
     """The answer to a line outside the language: what is missing, what this run's names are, which forms there are."""
+    if said.is_plain:
+        return said.reason
     known = tunables(candidates)
     lines = [said.reason]
     if near := nearest(words(said.directive.text), known):

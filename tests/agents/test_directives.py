@@ -203,6 +203,15 @@ def test_what_is_not_understood_is_answered_with_this_run_s_names(toy: Any, text
     assert "Tunables" not in answer_misunderstood(said, [])
 
 
+def test_whoever_is_no_expert_is_answered_with_those_who_are(toy: Any) -> None:
+    said = parse("@nobody unroll 4")
+    assert isinstance(said, NotUnderstood)
+    assert answer_misunderstood(said, [toy.brief().lowered]) == (
+        "There is no expert named 'nobody'; there are @auditor, @diagnostician, @fusion, @tiling, and @all speaks to "
+        "each of them."
+    )
+
+
 def test_later_directives_win_and_words_find_their_tunables(toy: Any) -> None:
     said = (directive(1, "@tiling tile 64"), directive(2, "@all tile 128"), directive(3, "@tiling avoid threads 2"))
     brief = toy.brief(Recipe("cpu", materialise=("relu",)), directives=said)

@@ -160,6 +160,12 @@ async def test_chat_says_yes_only_to_what_this_run_can_follow(make_request: Make
         code, told = chat(run, line)
         assert code == 2 and told.startswith(f"I do not understand '{line}'.")
         assert "\nTunables of this run: " in told and "unroll" in told and forms() in told
+    code, told = chat(run, "@nobody unroll 4")
+    assert (
+        code == 2
+        and told.startswith("There is no expert named 'nobody'; there are @auditor, ")
+        and "\n" not in told[:-1]
+    )
     code, told = chat(run, "@tiling unroll 256")
     assert code == 2 and re.match(r"256 is not legal here; k_\w+\.unroll: 1, 2, 4, 8\.\n$", told)
     code, told = chat(run, "@tiling warps 4")
