@@ -6,6 +6,7 @@ Imports torch and executes the user's code: never imported by the main process.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import random
 import sys
@@ -99,14 +100,30 @@ def _users_words(task: Task, doing: str) -> Iterator[None]:
     except torch.OutOfMemoryError:  # of a GPU: others may have taken what there was, which says nothing of the task
         raise
     except BaseException as error:  # a task may raise anything, SystemExit included
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == task.path]
+        passed = traceback.extract_tb(error.__traceback__)
+        frames = [frame for frame in passed if frame.filename == task.path]
         where = f", line {frames[-1].lineno}" if frames else ""
         first = (str(error).strip().splitlines() or [""])[0][:300]
         what = f"{type(error).__name__}: {first}" if first else type(error).__name__
         name = task.path.rsplit("/", 1)[-1]
-        lack = isinstance(error, MemoryError) or "allocate" in first or "out of memory" in first
-        remedy = "the task needs more memory than this machine gives it: make its sizes smaller" if lack else ""
+        remedy = ""
+        if isinstance(error, MemoryError) or "allocate" in first or "out of memory" in first:
+            remedy = "the task needs more memory than this machine gives it: make its sizes smaller"
+        elif passed[-1].filename == task.path and (lacking := _lacking(error)):
+            remedy = f"a task is one self-contained file: {lacking}"
         raise TaskError(f"{name}{where}: {doing}: {what}", remedy) from error
+
+
+def _lacking(error: BaseException) -> str:
+    """What to do where an import asks for what is not installed, or for a file beside the one that imports it; else
+    ""."""
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        if package and importlib.util.find_spec(package) is None:
+            return f"move {package} into it if it lies beside it, else install it"
+    elif isinstance(error, ImportError) and "relative import" in str(error):
+        return "move what it imports from beside it into it"
+    return ""
 
 
 @dataclass(frozen=True)

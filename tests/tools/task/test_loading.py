@@ -1,4 +1,4 @@
-"""What a user reads of a task whose answer changes from call to call."""
+"""What a user reads of a task file that cannot be loaded, or whose answer changes from call to call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from foundry.knowledge.errors import RandomTask
+from foundry.knowledge.errors import RandomTask, TaskError
 from foundry.tools.task.file import read_task
 from foundry.tools.task.loading import LoadedTask, check_reference, load
 
@@ -23,12 +23,43 @@ class Model(nn.Module):
 def get_inputs():
     return [torch.randn(8, 64)]
 """
+ONE_FILE = "a task is one self-contained file: "
+NOT_THERE = f"No module named 'mylayers' ({ONE_FILE}move mylayers into it if it lies beside it, else install it)"
 
 
 def loaded(folder: Path, text: str, options: str = "") -> LoadedTask:
     (folder / "job.py").write_text(text)
     (folder / "job.toml").write_text(options)
     return load(read_task(folder / "job.py"))
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("import mylayers", f"ModuleNotFoundError: {NOT_THERE}"),
+        ("from mylayers.blocks import Block", f"ModuleNotFoundError: {NOT_THERE}"),
+        (
+            "from .mylayers import Block",
+            "ImportError: attempted relative import with no known parent package "
+            f"({ONE_FILE}move what it imports from beside it into it)",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::ImportWarning")  # Python warns of a relative import before it fails
+def test_a_module_beside_the_task_has_to_be_moved_into_it(tmp_path: Path, line: str, problem: str) -> None:
+    (tmp_path / "mylayers.py").write_text("class Block: ...\n")
+    with pytest.raises(TaskError) as caught:
+        loaded(tmp_path, f"import torch\n{line}\n{TASK}")
+    assert str(caught.value) == f"job.py, line 2: the file failed to load: {problem}"
+
+
+@pytest.mark.parametrize(
+    "line", ["import torch.nowhere", "from torch import nowhere", "raise ImportError('not today')"]
+)
+def test_other_imports_that_fail_are_said_as_they_are(tmp_path: Path, line: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        loaded(tmp_path, f"import torch\n{line}\n{TASK}")
+    assert caught.value.remedy == ""
 
 
 @pytest.mark.parametrize(
