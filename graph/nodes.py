@@ -78,7 +78,8 @@ async def capture(state: RunState, services: Services) -> Update:
     found = await services.measure.intake()
     if not found.graphs:
         services.log.note_once("note", "not captured", reason=found.capture_note)
-        return {"lowerable": False, "ending": f"the task could not be captured: {found.capture_note}"}
+        more = "; a chat model may write a kernel (--model NAME)" if services.brain.name == "playbook" else ""
+        return {"lowerable": False, "ending": f"the task could not be captured: {found.capture_note}{more}"}
     graph = found.graphs[0]
     services.log.note_once(
         "note",

@@ -86,6 +86,8 @@ def summarise(run: RunDirectory) -> Summary:
     events = log.read("evaluation", "note", "directive", "expert")
     wall_s = log.elapsed_s()
     winner = run.get("winner")
+    verdict = _verdict(run, winner)
+    told = run.get("ending") if verdict == "nothing accepted" else ""
     best = _best(run, winner)
     baseline, contest = _journalled(run, "baseline", Baseline), _journalled(run, CONTEST, Contest)
     timing = best.timing if best else None
@@ -95,7 +97,7 @@ def summarise(run: RunDirectory) -> Summary:
     first = [event.started for event in events if event.kind == "evaluation" and event.data["outcome"] == "correct"]
     return Summary(
         run=str(run.path),
-        verdict=_verdict(run, winner),
+        verdict=verdict,
         speedup=timing.speedup if timing else None,
         speedup_ci95=timing.speedup_ci95 if timing else None,
         speedup_vs_compile=compiled.by_kernel if compiled else None,
@@ -120,7 +122,7 @@ def summarise(run: RunDirectory) -> Summary:
         ending=run.get("ending"),
         question=run.get(QUESTION),
         notes=[
-            *dict.fromkeys([*_noted(events), *_refused(events)]),
+            *dict.fromkeys([*_noted(events, told), *_refused(events)]),
             *_nothing_right(events),
             *([] if winner else _failed_proofs(events)),
             *_model_notes(run, events),
@@ -134,12 +136,11 @@ def summarise(run: RunDirectory) -> Summary:
     )
 
 
-def _noted(events: list[Event]) -> list[str]:
-    return [
-        f"{event.name}: {event.data.get('reason') or event.data.get('error')}"
-        for event in events
-        if event.kind == "note" and event.name in NOTED
-    ]
+def _noted(events: list[Event], told: str) -> list[str]:
+    """What was noted, but for what the user is told as the reason why there is no kernel."""
+    noted = [event for event in events if event.kind == "note" and event.name in NOTED]
+    reasons = [str(event.data.get("reason") or event.data.get("error")) for event in noted]
+    return [f"{event.name}: {why}" for event, why in zip(noted, reasons, strict=True) if why not in told]
 
 
 def _refused(events: list[Event]) -> list[str]:

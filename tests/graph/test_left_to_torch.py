@@ -13,6 +13,7 @@ from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import solve
 from foundry.graph.views.ending import ending_lines
 from foundry.knowledge.library.lowered import LeftWork, Lowered
+from foundry.tools.grade.workbench import Intake
 
 MakeRequest = Callable[..., SolveRequest]
 
@@ -39,6 +40,21 @@ async def test_what_would_leave_the_work_to_pytorch_is_not_evaluated_and_the_use
     assert not any("cheat" in line for line in ending_lines(summary, "relu_add.py"))
     opened = await solve(make_request(policy="open"), parts=parts(library=leaving(library, always=True)))
     assert opened.verdict == "accepted"
+
+
+async def test_why_a_task_could_not_be_captured_is_said_once(
+    make_request: MakeRequest, parts: Any, machine: Any
+) -> None:
+    why = "no tracer could follow the model: its Python reads the values of tensors in line 5"
+
+    class Untraceable(machine):  # type: ignore[misc]
+        async def intake(self) -> Intake:
+            found: Intake = await super().intake()
+            return replace(found, graphs=[], capture_note=why)
+
+    summary = await solve(make_request(), parts=parts(Untraceable()))
+    assert summary.ending == f"the task could not be captured: {why}; a chat model may write a kernel (--model NAME)"
+    assert sum(why in line for line in ending_lines(summary, "relu_add.py")) == 1
 
 
 async def test_no_step_goes_where_pytorch_would_do_the_work(

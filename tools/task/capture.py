@@ -9,6 +9,7 @@ import contextlib
 import io
 import logging
 import operator
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from foundry.tools.task.tracers import Traced, trace_export, trace_make_fx, trac
 from foundry.tools.words import words
 
 INLINE_ELEMENTS = 64
+LONGEST_REASON = 100  # characters of why a tracer gave up: a user reads three of them in one line
 
 # Checks that tracing inserts; they compute nothing.
 _ASSERTIONS = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range"})
@@ -92,7 +94,7 @@ def _trace_first(model: nn.Module, inputs: Sequence[Any], overrides: Mapping[str
     fixed: dict[str, Argument] = {
         str(index): item for index, item in enumerate(inputs) if item is None or isinstance(item, int | float | str)
     }
-    problems: list[str] = []
+    problems: dict[str, Exception] = {}
     for name, tracer in tracers:
         try:
             with _quietly(), torch.no_grad():
@@ -101,8 +103,20 @@ def _trace_first(model: nn.Module, inputs: Sequence[Any], overrides: Mapping[str
         except CannotCapture:
             raise
         except Exception as error:  # tracers raise anything; each one's reason is kept for the message
-            problems.append(f"{name}: {_first_line(error)}")
-    raise CannotCapture("no tracer could follow the model: " + "; ".join(problems))
+            problems[name] = error
+    raise CannotCapture(f"no tracer could follow the model: {_why_none(model, problems)}")
+
+
+def _why_none(model: nn.Module, problems: Mapping[str, Exception]) -> str:
+    """What a user can change, where Python needs numbers that are known only when the model runs; else each tracer's
+    reason."""
+    if not any("data-dependent" in str(problem) for problem in problems.values()):
+        return "; ".join(f"{name}: {_first_line(problem)}" for name, problem in problems.items())
+    file = getattr(getattr(model.forward, "__code__", None), "co_filename", "")
+    passed = [frame for problem in problems.values() for frame in traceback.extract_tb(problem.__traceback__)]
+    lines = [frame.lineno for frame in passed if frame.filename == file]
+    where = f" in line {lines[-1]}" if lines else ""
+    return f"its Python reads the values of tensors{where}, as `if x.sum() > 0` and x.item() do"
 
 
 @contextlib.contextmanager
@@ -121,7 +135,7 @@ def _quietly() -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0][:LONGEST_REASON]}" if lines else type(error).__name__
 
 
 def _to_graph(
