@@ -119,7 +119,7 @@ async def _work(
             run.set("status", "finished" if finished else "interrupted")
             _report(run)
             return summarise(run)
-    except NotComparable:  # nothing was begun: the run waits for its own device
+    except (NotComparable, BrokenPipeError):  # the run waits for its own device, or for somebody who hears of it
         run.set("status", "interrupted")
         raise
     except FoundryError as error:
@@ -224,6 +224,8 @@ def _one_line(run: RunDirectory) -> Iterator[None]:
     """Turns what a full disk or a corrupt file raises below LangGraph into the one line a user reads."""
     try:
         yield
+    except BrokenPipeError:  # whoever hears of the run is gone: its files are as good as before
+        raise
     except sqlite3.Error as error:
         path = run.path / "checkpoints.sqlite"
         if "not a database" in str(error) or "malformed" in str(error):

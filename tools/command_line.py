@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar, cast
 
 import typer
 
@@ -57,7 +57,8 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
         except KeyboardInterrupt:
             fail("interrupted", 130)
         except BrokenPipeError:  # whoever read our output has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            for stream in (sys.stdout, sys.stderr):
+                _silence(stream)
             raise typer.Exit(1) from None
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
@@ -66,8 +67,24 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
     return guarded
 
 
+def say(line: str, *, err: bool = False) -> None:
+    """Prints a line of work that goes on, and whose exit code tells how it ended, whether or not anybody reads it:
+    once nobody reads a stream any more (`| head -1`), what is said there goes nowhere."""
+    try:
+        typer.echo(line, err=err)
+    except BrokenPipeError:
+        _silence(sys.stderr if err else sys.stdout)
+
+
+def _silence(stream: TextIO) -> None:
+    """What is written to a stream from now on, and what it could not write before, goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
 def fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"foundry: {make_printable(message)}", err=True)
+    say(f"foundry: {make_printable(message)}", err=True)
     raise typer.Exit(code)
 
 
@@ -79,4 +96,4 @@ def choose(option: str, value: str, allowed: tuple[str, ...]) -> Any:
 
 
 def print_json(document: Any) -> None:
-    typer.echo(json.dumps(document, indent=None if not sys.stdout.isatty() else 2))
+    say(json.dumps(document, indent=None if not sys.stdout.isatty() else 2))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foundry.tools.command_line import choose, fail, one_line_errors, print_json
+from foundry.tools.command_line import choose, fail, one_line_errors, print_json, say
 
 if TYPE_CHECKING:
     from foundry.graph.bench.bench import Outcome
@@ -62,7 +62,7 @@ def bench(
         every,
         shard_of(shard),
     )
-    outcome = run_bench(request, gpus, lanes, pictures=pictures, say=lambda line: typer.echo(line, err=as_json))
+    outcome = run_bench(request, gpus, lanes, pictures=pictures, say=lambda line: say(line, err=as_json))
     _say_figures(outcome, request, as_json)
     _exit(outcome, request)
 
@@ -80,11 +80,11 @@ def _say_figures(outcome: Outcome, request: BenchRequest, as_json: bool) -> None
     for one in found:
         compiled_too = one.compiled.by_kernel
         versus = f", {times(compiled_too)} over torch.compile" if compiled_too else ""
-        typer.echo(
+        say(
             f"{one.group}: {one.accepted} of {one.counted} tasks that count have an accepted kernel;"
             f" geomean {times(one.geomean)} over eager{versus}; fast_1 {share(one.fast_1)}"
         )
-    typer.echo(f"summary: {request.where / SUMMARY}, {request.where / FIGURES}")
+    say(f"summary: {request.where / SUMMARY}, {request.where / FIGURES}")
 
 
 def _exit(outcome: Outcome, request: BenchRequest) -> None:

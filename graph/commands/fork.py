@@ -12,7 +12,7 @@ import typer
 from foundry.graph.commands import model_flags
 from foundry.graph.commands.options import JsonOption, PlainOption, RunArgument, RunsOption
 from foundry.graph.commands.solve import conclude, drive, go_on
-from foundry.tools.command_line import one_line_errors, print_json
+from foundry.tools.command_line import one_line_errors, print_json, say
 
 
 @one_line_errors
@@ -56,7 +56,7 @@ def fork(
     path = forking.fork(find_run(runs, name), "" if step == "end" else step, change)
     with closing(RunDirectory.inspect(path)) as opened:
         request = opened.request
-    typer.echo(f"{path.name} goes on from {name}{f'@{step}' if step else ''}", err=True)
+    say(f"{path.name} goes on from {name}{f'@{step}' if step else ''}", err=True)
     summary = drive(lambda *given: go_on(path, *given), request, as_json, plain, None)
     conclude(summary, request.task, as_json, 0.0)
 

@@ -24,7 +24,7 @@ from foundry.graph.commands.options import (
 )
 from foundry.graph.commands.search_flags import SearchFlags
 from foundry.knowledge.errors import UsageError
-from foundry.tools.command_line import choose, one_line_errors, print_json
+from foundry.tools.command_line import choose, one_line_errors, print_json, say
 
 if TYPE_CHECKING:
     from foundry.graph.run.events import Event
@@ -65,7 +65,7 @@ def solve(
 
     request = replace(_read_request(str(task), target, effort, chat, search), ask=ask, runs=str(runs))
     if request.models and not as_json and (file := find_file(Path.cwd())):
-        typer.echo(f"models: as {file} says, where no flag and no variable says otherwise")
+        say(f"models: as {file} says, where no flag and no variable says otherwise")
     if dry:
         _show_dry_run(request, as_json)
         return
@@ -197,7 +197,7 @@ def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer:
 
     console = Console(stderr=True)
     view = Beside(console) if can_draw(console) and not as_json and not plain else None
-    lines = PlainLines(Scene(request), lambda line: typer.echo(line, err=True))
+    lines = PlainLines(Scene(request), lambda line: say(line, err=True))
     show = silent if as_json or view else lines.take
     introductions: list[str] = []
 
@@ -205,7 +205,7 @@ def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer:
         if (event.kind, event.name) == ("note", "model"):
             introductions.append(f"model: {event.data['text']}")
             if not view and not as_json:
-                typer.echo(introductions.pop())
+                say(introductions.pop())
         show(event)
 
     async def run() -> Summary:
@@ -221,7 +221,7 @@ def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer:
         if view:
             view.end()
             for line in introductions:
-                typer.echo(line)
+                say(line)
 
 
 def conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: float) -> None:
@@ -233,7 +233,7 @@ def conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: float
     else:
         page = Path(summary.run) / PAGE
         for line in ending_lines(summary, task_path, page if page.exists() else None):
-            typer.echo(line)
+            say(line)
     if summary.verdict == "interrupted":
         raise typer.Exit(130)
     if summary.verdict != "accepted" or (summary.speedup_ci95 or (0.0, 0.0))[0] < min_speedup:

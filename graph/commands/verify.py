@@ -16,7 +16,7 @@ from foundry.graph.commands.options import (
     choose_policy,
     choose_target,
 )
-from foundry.tools.command_line import fail, one_line_errors, print_json
+from foundry.tools.command_line import fail, one_line_errors, print_json, say
 
 
 def _show_schema(wanted: bool) -> None:
@@ -68,7 +68,7 @@ def verify(
     if as_json:
         print_json(document)
     else:
-        typer.echo("\n".join(verdict_lines(document)))
+        say("\n".join(verdict_lines(document)))
     raise typer.Exit(code)
 
 

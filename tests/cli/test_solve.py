@@ -10,7 +10,7 @@ import jsonschema
 
 from foundry.tools.verify.receipt import receipt_schema
 
-from .conftest import TINY, Cli, Solved, interrupting, rows, working_below
+from .conftest import LIMIT_S, SHORT_END, TINY, Cli, Solved, interrupting, rows, working_below
 
 KINDS: dict[str, type | tuple[type, ...]] = {
     "run": str,
@@ -95,3 +95,17 @@ def test_cuda_without_a_gpu_compiles_and_says_what_is_not_proven(warm_cli: Cli) 
     for word in ("registers", "spill", "occupancy", "no receipt", "kernel.py"):
         assert word in done.out
     assert "use it:" not in done.out
+
+
+def test_a_search_that_nobody_listens_to_any_more_ends_as_any_other(cli: Cli) -> None:
+    """`2>&1 | head -1`: the reader leaves after the first line."""
+    child = cli.start("agent", "solve", "toy.py", "--evaluations", "3", "--minutes", "20", "--islands", "1", *SHORT_END)
+    assert child.stdout and child.stderr
+    first = child.stderr.readline()
+    child.stdout.close()
+    child.stderr.close()
+    assert first.split()[1] == "min"
+    assert child.wait(LIMIT_S) == 0
+    (run,) = cli.here("agent", "runs", "--json").json
+    assert (run["verdict"], run["ending"].startswith("cannot write")) == ("accepted", False)
+    assert (cli.folder / run["receipt"]).is_file()

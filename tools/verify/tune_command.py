@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foundry.tools.command_line import choose, one_line_errors, print_json
+from foundry.tools.command_line import choose, one_line_errors, print_json, say
 
 if TYPE_CHECKING:
     from foundry.tools.tune.tuner import TunedPlan
@@ -37,7 +37,7 @@ def tune(
     if as_json:
         print_json(to_plain(tuned))
     elif out is not None:
-        typer.echo(f"written: {out}; foundry verify {task} {out} says whether it is correct and faster")
+        say(f"written: {out}; foundry verify {task} {out} says whether it is correct and faster")
 
 
 async def _tuned(
@@ -64,8 +64,8 @@ async def _tuned(
                 raise TaskError(f"the task could not be captured: {intake.capture_note}", "try another form of it")
             recipe = Recipe(device.target, ieee_only=task.options.policy == "strict")
             first = lower(intake.graphs, recipe, task_source=task.source, device=device)
-            say = (lambda line: None) if is_quiet else typer.echo
-            tuned = await bench.tune(first.recipe, seconds, seed=seed, hints={}, say=say)
+            tell = (lambda _: None) if is_quiet else say
+            tuned = await bench.tune(first.recipe, seconds, seed=seed, hints={}, say=tell)
             return tuned, lower(intake.graphs, tuned.recipe, task_source=task.source, device=device).source
         finally:
             await bench.aclose()
