@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from foundry.knowledge.codec import pack, unpack
@@ -19,6 +17,7 @@ from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.task import Task
 from foundry.tools.grade.workbench import Workbench, open_workbench
 from foundry.tools.machine.device import describe, take_share_of_cores
+from foundry.tools.machine.scratch import scratch_folder
 from foundry.tools.process.channel import Message
 from foundry.tools.remote.wire import answer, read_message, write_message
 
@@ -67,11 +66,11 @@ async def _serve() -> None:
     reader, writer = await _streams()
     opening = await read_message(reader)
     take_share_of_cores(*opening["share"])
-    with tempfile.TemporaryDirectory(prefix="foundry-bench-") as scratch:
+    with scratch_folder("bench") as scratch:
         try:
             device = describe(opening["target"])
             task: Task = unpack(Task, opening["task"])
-            bench = await open_workbench(task, device, Path(scratch), seed=int(opening["seed"]))
+            bench = await open_workbench(task, device, scratch, seed=int(opening["seed"]))
         except FoundryError as error:
             write_message(writer, failure(error))
             await writer.drain()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from foundry.knowledge.task import Task
 from foundry.tools.command_line import print_json
 from foundry.tools.grade.grader import thread_count
 from foundry.tools.grade.workbench import Workbench, open_workbench
+from foundry.tools.machine.scratch import scratch_folder
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.selftest.examination import Compare, Comparer, confirm_correct, examine
 from foundry.tools.selftest.faults.fault import Mutant
@@ -79,9 +79,9 @@ def self_test(
 
     async def work() -> SelfTestReport:
         zygote = await asyncio.to_thread(Zygote.start, threads=thread_count(device))
-        with contextlib.closing(zygote), tempfile.TemporaryDirectory(prefix="foundry-self-test-") as scratch:
-            bench = await open_workbench(task, device, Path(scratch), seed=seed, zygote=zygote)
-            comparer = Comparer(task, device, Path(scratch), zygote)
+        with contextlib.closing(zygote), scratch_folder("self-test") as scratch:
+            bench = await open_workbench(task, device, scratch, seed=seed, zygote=zygote)
+            comparer = Comparer(task, device, scratch, zygote)
             try:
                 return await self_test_in(bench, task, device, candidate, comparer, faults=faults, seed=seed)
             finally:

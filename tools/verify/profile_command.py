@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from foundry.tools.grade.answers import no_timing
 from foundry.tools.grade.workbench import Workbench, open_workbench, target_of
 from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.device import describe
+from foundry.tools.machine.scratch import scratch_folder
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.disassembly import INSTALL
 from foundry.tools.task.file import read_task
@@ -69,8 +69,8 @@ async def _profiled(task: Task, text: str, device: Device, rung: int, zygote: Zy
     build = await asyncio.to_thread(target_of(device).build, text)
     if not build.ok:
         raise FoundryError(f"the kernel does not build: {build.first_error}")
-    with tempfile.TemporaryDirectory(prefix="foundry-profile-") as scratch:
-        bench = await open_workbench(task, device, Path(scratch), seed=0, zygote=zygote)
+    with scratch_folder("profile") as scratch:
+        bench = await open_workbench(task, device, scratch, seed=0, zygote=zygote)
         try:
             return await profile_in(bench, text, build, rung)
         finally:

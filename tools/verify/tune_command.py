@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,14 +49,15 @@ async def _tuned(
     from foundry.tools.grade.workbench import open_workbench
     from foundry.tools.machine.ceilings import with_known_ceilings
     from foundry.tools.machine.device import describe
+    from foundry.tools.machine.scratch import scratch_folder
     from foundry.tools.task.file import read_task
 
     task = read_task(path, scale=scale)
     device = with_known_ceilings(describe(target))
     if not device.present:
         raise MissingTool(f"there is no {device.target} device here to tune for", "run it on one")
-    with tempfile.TemporaryDirectory(prefix="foundry-tune-") as scratch:
-        bench = await open_workbench(task, device, Path(scratch), seed=seed)
+    with scratch_folder("tune") as scratch:
+        bench = await open_workbench(task, device, scratch, seed=seed)
         try:
             intake = await bench.intake()
             if not intake.graphs:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from foundry.knowledge.candidate import Baseline, Build, Candidate, Contest, Evaluation, Gate, Stage, Timing
@@ -25,6 +23,7 @@ from foundry.tools.grade.workbench import BenchNotes, Workbench, open_workbench,
 from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.device import describe, usable_cores
 from foundry.tools.machine.lock import DeviceLock
+from foundry.tools.machine.scratch import scratch_folder
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.base import read_literals
 from foundry.tools.verify.receipt import Receipt, make_receipt, missing_means, sha256
@@ -138,8 +137,8 @@ def verify_pair(
         async def work() -> VerifyReport:
             clock = Clock()
             building = asyncio.create_task(_build_early(device, text))
-            with tempfile.TemporaryDirectory(prefix="foundry-verify-") as scratch:
-                bench = await open_workbench(asked, device, Path(scratch), seed=seed, zygote=zygote)
+            with scratch_folder("verify") as scratch:
+                bench = await open_workbench(asked, device, scratch, seed=seed, zygote=zygote)
                 clock.note("open")
                 try:
                     report = await verify_in(
