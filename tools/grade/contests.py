@@ -14,6 +14,7 @@ from foundry.knowledge import codec
 from foundry.knowledge.candidate import Contest, ForeignVerdict, Rival, RivalName
 from foundry.tools.grade.runners import Runners
 from foundry.tools.machine.holds import Holds
+from foundry.tools.machine.scratch import plain_folder
 from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.zygote import Worker, WorkerDied
 
@@ -24,15 +25,18 @@ BUILD_LIMITS_S: dict[RivalName, float] = {"compile": 120.0, "compile max-autotun
 class PreparedContest:
     """The reference's process with its rivals, compiled, in the hands of one judge. Readying takes seconds, most of
     them a compiler's, and needs no kernel: so it may be done while one is still searched. `cache`: a folder for
-    TorchInductor's."""
+    TorchInductor's, which is another one where its path holds a space: TorchInductor does not quote it."""
 
     def __init__(self, runners: Runners, message: Message, rivals: Sequence[RivalName], cache: Path) -> None:
         self.rivals = list(rivals)
         self._runners, self._message = runners, message
-        self._environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
         self._lost: dict[RivalName, str] = {}
         self._problem: Message = {}  # why it cannot be held
         self._open = contextlib.ExitStack()
+        plain = self._open.enter_context(plain_folder(cache, "inductor"))
+        self._environment = {"TORCHINDUCTOR_CACHE_DIR": str(plain)}
+        if plain != cache:  # temporary files of it are handed to the compiler too
+            self._environment["TMPDIR"] = str(plain)
         self._judge: Worker | None = None
         self._reference: Worker | None = None
         self._seconds = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -244,6 +245,24 @@ async def test_compile_is_reported_or_its_failure_noted(
         assert note.startswith("compile could not be timed: ") and "forward did not finish in" in note
     finally:
         await bench.aclose()
+
+
+async def test_compile_is_timed_below_a_folder_with_a_space(
+    zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TorchInductor does not quote where it keeps what it compiles, which must not be left behind either."""
+    folder, plain = tmp_path / "two words", tmp_path / "plain"
+    folder.mkdir()
+    plain.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(plain))
+    bench = await opened(zygote, folder)
+    try:
+        found = await bench.contest("", None, ["compile"])
+    finally:
+        await bench.aclose()
+    rival = found.rival("compile")
+    assert rival is not None and (rival.problem, rival.over_baseline is not None) == ("", True), found.notes
+    assert not [path for path in plain.iterdir() if "inductor" in path.name]
 
 
 async def test_a_kernel_beside_its_rivals_and_by_other_rules(zygote: Zygote, tmp_path: Path) -> None:
