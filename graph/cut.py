@@ -18,6 +18,7 @@ from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import MIXED, ORIGIN, Origin, RunDirectory, fresh_folder
 from foundry.knowledge.codec import encode
 from foundry.knowledge.errors import UsageError
+from foundry.tools.words import to_paste
 
 COPIED = ("format", "task", "task_name", "device", "device_key", "target", "present", "brain", MIXED)
 DATED = {
@@ -67,9 +68,10 @@ def find_moment(run: RunDirectory, step: str) -> Moment:
         return Moment(step, float(rows[number - 1][0]))
     rows = run.database.run("SELECT MIN(started) FROM events WHERE kind = 'node' AND step = ?", (name,))
     if rows[0][0] is None:
+        trace = to_paste("foundry", "agent", "trace", run.id)
         raise UsageError(
             f"run {run.id} has no step {step}",
-            f"name one that `foundry agent trace {run.id}` shows (i0g4), a candidate (c17), or a node (seed, decide)",
+            f"name one that `{trace}` shows (i0g4), a candidate (c17), or a node (seed, decide)",
         )
     return Moment(step, float(rows[0][0]))
 

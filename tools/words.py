@@ -1,6 +1,8 @@
-"""Words for people: lists as a paragraph, and texts of others made safe to show."""
+"""Words for people: lists as a paragraph, texts of others made safe to show, commands to copy and paste."""
 
 from __future__ import annotations
+
+import shlex
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -11,3 +13,8 @@ def words(text: str) -> tuple[str, ...]:
 def make_printable(text: str) -> str:
     """One line for a terminal: what a file's name or a kernel's last words hold beside text cannot steer it."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(text.split()))
+
+
+def to_paste(*command: object) -> str:
+    """A command as a shell takes it when a user pastes it: a path with a space or an accent is quoted."""
+    return shlex.join(map(str, command))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 
 from foundry.graph.run.measurements import CONTEST
@@ -10,6 +9,7 @@ from foundry.graph.run.services import Services
 from foundry.knowledge.candidate import Baseline, Contest, Evaluation
 from foundry.knowledge.codec import decode
 from foundry.knowledge.task import Task
+from foundry.tools.words import to_paste
 
 
 def write_run_receipt(services: Services, winner: Evaluation) -> None:
@@ -49,4 +49,4 @@ def _command(services: Services) -> str:
     words += ["--receipt", str(run.path / "receipt.json")]
     if request.scale is not None:
         words += ["--scale", str(request.scale)]
-    return shlex.join(words)
+    return to_paste(*words)

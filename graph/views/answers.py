@@ -17,6 +17,7 @@ from foundry.knowledge.candidate import Candidate, Evaluation, Stage
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Move
+from foundry.tools.words import to_paste
 
 MOST_STEPS = 40  # that an answer lists
 MOST_KERNELS, MOST_CHARS = 3, 6000  # that a question may name, and of each of them
@@ -65,7 +66,7 @@ def tried(run: RunDirectory, about: str = "") -> str:
         what = ", ".join(step.moves) or step.rationale
         lines.append(f"{step.step} @{step.expert}: {step.parent} -> {history.result(step)}: {what}{cites}")
     if len(steps) > MOST_STEPS:
-        lines.append(f"and {len(steps) - MOST_STEPS} earlier ones: foundry agent trace {run.id}")
+        lines.append(f"and {len(steps) - MOST_STEPS} earlier ones: {to_paste('foundry', 'agent', 'trace', run.id)}")
     return "\n".join(lines)
 
 

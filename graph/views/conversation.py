@@ -19,6 +19,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Directive
+from foundry.tools.words import to_paste
 
 POLL_S = 0.25
 PAID = ("tokens", "dollars", "calls")  # units of a budget that models spend
@@ -140,10 +141,12 @@ def _post(run: RunDirectory, said: Directive, outlook: str) -> Reply:
     if run.is_active:
         return Reply(f"d{number}: {outlook} It is taken when the next step begins.", number)
     if run.get("status") == "finished":
-        hint = f'foundry agent fork {run.path} --say "..." goes on with it; `instructions = "..."` in '
+        fork = to_paste("foundry", "agent", "fork", run.path)
+        hint = f'{fork} --say "..." goes on with it; `instructions = "..."` in '
         hint += f"{Path(run.request.task).stem}.toml tells every run of the task"
         return Reply(f"d{number} is recorded, but the run is finished and no expert reads on: {hint}.")
-    return Reply(f"d{number}: {outlook} It is taken when the run goes on: foundry agent resume {run.path}.", number)
+    again = to_paste("foundry", "agent", "resume", run.path)
+    return Reply(f"d{number}: {outlook} It is taken when the run goes on: {again}", number)
 
 
 def _ask_model(run: RunDirectory, line: str, parts: Parts) -> Reply:

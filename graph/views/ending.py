@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from foundry.graph.run.summary import Summary
+from foundry.tools.words import to_paste
 
 
 def ending_lines(summary: Summary, task_path: str, page: Path | None = None) -> list[str]:
@@ -24,18 +25,19 @@ def ending_lines(summary: Summary, task_path: str, page: Path | None = None) -> 
         lines.append(f"receipt: {summary.receipt}" if summary.receipt else "no receipt: nothing is proven")
     if page is not None:
         lines.append(f"page:    {page} (everything about the run, in one file that opens offline)")
-    lines.append(f"inspect: foundry agent trace {summary.run}, foundry agent chat {summary.run} ranking")
+    trace, ranking = ("trace", summary.run), ("chat", summary.run, "ranking")
+    lines.append(f"inspect: {to_paste('foundry', 'agent', *trace)}, {to_paste('foundry', 'agent', *ranking)}")
     if summary.verdict in ("accepted", "nothing accepted"):
-        lines.append(f"go on:   foundry agent fork {summary.run} --minutes 10")
+        lines.append(f"go on:   {to_paste('foundry', 'agent', 'fork', summary.run, '--minutes', 10)}")
     return lines + _use_lines(summary, task_path)
 
 
 def _verdict_lines(summary: Summary) -> list[str]:
+    again = to_paste("foundry", "agent", "resume", summary.run)
     if summary.verdict == "interrupted" and summary.question:
-        again = f"foundry agent resume {summary.run}"
         return [f"the run asks: {summary.question}", f"answer: {again} --yes | --no, or without either in a terminal"]
     if summary.verdict == "interrupted":
-        return [f"interrupted, the state is kept: foundry agent resume {summary.run}"]
+        return [f"interrupted, the state is kept: {again}"]
     if summary.verdict == "unproven":
         return [f"compiled for {summary.target}, but no such device is here: nothing is proven and nothing was timed"]
     if summary.verdict != "accepted" or summary.speedup is None or summary.speedup_ci95 is None:
@@ -61,9 +63,10 @@ def _use_lines(summary: Summary, task_path: str) -> list[str]:
     if summary.verdict != "accepted" or not summary.kernel:
         return []
     folder = Path(summary.kernel).parent
+    again = to_paste("foundry", "verify", task_path, summary.kernel, "--receipt", summary.receipt)
     load = f"import sys; sys.path.insert(0, {str(folder)!r}); from kernel import ModelNew"
     return [
         f"use it:  {load}",
         "         fast = ModelNew(*init_inputs); fast.load_state_dict(model.state_dict())",
-        f"again:   foundry verify {task_path} {summary.kernel} --receipt {summary.receipt}",
+        f"again:   {again}",
     ]

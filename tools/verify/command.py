@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +22,7 @@ from foundry.tools.verify.receipt import (
     read_receipt,
     write_receipt,
 )
+from foundry.tools.words import to_paste
 
 if TYPE_CHECKING:
     from foundry.tools.verify.verify import VerifyReport
@@ -89,7 +89,7 @@ def command_line(request: VerifyRequest, task: Task) -> str:
         words += ["--target", request.target, *(["--policy", request.policy] if request.policy else [])]
     if "SCALE" in task.overrides:
         words += ["--scale", str(task.overrides["SCALE"])]
-    return shlex.join(words)
+    return to_paste(*words)
 
 
 def _scale(request: VerifyRequest, claimed: Receipt | None) -> int | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foundry.tools.command_line import choose, one_line_errors, print_json, say
+from foundry.tools.words import to_paste
 
 if TYPE_CHECKING:
     from foundry.tools.tune.tuner import TunedPlan
@@ -36,7 +37,8 @@ def tune(
     if as_json:
         print_json(to_plain(tuned))
     elif out is not None:
-        say(f"written: {out}; foundry verify {task} {out} says whether it is correct and faster")
+        judge = to_paste("foundry", "verify", task, out)
+        say(f"written: {out}; {judge} says whether it is correct and faster")
 
 
 async def _tuned(
