@@ -10,7 +10,7 @@ from foundry.graph.live.scene import Standing
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.run.summary import QUESTION
+from foundry.graph.run.summary import QUESTION, kept_state
 
 LIVENESS_S = 1.0  # how often the run's lock is looked at
 
@@ -47,7 +47,7 @@ class RunReader:
         if now - self._looked >= LIVENESS_S:
             self._looked, self._is_active = now, run.is_active
         return Standing(
-            status=run.get("status"),
+            kept_state=kept_state(run),
             is_active=self._is_active,
             elapsed_s=self._elapsed_s(),
             spent=run.text_count(),

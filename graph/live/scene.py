@@ -62,7 +62,7 @@ class IslandScene:
 class Standing:
     """What a run has spent and may spend, and the users' words to it, at one moment."""
 
-    status: str
+    kept_state: str  # how it stands where nobody works on it
     is_active: bool
     elapsed_s: float
     spent: int  # evaluations, as the budget counts them

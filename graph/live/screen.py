@@ -55,7 +55,7 @@ def draw(scene: Scene, standing: Standing, below: Below, now: float, width: int,
 def _head(scene: Scene, standing: Standing, now: float, width: int) -> list[Text]:
     request = scene.request
     brain = request.models.title
-    state = scene.phase if standing.is_active else standing.status
+    state = scene.phase if standing.is_active else standing.kept_state
     first = Text.assemble((f"{make_printable(request.task.rsplit('/', 1)[-1])}  ", BOLD), (state, "cyan"), f"  {brain}")
     best = Text(f"eager {scene.eager_ms:.3f} ms" if scene.eager_ms else "the reference is not timed yet")
     if scene.best:

@@ -182,12 +182,18 @@ def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:
     return [*notes, f"{run.get('brain')} left {len(failed)} of {len(calls)} steps to the playbook; the last: {why}"]
 
 
-def _verdict(run: RunDirectory, winner: str) -> RunVerdict:
+def kept_state(run: RunDirectory) -> Literal["finished", "failed", "interrupted"]:
+    """How a run stands on which nobody works: a killed one was never told that it does not run any more."""
     status = run.get("status")
-    if status == "failed":
+    return "finished" if status == "finished" else "failed" if status == "failed" else "interrupted"
+
+
+def _verdict(run: RunDirectory, winner: str) -> RunVerdict:
+    state = kept_state(run)
+    if state == "failed":
         return "failed"
-    if status != "finished":  # a killed run was never told that it does not run any more
-        return "running" if status == "running" and run.is_active else "interrupted"
+    if state == "interrupted":
+        return "running" if run.get("status") == "running" and run.is_active else "interrupted"
     if winner:
         return "accepted"
     return "unproven" if run.get("present") == "no" else "nothing accepted"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from foundry.agents.directives import RunQuestion, forms
 from foundry.graph.run.inbox import Acknowledgement, in_force
 from foundry.graph.run.run_directory import Decision, RunDirectory
-from foundry.graph.run.summary import Summary, summarise
+from foundry.graph.run.summary import Summary, kept_state, summarise
 from foundry.graph.search.orders import USER
 from foundry.graph.views.effects import History, Step
 from foundry.graph.views.ranking import Ranking
@@ -94,7 +94,7 @@ def status(run: RunDirectory) -> str:
     """Where the run stands: budget, islands, best so far."""
     found = summarise(run)
     request = run.request
-    state = "at work" if run.is_active else run.get("status") or "unknown"
+    state = "at work" if run.is_active else kept_state(run)
     lines = [
         f"{run.id}: {state}. {found.evaluations} of {request.max_evaluations} evaluations, {found.wall_s / 60:.1f} "
         f"minutes (the search may take {request.max_minutes:g}).",

@@ -28,6 +28,7 @@ class Story:
     cli: Cli
     run: Path
     at_kill: list[tuple[Any, ...]]
+    status_after_kill: Done
     after_kill: list[int]  # processes that still worked for the run soon after the kill
     while_held: Done  # a second resume beside the first
     interrupted: Done
@@ -50,6 +51,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, home: Path, zygote: Zygote) 
     until(lambda: not working_below(cli.folder), "the workers are gone")
     left = working_below(cli.folder)
     at_kill = rows(run, EVALUATED)
+    status = cli.here("agent", "chat", "last", "status")
     child = cli.start("agent", "resume", "last")
     until(lambda: len(rows(run, EVALUATED)) >= len(at_kill) + 2, "two more evaluations")
     held = cli.here("agent", "resume", "last")
@@ -64,12 +66,13 @@ def story(tmp_path_factory: pytest.TempPathFactory, home: Path, zygote: Zygote) 
     corrupt = cli.here("agent", "resume", run.name, "--json")
     checkpoints.unlink()
     end = cli.here("agent", "resume", run.name, "--json")
-    yield Story(cli, run, at_kill, left, held, interrupted, after, at_interrupt, corrupt, end)
+    yield Story(cli, run, at_kill, status, left, held, interrupted, after, at_interrupt, corrupt, end)
     cli.close()
 
 
 def test_kill_leaves_no_process_and_loses_no_evaluation(story: Story) -> None:
     assert story.after_kill == []
+    assert story.status_after_kill.out.startswith(f"{story.run.name}: interrupted. ")
     assert len(story.at_kill) >= 2
     kept = {row[:2]: row for row in rows(story.run, EVALUATED)}
     for row in story.at_kill:

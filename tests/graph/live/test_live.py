@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from tests.graph.test_resume import CHILD
 
+from foundry.agents.directives import RunQuestion
 from foundry.graph.live.line import Line, keys_of
 from foundry.graph.live.plain import PlainLines
 from foundry.graph.live.reader import RunReader
@@ -23,7 +24,9 @@ from foundry.graph.live.watch import watch_plain
 from foundry.graph.run.events import Event, EventKind
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.summary import summarise
 from foundry.graph.solve import solve
+from foundry.graph.views.answers import answer
 from foundry.graph.views.completion import Names, complete
 from foundry.knowledge.codec import encode
 
@@ -54,6 +57,17 @@ async def test_a_screen_holds_islands_budget_curve_and_archive(
         assert lines[-1] == ">  "
     shown = "\n".join(picture(Path(summary.run)))
     assert "7 algo" in shown and "best so far" in shown and "sync 3" in shown and "██" in shown
+
+
+def test_a_killed_run_is_interrupted_wherever_one_looks(finished: Path, tmp_path: Path) -> None:
+    """Nobody could tell it that it runs no more: its folder says `running`."""
+    shutil.copytree(finished, tmp_path / "killed")
+    run = RunDirectory.inspect(tmp_path / "killed")
+    run.set("status", "running")
+    assert answer(run, RunQuestion("status")).startswith("killed: interrupted.")
+    assert summarise(run).verdict == "interrupted"
+    run.close()
+    assert "interrupted" in picture(tmp_path / "killed")[0]
 
 
 def test_the_best_is_the_proven_one_and_not_the_luckiest_screen(make_request: Callable[..., SolveRequest]) -> None:
