@@ -25,6 +25,7 @@ from foundry.graph.commands.options import (
 from foundry.graph.commands.search_flags import SearchFlags
 from foundry.knowledge.errors import UsageError
 from foundry.tools.command_line import choose, one_line_errors, print_json, say
+from foundry.tools.words import to_paste
 
 if TYPE_CHECKING:
     from foundry.graph.run.events import Event
@@ -178,8 +179,27 @@ async def _solve(
 async def go_on(path: Path, tell: Listener, stop: asyncio.Event, asker: Asker, on_folder: OnFolder) -> Summary:
     from foundry.graph import solve as search
 
+    if line := _why_it_rests(path):
+        say(line, err=True)
     on_folder(path)
     return await search.resume(path, tell, stop=stop, asker=asker)
+
+
+def _why_it_rests(path: Path) -> str:
+    """What a user must know who goes on with a run that was told to pause: until somebody takes that back, it waits."""
+    from foundry.graph.run.inbox import find_wanted_state
+    from foundry.graph.run.run_directory import RunDirectory
+    from foundry.graph.run.summary import kept_state
+
+    run = RunDirectory.inspect(path)
+    try:
+        wanted, number = find_wanted_state(run.inbox.read())
+        if wanted != "pause" or kept_state(run) == "finished":
+            return ""
+        again = to_paste("foundry", "agent", "chat", path, "resume")
+        return f"paused by d{number}: the search rests until somebody says {again}"
+    finally:
+        run.close()
 
 
 def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer: bool | None) -> Summary:

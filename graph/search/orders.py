@@ -125,7 +125,10 @@ async def acknowledge(
     when a killed run executes the step again."""
     if not said:
         return
-    kernels, graph = await _known_kernels(population, services)
+    kernels: list[Lowered] = []
+    graph = None
+    if any(directive.to != "run" for directive in said):
+        kernels, graph = await _known_kernels(population, services)
     told = services.log.told(step)
     for directive in said:
         is_for_run = directive.to == "run"

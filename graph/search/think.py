@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from foundry.graph.run.budget import Place
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.request import role_of
 from foundry.graph.run.services import Services
@@ -75,7 +74,7 @@ async def select(state: IslandState, services: Services) -> Update:
     step, place = next_step(state, services), (state["island"], state["strand"])
     generation, key = state["generation"] + services.request.strands, f"{step}/outside"
     if services.journal.lookup(key) is None and not services.journal.replaying:
-        await _wait_while_paused(place, services)
+        await _wait_while_paused(state, step, services)
     outside: Outside = services.journal.plain(key, "outside", lambda: _look_around(state, step, services))
     if outside["stop"] is None:
         services.flight.tell(place, step)
@@ -244,20 +243,25 @@ def _own_stop(state: IslandState, services: Services) -> Stop | None:
     return None
 
 
-async def _wait_while_paused(place: Place, services: Services) -> None:
-    island, _ = place
+async def _wait_while_paused(state: IslandState, step: str, services: Services) -> None:
+    """Rests until the user says otherwise; that the word is taken is told as the rest begins, not when it is over."""
+    island = state["island"]
     wanted, number = find_wanted_state(services.directives(), island)
     if wanted != "pause":
         return
     is_all = find_wanted_state(services.directives())[0] == "pause"
     with services.log.span("note", "paused", directive=number):
-        started = time.monotonic()
+        started, told = time.monotonic(), 0
         while wanted == "pause":
+            if number != told:
+                said = [item for item in services.directives() if item.id == number]
+                await acknowledge(island, state["population"], services, step, said)
+                told = number
             await asyncio.sleep(POLL_S)
             services.log.mark_alive()
-            wanted, _ = find_wanted_state(services.directives(), island)
+            wanted, number = find_wanted_state(services.directives(), island)
         if is_all:  # while others work, the run's time goes on
-            services.ledger.excuse(place, time.monotonic() - started)
+            services.ledger.excuse((island, state["strand"]), time.monotonic() - started)
 
 
 # diagnose

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from foundry.agents.directives import RunQuestion, forms
-from foundry.graph.run.inbox import Acknowledgement, in_force
+from foundry.graph.run.inbox import Acknowledgement, find_wanted_state, in_force
 from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.run.summary import Summary, kept_state, summarise
 from foundry.graph.search.orders import USER
@@ -94,10 +94,9 @@ def status(run: RunDirectory) -> str:
     """Where the run stands: budget, islands, best so far."""
     found = summarise(run)
     request = run.request
-    state = "at work" if run.is_active else kept_state(run)
     lines = [
-        f"{run.id}: {state}. {found.evaluations} of {request.max_evaluations} evaluations, {found.wall_s / 60:.1f} "
-        f"minutes (the search may take {request.max_minutes:g}).",
+        f"{run.id}: {_state(run)}. {found.evaluations} of {request.max_evaluations} evaluations, "
+        f"{found.wall_s / 60:.1f} minutes (the search may take {request.max_minutes:g}).",
         _best_line(found),
     ]
     if len(found.models) > 1:
@@ -112,6 +111,15 @@ def status(run: RunDirectory) -> str:
             lines.append(f"d{directive.id} waits for the next step: {directive.text}")
         lines += [f"d{directive.id} ({directive.text}): {answer}" for answer in refusals(readers)]
     return "\n".join(lines)
+
+
+def _state(run: RunDirectory) -> str:
+    """How the run stands, in a word or two; it is paused once the word to pause is taken."""
+    if not run.is_active:
+        return kept_state(run)
+    wanted, number = find_wanted_state(run.inbox.read())
+    is_taken = any(item.directive == number for item in run.inbox.acknowledgements())
+    return "paused" if wanted == "pause" and is_taken else "at work"
 
 
 def _stopped(islands: Mapping[str, str]) -> list[str]:

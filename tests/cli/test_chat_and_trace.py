@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,3 +152,22 @@ def test_runs_are_listed_newest_first(solved: Solved) -> None:
     assert [row["created"] for row in listed] == sorted((row["created"] for row in listed), reverse=True)
     assert all(row["status"] == "finished" and row["verdict"] == "accepted" for row in listed)
     assert listed[0]["id"] in solved.cli.here("agent", "runs").out.splitlines()[0]
+
+
+def test_who_goes_on_with_a_paused_run_is_told_at_once_why_it_rests(talk: Talk, tmp_path: Path) -> None:
+    cli = Cli(tmp_path, talk.cli.home)
+    run = cli.folder / "runs" / talk.run.name
+    shutil.copy(talk.cli.folder / "toy.py", cli.folder)
+    shutil.copytree(talk.run, run)
+    paused = cli.here("agent", "chat", "last", "pause").out.partition(":")[0]
+    child = cli.start("agent", "resume", "last", "--json")
+    try:
+        assert child.stderr is not None
+        again = f"foundry agent chat runs/{run.name} resume"
+        assert child.stderr.readline() == f"paused by {paused}: the search rests until somebody says {again}\n"
+        until(lambda: ": paused. " in cli.here("agent", "chat", "last", "status").out, "the run rests")
+        assert f"{paused} pause: taken by the run" in cli.here("agent", "chat", "last", "directives").out
+        ended = interrupt(child)
+        assert (ended.code, ended.json["verdict"], ended.err) == (130, "interrupted", "")
+    finally:
+        cli.close()

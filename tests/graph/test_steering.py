@@ -227,6 +227,9 @@ async def test_a_paused_run_waits_until_it_is_told_to_go_on(
     await asyncio.to_thread(until, lambda: len(resting(tmp_path / "runs")) == 4, "the pause of all four islands")
     run = RunDirectory.inspect(next((tmp_path / "runs").iterdir()))
     paused_at = run.evaluation_count()
+    told = answer(run, RunQuestion("status"))
+    assert told.startswith(f"{run.id}: paused. ") and "waits" not in told, told
+    assert answer(run, RunQuestion("directives")).startswith("d1 pause: taken by the run in i")
     await asyncio.sleep(0.5)
     assert run.evaluation_count() == paused_at < 12
     assert not work.done()
@@ -234,6 +237,11 @@ async def test_a_paused_run_waits_until_it_is_told_to_go_on(
     run.close()
     summary = await work
     assert summary.evaluations >= 15
+    assert (await replay(Path(summary.run), parts())).exact
+    run = RunDirectory.inspect(Path(summary.run))
+    heard = [event.data["directive"] for event in EventLog(run.database, reading=True).read("directive")]
+    run.close()
+    assert sorted(heard) == ["d1", "d2"]  # each once
 
 
 async def test_more_budget_can_be_granted_while_it_runs(make_request: MakeRequest, parts: Any, tmp_path: Path) -> None:
