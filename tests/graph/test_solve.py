@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import random
 import sqlite3
 import time
@@ -22,6 +23,7 @@ from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.request import EFFORTS, QUICK, EffortName, RunLimits, SolveRequest, role_of
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.summary import summarise
 from foundry.graph.solve import resume, solve
 from foundry.knowledge.candidate import Baseline, Build, Choice, Recipe
 from foundry.knowledge.errors import UsageError
@@ -305,6 +307,25 @@ async def test_stop_and_resume_ends_in_the_same_kind_of_result(
     assert len(machine_.timed) == len(set(machine_.timed)), "a measurement was repeated"
     again = await resume(Path(first.run), parts=parts(machine_))
     assert again == second
+
+
+@pytest.mark.parametrize("kind, name", [("node", "baseline"), ("evaluation", "c1")])
+async def test_a_listener_that_is_gone_leaves_a_run_that_goes_on(
+    kind: str, name: str, make_request: MakeRequest, parts: Any, tmp_path: Path
+) -> None:
+    """A pipe without a reader is no disk that is full: nothing is wrong with the run's files."""
+
+    def listen(event: Event) -> None:
+        if (event.kind, event.name) == (kind, name):
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        await solve(make_request(4), listen, parts=parts())
+    (path,) = (tmp_path / "runs").iterdir()
+    run = RunDirectory.inspect(path)
+    assert (summarise(run).verdict, run.get("ending")) == ("interrupted", "")
+    run.close()
+    assert (await resume(path, parts=parts())).verdict == "accepted"
 
 
 async def test_a_stopped_run_gives_up_its_locks(make_request: MakeRequest, parts: Any, machine: Any) -> None:
