@@ -90,8 +90,8 @@ def test_why_a_directive_cannot_be_followed_is_told_once(make_request: Callable[
     told: list[str] = []
     lines = PlainLines(Scene(make_request()), told.append)
     for island in range(4):
-        for number, answer in ((1, "no such tunable"), (2, "")):
-            data = {"directive": f"d{number}", "text": "@tiling blok 8", "reader": f"island {island}", "answer": answer}
+        for number, said in ((1, "no such tunable"), (2, "")):
+            data = {"directive": f"d{number}", "text": "@tiling blok 8", "reader": f"island {island}", "answer": said}
             lines.take(Event(2 * island + number, "directive", "taken", None, f"i{island}g1", island, 0, 0, data))
     assert sum("taken by island 0, who cannot follow it: no such tunable" in line for line in told) == 1
     assert sum("d1" in line for line in told) == 1 and sum("d2" in line for line in told) == 4

@@ -55,3 +55,14 @@ def test_the_chat_names_commands_that_a_shell_takes_as_they_stand(moved: RunDire
     stopped = say(moved, "pause").text
     moved.close()
     assert shlex.split(stopped)[-4:] == ["foundry", "agent", "resume", run]
+
+
+def test_numbers_of_two_rounds_are_not_shown_as_if_they_were_of_one() -> None:
+    """1.76x over eager and 2.79x over a torch.compile that is 1.08x eager cannot be of one round."""
+    summary = Summary(
+        "runs/a", "accepted", 1.76, (1.74, 1.79), 2.79, 9, 60.0, None, None, baseline_ms=2.317, candidate_ms=1.322
+    )
+    agreeing = replace(summary, speedup_vs_compile=1.63, compile_speedup=1.08)
+    assert "1.63x over torch.compile, which is itself 1.08x eager" in ending_lines(agreeing, "task.py")
+    (line,) = [line for line in ending_lines(replace(summary, compile_speedup=1.08), "task.py") if "compile" in line]
+    assert "in a round of its own" in line and "1.08x eager, and this kernel 3.01x" in line
