@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from foundry.knowledge.syntax import parse
 from foundry.tools.grade.questions.patterns import SPIKE_HIGH, Structure, is_finite, keep_layout, size_of, whole
 from foundry.tools.task import bundle
 
@@ -23,7 +24,7 @@ ONE_IN = 8  # elements that change, at most
 def literals(source: str) -> list[float]:
     """The constants in a task's text, each with both signs; numbers that stand for truth values are none."""
     found: dict[float, None] = {}
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
             found |= {float(node.value): None, -float(node.value): None}
     return list(found)[: 2 * EACH]
