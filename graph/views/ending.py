@@ -7,7 +7,7 @@ from pathlib import Path
 from foundry.graph.run.summary import Summary
 from foundry.tools.words import to_paste
 
-_ANOTHER = 1.1  # times beyond the interval: two rounds of one kernel on a busy machine differ by more
+_AGREEING = 1.1  # times beyond the interval, up to which two rounds are taken to have found the same speedup
 
 
 def ending_lines(summary: Summary, task_path: str, page: Path | None = None) -> list[str]:
@@ -64,7 +64,7 @@ def _beside_compile(over_compile: float, itself: float, proven: tuple[float, flo
     """What torch.compile reached in a round of its own, in which all take turns: where the kernel's speedup over eager
     was another one there than what was `proven`, all of that round's numbers, which belong together."""
     there = over_compile * itself
-    if proven[0] / _ANOTHER <= there <= proven[1] * _ANOTHER:
+    if proven[0] / _AGREEING <= there <= proven[1] * _AGREEING:
         return f"{over_compile:.2f}x over torch.compile, which is itself {itself:.2f}x eager"
     return (
         f"{over_compile:.2f}x over torch.compile in a round of its own, whose times were others than the proof's: "
