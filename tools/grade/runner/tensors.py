@@ -123,14 +123,14 @@ def fewer_rows(arguments: list[Any]) -> tuple[list[Any], int]:
 
 def laid_out(slot: Slot, layout: Layout) -> Slot:
     """The same inputs in another layout, in memory of their own; as they are for the layout ""."""
-    change = {"": None, ELSEWHERE: _moved, STRIDED: _strided}[layout]
+    if not layout:
+        return slot
+    change = {ELSEWHERE: _moved, STRIDED: _strided}[layout]
 
     def changed(item: Any) -> Any:
         is_plain = isinstance(item, torch.Tensor) and item.numel() and 0 not in item.stride()
-        return change(item) if change and is_plain else item
+        return change(item) if is_plain else item
 
-    if change is None:
-        return slot
     arguments = tree_map(changed, slot.arguments)
     return replace(slot, arguments=arguments, tensors=bundle.tensors_in(arguments))
 
