@@ -206,6 +206,14 @@ class OpGraph:
         written = sum(bytes_of[name] for name in dict.fromkeys(self.output_names))
         return read + min(made, sum(bytes_of[name] for name in behind)) + written
 
+    @property
+    def packed_bytes(self) -> int:
+        """The same for a kernel that keeps parameters in a form of its own: at least 16 bits of each float32, which
+        hold TF32's eleven significant digits beside a scale that many share."""
+        read = {name for op in self.ops for name in op.reads}
+        wide = (value.spec for value in self.state if value.name in read and value.spec.dtype == "float32")
+        return self.min_bytes - min(self.min_bytes, sum(spec.nbytes for spec in wide)) // 2
+
     def op_counts(self) -> dict[str, int]:
         counts: dict[str, int] = {}
         for op in self.ops:

@@ -14,6 +14,7 @@ from foundry.knowledge.device import Device, Precision
 from foundry.knowledge.opgraph import DType, OpGraph
 from foundry.knowledge.task import Policy
 
+PREPARED = "prepared-weights"  # label of a kernel that keeps its own form of parameters between calls
 _HALF: tuple[DType, ...] = ("float16", "bfloat16")
 
 
@@ -21,7 +22,8 @@ _HALF: tuple[DType, ...] = ("float16", "bfloat16")
 class Floors:
     """Times in ms that the measured ceilings allow at best; None without ceilings. No kernel is faster than
     `traffic_ms`: inputs, parameters and outputs move once whatever the algorithm. The others count the arithmetic as
-    the task writes it, which another algorithm may avoid."""
+    the task writes it, which another algorithm may avoid. Parameters count as they are, or, for a kernel that says that
+    it prepares them, as the least that it can keep of them."""
 
     traffic_ms: float | None
     allowed_ms: float | None  # at the fastest arithmetic that the policy allows
@@ -30,14 +32,12 @@ class Floors:
 
 def floors(device: Device, graph: OpGraph, policy: Policy, labels: Collection[str] = ()) -> Floors:
     """The floors of a graph, for a kernel that declares `labels`."""
-
-    def at(precision: Precision) -> float | None:
-        return device.floor_ms(graph.flops, graph.min_bytes, precision)
-
+    prepared = graph.packed_bytes if PREPARED in labels else graph.min_bytes
+    used, allowed = used_precision(graph, labels), allowed_precision(graph, policy)
     return Floors(
-        traffic_ms=device.floor_ms(0.0, graph.min_bytes, "half"),
-        allowed_ms=at(allowed_precision(graph, policy)),
-        used_ms=at(used_precision(graph, labels)),
+        traffic_ms=device.floor_ms(0.0, prepared, "half"),
+        allowed_ms=device.floor_ms(graph.flops, graph.packed_bytes if allowed == "half" else graph.min_bytes, allowed),
+        used_ms=device.floor_ms(graph.flops, prepared if used == "half" else graph.min_bytes, used),
     )
 
 

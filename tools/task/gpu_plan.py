@@ -19,6 +19,7 @@ TIMED = 3  # copies of the outputs in a process that is timed: of the call, of o
 STATES = 9  # kinds of parameters that a judge holds, and the model's own
 DRAWN = 4  # copies of the inputs while they are drawn: as given, changed, and what a pattern needs
 COMPARED = 5  # copies of the outputs that a judge holds: the room they come in, of two calls, now, of the trial before
+LAID_OUT = 2  # copies of the inputs with other strides: what a candidate gets, and what it may make of them
 BESIDE = 4  # of both sides, each with its room, while those of a timed call are compared in float64
 
 
@@ -74,7 +75,8 @@ class GpuPlan:
         watched = sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
         at_once = 3 if self.pairs > 1 else 1  # the silent and the undone one beside it
         known = trial if self.keeps_trials else sizes.inputs  # its truth waits on the host
-        auditing = judge + known + making + at_once * watched  # the public inputs are made beside those as given
+        # The public inputs are made beside those as given, and are gone before inputs get other strides.
+        auditing = judge + known + at_once * watched + max(making, LAID_OUT * sizes.inputs)
         compared = max(COMPARED * sizes.outputs, BESIDE * sizes.outputs + sizes.wide_outputs)
         timing = judge + slots * sizes.inputs + compared + 2 * self.pairs * side
         return self.lanes * max(verifying, auditing, timing)

@@ -111,6 +111,23 @@ def test_the_floor_is_of_the_arithmetic_that_the_kernel_uses(name: str) -> None:
     assert made.facts["arithmetic_floor_ms"] == pytest.approx(floor_ms)
 
 
+@pytest.mark.parametrize("labels", [(), ("prepared-weights",), ("prepared-weights", "tf32:half")])
+def test_prepared_weights_move_in_the_form_that_is_kept_of_them(labels: tuple[str, ...]) -> None:
+    """A kernel that reads a large weight packed to 16 bits was called a cheat: it moved half of what was counted."""
+    large = replace(SPEC, shape=(1000, 250_000))
+    graph = OpGraph(
+        inputs=[Value("a", SPEC, "input", "0")],
+        state=[Value("w", large, "parameter", "w")],
+        ops=[Op("aten.mm.default", [Ref("a"), Ref("w")], {}, [Value("mm", SPEC, "op")], flops=1_000_000)],
+        outputs=[Ref("mm")],
+        tracer="export",
+    )
+    device = replace(GPU, ceilings=Ceilings(1e12, 1e15, 1e15, 8e15, 16e15, 0.001, "2026-01-01"))
+    found = floors(device, graph, "fair", labels)
+    assert found.traffic_ms == pytest.approx(0.508 if labels else 1.008)
+    assert found.used_ms == pytest.approx(0.508 if "tf32:half" in labels else 1.008)
+
+
 def test_tf32_in_inline_assembly_counts_as_declared() -> None:
     text = candidate('__global__ void k() { asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 ..."); }')
     source = read_source(text)

@@ -145,6 +145,7 @@ def _watch(
         if answer.passed and policy != "open":
             # The last questions: each may end the process, and on a GPU vector loads at other addresses do.
             last = (_elsewhere_gate, _fewer_gate) if on_cpu else (_fewer_gate, _elsewhere_gate)
+            bundle.give_back()  # of the public inputs: those to come are copied in the candidate's process
             gates += [way(watched, trial, seen) for way in (_strides_gate, *last)]
     _part_from(watched)
     return seen, gates

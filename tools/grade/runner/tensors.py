@@ -125,6 +125,7 @@ def laid_out(slot: Slot, layout: Layout) -> Slot:
     """The same inputs in another layout, in memory of their own; as they are for the layout ""."""
     if not layout:
         return slot
+    bundle.give_back()  # of the layout before: blocks of other sizes would be taken besides
     change = {ELSEWHERE: _moved, STRIDED: _strided}[layout]
 
     def changed(item: Any) -> Any:
