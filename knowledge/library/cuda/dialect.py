@@ -39,6 +39,7 @@ CUDA_DIALECT = Dialect(
     widen={"float16": "__half2float({0})", "bfloat16": "__bfloat162float({0})"},
     narrow={"float16": "__float2half_rn({0})", "bfloat16": "__float2bfloat16_rn({0})"},
     divided="math::divided({0}, {1})",
+    divided_by="math::divided_by({0}, {1})",
     long_suffix="LL",
     infinity="FOUNDRY_INF",
     nan="FOUNDRY_NAN",

@@ -106,6 +106,11 @@ DEVICE float divided(float x, float y) {
     const float inverse = 1.0f / y, near = x * inverse;
     return isinf(near) ? near : __fmaf_rn(__fmaf_rn(-near, y, x), inverse, near);
 }
+// The same by what a whole row is divided by: all that depends on it alone leaves the loop over the row.
+DEVICE float divided_by(float x, float y) {
+    const float size = abs(y);
+    return size > 2e-38f && size < 8e37f ? divided(x, y) : x / y;
+}
 
 template <class T> DEVICE T sigmoid(T x) { return quotient((T)1, (T)1 + exp(-x)); }
 template <class T> DEVICE T silu(T x) { return quotient(x, (T)1 + exp(-x)); }
@@ -368,6 +373,16 @@ template <int LANES, class S> DEVICE S reduce_lanes(S state) {  // LANES: a powe
     for (int mask = LANES / 2; mask > 0; mask /= 2) state.merge(shuffle_xor(state, mask));
     return state;
 }
+
+// States of several reductions that are combined behind one barrier.
+template <class A, class B> struct Joined {
+    A first;
+    B second;
+    DEVICE_MEMBER void merge(const Joined& other) {
+        first.merge(other.first);
+        second.merge(other.second);
+    }
+};
 
 // Shared memory for COUNT states, which have constructors and so cannot be declared there directly.
 #define SHARED_STATES(S, name, count)                                              \

@@ -58,6 +58,8 @@ MATH_FORMATS: dict[str, str] = {
     "shift_right": "({0} >> {1})",
 }
 
+OF_POINTS = ("acc", "index", "window", "count")  # named values of which each point has its own
+
 
 @dataclass(frozen=True)
 class Dialect:
@@ -70,6 +72,7 @@ class Dialect:
     narrow: Mapping[DType, str] = field(default_factory=dict)  # register -> stored element
     long_suffix: str = "L"  # of literals of exactly int64's register type: templates tell long from long long
     divided: str = ""  # a float32 by a constant that neither overflows nor vanishes, where "/" is not the fastest way
+    divided_by: str = ""  # a float32 by what is named once a row
     infinity: str = "INFINITY"
     nan: str = "NAN"
 
@@ -348,8 +351,12 @@ class Emitter:
             simple = _simple_power(self.dialect, arguments[0], node.args[1], node.dtype)
             if simple is not None:
                 return simple
-        if node.op == "div" and node.dtype == "float32" and self.dialect.divided and _is_plain(node.args[1]):
-            return self.dialect.divided.format(*arguments)
+        if node.op == "div" and node.dtype == "float32":
+            by = node.args[1]
+            is_of_row = isinstance(by, Named) and by.name not in OF_POINTS
+            form = self.dialect.divided if _is_plain(by) else self.dialect.divided_by if is_of_row else ""
+            if form:
+                return form.format(*arguments)
         return self.dialect.apply(node.op, arguments, node.dtype)
 
     def _find_mish(self, factors: Sequence[int]) -> int | None:

@@ -6,7 +6,6 @@ extern "C" __global__ void @NAME@_clear(unsigned* __restrict__ paced) {
     if (word < @WORDS@) paced[word] = 0;
 }
 extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
-@ALIASES@
     __shared__ unsigned drawn;
     if (threadIdx.x == 0) drawn = atomicAdd(paced, 1u);
     __syncthreads();

@@ -50,7 +50,6 @@ class PacedRow:
             "THREADS": shape.threads,
             "PARAMETERS": ", ".join([signature, *states, "unsigned* paced"]),
             "WORDS": shape.rows + 1,
-            "ALIASES": indent(text.aliases(self.reduction)),
             "SPLITS": shape.splits,
             "LAG": self.lag,
             "ROWS": shape.rows,

@@ -216,10 +216,7 @@ class _SplitRow:
         signature, arguments = parameters(self.plan, reads, writes)
         states = self._states(before, reduce)
         signature = ", ".join([part for part in (signature, *(p for p, _ in states)) if part])
-        body = indent(
-            [*(line for s in (*before, reduce) if isinstance(s, ReducePass) for line in text.aliases(s)), *lines]
-        )
-        source = _KERNEL.format(threads=self.shape.threads, name=name, parameters=signature, body=body)
+        source = _KERNEL.format(threads=self.shape.threads, name=name, parameters=signature, body=indent(lines))
         grid = (self.shape.blocks * self.shape.splits, 1, 1)
         args = (*arguments, *(argument for _, argument in states))
         return source, Launch(name, grid, block_of(self.shape), args)

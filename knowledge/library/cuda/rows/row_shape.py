@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library.cuda.dialect import register
 from foundry.knowledge.library.cuda.launches import max_shared_bytes
 from foundry.knowledge.library.cuda.rows.stages import (
     EmitPass,
@@ -19,6 +18,7 @@ from foundry.knowledge.library.cuda.rows.stages import (
     cached,
     expand,
     is_light,
+    kept_bytes,
     passes,
     softmax_pairs,
     state_bytes,
@@ -46,7 +46,7 @@ from foundry.knowledge.library.ir.kernels import (
     Tunable,
     View,
 )
-from foundry.knowledge.opgraph import ITEM_BYTES, DType
+from foundry.knowledge.opgraph import DType
 
 ROW_TEAMS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COLUMN_TEAMS = (1, 2, 4, 8, 16, 32)
@@ -204,15 +204,6 @@ def walk_of(kernel: RowKernel, space: Space, outer: int, column: bool) -> tuple[
     return tuple(sorted(range(apart), key=lambda dimension: -strides[dimension]))
 
 
-def _words(kept: Sequence[Expr]) -> float:
-    """32-bit words of one staged element of the row."""
-    total = 0.0
-    for expr in kept:
-        size = ITEM_BYTES[expr.dtype] if isinstance(expr, Load) else 8 if register(expr.dtype) == "double" else 4
-        total += size / 4
-    return total
-
-
 def _power_below(value: float, values: Sequence[int]) -> int:
     """The largest of `values` at most `value`, or the smallest."""
     return max([v for v in values if v <= value], default=values[0])
@@ -317,7 +308,7 @@ class Chooser:
 
     def _cluster(self, kept: Sequence[Expr], vector: int) -> int:
         """Blocks that hold a row together, where one block would have too much of it."""
-        row_bytes = self.length * _words(kept) * 4
+        row_bytes = self.length * kept_bytes(kept)
         legal = [1]
         if not self.column and self.device.arch >= "sm_90" and kept:
             limit = max_shared_bytes(self.device.arch) - CLUSTER_RESERVE
@@ -388,7 +379,7 @@ class Chooser:
 
     def _staging(self, kept: Sequence[Expr], vector: int, team: int, threads: int, cluster: int) -> str:
         legal = ["stream"] if cluster == 1 else []
-        words = _words(kept)
+        words = kept_bytes(kept) / 4  # of an element
         rounds = math.ceil(self.length / (team * vector * cluster))
         limit = min(REGISTER_WORDS, 65536 // threads - 24)
         shared = int(rounds * vector * words * 4 * threads)

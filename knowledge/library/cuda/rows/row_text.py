@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, register
 from foundry.knowledge.library.cuda.rows.row_shape import RowShape
-from foundry.knowledge.library.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step
+from foundry.knowledge.library.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step, kept_bytes
 from foundry.knowledge.library.cuda.space import (
     Known,
     Leaf,
@@ -23,7 +23,6 @@ from foundry.knowledge.library.cuda.space import (
 )
 from foundry.knowledge.library.ir.kernels import EmitRow, Expr, Let, Load, Plan
 from foundry.knowledge.library.ir.scalar import Numbering
-from foundry.knowledge.opgraph import ITEM_BYTES
 
 CHUNK = 4  # elements that a state takes at once where a thread has them on the chip: merging costs more than adding
 
@@ -39,6 +38,15 @@ class _Work:
     @property
     def text(self) -> list[str]:
         return [*self.before, *self.inside, *self.after]
+
+
+def _joined(kinds: Sequence[str]) -> str:
+    """The type of several states that are combined as one."""
+    return kinds[0] if len(kinds) == 1 else f"Joined<{kinds[0]}, {_joined(kinds[1:])}>"
+
+
+def _nested(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{{{names[0]}, {_nested(names[1:])}}}"
 
 
 class RowText:
@@ -115,8 +123,7 @@ class RowText:
         return self.staged_bytes() + self._exchanged
 
     def _region(self, expr: Expr) -> int:
-        size = ITEM_BYTES[expr.dtype] if isinstance(expr, Load) else 8 if register(expr.dtype) == "double" else 4
-        return math.ceil(self.shape.rounds * self.shape.threads * self.shape.vector * size / 16) * 16
+        return math.ceil(self.shape.rounds * self.shape.threads * self.shape.vector * kept_bytes([expr]) / 16) * 16
 
     def _kept_type(self, expr: Expr) -> str:
         if isinstance(expr, Load):
@@ -144,7 +151,7 @@ class RowText:
         known = self._staged_known()
         read, fresh = self._loads(self._fresh_leaves(first.values, shape.kept), "", 1)
         work = [*read, *self._work(first, [*known, *fresh], "at", 1).text]
-        return [*lines, *self.aliases(first), *self.declare_states(first), *self._staged_loop([*self._fill(), *work])]
+        return [*lines, *self.declare_states(first), *self._staged_loop([*self._fill(), *work])]
 
     def _fill(self) -> list[str]:
         """One round of staging: plain vectors move as they are, the rest is computed element by element."""
@@ -388,40 +395,36 @@ class RowText:
         return [f"{item.state} {self.state_name(item)};" for item in step.accumulators]
 
     def combine(self, step: ReducePass) -> list[str]:
-        """All threads of a row's team get the whole row's state."""
+        """All threads of a row's team get the whole row's states: those that meet at a barrier, all at one."""
         shape = self.shape
-        lines: list[str] = []
-        for item in step.accumulators:
-            state = self.state_name(item)
-            if shape.team == 1:
-                continue
-            if not shape.column and shape.team <= 32:
-                lines.append(f"{state} = reduce_lanes<{shape.team}>({state});")
-                continue
-            self._slots += 1
-            slots = f"partials{self._slots}"
-            count = shape.threads if shape.column else shape.team // 32
-            lines.append(f"SHARED_STATES({self.alias(item)}, {slots}, {count});")
-            call = f"reduce_column<{shape.team}, {shape.rows_per_block}>" if shape.column else f"reduce_block<{count}>"
-            lines.append(f"{state} = {call}({state}, {slots});")
-            lines += self._across_cluster(item, state)
+        states = [self.state_name(item) for item in step.accumulators]
+        if shape.team == 1:
+            return []
+        if not shape.column and shape.team <= 32:
+            return [f"{state} = reduce_lanes<{shape.team}>({state});" for state in states]
+        self._slots += 1
+        kind, met, slots = f"S_met{self._slots}", f"met{self._slots}", f"partials{self._slots}"
+        count = shape.threads if shape.column else shape.team // 32
+        call = f"reduce_column<{shape.team}, {shape.rows_per_block}>" if shape.column else f"reduce_block<{count}>"
+        lines = [f"typedef {_joined([item.state for item in step.accumulators])} {kind};"]
+        lines.append(f"{kind} {met} = {_nested(states)};" if len(states) > 1 else f"{kind} {met} = {states[0]};")
+        lines.append(f"SHARED_STATES({kind}, {slots}, {count});")
+        lines.append(f"{met} = {call}({met}, {slots});")
+        lines += self._across_cluster(step, kind, met)
+        rest = met
+        for number, state in enumerate(states, 1):
+            lines.append(f"{state} = {rest};" if number == len(states) else f"{state} = {rest}.first;")
+            rest += ".second"
         return lines
 
-    def _across_cluster(self, item: Accumulator, state: str) -> list[str]:
-        """The state of the whole row, of which each block of a cluster has a part."""
+    def _across_cluster(self, step: ReducePass, kind: str, met: str) -> list[str]:
+        """The states of the whole row, of which each block of a cluster has a part."""
         if self.shape.cluster == 1:
             return []
         place = self.shared_bytes()
-        self._exchanged += math.ceil(item.state_bytes / 16) * 16
-        slot = f"reinterpret_cast<{item.state}*>(staged + {place})"
-        return [f"{state} = cluster::merge_blocks<{self.shape.cluster}>({state}, {slot});"]
-
-    def alias(self, item: Accumulator) -> str:
-        """A name without commas for a state's type, as macro arguments need."""
-        return f"S_{identifier(item.name)}"
-
-    def aliases(self, step: ReducePass) -> list[str]:
-        return [f"typedef {item.state} {self.alias(item)};" for item in step.accumulators]
+        self._exchanged += sum(math.ceil(item.state_bytes / 16) * 16 for item in step.accumulators)
+        slot = f"reinterpret_cast<{kind}*>(staged + {place})"
+        return [f"{met} = cluster::merge_blocks<{self.shape.cluster}>({met}, {slot});"]
 
     def results(self, step: ReducePass) -> list[str]:
         """Names what the states hold."""
@@ -451,7 +454,6 @@ class RowText:
             if begun:
                 return [*self.combine(step), *self.results(step)]
             return [
-                *self.aliases(step),
                 *self.declare_states(step),
                 *self.loop(step),
                 *self.combine(step),

@@ -23,6 +23,7 @@ from foundry.knowledge.library.ir.kernels import (
     Reduction,
 )
 from foundry.knowledge.library.ir.scalar import Numbering
+from foundry.knowledge.opgraph import ITEM_BYTES
 
 Stage = Reduction | Let | Emit | EmitRow
 
@@ -60,6 +61,8 @@ class EmitPass:
 
 RowStep = Let | EmitRow
 Step = ReducePass | EmitPass | RowStep
+# Of which a few take no longer than reading more of the chip's memory.
+_CHEAP = ("cast", "add", "sub", "mul", "neg", "abs", "relu", "minimum", "maximum")
 _LIGHT_STATES = ("Sum", "Prod", "Extreme", "Truth")
 
 
@@ -173,32 +176,34 @@ def _distinct(exprs: Iterable[Expr]) -> list[Expr]:
 
 
 def passes(stages: Sequence[Stage], *, online: bool) -> list[Step]:
-    """Stages as passes: neighbouring reductions that do not need each other share one, so do neighbouring stores."""
+    """Stages in the fewest passes in which each comes after what it needs: reductions of the same depth share one, and
+    all stores the last one."""
     pairs = softmax_pairs(stages) if online else {}
     skipped = set(pairs.values())
-    steps: list[Step] = []
+    depth: dict[str, int] = {}  # of what is named: the passes it takes
+    reductions: dict[int, list[Accumulator]] = {}
+    rows: dict[int, list[RowStep]] = {}
+    emits: list[Emit] = []
     for i, stage in enumerate(stages):
+        value = stage.store.value if isinstance(stage, Emit | EmitRow) else stage.value
+        ready = max((depth.get(name, 0) for name in names_in([value])), default=0)
         if i in skipped:
             continue
         if isinstance(stage, Reduction):
             partner = stages[pairs[i]] if i in pairs else None
             item = _online(stage, partner) if isinstance(partner, Reduction) else _accumulator(stage)
-            last = steps[-1] if steps else None
-            if isinstance(last, ReducePass):
-                made = {name for other in last.accumulators for name, _ in other.defines}
-                if not made & names_in([item.value]):
-                    steps[-1] = ReducePass((*last.accumulators, item))
-                    continue
-            steps.append(ReducePass((item,)))
+            depth |= {name: ready + 1 for name, _ in item.defines}
+            reductions.setdefault(ready + 1, []).append(item)
         elif isinstance(stage, Emit):
-            last = steps[-1] if steps else None
-            if isinstance(last, EmitPass):
-                steps[-1] = EmitPass((*last.emits, stage))
-            else:
-                steps.append(EmitPass((stage,)))
+            emits.append(stage)
         else:
-            steps.append(stage)
-    return steps
+            if isinstance(stage, Let):
+                depth[stage.name] = ready
+            rows.setdefault(ready, []).append(stage)
+    steps: list[Step] = [*rows.get(0, ())]
+    for level in range(1, max(reductions, default=0) + 1):
+        steps += [ReducePass(tuple(reductions[level])), *rows.get(level, ())]
+    return [*steps, EmitPass(tuple(emits))] if emits else steps
 
 
 def cached(steps: Iterable[Step], outer: int) -> list[Expr]:
@@ -233,7 +238,34 @@ def cached(steps: Iterable[Step], outer: int) -> list[Expr]:
     for loop in roots:
         for number in loop:
             visit(number)
-    return [numbering.nodes[number] for number in taken]
+    return _narrowest([numbering.nodes[number] for number in taken], outer)
+
+
+def _narrowest(kept: list[Expr], outer: int) -> list[Expr]:
+    """What is kept, or what it is made of where that is smaller and making it again takes a few instructions."""
+    reads: list[Expr] = []
+    for node in _distinct(kept):
+        if isinstance(node, Apply) and not _is_cheap(node):
+            return kept
+        if isinstance(node, Gather | Iota | Named):
+            return kept
+        if isinstance(node, Load) and any(node.view.strides[outer:]):
+            reads.append(node)
+    steps = sum(isinstance(node, Apply) and node.op != "cast" for node in _distinct(kept))
+    return reads if steps <= len(kept) and kept_bytes(reads) < kept_bytes(kept) else kept
+
+
+def _is_cheap(node: Apply) -> bool:
+    return node.op in _CHEAP or (node.op == "div" and isinstance(node.args[1], Const))
+
+
+def kept_bytes(kept: Iterable[Expr]) -> int:
+    """Bytes on chip of one element of what is kept: loads as they are in memory, the rest as it is computed."""
+    return sum(_bytes_of(expr) for expr in kept)
+
+
+def _bytes_of(expr: Expr) -> int:
+    return ITEM_BYTES[expr.dtype] if isinstance(expr, Load) else 8 if register(expr.dtype) == "double" else 4
 
 
 def _keepable(numbering: Numbering, outer: int) -> list[bool]:

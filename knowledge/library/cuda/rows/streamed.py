@@ -61,7 +61,7 @@ class StreamedRow:
         assert isinstance(step, ReducePass)
         text = RowText(self.planes, self.plan)
         before = self.shape.steps[:at]
-        lines = [*text.aliases(step), *self._position(text), *self._known(text, before)]
+        lines = [*self._position(text), *self._known(text, before)]
         lines += [*text.declare_states(step), *text.loop(step, "begin", "end"), *text.combine(step)]
         test = f"lane == 0 && {text.guard}" if text.guard else "lane == 0"
         lines.append(f"if ({test}) {{")
@@ -76,7 +76,7 @@ class StreamedRow:
         shape = self._combining()
         text = RowText(shape, self.plan)
         before = self.shape.steps[:at]
-        lines = [*text.aliases(step), *text.position(), "const int owner = row;", *self._known(text, before)]
+        lines = [*text.position(), "const int owner = row;", *self._known(text, before)]
         lines += [*text.declare_states(step), f"for (int i = lane; i < {self.parts}; i += {shape.team}) {{"]
         lines += [f"{text.state_name(item)}.merge({_part(item)}[{self._place('i')}]);" for item in step.accumulators]
         lines += ["}", *text.combine(step), *text.results(step)]
