@@ -375,9 +375,8 @@ template <class T> FOUNDRY_INLINE T atan(T x) { return std::atan(x); }
 template <class T> FOUNDRY_INLINE T atan2(T y, T x) { return std::atan2(y, x); }
 
 template <class T>
-FOUNDRY_INLINE T gelu_tanh(T x) {
-  const T inner = (T)0.79788456080286536 * (x + (T)0.044715 * x * x * x);
-  return (T)0.5 * x * ((T)1 + math::tanh(inner));
+FOUNDRY_INLINE T gelu_tanh(T x) {  // (1 + tanh(u)) / 2 is the sigmoid of 2 u, without cancellation
+  return x * math::sigmoid((T)1.59576912160573071 * (x + (T)0.044715 * x * x * x));
 }
 template <class T> FOUNDRY_INLINE T softplus(T x) { return x > (T)20 ? x : math::log1p(math::exp(x)); }
 template <class T>

@@ -115,9 +115,8 @@ DEVICE float divided_by(float x, float y) {
 template <class T> DEVICE T sigmoid(T x) { return quotient((T)1, (T)1 + exp(-x)); }
 template <class T> DEVICE T silu(T x) { return quotient(x, (T)1 + exp(-x)); }
 template <class T> DEVICE T gelu(T x) { return (T)0.5 * x * ((T)1 + erf(x * (T)0.70710678118654752440)); }
-template <class T> DEVICE T gelu_tanh(T x) {
-    const T inner = (T)0.79788456080286535588 * (x + (T)0.044715 * x * x * x);
-    return (T)0.5 * x * ((T)1 + tanh(inner));
+template <class T> DEVICE T gelu_tanh(T x) {  // (1 + tanh(u)) / 2 is the sigmoid of 2 u: no branch, and no cancellation
+    return x * sigmoid((T)1.59576912160573071176 * (x + (T)0.044715 * x * x * x));
 }
 template <class T> DEVICE T softplus(T x) { return x > (T)20 ? x : log1p(exp(x)); }
 template <class T> DEVICE T mish(T x) {  // tanh(log(1 + e)) = e (e + 2) / (e (e + 2) + 2)

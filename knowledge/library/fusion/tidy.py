@@ -38,7 +38,7 @@ def tidy(step: Step) -> Step:
     if isinstance(step, ScanKernel):
         return _regroup(step, [(0, len(step.shape) - 1)])
     if isinstance(step, GemmKernel) and step.tail is None:  # before it had its tail it was tidy
-        return _regroup(step, [(0, len(step.batch))])
+        return _stored_along_rows(_regroup(step, [(0, len(step.batch))]))
     if isinstance(step, PoolKernel):
         return _regroup(step, [(0, len(step.outer))])
     if isinstance(step, AttentionKernel):
@@ -130,6 +130,26 @@ def _regroup(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> Kernel:
         return replace(changed, outer=sizes)
     assert isinstance(changed, MapKernel | ScanKernel)
     return replace(changed, shape=sizes + shape[spans[0][1] :])
+
+
+def _stored_along_rows(kernel: Kernel) -> Kernel:
+    """A product whose results lie along its columns as the transposed one, whose results lie along its rows."""
+    if not isinstance(kernel, GemmKernel) or min(kernel.m, kernel.n) == 1:
+        return kernel
+    steps = [store.view.strides[-2:] for store in kernel.stores]
+    if any(down != 1 or across == 1 for down, across in steps):
+        return kernel
+
+    def turned(view: View) -> View:
+        *outer, down, across = view.strides
+        return View(view.offset, (*outer, across, down))
+
+    def moved(expr: Expr) -> Expr:
+        return views.rebuild(expr, lambda node: replace(node, view=turned(node.view)))
+
+    stores = tuple(Store(store.buffer, turned(store.view), moved(store.value)) for store in kernel.stores)
+    sides = {"constant_a": kernel.constant_b, "constant_b": kernel.constant_a}
+    return replace(kernel, m=kernel.n, n=kernel.m, a=moved(kernel.b), b=moved(kernel.a), stores=stores, **sides)
 
 
 def _scalar_map(kernel: MapKernel) -> MapKernel:

@@ -242,7 +242,9 @@ def _simple_power(dialect: Dialect, base: str, exponent: Expr, dtype: DType) -> 
 
 
 def _is_plain(divisor: Expr) -> bool:
-    return isinstance(divisor, Const) and 2.0**-64 <= abs(float(divisor.value)) <= 2.0**64
+    """Whether it is a constant near enough to one, and none that compilers multiply by the inverse of (2, 0.25)."""
+    size = abs(float(divisor.value)) if isinstance(divisor, Const) else 0.0
+    return 2.0**-64 <= size <= 2.0**64 and math.frexp(size)[0] != 0.5
 
 
 class Emitter:

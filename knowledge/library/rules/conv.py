@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from foundry.knowledge.library.ir import views
-from foundry.knowledge.library.ir.kernels import ConvKernel, Expr, GemmKernel, Load, Named, Store
+from foundry.knowledge.library.ir.kernels import ConvKernel, Expr, GemmKernel, Load, Named, Store, View
 from foundry.knowledge.library.rules.builder import (
     Builder,
     Tensor,
@@ -22,6 +23,7 @@ from foundry.knowledge.library.rules.builder import (
 from foundry.knowledge.opgraph import Op
 
 POINTWISE_AS_GEMM = "pointwise-convolution-as-gemm"
+LEAST_OF_PATCHES = 32  # output channels, and elements of a patch
 
 
 def _each(op: Op, index: int, name: str, default: int, rank: int) -> tuple[int, ...]:
@@ -73,6 +75,8 @@ def _convolution(builder: Builder, op: Op) -> None:
         builder.applicable.append(POINTWISE_AS_GEMM)
         if POINTWISE_AS_GEMM in builder.rewrites and _as_gemm(builder, op, source, weight, shape, result):
             return
+    if _has_patches(geometry, weight.shape) and _patches_as_gemm(builder, op, source, weight, shape, result, geometry):
+        return
     _emit(builder, op, source, weight, shape, result, geometry)
 
 
@@ -144,6 +148,55 @@ def _as_gemm(builder: Builder, op: Op, source: Tensor, weight: Tensor, shape: tu
         return False
     matrix = builder.reshape(weight, weight.shape[:2], op)
     left = cast(builder.expand(matrix, (batch, *weight.shape[:2]), op).expr, dtype)
+    _emit_gemm(builder, op, space, channels, left, right, stored)
+    return True
+
+
+def _has_patches(geometry: _Geometry, weight: tuple[int, ...]) -> bool:
+    """Whether outputs read inputs of their own, as where images are cut into patches, and enough of them for tiles."""
+    kernel = weight[2:]
+    plain = not geometry.transposed and geometry.groups == 1 and not any(geometry.padding)
+    apart = all(size == 1 or reach == 1 for size, reach in zip(kernel, geometry.dilation, strict=True))
+    apart = apart and all(step >= size for step, size in zip(geometry.stride, kernel, strict=True))
+    return plain and apart and max(geometry.stride) > 1 and min(weight[0], math.prod(weight[1:])) >= LEAST_OF_PATCHES
+
+
+def _patches_as_gemm(
+    builder: Builder,
+    op: Op,
+    source: Tensor,
+    weight: Tensor,
+    shape: tuple[int, ...],
+    result: Expr,
+    geometry: _Geometry,
+) -> bool:
+    """Patches laid out as rows, then weight (out, k) times them (k, positions) for each image."""
+    kernel, positions = weight.shape[2:], math.prod(shape[2:])
+    space = (shape[0], shape[1], positions)
+    try:
+        stored = views.remap(result, shape, views.identity(space), space)
+    except views.NotAffine:
+        return False
+    source, load = builder.ensure_load(source, op)
+    image, channel, *steps = load.view.strides
+    walked = (step * jump for step, jump in zip(steps, geometry.stride, strict=True))
+    view = View(load.view.offset, (image, *walked, channel, *steps))
+    cut = (shape[0], *shape[2:], source.shape[1], *kernel)
+    patches = builder.store(f"{op.name}_patches", cut, replace(load, view=view), source.dtype, op)
+    dtype, k = compute_dtype(op.outputs[0].spec.dtype), math.prod(weight.shape[1:])
+    rows = builder.reshape(patches, (shape[0], positions, k), op)
+    matrix = builder.reshape(weight, (shape[1], k), op)
+    left = cast(builder.expand(matrix, (shape[0], shape[1], k), op).expr, dtype)
+    right = cast(builder.permute(rows, (0, 2, 1), op).expr, dtype)
+    _emit_gemm(builder, op, space, k, left, right, stored)
+    return True
+
+
+def _emit_gemm(
+    builder: Builder, op: Op, space: tuple[int, int, int], k: int, left: Expr, right: Expr, stored: Expr
+) -> None:
+    """The product of each image, over (image, output channel, position)."""
+    value = op.outputs[0]
     target = builder.buffer(value.name, value.spec.shape, value.spec.dtype)
     assert isinstance(target.expr, Load)
     builder.tensors[value.name] = target
@@ -151,15 +204,14 @@ def _as_gemm(builder: Builder, op: Op, source: Tensor, weight: Tensor, shape: tu
     builder.emit(
         GemmKernel(
             name=f"k_{target.expr.buffer}",
-            batch=(batch,),
-            m=shape[1],
-            n=positions,
-            k=channels,
+            batch=space[:1],
+            m=space[1],
+            n=space[2],
+            k=k,
             a=left,
             b=right,
             stores=(store,),
-            dtype=dtype,
+            dtype=stored.dtype,
             ops=(op.name,),
         )
     )
-    return True

@@ -15,7 +15,7 @@ from tests.knowledge.library.lowering import check, graph_of
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.library.ir.access import is_prepared
-from foundry.knowledge.library.ir.kernels import MapKernel, SegmentKernel, SortKernel
+from foundry.knowledge.library.ir.kernels import ConvKernel, GemmKernel, MapKernel, SegmentKernel, SortKernel
 from foundry.knowledge.library.plan import plan
 
 Case = tuple[Callable[..., Any], list[torch.Tensor]]
@@ -392,6 +392,33 @@ CELLS: dict[str, tuple[Any, list[torch.Tensor]]] = {
 def test_cells_of_recurrent_networks(name: str) -> None:
     model, inputs = CELLS[name]
     check(model, *inputs)
+
+
+PATCHES: dict[str, Case] = {
+    "squares of an image": (lambda a, w, b: F.conv2d(a, w, b, stride=4), [x(2, 3, 8, 12), x(32, 3, 4, 4), x(32)]),
+    "tokens": (
+        lambda a, w: F.conv2d(a, w, stride=4).flatten(2).transpose(1, 2).contiguous(),
+        [x(2, 3, 9, 12), x(32, 3, 4, 4)],
+    ),
+    "every other point": (lambda a, w: F.conv2d(a.relu(), w, stride=2).relu(), [x(2, 32, 5, 7), x(40, 32, 1, 1)]),
+    "boxes with gaps": (lambda a, w: F.conv3d(a, w, stride=(2, 3, 4)), [x(1, 4, 5, 7, 9), x(33, 4, 2, 2, 3)]),
+    "of channels last": (lambda a, w: F.conv2d(a.permute(0, 3, 1, 2), w, stride=3), [x(2, 6, 9, 4), x(32, 4, 3, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_patches_are_laid_out_for_a_product(name: str) -> None:
+    model, inputs = PATCHES[name]
+    steps = check(model, *inputs).steps
+    assert any(isinstance(step, GemmKernel) for step in steps)
+    assert not any(isinstance(step, ConvKernel) for step in steps)
+
+
+def test_a_result_that_lies_along_its_columns_is_made_the_other_way_round() -> None:
+    model, inputs = PATCHES["tokens"]
+    (product,) = (step for step in check(model, *inputs).steps if isinstance(step, GemmKernel))
+    (store,) = product.stores
+    assert store.view.strides[-1] == 1 and (product.m, product.n) == (6, 32)
 
 
 def test_integers_divided_towards_zero() -> None:
