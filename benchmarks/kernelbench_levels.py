@@ -11,8 +11,8 @@ is within the bound that PyTorch's own error gives. `foundry bench` gives result
 Processes lower and compile all tasks while another, which is started again when a kernel takes it down, times those
 that are ready. What was measured, or failed, and stands in --out is not asked again. On a GPU times are medians of
 device events in ms, ours and eager (TF32 allowed) in turn, the L2 cache written over before each, and eager without
-TF32 is the truth. On the CPU the truth is the model in float64, all outputs are judged by the protocol's bounds, and
-times are lower quartiles of short rounds in turn, which other load moves least.
+TF32, of 16-bit tasks in float32, is the truth. On the CPU the truth is the model in float64, all outputs are judged by
+the protocol's bounds, and times are lower quartiles of short rounds in turn, which other load moves least.
 """
 
 from __future__ import annotations
@@ -134,29 +134,51 @@ def chosen(recipes: tuple[Recipe, ...]) -> list[Recipe]:
     return [recipes[0], *(recipe for recipe in named[:1] if recipe is not recipes[0])]
 
 
-def measure(prepared: Prepared) -> Row:
+def measure(prepared: Prepared, is_compiled: bool) -> Row:
     """On the GPU of this process."""
     loaded = load(read_task(Path(prepared.path)))
+    model = on_gpu(loaded)
+    inputs = placed(loaded.inputs(1, torch.device("cuda")), torch.device("cuda"))  # seed 0 draws the weights' numbers
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    allow_tf32(False)
+    truth = tensors_of(widened(loaded, model)(*map_tensors(inputs, as_float)))
+    allow_tf32(True)
+    eager_error = difference(tensors_of(model(*inputs)), truth)
+    compiled = torch.compile(model) if is_compiled else None
+    rows = []
+    for number, (text, templates) in enumerate(zip(prepared.texts, prepared.templates, strict=True)):
+        ours = build(text, loaded, initial).train(model.training)
+        error = difference(tensors_of(ours(*inputs)), truth)
+        calls: list[Callable[[], Any]] = [lambda: model(*inputs), lambda own=ours: own(*inputs)]  # type: ignore[misc]
+        times = medians_ms(*calls, *([lambda: compiled(*inputs)] if compiled is not None and not number else []))
+        compiled_ms = times[2] if len(times) > 2 else rows[0].compiled_ms if rows else None
+        row = Row(prepared.task, times[0], times[1], eager_error, error, number, list(templates), "", compiled_ms)
+        rows.append(replace(row, to_pytorch=list(prepared.to_pytorch)))
+        del ours, calls
+    return min((row for row in rows if row.is_right), key=lambda row: row.ours_ms or 0.0, default=rows[-1])
+
+
+def as_float(item: torch.Tensor) -> torch.Tensor:
+    return item.float() if item.dtype in (torch.float16, torch.bfloat16) else item
+
+
+def widened(loaded: LoadedTask, model: torch.nn.Module) -> torch.nn.Module:
+    """The model itself, or one in float32 with its state if it has some in 16 bits."""
+    state = model.state_dict()
+    if all(as_float(value) is value for value in state.values()):
+        return model
+    wide = on_gpu(loaded)
+    wide.load_state_dict(state)
+    return wide.train(model.training).float()
+
+
+def on_gpu(loaded: LoadedTask) -> torch.nn.Module:
     try:
         with torch.device("cuda"):
             model = loaded.build_model(0)
     except TaskError:  # a task that draws its weights with a generator of its own
         model = loaded.build_model(0)
-    model = model.cuda()
-    inputs = placed(loaded.inputs(1, torch.device("cuda")), torch.device("cuda"))  # seed 0 draws the weights' numbers
-    initial = {name: value.clone() for name, value in model.state_dict().items()}
-    allow_tf32(False)
-    truth = tensors_of(model(*inputs))
-    allow_tf32(True)
-    eager_error = difference(tensors_of(model(*inputs)), truth)
-    rows = []
-    for number, (text, templates) in enumerate(zip(prepared.texts, prepared.templates, strict=True)):
-        ours = build(text, loaded, initial).train(model.training)
-        error = difference(tensors_of(ours(*inputs)), truth)
-        eager_ms, ours_ms = medians_ms(lambda: model(*inputs), lambda own=ours: own(*inputs))  # type: ignore[misc]
-        rows.append(Row(prepared.task, eager_ms, ours_ms, eager_error, error, number, list(templates)))
-        del ours
-    return min((row for row in rows if row.is_right), key=lambda row: row.ours_ms or 0.0, default=rows[-1])
+    return model.cuda()
 
 
 def measure_on_cpu(prepared: Prepared, is_compiled: bool) -> Row:
@@ -303,7 +325,8 @@ def measure_all(link: Connection, place: Place) -> None:
         torch.set_num_threads(place.threads)
     while (prepared := link.recv()) is not None:
         try:
-            row = measure(prepared) if place.target == "cuda" else measure_on_cpu(prepared, place.is_compiled)
+            way = measure if place.target == "cuda" else measure_on_cpu
+            row = way(prepared, place.is_compiled)
         except Exception as error:
             row = Row(prepared.task, problem=f"{type(error).__name__}: {error}"[:300], target=place.target)
         link.send(row)
@@ -443,7 +466,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="of any tasks, instead of a checkout")
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of PyTorch and kernels, on the CPU")
-    parser.add_argument("--compiled", action="store_true", help="time torch.compile as well, on the CPU")
+    parser.add_argument("--compiled", action="store_true", help="time torch.compile as well")
     parser.add_argument("--levels", default="1,2")
     parser.add_argument("--only", default="", help="tasks whose names hold it")
     parser.add_argument("--every", type=int, default=1)

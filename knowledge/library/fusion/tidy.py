@@ -148,8 +148,16 @@ def _stored_along_rows(kernel: Kernel) -> Kernel:
         return views.rebuild(expr, lambda node: replace(node, view=turned(node.view)))
 
     stores = tuple(Store(store.buffer, turned(store.view), moved(store.value)) for store in kernel.stores)
-    sides = {"constant_a": kernel.constant_b, "constant_b": kernel.constant_a}
-    return replace(kernel, m=kernel.n, n=kernel.m, a=moved(kernel.b), b=moved(kernel.a), stores=stores, **sides)
+    return replace(
+        kernel,
+        m=kernel.n,
+        n=kernel.m,
+        a=moved(kernel.b),
+        b=moved(kernel.a),
+        stores=stores,
+        constant_a=kernel.constant_b,
+        constant_b=kernel.constant_a,
+    )
 
 
 def _scalar_map(kernel: MapKernel) -> MapKernel:
