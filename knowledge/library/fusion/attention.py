@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from foundry.knowledge.library.ir import views
@@ -10,19 +11,24 @@ from foundry.knowledge.library.ir.access import loaded_names
 from foundry.knowledge.library.ir.kernels import (
     Apply,
     AttentionKernel,
+    Buffer,
     Const,
     Emit,
     Expr,
     GemmKernel,
     Iota,
     Load,
+    MapKernel,
     Named,
     Reduction,
     RowKernel,
+    Store,
     View,
 )
+from foundry.knowledge.opgraph import DType
 
 Shape = tuple[int, ...]
+_WIDE: DType = "float32"  # in which masks are added
 
 
 def join_attention(scores: GemmKernel, softmax: RowKernel, product: GemmKernel) -> AttentionKernel | None:
@@ -34,7 +40,7 @@ def join_attention(scores: GemmKernel, softmax: RowKernel, product: GemmKernel) 
     space = (*batch, rows, columns)
     stage = softmax.stages[-1]
     assert isinstance(stage, Emit)
-    whole = product.a
+    whole = _without_casts(product.a)
     fits = (
         math.prod(softmax.outer) == math.prod(batch) * rows
         and math.prod(softmax.reduced) == columns
@@ -55,7 +61,8 @@ def join_attention(scores: GemmKernel, softmax: RowKernel, product: GemmKernel) 
     operands = _operands(scores, product)
     if opened is None or operands is None:
         return None
-    (factor, causal, mask), (q, k, v, scale) = opened, operands
+    (factor, mask), (q, k, v, scale) = opened, operands
+    causal = _is_causal(mask, len(batch))
     return AttentionKernel(
         name=scores.name,
         batch=batch,
@@ -68,12 +75,18 @@ def join_attention(scores: GemmKernel, softmax: RowKernel, product: GemmKernel) 
         v=v,
         scale=factor * scale,
         causal=causal,
-        mask=mask,
+        mask=None if causal else mask,
         stores=product.stores,
         dtype=product.dtype,
         ops=scores.ops + softmax.ops + product.ops,
         empty_rows="nan",
     )
+
+
+def _without_casts(expr: Expr) -> Expr:
+    while isinstance(expr, Apply) and expr.op == "cast":
+        expr = expr.args[0]
+    return expr
 
 
 def _softmax_argument(kernel: RowKernel) -> Expr | None:
@@ -85,9 +98,7 @@ def _softmax_argument(kernel: RowKernel) -> Expr | None:
         return None
     if (largest.op, total.op) != ("max", "sum"):
         return None
-    value, result = total.value, emit.store.value
-    while isinstance(result, Apply) and result.op == "cast":
-        result = result.args[0]
+    value, result = total.value, _without_casts(emit.store.value)
     quotient = isinstance(result, Apply) and result.op == "div" and result.args[1] == Named(total.name, total.dtype)
     shifted = isinstance(value, Apply) and value.op == "exp" and isinstance(value.args[0], Apply)
     if not (quotient and shifted):
@@ -102,34 +113,37 @@ def _softmax_argument(kernel: RowKernel) -> Expr | None:
     return largest.value
 
 
-def _unpack_scores(value: Expr, buffer: str, stored: Expr, space: Shape) -> tuple[float, bool, Expr | None] | None:
-    """(scale, causal, additive mask) of a softmax argument that is a scaled and masked accumulator, else None."""
-    scale = 1.0
-    mask: Expr | None = None
-    causal = False
-    node = value
-    while True:
-        if isinstance(node, Named) and node.name == "acc":
-            return scale, causal, mask
-        if isinstance(node, Load) and node.buffer == buffer:
-            if not views.is_identity(node.view, space):
-                return None
-            node = stored
-        elif isinstance(node, Apply) and node.op == "cast":
-            node = node.args[0]
-        elif isinstance(node, Apply) and node.op in ("mul", "div") and isinstance(node.args[1], Const):
-            number = float(node.args[1].value)
-            scale *= number if node.op == "mul" else 1.0 / number
-            node = node.args[0]
-        elif isinstance(node, Apply) and node.op in ("where", "add") and scale == 1.0 and mask is None and not causal:
-            parts = _split_mask(node, buffer)
-            if parts is None:
-                return None
-            node, mask = parts
-            causal = _is_causal(mask, len(space) - 2)
-            mask = None if causal else mask
-        else:
+def _unpack_scores(node: Expr, buffer: str, stored: Expr, space: Shape) -> tuple[float, Expr | None] | None:
+    """(scale, additive mask) of a softmax argument that is a scaled and masked accumulator, else None."""
+    if isinstance(node, Named) and node.name == "acc":
+        return 1.0, None
+    if isinstance(node, Load) and node.buffer == buffer:
+        return _unpack_scores(stored, buffer, stored, space) if views.is_identity(node.view, space) else None
+    if not isinstance(node, Apply):
+        return None
+    inside = [argument for argument in node.args if _is_scores(argument, buffer)]
+    found = _unpack_scores(inside[0], buffer, stored, space) if len(inside) == 1 else None
+    if found is None or node.op == "cast":
+        return found
+    scale, mask = found
+    if node.op in ("mul", "div") and node.args[0] is inside[0] and isinstance(node.args[1], Const):
+        factor = float(node.args[1].value) if node.op == "mul" else 1.0 / float(node.args[1].value)
+        scaled = None if mask is None else Apply("mul", (mask, Const(factor, _WIDE)), _WIDE)
+        return (scale * factor, scaled) if factor > 0 or mask is None else None
+    if node.op == "where" and node.args[0] is not inside[0]:
+        rest, hidden = Const(0.0, _WIDE) if mask is None else mask, Const(-math.inf, _WIDE)
+        others = [argument for argument in node.args[1:] if argument is not inside[0]]
+        if [other for other in others if not (isinstance(other, Const) and other.value == -math.inf)]:
             return None
+        chosen = (rest, hidden) if node.args[1] is inside[0] else (hidden, rest)
+        return scale, Apply("where", (node.args[0], *chosen), _WIDE)
+    if node.op == "add" or (node.op == "sub" and node.args[0] is inside[0]):
+        added = node.args[1] if node.args[0] is inside[0] else node.args[0]
+        added = added if added.dtype == _WIDE else Apply("cast", (added,), _WIDE)
+        if mask is None:
+            return scale, added if node.op == "add" else Apply("neg", (added,), _WIDE)
+        return scale, Apply(node.op, (mask, added), _WIDE)
+    return None
 
 
 def _is_scores(expr: Expr, buffer: str) -> bool:
@@ -138,30 +152,13 @@ def _is_scores(expr: Expr, buffer: str) -> bool:
     )
 
 
-def _split_mask(node: Apply, buffer: str) -> tuple[Expr, Expr] | None:
-    """(scores, additive mask) of `scores + mask`, or of `where(mask, -inf, scores)` either way round."""
-    if node.op == "add":
-        sides = [argument for argument in node.args if not _is_scores(argument, buffer)]
-        rest = [argument for argument in node.args if _is_scores(argument, buffer)]
-        return (rest[0], sides[0]) if len(rest) == 1 else None
-    condition, chosen, other = node.args
-    hidden, zero = Const(-math.inf, node.dtype), Const(0.0, node.dtype)
-    if _is_scores(condition, buffer):
-        return None
-    if chosen == hidden:
-        return other, Apply("where", (condition, hidden, zero), node.dtype)
-    if other == hidden:
-        return chosen, Apply("where", (condition, zero, hidden), node.dtype)
-    return None
-
-
 def _is_causal(mask: Expr | None, row: int) -> bool:
     """Whether an additive mask is -inf exactly where the column is beyond the row."""
     if not (isinstance(mask, Apply) and mask.op == "where"):
         return False
-    condition, chosen, other = mask.args
-    while isinstance(condition, Apply) and condition.op == "cast":
-        condition = condition.args[0]
+    condition, chosen, other = _without_casts(mask.args[0]), *mask.args[1:]
+    if not all(isinstance(side, Const) for side in (chosen, other)):
+        return False
     hidden_where_true = isinstance(chosen, Const) and chosen.value == -math.inf
     hidden_where_false = isinstance(other, Const) and other.value == -math.inf
     if not (isinstance(condition, Apply) and isinstance(condition.args[0], Iota)):
@@ -181,23 +178,63 @@ def _is_causal(mask: Expr | None, row: int) -> bool:
     return first == 1 and (hidden_where_true if true_beyond else hidden_where_false)
 
 
+def load_operands(
+    scores: GemmKernel, product: GemmKernel, buffers: Mapping[str, Buffer]
+) -> tuple[list[tuple[Buffer, MapKernel]], GemmKernel, GemmKernel]:
+    """The products with what is computed of their operands (positions turned into q and k) in buffers of its own, and
+    the maps that fill them."""
+    sides = [_unscaled(operand) for operand in (scores.a, scores.b, product.b)]
+    narrow = [node.dtype for node, _ in sides if isinstance(node, Load) and node.dtype in ("float16", "bfloat16")]
+    dtype = narrow[0] if narrow else scores.dtype
+    made: list[tuple[Buffer, MapKernel]] = []
+
+    def loaded(operand: Expr, node: Expr, scale: float, shape: Shape, part: str) -> Expr:
+        if isinstance(node, Load) or scores.n < scores.k:
+            return operand
+        name = f"{scores.name.removeprefix('k_')}_{part}"
+        if name in buffers:
+            return operand
+        view = views.identity(shape)
+        store = Store(name, view, Apply("cast", (node,), dtype))
+        buffer = Buffer(name, shape, view.strides, dtype, "temporary")
+        made.append((buffer, MapKernel(f"k_{name}", shape, (store,), scores.ops)))
+        return Apply("mul", (Load(name, view, dtype), Const(scale, scores.dtype)), scores.dtype)
+
+    (q, q_scale), (k, k_scale), (v, v_scale) = sides
+    across = (*scores.batch, scores.n, scores.k)
+    a = loaded(scores.a, q, q_scale, (*scores.batch, scores.m, scores.k), "q")
+    b = loaded(_turned(scores.b), _turned(k), k_scale, across, "k")
+    value = loaded(product.b, v, v_scale, (*product.batch, product.k, product.n), "v")
+    return made, replace(scores, a=a, b=_turned(b)), replace(product, b=value)
+
+
+def _turned(expr: Expr) -> Expr:
+    """The expression with its last two dimensions in the other order."""
+
+    def other(view: View) -> View:
+        return View(view.offset, (*view.strides[:-2], view.strides[-1], view.strides[-2]))
+
+    return views.rebuild(expr, lambda node: replace(node, view=other(node.view)))
+
+
+def _unscaled(operand: Expr) -> tuple[Expr, float]:
+    """What is behind casts and constant factors, and their product."""
+    scale, node = 1.0, operand
+    while isinstance(node, Apply) and node.op in ("mul", "div", "cast"):
+        if node.op != "cast":
+            number = node.args[1]
+            if not isinstance(number, Const):
+                break
+            scale *= float(number.value) if node.op == "mul" else 1.0 / float(number.value)
+        node = node.args[0]
+    return node, scale
+
+
 def _operands(scores: GemmKernel, product: GemmKernel) -> tuple[Load, Load, Load, float] | None:
     """q, k (as columns x head) and v as loads, and the number that scaled q or k before the product."""
-    scale = 1.0
-    loads: list[Load] = []
-    for operand in (scores.a, scores.b, product.b):
-        node = operand
-        while isinstance(node, Apply) and node.op in ("mul", "div", "cast"):
-            if node.op != "cast":
-                number = node.args[1]
-                if not isinstance(number, Const) or operand is product.b:
-                    return None
-                scale *= float(number.value) if node.op == "mul" else 1.0 / float(number.value)
-            node = node.args[0]
-        if not isinstance(node, Load):
-            return None
-        loads.append(node)
-    q, k, v = loads
-    strides = k.view.strides
-    turned = View(k.view.offset, (*strides[:-2], strides[-1], strides[-2]))
-    return q, replace(k, view=turned), v, scale
+    (q, q_scale), (k, k_scale), (v, v_scale) = (_unscaled(side) for side in (scores.a, scores.b, product.b))
+    if not (isinstance(q, Load) and isinstance(k, Load) and isinstance(v, Load)) or v_scale != 1.0:
+        return None
+    turned = _turned(k)
+    assert isinstance(turned, Load)
+    return q, turned, v, q_scale * k_scale

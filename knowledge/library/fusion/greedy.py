@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.library.fusion.attention import join_attention
+from foundry.knowledge.library.fusion.attention import join_attention, load_operands
 from foundry.knowledge.library.fusion.exclusive import exclusive_scans
 from foundry.knowledge.library.fusion.inline import carry, inline_anywhere, inline_maps
 from foundry.knowledge.library.fusion.rows import JoinLimits, join_rows
@@ -169,15 +169,19 @@ def _attention(state: FusionState) -> bool:
             scores = next(iter(state.writes(first)))
             alone = scores not in state.kept | state.pinned and state.readers(scores) == [kernel]
             alone = alone and state.apart.isdisjoint(first.ops + kernel.ops + product.ops)
-            merged = join_attention(first, kernel, product) if alone else None
+            maps, own, other = load_operands(first, product, state.buffers)
+            merged = join_attention(own, kernel, other) if alone else None
         if first is None or merged is None:
             state.refuse("attention", kernel, product)
             continue
         for value in sorted(state.writes(first) | {name}):
             state.gone[value] = True
         gone = {id(first), id(kernel)}
-        steps = [merged if step is product else step for step in state.steps if id(step) not in gone]
-        state.replace_steps([first, kernel, product], [merged], steps)
+        state.buffers |= {buffer.name: buffer for buffer, _ in maps}
+        made: list[Step] = [*(step for _, step in maps), merged]
+        left = [step for step in state.steps if id(step) not in gone]
+        steps = [one for step in left for one in (made if step is product else [step])]
+        state.replace_steps([first, kernel, product], made, steps)
         changed = True
     return changed
 

@@ -64,6 +64,48 @@ def test_attention_is_one_kernel_however_it_is_written(name: str) -> None:
     assert isinstance(planned.steps[0], AttentionKernel) and planned.steps[0].causal == causal
 
 
+def _windowed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+    """Scores lose what lies far away, in two ways, as with linear biases and a sliding window."""
+    distance = (2 * torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])[None, :]).abs()
+    scores = (q @ k.mT) * 0.5 - slopes * distance
+    return torch.softmax(scores.masked_fill(distance > 4, float("-inf")), -1) @ v
+
+
+def _turned_positions(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    weights = torch.softmax((q * angle.cos() + q.flip(-1) * angle.sin()) @ (k + angle).mT / 2.0, -1)
+    return weights @ v
+
+
+def _in_wide_softmax(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.mT / 2.0, -1, dtype=torch.float32).to(q.dtype) @ v
+
+
+def _mask_before_scale(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    return torch.softmax((q @ k.mT + m) * 0.3 + m.flip(-1), -1) @ v
+
+
+WRITTEN: dict[str, tuple[Model, list[torch.Tensor], int, bool]] = {
+    "window and bias": (_windowed, [x(2, 3, 5, 4), x(2, 3, 9, 4), x(2, 3, 9, 4), x(3, 1, 1)], 1, True),
+    "positions turned into q and k": (_turned_positions, [x(2, 5, 4), x(2, 6, 4), x(2, 6, 4), x(1)], 4, True),
+    "16 bits, softmax in 32": (_in_wide_softmax, [x(2, 5, 4).bfloat16()] * 3, 1, True),
+    "a mask that is scaled": (_mask_before_scale, [x(2, 5, 4)] * 3 + [x(5, 5)], 1, True),
+    "a mask of the wrong sign": (
+        lambda q, k, v, m: torch.softmax(-(q @ k.mT + m), -1) @ v,
+        [x(2, 5, 4)] * 3 + [x(5, 5)],
+        3,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_attention_as_models_write_it(name: str) -> None:
+    """Masks may be nested and computed, what is made of q and k is laid out first, and types change on the way."""
+    model, inputs, steps, is_one = WRITTEN[name]
+    planned = check(model, *inputs, steps=steps, tolerance=2e-2 if "bits" in name else 1e-5)
+    assert isinstance(planned.steps[-1], AttentionKernel) == is_one
+
+
 def _hiding(rows: int, columns: int) -> torch.Tensor:
     """A mask of booleans that hides all of row 1."""
     mask = x(rows, columns) > -0.5

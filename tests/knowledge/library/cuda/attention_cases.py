@@ -11,7 +11,7 @@ import torch
 from tests.knowledge.library.cuda.cases import PRECISION_TOLERANCE, Case, F, load, op
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.library.ir.kernels import Apply, AttentionKernel, Const, Expr, Named, Store, View
+from foundry.knowledge.library.ir.kernels import Apply, AttentionKernel, Const, Expr, Iota, Named, Store, View
 from foundry.knowledge.opgraph import DType, contiguous_strides
 
 SHARP = 8.0  # scores so large that one key of a row takes nearly all of its weight
@@ -51,7 +51,7 @@ def attention(
     heads: Heads,
     *,
     causal: bool = False,
-    mask: Literal["", "added", "hidden", "keys", "lowest"] = "",
+    mask: Literal["", "added", "hidden", "keys", "lowest", "distance"] = "",
     scale: float = 0.3,
     dtype: DType = F,
     empty_rows: Literal["zero", "nan"] = "zero",
@@ -103,6 +103,13 @@ def _mask(kind: str, rows: int, columns: int) -> tuple[Expr | None, dict[str, to
         mask = torch.where(torch.rand(rows, columns) < 0.5, 0.0, torch.finfo(torch.float32).min)
         mask[1 % rows] = torch.finfo(torch.float32).min
         return load("mask", *none, columns, 1), {"mask": mask}, mask
+    if kind == "distance":  # computed: beyond 20 nothing is seen, and near keys are preferred
+        steps = (Iota(View(0, (*none, *step)), "int64") for step in ((1, 0), (0, 1)))
+        far = op("abs", op("sub", *steps, dtype="int64"), dtype="int64")
+        slope = op("neg", op("mul", load("slope", *none, 0, 0), op("cast", far, dtype=F)))
+        value = op("where", op("gt", far, Const(20, "int64"), dtype="bool"), Const(-math.inf, F), slope)
+        away = (torch.arange(rows)[:, None] - torch.arange(columns)).abs()
+        return value, {"slope": torch.tensor([0.125])}, torch.where(away > 20, -math.inf, -0.125 * away)
     if kind:
         seen = torch.rand(rows if kind == "hidden" else 1, columns) < 0.6
         seen[:, 3] = True
@@ -126,6 +133,8 @@ ATTENTION: dict[str, Callable[[], Case]] = {
     "x3_masked": lambda: attention(Heads(20, 33, 8, 8), mask="added", precision="tf32x3"),
     "x3_masked_by_hand": lambda: attention(Heads(20, 34, 8, 8), mask="added", precision="tf32x3", empty_rows="nan"),
     "x3_lowest": lambda: attention(Heads(20, 34, 8, 8), mask="lowest", precision="tf32x3"),
+    "distance": lambda: attention(Heads(37, 40, 16, 16), mask="distance"),
+    "x3_distance": lambda: attention(Heads(37, 40, 16, 16), mask="distance", precision="tf32x3", empty_rows="nan"),
     "x3_hidden": lambda: attention(Heads(20, 34, 8, 8), mask="hidden", precision="tf32x3"),
     "x3_backwards": lambda: attention(Heads(20, 34, 8, 8), scale=-0.4, precision="tf32x3"),
     "x3_causal": lambda: attention(Heads(40, 52, 16, 16), causal=True, precision="tf32x3"),
@@ -191,6 +200,9 @@ ATTENTION: dict[str, Callable[[], Case]] = {
         path="turns",
         shared_mask=1,
         warps=4,
+    ),
+    "turns_distance": lambda: attention(
+        Heads(70, 90, 64, 64), mask="distance", dtype="float16", precision="float16", path="turns", warps=4, keys=64
     ),
     "turns_split": lambda: attention(
         Heads(1, 500, 64, 64, shared=4, turned=True),
