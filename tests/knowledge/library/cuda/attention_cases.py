@@ -107,7 +107,7 @@ def _mask(kind: str, rows: int, columns: int) -> tuple[Expr | None, dict[str, to
         steps = (Iota(View(0, (*none, *step)), "int64") for step in ((1, 0), (0, 1)))
         far = op("abs", op("sub", *steps, dtype="int64"), dtype="int64")
         slope = op("neg", op("mul", load("slope", *none, 0, 0), op("cast", far, dtype=F)))
-        value = op("where", op("gt", far, Const(20, "int64"), dtype="bool"), Const(-math.inf, F), slope)
+        value: Expr = op("where", op("gt", far, Const(20, "int64"), dtype="bool"), Const(-math.inf, F), slope)
         away = (torch.arange(rows)[:, None] - torch.arange(columns)).abs()
         return value, {"slope": torch.tensor([0.125])}, torch.where(away > 20, -math.inf, -0.125 * away)
     if kind:
