@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, element, register
 from foundry.knowledge.library.ir.kernels import Apply, Expr, Gather, Iota, Load, Plan, Store, Tunable, View
 from foundry.knowledge.library.ir.scalar import Emitter, affine, loader
+from foundry.knowledge.library.ir.views import merge_dimensions
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
 
 Leaf = Load | Gather | Iota
@@ -63,29 +64,67 @@ def collapse(sizes: Sequence[int], strides: Sequence[tuple[int, ...]]) -> tuple[
 
 @dataclass(frozen=True)
 class Space:
-    """A collapsed iteration space. `sizes` and `names` are its dimensions; `where` the views seen over it."""
+    """A collapsed iteration space. `sizes` and `names` are its dimensions; `where` the views seen over it: over the
+    sizes of `split`, where views see several dimensions in the place of one. `step` is added to the innermost of all
+    of them."""
 
     sizes: tuple[int, ...]
     names: tuple[str, ...]
     where: Mapping[View, View]
     index: str  # "int" or "long long"
+    split: tuple[tuple[int, ...], ...] = ()
+    step: str = ""
+
+    @property
+    def innermost(self) -> int:
+        """The size of the innermost dimension that views see."""
+        return self.split[-1][-1] if self.split else self.sizes[-1]
+
+    def _terms(self, seen: View) -> Iterator[tuple[int, str]]:
+        """(stride, C text of an index) along each dimension; of a split one, along each of the parts that no stride
+        joins with its neighbour."""
+        first = 0
+        for number, (name, size) in enumerate(zip(self.names, self.sizes, strict=True)):
+            parts = self.split[number] if self.split else (size,)
+            strides = seen.strides[first : first + len(parts)]
+            first += len(parts)
+            groups = merge_dimensions(parts, strides) if len(parts) > 1 else [(size, strides[0])]
+            step, radix = self.step if number == len(self.names) - 1 else "", size
+            for extent, stride in groups:
+                text, radix = self._digit(name, size, radix, radix // extent), radix // extent
+                yield stride, f"({text} + {step})" if step and radix == 1 else text
+
+    def _digit(self, name: str, size: int, above: int, radix: int) -> str:
+        """C text of what an index is in steps of `radix` within `above`."""
+        text = f"({'unsigned' if size <= LARGEST_INT else 'unsigned long long'}){name}"
+        text = f"{text} / {radix}" if radix > 1 else text
+        text = f"{text} % {above // radix}" if above < size else text
+        return f"({self.index})({text})" if radix > 1 or above < size else name
 
     def offset(self, view: View) -> str:
         """C text of the element offset of `view` at the current point."""
         seen = self.where[view]
-        return affine(seen.offset, zip(seen.strides, self.names, strict=True))
+        return affine(seen.offset, self._terms(seen))
 
     def stride(self, view: View, dimension: int = -1) -> int:
         return self.where[view].strides[dimension] if self.sizes else 0
 
     def with_inner(self, text: str) -> Space:
         """The same space with the innermost index written as `text`."""
-        return Space(self.sizes, (*self.names[:-1], text), self.where, self.index)
+        return replace(self, names=(*self.names[:-1], text))
+
+    def neighbour(self, vector: int) -> Space:
+        """The same space at element `j` of `vector` neighbours along the innermost dimension."""
+        if vector == 1:
+            return self
+        if self.split and self.innermost % vector == 0:  # all of them are in one place of the dimensions further out
+            return replace(self, step="j")
+        return self.with_inner(f"({self.names[-1]} + j)")
 
     def aligned(self, view: View, vector: int) -> bool:
         """True when `vector` neighbours along the innermost dimension are one aligned block of memory."""
         seen = self.where[view]
-        if not self.sizes or seen.strides[-1] != 1 or self.sizes[-1] % vector:
+        if not self.sizes or seen.strides[-1] != 1 or self.innermost % vector:
             return False
         return all(value % vector == 0 for value in (seen.offset, *seen.strides[:-1]))
 

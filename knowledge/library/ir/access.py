@@ -43,7 +43,7 @@ def store_space(kernel: Kernel) -> Shape:
     if isinstance(kernel, RowKernel):
         return kernel.outer + kernel.reduced
     if isinstance(kernel, GemmKernel):
-        return (*kernel.batch, kernel.m, kernel.n)
+        return (*kernel.batch, *kernel.m_shape, *kernel.n_shape)
     if isinstance(kernel, ConvKernel):
         return (kernel.batch, kernel.out_channels, *kernel.output_size)
     if isinstance(kernel, PoolKernel):
@@ -56,7 +56,7 @@ def store_space(kernel: Kernel) -> Shape:
 
 
 def column_axis(kernel: GemmKernel | ConvKernel) -> int:
-    """The axis of the store space that is n, or the channel."""
+    """The axis of the store space that is n, where it is one, or the channel."""
     return len(kernel.batch) + 1 if isinstance(kernel, GemmKernel) else 1
 
 

@@ -138,7 +138,8 @@ class GemmKernel:
 
     `a` and `b` are expressions over (batch..., row, column) = batch + (m, k) and batch + (k, n): usually one Load,
     else a prologue. `constant_b` (`constant_a`): the operand is only parameters, so its layout may be prepared when
-    the weights load. `tail`: reductions of the result, made with it.
+    the weights load. `tail`: reductions of the result, made with it. Stores may see m and n as several dimensions:
+    `m_sizes` and `n_sizes`, () as the one that it is.
     """
 
     name: str
@@ -154,6 +155,23 @@ class GemmKernel:
     constant_b: bool = False
     ops: tuple[str, ...] = ()
     tail: Tail | None = None
+    m_sizes: tuple[int, ...] = ()
+    n_sizes: tuple[int, ...] = ()
+
+    @property
+    def m_shape(self) -> tuple[int, ...]:
+        """The dimensions of the store space that are m."""
+        return self.m_sizes or (self.m,)
+
+    @property
+    def n_shape(self) -> tuple[int, ...]:
+        """The dimensions of the store space that are n."""
+        return self.n_sizes or (self.n,)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether stores see m or n as several dimensions."""
+        return bool(self.m_sizes or self.n_sizes)
 
 
 @dataclass(frozen=True)

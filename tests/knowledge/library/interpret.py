@@ -10,7 +10,7 @@ import torch
 from tests.knowledge.library.interpret_segments import reduce_segments, select_items, sort_items
 from torch.nn import functional
 
-from foundry.knowledge.library.ir.access import tail_outer
+from foundry.knowledge.library.ir.access import store_space, tail_outer
 from foundry.knowledge.library.ir.kernels import (
     GATES,
     Apply,
@@ -205,9 +205,9 @@ def execute(machine: Machine, step: object) -> None:
     elif isinstance(step, GemmKernel):
         a = machine.evaluate(step.a, (*step.batch, step.m, step.k), {}).to(torch_dtype(step.dtype))
         b = machine.evaluate(step.b, (*step.batch, step.k, step.n), {}).to(torch_dtype(step.dtype))
-        acc = torch.matmul(a, b)
+        acc, space = torch.matmul(a, b), store_space(step)
         for store in step.stores:
-            machine.store(store, (*step.batch, step.m, step.n), {"acc": acc})
+            machine.store(store, space, {"acc": acc.reshape(space)})
         _tail(machine, step, acc)
     elif isinstance(step, ConvKernel):
         _conv(machine, step)

@@ -217,12 +217,7 @@ struct gemm_@NAME@ {
 @STORE_HEAD@
     for (long i = 0; i < rows; ++i) {
       const long row = i0 + i;
-#pragma omp simd
-      for (long j = 0; j < columns; ++j) {
-        const long column = j0 + j;
-        const T acc = sums[i * pitch + j];
-@STORE@
-      }
+@STORE_ROW@
     }
   }
 };
@@ -258,6 +253,37 @@ def _pointer_text(kernel: GemmKernel, name: str, source: Operand) -> str:
     return f"\n  GEMM_INLINE const T* {name}(long batch) const {{\n{code.indent(lines, 2)}\n  }}\n"
 
 
+def _store_row(kernel: GemmKernel, plan: Plan) -> list[str]:
+    """Statements that store a row of a tile. Where stores see n as several dimensions, a loop goes along the innermost
+    of them, so that no element needs a division."""
+    rows = [f"row{axis}" for axis in range(len(kernel.m_sizes))]
+    lines = code.split_index("row", kernel.m_sizes, rows)
+    names = [*_batch_names(kernel), *(rows or ["row"])]
+    if not kernel.n_sizes:
+        return [*lines, *_store_run(kernel, plan, [*names, "column"], "columns", "j0", "j")]
+    *outer, inner = kernel.n_sizes
+    columns = [f"column{axis}" for axis in range(len(outer))]
+    inside = [
+        f"const long start = (j0 + done) % {inner};",
+        f"run = columns - done < {inner} - start ? columns - done : {inner} - start;",
+        *code.split_index(f"(j0 + done) / {inner}", outer, columns),
+        *_store_run(kernel, plan, [*names, *columns, "column"], "run", "start", "done + j"),
+    ]
+    return [*lines, "for (long done = 0, run; done < columns; done += run) {", *("  " + line for line in inside), "}"]
+
+
+def _store_run(kernel: GemmKernel, plan: Plan, names: list[str], count: str, first: str, place: str) -> list[str]:
+    """A loop over `count` columns from `first` on, whose sums stand at `place` in the row."""
+    return [
+        "#pragma omp simd",
+        f"for (long j = 0; j < {count}; ++j) {{",
+        f"  const long column = {first} + j;",
+        f"  const T acc = sums[i * pitch + {place}];",
+        *("  " + line for line in code.store_lines(kernel.stores, plan, names)),
+        "}",
+    ]
+
+
 def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, list[str]]:
     """The kernel's struct and the buffers it points to."""
     kernel = shape.kernel
@@ -277,7 +303,7 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
         "B_RUN": _run_text(kernel, shape.b, plan),
         "POINTERS": _pointer_text(kernel, "a", shape.a) + _pointer_text(kernel, "b", shape.b),
         "STORE_HEAD": code.indent(store_head, 2),
-        "STORE": code.indent(code.store_lines(kernel.stores, plan, [*names, "row", "column"]), 4),
+        "STORE_ROW": code.indent(_store_row(kernel, plan), 3),
     }
     return code.fill(_STRUCT, holes), buffers
 

@@ -26,8 +26,19 @@ def _swap_last(view: View) -> View:
     return View(view.offset, (*batch, column, row))
 
 
+def _innermost_of_m(kernel: GemmKernel) -> int:
+    """The axis of the store space that is m, or its innermost dimension."""
+    return len(kernel.batch) + len(kernel.m_shape) - 1
+
+
 def transposed(kernel: GemmKernel) -> GemmKernel:
     """The same product as its transpose: C^T = B^T A^T."""
+    first, behind = len(kernel.batch), _innermost_of_m(kernel) + 1
+
+    def swap(view: View) -> View:
+        batch, rows, columns = view.strides[:first], view.strides[first:behind], view.strides[behind:]
+        return View(view.offset, batch + columns + rows)
+
     return replace(
         kernel,
         m=kernel.n,
@@ -36,29 +47,35 @@ def transposed(kernel: GemmKernel) -> GemmKernel:
         b=views.map_views(kernel.a, _swap_last),
         constant_a=kernel.constant_b,
         constant_b=kernel.constant_a,
-        stores=tuple(views.map_store(store, _swap_last) for store in kernel.stores),
+        stores=tuple(views.map_store(store, swap) for store in kernel.stores),
+        m_sizes=kernel.n_sizes,
+        n_sizes=kernel.m_sizes,
     )
 
 
 def _merge_batch(kernel: GemmKernel) -> GemmKernel:
-    """Folds the innermost batch dimensions into the rows while B does not vary along them and all views agree."""
+    """Folds the innermost batch dimensions into the rows while B does not vary along them and all views agree; stores
+    that see the rows as several dimensions see one more."""
     while kernel.batch:
-        a_views = [leaf.view for leaf in code.leaves(kernel.a)]
-        seen = [*a_views, *views.stored_views(kernel.stores)]
-        varies = any(leaf.view.strides[-3] for leaf in code.leaves(kernel.b))
-        if varies or any(view.strides[-3] != view.strides[-2] * kernel.m for view in seen):
+        last = len(kernel.batch) - 1
+        seen = [leaf.view for leaf in code.leaves(kernel.a)]
+        seen += [] if kernel.m_sizes else views.stored_views(kernel.stores)
+        varies = any(leaf.view.strides[last] for leaf in code.leaves(kernel.b))
+        if varies or any(view.strides[last] != view.strides[last + 1] * kernel.m for view in seen):
             return kernel
 
-        def drop(view: View) -> View:
-            return View(view.offset, view.strides[:-3] + view.strides[-2:])
+        def drop(view: View, last: int = last) -> View:
+            return View(view.offset, view.strides[:last] + view.strides[last + 1 :])
 
+        size = kernel.batch[-1]
         kernel = replace(
             kernel,
             batch=kernel.batch[:-1],
-            m=kernel.m * kernel.batch[-1],
+            m=kernel.m * size,
             a=views.map_views(kernel.a, drop),
             b=views.map_views(kernel.b, drop),
-            stores=tuple(views.map_store(store, drop) for store in kernel.stores),
+            stores=kernel.stores if kernel.m_sizes else tuple(views.map_store(store, drop) for store in kernel.stores),
+            m_sizes=(size, *kernel.m_sizes) if kernel.m_sizes else (),
         )
     return kernel
 
@@ -72,8 +89,8 @@ def canonical(kernel: GemmKernel) -> GemmKernel:
     puts the few columns of a tall product into the few rows of a wide one."""
     kernel = _merge_batch(kernel)
     store = kernel.stores[0]
-    along_n = _column_stride(store, -1, kernel.n) == 1
-    along_m = _column_stride(store, -2, kernel.m) == 1
+    along_n = _column_stride(store, -1, kernel.n_shape[-1]) == 1
+    along_m = _column_stride(store, _innermost_of_m(kernel), kernel.m_shape[-1]) == 1
     few_columns = kernel.n <= SKINNY_ROWS < kernel.m
     if few_columns or (along_m and not along_n and kernel.m > SKINNY_ROWS):
         return _merge_batch(transposed(kernel))

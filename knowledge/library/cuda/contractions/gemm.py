@@ -14,7 +14,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling, choose
-from foundry.knowledge.library.cuda.contractions.operands import Spaces, spaces_of, strided_operand
+from foundry.knowledge.library.cuda.contractions.operands import Spaces, out_space, spaces_of, strided_operand
 from foundry.knowledge.library.cuda.contractions.packed import print_packed
 from foundry.knowledge.library.cuda.contractions.packing import in_place
 from foundry.knowledge.library.cuda.contractions.row_tails import RowTail, ordinary_lanes, tensor_lanes
@@ -34,16 +34,7 @@ from foundry.knowledge.library.cuda.contractions.tensor_tiles import (
 from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines, shared_bytes, shared_texts, tiled_source
 from foundry.knowledge.library.cuda.dialect import register
 from foundry.knowledge.library.cuda.launches import Argument, Launch
-from foundry.knowledge.library.cuda.space import (
-    Space,
-    body_leaves,
-    buffers_of,
-    identifier,
-    index_type,
-    leaves,
-    parameters,
-    pick,
-)
+from foundry.knowledge.library.cuda.space import body_leaves, buffers_of, identifier, leaves, parameters, pick
 from foundry.knowledge.library.ir.kernels import Apply, Expr, GemmKernel, Plan, PrintedKernel, Tunable
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
 
@@ -111,10 +102,7 @@ class _Printer:
         self.name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
         self.a = strided_operand(kernel, self.spaces, "a", self.tiling)
         self.b = strided_operand(kernel, self.spaces, "b", self.tiling)
-        sizes = (*self.spaces.batch_sizes, kernel.m, kernel.n)
-        names = (*self.spaces.batch_names, "m", "n")
-        index = index_type(sizes, self.spaces.out.values())
-        self.out = Space(sizes, names, self.spaces.out, index)
+        self.out = out_space(kernel, self.spaces)
         self.batch = math.prod(kernel.batch)
         self.tiles_m = math.ceil(kernel.m / self.tiling.tile_m)
         self.tiles_n = math.ceil(kernel.n / self.tiling.tile_n)

@@ -31,7 +31,7 @@ from foundry.knowledge.library.ir.kernels import Expr, GemmKernel, Load, View
 
 @dataclass(frozen=True)
 class Spaces:
-    """The same collapsed batch dimensions before (m, k), (k, n) and (m, n)."""
+    """The same collapsed batch dimensions before (m, k), (k, n) and what stores see as (m, n)."""
 
     batch_sizes: tuple[int, ...]
     batch_names: tuple[str, ...]
@@ -51,6 +51,14 @@ def spaces_of(kernel: GemmKernel) -> Spaces:
     seen = [View(v.offset, (*s, *v.strides[count:])) for v, s in zip(views, strides, strict=True)]
     maps = [dict(zip(views[i:j], seen[i:j], strict=True)) for i, j in _spans(len(of_a), len(of_b), len(of_out))]
     return Spaces(sizes, tuple(f"g{d}" for d in range(len(sizes))), *maps)
+
+
+def out_space(kernel: GemmKernel, spaces: Spaces) -> Space:
+    """The space of the result: batch dimensions, m and n, the latter as the stores see them."""
+    batch = spaces.batch_sizes
+    index = index_type((*batch, *kernel.m_shape, *kernel.n_shape), spaces.out.values())
+    split = (*((size,) for size in batch), kernel.m_shape, kernel.n_shape) if kernel.is_split else ()
+    return Space((*batch, kernel.m, kernel.n), (*spaces.batch_names, "m", "n"), spaces.out, index, split)
 
 
 def _spans(*counts: int) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import SPLITS
-from foundry.knowledge.library.cuda.contractions.operands import spaces_of
+from foundry.knowledge.library.cuda.contractions.operands import out_space, spaces_of
 from foundry.knowledge.library.cuda.contractions.packing import (
     ROW_BYTES,
     PackedOperand,
@@ -36,7 +36,6 @@ from foundry.knowledge.library.cuda.space import (
     buffers_of,
     identifier,
     indent,
-    index_type,
     leaves,
     parameters,
     tunable,
@@ -205,8 +204,8 @@ def choose_packed(
 
 
 def leaves_whole(kernel: GemmKernel, plan: Plan, out: Space) -> bool:
-    """Whether the result is one of float32 whose rows lie side by side, in pieces of 16 bytes."""
-    if kernel.tail or len(kernel.stores) != 1:
+    """Whether the result is one of float32 whose rows lie side by side, in pieces of 16 bytes and whole slabs."""
+    if kernel.tail or len(kernel.stores) != 1 or (kernel.n_sizes and out.innermost % _SLABS[-1]):
         return False
     (store,) = kernel.stores
     return plan.buffers[store.buffer].dtype == "float32" and out.aligned(store.view, 4)
@@ -217,9 +216,7 @@ class _Printer:
         self, kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice], precision: str
     ) -> None:
         self.kernel, self.plan, self.precision, self.cores = kernel, plan, precision, device.cores
-        spaces = spaces_of(kernel)
-        sizes, names = (*spaces.batch_sizes, kernel.m, kernel.n), (*spaces.batch_names, "m", "n")
-        self.out = Space(sizes, names, spaces.out, index_type(sizes, spaces.out.values()))
+        self.out = out_space(kernel, spaces_of(kernel))
         self.tiling, self.tunables = choose_packed(
             kernel, precision, device, choices, leaves_whole=leaves_whole(kernel, plan, self.out)
         )
@@ -305,7 +302,7 @@ class _Printer:
             return {"ABOUT": "", "SLAB": "", "BEFORE_FOUR": "", "AFTER_FOUR": "", "LAST": ""}
         slab, (store,) = tiling.slab(self.precision), kernel.stores
         row = slab + 8
-        apart = Space(self.out.sizes, (*self.out.names[:-2], "row_m", "first"), self.out.where, self.out.index)
+        apart = replace(self.out, names=(*self.out.names[:-2], "row_m", "first"))
         tests = ["lane < 16"]
         tests += [f"row_m < {kernel.m}"] if kernel.m % tiling.tile_m else []
         columns = str(slab)

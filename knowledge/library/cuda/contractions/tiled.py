@@ -56,7 +56,7 @@ def epilogue_lines(
             source = f"load_vec<{vector}>(b_{leaf.buffer} + {space.offset(leaf.view)})"
             lines.append(f"const {vector_type(leaf.dtype, vector)} e{number} = {source};")
             known.append((leaf, element_load(f"e{number}.at[j]", leaf.dtype)))
-    inner = space.with_inner(f"({space.names[-1]} + j)") if vector > 1 else space
+    inner = space.neighbour(vector)
     body = emitter(inner, known, {"acc": acc})
     body.reserve([*(store.value for store in stores), *values.values()])
     after: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,3 +190,43 @@ def test_canonical_form_merges_rows_and_turns_tall_products() -> None:
     assert canonical(kernel).batch == () and canonical(kernel).m == 160
     tall, _, _ = _kernel(Case(300, 2, 16))
     assert (canonical(tall).m, canonical(tall).n) == (2, 300)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "order", "constant_b", "choices"),
+    [
+        ((3, 41), (5, 16), (0, 2, 1, 3), False, {}),
+        ((3, 41), (5, 16), (0, 2, 1, 3), False, {"block_k": 128}),
+        ((7, 9), (3, 11), (2, 0, 3, 1), True, {}),
+        ((2, 3), (4, 25), (2, 0, 1, 3), False, {"splits": 2}),
+        ((50, 4), (2, 3), (0, 2, 1, 3), False, {}),
+        ((66,), (3, 33), (1, 0, 2), False, {}),
+        ((3, 41), (80,), (1, 0, 2), False, {}),
+    ],
+)
+def test_stores_that_see_rows_and_columns_as_several_dimensions(
+    cpu_kernel: Any, m: tuple[int, ...], n: tuple[int, ...], order: tuple[int, ...], constant_b: bool, choices: Any
+) -> None:
+    """(batch, *m, *n) permuted by `order` behind the batch, plus a number for each of the outermost of m and n."""
+    torch.manual_seed(0)
+    rows, columns, depth = math.prod(m), math.prod(n), 300
+    shape = (2, *m, *n)
+    a, b, each = torch.randn(2, rows, depth), torch.randn(depth, columns), torch.randn(m[0], n[0])
+    c = torch.empty([2, *(shape[1 + axis] for axis in order)])
+    strides = c.stride()
+    stored = (strides[0], *(strides[1 + order.index(axis)] for axis in range(len(order))))
+    of_each = (0, n[0], *(0,) * (len(m) - 1), 1, *(0,) * (len(n) - 1))
+    kernel = GemmKernel(
+        *("g", (2,), rows, columns, depth),
+        Load("a", View(0, (rows * depth, depth, 1)), "float32"),
+        Load("b", View(0, (0, columns, 1)), "float32"),
+        (Store("c", View(0, stored), Apply("add", (ACC, Load("each", View(0, of_each), "float32")), "float32")),),
+        "float32",
+        constant_b=constant_b,
+        m_sizes=m if len(m) > 1 else (),
+        n_sizes=n if len(n) > 1 else (),
+    )
+    cpu_kernel.run(kernel, print_gemm, {"a": a, "b": b, "each": each}, {"c": c}, choices, ("b",) if constant_b else ())
+    spread = each.reshape(m[0], *(1,) * (len(m) - 1), n[0], *(1,) * (len(n) - 1))
+    truth = (a.double() @ b.double()).reshape(shape) + spread
+    assert _error(c, truth.permute(0, *(1 + axis for axis in order))) < 1e-6

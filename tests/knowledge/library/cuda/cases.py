@@ -418,3 +418,44 @@ def gemm_prologue() -> Case:
     )
     truth = (a.double().sigmoid() @ b.double()).float().t().contiguous()
     return Case(kernel, {"a": a, "b": b}, {"y": truth})
+
+
+def gemm_reordered(
+    m: tuple[int, ...],
+    n: tuple[int, ...],
+    k: int,
+    order: tuple[int, ...],
+    batch: tuple[int, ...] = (),
+    *,
+    dtype: DType = F,
+    **choices: Choice,
+) -> Case:
+    """(a b + bias) / each, whose stores see rows as `m` and columns as `n`, permuted by `order` behind the batch;
+    `each` is a number for each of the outermost of m and n."""
+    rows, columns, shape = math.prod(m), math.prod(n), (*batch, *m, *n)
+    kind = getattr(torch, dtype)
+    a, b = torch.randn(*batch, rows, k).to(kind), torch.randn(columns, k).to(kind)
+    bias, each = torch.randn(columns), torch.rand(m[0], n[0]) + 0.5
+    zeros, rank = (0,) * len(batch), len(batch)
+    moved = (*range(rank), *(rank + axis for axis in order))
+    strides = contiguous_strides(tuple(shape[axis] for axis in moved))
+    stored = View(0, tuple(strides[moved.index(axis)] for axis in range(len(shape))))
+    of_bias = (*zeros, *(0,) * len(m), *contiguous_strides(n))
+    of_each = (*zeros, n[0], *(0,) * (len(m) - 1), 1, *(0,) * (len(n) - 1))
+    value = op("div", op("add", Named("acc", F), load("bias", *of_bias)), load("each", *of_each))
+    stores = (Store("y", stored, value if dtype == F else Apply("cast", (value,), dtype)),)
+    kernel = GemmKernel(
+        *("product", batch, rows, columns, k),
+        Load("a", View(0, contiguous_strides((*batch, rows, k))), dtype),
+        Load("b", View(0, (*zeros, 1, k)), dtype),
+        *(stores, dtype),
+        ops=("mm", "div"),
+        m_sizes=m if len(m) > 1 else (),
+        n_sizes=n if len(n) > 1 else (),
+    )
+    product = (a.double() @ b.double().mT + bias.double()).reshape(shape)
+    truth = product / each.double().reshape(m[0], *(1,) * (len(m) - 1), n[0], *(1,) * (len(n) - 1))
+    tolerance = PRECISION_TOLERANCE.get(str(choices.get("precision", "")), 1e-6 * (1 + math.sqrt(k) / 16))
+    outputs = {"y": truth.permute(moved).contiguous().to(kind)}
+    inputs = {"a": a, "b": b, "bias": bias, "each": each}
+    return Case(kernel, inputs, outputs, dict(choices), tolerance, "precision" not in choices)

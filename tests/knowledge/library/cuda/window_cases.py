@@ -16,6 +16,7 @@ from tests.knowledge.library.cuda.cases import (
     gelu_chain,
     gemm,
     gemm_prologue,
+    gemm_reordered,
     group_norm,
     layer_norm,
     load,
@@ -237,6 +238,17 @@ CASES: dict[str, Callable[[], Case]] = {
     "mma_one_stage": lambda: gemm(
         40, 132, 64, stages=1, precision="tf32x3", tile_m=32, tile_n=64, warp_m=16, warp_n=32
     ),
+    "reordered_heads": lambda: gemm_reordered((3, 41), (5, 16), 33, (0, 2, 1, 3)),
+    "reordered_odd": lambda: gemm_reordered((5, 13), (3, 11), 50, (2, 0, 1, 3), (2,)),
+    "reordered_turned": lambda: gemm_reordered((3, 41), (4, 10), 70, (0, 2, 3, 1)),
+    "reordered_split": lambda: gemm_reordered((4, 5), (3, 12), 700, (0, 2, 1, 3), splits=4),
+    "reordered_split_odd": lambda: gemm_reordered((4, 5), (3, 11), 700, (2, 0, 1, 3), splits=4),
+    "reordered_mma": lambda: gemm_reordered((7, 11), (3, 4, 12), 64, (2, 0, 3, 1, 4), precision="tf32", path="mma"),
+    "reordered_mma_odd": lambda: gemm_reordered((7, 11), (5, 9), 64, (0, 2, 1, 3), precision="tf32x3"),
+    "reordered_wgmma": lambda: gemm_reordered((9, 16), (9, 32), 64, (0, 2, 1, 3), precision="tf32", path="wgmma"),
+    "reordered_packed": lambda: gemm_reordered((9, 16), (9, 32), 96, (0, 2, 1, 3), (2,), precision="half"),
+    "reordered_packed_rows": lambda: gemm_reordered((3, 41), (80,), 96, (1, 0, 2), precision="tf32", path="packed"),
+    "reordered_packed_split": lambda: gemm_reordered((5, 14), (3, 20), 1500, (2, 0, 1, 3), precision="half", splits=4),
     "scan": lambda: scan(5, 600),
     "scan_reverse": lambda: scan(4, 77, reverse=True),
     "scan_column": lambda: scan(45, 30, column=True),
@@ -274,6 +286,8 @@ _STAYS: dict[str, Any] = {"precision": "half", "stays": 1, "stages": 3}
 STAYING: dict[str, Callable[[], Case]] = {
     "stays_edges": lambda: gemm(333, 348, 100, **_STAYS),
     "stays_batched": lambda: gemm(33, 148, 70, (3, 2), flip="b", tile_m=64, tile_n=128, group_n=64, **_STAYS),
+    "stays_reordered": lambda: gemm_reordered((3, 110), (2, 128), 100, (0, 2, 1, 3), **_STAYS),
+    "stays_reordered_rows": lambda: gemm_reordered((3, 110), (348,), 100, (1, 0, 2), **_STAYS),
     "stays_wide_range": lambda: wide_range(stays=1),
     "stays_upper": lambda: triangle(200, 260, "triu", 9, tile_m=64, tile_n=128, group_n=128, resident=2, **_STAYS),
 }
@@ -291,6 +305,12 @@ SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "copied_rows": lambda: gemm(70, 72, 96, (2,), dtype="float16", precision="float16", path="packed"),
     "copied_batched": lambda: gemm(33, 48, 72, (3,), flip="b", dtype="float16", precision="float16", path="packed"),
     "packed_bfloat16": lambda: gemm(70, 72, 150, flip="b", dtype="bfloat16", precision="bfloat16", path="packed"),
+    "reordered_bfloat16": lambda: gemm_reordered(
+        (9, 32), (9, 32), 96, (0, 2, 1, 3), dtype="bfloat16", precision="bfloat16", path="packed"
+    ),
+    "reordered_float16": lambda: gemm_reordered(
+        (5, 13), (3, 12), 72, (2, 0, 1, 3), dtype="float16", precision="float16", path="mma"
+    ),
     "wgmma_float16": lambda: gemm(70, 72, 96, dtype="float16", precision="float16", path="wgmma"),
     "wgmma_bfloat16": lambda: gemm(
         70, 72, 48, flip="b", dtype="bfloat16", precision="bfloat16", path="wgmma", stages=3
