@@ -36,6 +36,8 @@ def join_attention(scores: GemmKernel, softmax: RowKernel, product: GemmKernel) 
     value = _softmax_argument(softmax)
     if value is None or len(scores.stores) != 1 or scores.batch != product.batch or not scores.batch:
         return None
+    if scores.is_split or product.is_split:
+        return None
     batch, rows, columns = scores.batch, scores.m, scores.n
     space = (*batch, rows, columns)
     stage = softmax.stages[-1]

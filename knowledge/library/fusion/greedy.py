@@ -8,7 +8,8 @@ Rules, each until it finds nothing, in this order until none applies:
   attention  products around a softmax become one kernel;
   siblings   small maps that read only inputs and parameters run as one kernel;
   windows    a pool of a convolution's result is computed where the result is made;
-  tails      so is a row kernel over a GEMM's or convolution's result.
+  tails      so is a row kernel over a GEMM's or convolution's result;
+  reordered  a map joins a GEMM's stores that sees m and n as several dimensions: a copy that splits heads off.
 At the end a scan behind a constant becomes an exclusive one.
 Values named in Recipe.materialise, and results of forward, stay in memory.
 """
@@ -22,6 +23,7 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.library.fusion.attention import join_attention, load_operands
 from foundry.knowledge.library.fusion.exclusive import exclusive_scans
+from foundry.knowledge.library.fusion.finer import finer_product, has_runs
 from foundry.knowledge.library.fusion.inline import carry, inline_anywhere, inline_maps
 from foundry.knowledge.library.fusion.rows import JoinLimits, join_rows
 from foundry.knowledge.library.fusion.short_rows import unroll_short_rows
@@ -62,7 +64,7 @@ def fuse(
     state.tails_anywhere = ANYWHERE in recipe.rewrites
     state.drop_unread()
     early: list[Rule] = [_epilogues, _rows, inline_maps, inline_anywhere, carry, _attention, _siblings]
-    rules = [*early, join_windows, join_tails]
+    rules = [*early, join_windows, join_tails, _reordered]
     while any(rule(state) for rule in rules) or unroll_short_rows(state):
         continue
     steps = exclusive_scans(state.steps, buffers)
@@ -78,20 +80,30 @@ def fuse(
 
 
 def _epilogues(state: FusionState) -> bool:
+    return _join_stores(state, "epilogue", lambda kernel, consumer, name: kernel)
+
+
+def _reordered(state: FusionState) -> bool:
+    return _join_stores(state, "reordered", finer_product)
+
+
+def _join_stores(state: FusionState, rule: str, prepare: Callable[[Kernel, MapKernel, str], Kernel | None]) -> bool:
+    """Maps over all of a kernel's result join its stores, once the kernel is prepared for them."""
     changed = False
     for kernel, name in state.producers():
         if isinstance(kernel, MapKernel | RowKernel) or tail_of(kernel) is not None:
             continue
         for consumer in state.readers(name):
-            if not isinstance(consumer, MapKernel) or not state.once("epilogue", kernel, consumer):
+            if not isinstance(consumer, MapKernel) or not state.once(rule, kernel, consumer):
                 continue
             late = state.joinable(kernel, consumer)
-            stores = None if late is None else _epilogue(state, kernel, consumer, name)
-            if late is None or stores is None:
-                state.refuse("epilogue", kernel, consumer)
+            ready = None if late is None else prepare(kernel, consumer, name)
+            stores = None if ready is None else _epilogue(state, ready, consumer, name)
+            if late is None or ready is None or stores is None or (ready is not kernel and not has_runs(ready, stores)):
+                state.refuse(rule, kernel, consumer)
                 continue
-            own = tuple(store for store in kernel.stores if state.must_stay(store.buffer, consumer))
-            merged = replace(with_stores(kernel, own + stores), ops=kernel.ops + consumer.ops)
+            own = tuple(store for store in stores_of(ready) if state.must_stay(store.buffer, consumer))
+            merged = replace(with_stores(ready, own + stores), ops=kernel.ops + consumer.ops)
             state.join(kernel, consumer, late, merged, worth_cutting=True)
             changed = True
             break

@@ -78,6 +78,8 @@ def _join(
     """The kernel with its tail, and the map that stores what the reader has for each element, if one is needed."""
     tidied = tidy(kernel)
     assert isinstance(tidied, Contraction)
+    if isinstance(tidied, GemmKernel) and tidied.is_split:
+        return None
     stays = state.must_stay(name, reader)
     reader = _hoisted(reader)
     for width in _widths(tidied, reader):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from foundry.knowledge.library.fusion.row_constants import hoist_row_constants
 from foundry.knowledge.library.ir import views
-from foundry.knowledge.library.ir.access import Step, expressions, rewritten, stores_of
+from foundry.knowledge.library.ir.access import Step, expressions, rewritten, store_space, stores_of
 from foundry.knowledge.library.ir.kernels import (
     AttentionKernel,
     Emit,
@@ -38,7 +38,7 @@ def tidy(step: Step) -> Step:
     if isinstance(step, ScanKernel):
         return _regroup(step, [(0, len(step.shape) - 1)])
     if isinstance(step, GemmKernel) and step.tail is None:  # before it had its tail it was tidy
-        return _stored_along_rows(_regroup(step, [(0, len(step.batch))]))
+        return _stored_along_rows(_merge_split(_regroup(step, [(0, len(step.batch))])))
     if isinstance(step, PoolKernel):
         return _regroup(step, [(0, len(step.outer))])
     if isinstance(step, AttentionKernel):
@@ -132,29 +132,50 @@ def _regroup(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> Kernel:
     return replace(changed, shape=sizes + shape[spans[0][1] :])
 
 
+def _merge_split(kernel: Kernel) -> Kernel:
+    """A product whose stores see m and n as few dimensions as their views allow."""
+    if not isinstance(kernel, GemmKernel) or not kernel.is_split:
+        return kernel
+    space, rank, found = store_space(kernel), len(kernel.batch), views.stored_views(kernel.stores)
+    middle = rank + len(kernel.m_shape)
+    merged: list[list[list[int]]] = []
+    for start, stop in ((rank, middle), (middle, len(space))):
+        groups = views.joint_groups(space[start:stop], [View(0, view.strides[start:stop]) for view in found])
+        merged.append([[start + axis for axis in group] for group in groups] or [[start]])
+    axes = [*range(rank), *(group[-1] for groups in merged for group in groups)]
+
+    def reindex(view: View) -> View:
+        return View(view.offset, tuple(view.strides[axis] for axis in axes))
+
+    stores = tuple(views.map_store(store, reindex) for store in kernel.stores)
+    m_sizes, n_sizes = (_sizes(space, groups) if len(groups) > 1 else () for groups in merged)
+    return replace(kernel, stores=stores, m_sizes=m_sizes, n_sizes=n_sizes)
+
+
 def _stored_along_rows(kernel: Kernel) -> Kernel:
     """A product whose results lie along its columns as the transposed one, whose results lie along its rows."""
     if not isinstance(kernel, GemmKernel) or min(kernel.m, kernel.n) == 1:
         return kernel
-    steps = [store.view.strides[-2:] for store in kernel.stores]
+    rank, middle = len(kernel.batch), len(kernel.batch) + len(kernel.m_shape)
+    steps = [(store.view.strides[middle - 1], store.view.strides[-1]) for store in kernel.stores]
     if any(down != 1 or across == 1 for down, across in steps):
         return kernel
 
-    def turned(view: View) -> View:
-        *outer, down, across = view.strides
-        return View(view.offset, (*outer, across, down))
+    def stored(view: View) -> View:
+        return View(view.offset, (*view.strides[:rank], *view.strides[middle:], *view.strides[rank:middle]))
 
-    def moved(expr: Expr) -> Expr:
-        return views.rebuild(expr, lambda node: replace(node, view=turned(node.view)))
+    def operand(expr: Expr) -> Expr:
+        return views.map_views(expr, lambda view: View(view.offset, (*view.strides[:-2], *view.strides[:-3:-1])))
 
-    stores = tuple(Store(store.buffer, turned(store.view), moved(store.value)) for store in kernel.stores)
     return replace(
         kernel,
         m=kernel.n,
         n=kernel.m,
-        a=moved(kernel.b),
-        b=moved(kernel.a),
-        stores=stores,
+        m_sizes=kernel.n_sizes,
+        n_sizes=kernel.m_sizes,
+        a=operand(kernel.b),
+        b=operand(kernel.a),
+        stores=tuple(views.map_store(store, stored) for store in kernel.stores),
         constant_a=kernel.constant_b,
         constant_b=kernel.constant_a,
     )

@@ -1,0 +1,93 @@
+"""Products whose stores see m and n as several dimensions: heads split off, results reordered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from foundry.knowledge.library.ir import views
+from foundry.knowledge.library.ir.access import store_space
+from foundry.knowledge.library.ir.kernels import GemmKernel, Kernel, MapKernel, Store, View
+from foundry.knowledge.library.ir.substitute import sought
+
+Shape = tuple[int, ...]
+# Elements side by side below which scattered stores cost more than a map that stores in order.
+_SHORTEST_RUN = 8
+
+
+def finer_product(kernel: Kernel, consumer: MapKernel, name: str) -> GemmKernel | None:
+    """The product with its dimensions split at the borders of those of a map that reads all of `name`; None where there
+    is nothing to split, or their borders do not fit."""
+    if not isinstance(kernel, GemmKernel):
+        return None
+    view, space = sought(consumer, name), store_space(kernel)
+    stored = next(store.view for store in kernel.stores if store.buffer == name)
+    order = None if view is None else views.covering_order(consumer.shape, view)
+    own = views.covering_order(space, stored)
+    if order is None or own is None:
+        return None
+    finer = views.common_refinement(tuple(space[axis] for axis in own), tuple(consumer.shape[axis] for axis in order))
+    if finer is None or len(finer) == sum(size > 1 for size in space):
+        return None
+    parts = dict(zip(own, _share_out(finer, [space[axis] for axis in own]), strict=True))
+    return _split(kernel, [parts[axis] for axis in range(len(space))])
+
+
+def _share_out(finer: Shape, sizes: Sequence[int]) -> list[Shape]:
+    """The consecutive ones of `finer` that make up each of the sizes."""
+    found, at = [], 0
+    for size in sizes:
+        first = at
+        while math.prod(finer[first:at]) < size:
+            at += 1
+        found.append(finer[first:at] or (1,))
+    return found
+
+
+def _split(kernel: GemmKernel, parts: Sequence[Shape]) -> GemmKernel:
+    """The same product with each dimension of the store space split into parts."""
+    rank = len(kernel.batch)
+    middle = rank + len(kernel.m_shape)
+    batch, m, n = (
+        tuple(size for part in group for size in part) for group in (parts[:rank], parts[rank:middle], parts[middle:])
+    )
+    old, new = store_space(kernel), batch + m + n
+    numbering = views.identity(new)
+    stores = tuple(
+        Store(
+            store.buffer,
+            views.remap_view(store.view, old, numbering, new),
+            views.remap(store.value, old, numbering, new),
+        )
+        for store in kernel.stores
+    )
+    operands = []
+    for expr, sizes in ((kernel.a, (kernel.m, kernel.k)), (kernel.b, (kernel.k, kernel.n))):
+        whole = batch + sizes
+        operands.append(views.remap(expr, kernel.batch + sizes, views.identity(whole), whole))
+    m_sizes, n_sizes = (sizes if len(sizes) > 1 else () for sizes in (m, n))
+    a, b = operands
+    return replace(kernel, batch=batch, a=a, b=b, stores=stores, m_sizes=m_sizes, n_sizes=n_sizes)
+
+
+def has_runs(kernel: Kernel, stores: Sequence[Store]) -> bool:
+    """Whether every one of the stores has enough elements side by side in memory, along m or along n."""
+    if not isinstance(kernel, GemmKernel):
+        return True
+    rank, space = len(kernel.batch), store_space(kernel)
+    middle = rank + len(kernel.m_shape)
+    spans = (slice(rank, middle), slice(middle, len(space)))
+    return all(
+        max(_run(space[span], View(0, store.view.strides[span])) for span in spans) >= _SHORTEST_RUN for store in stores
+    )
+
+
+def _run(shape: Shape, view: View) -> int:
+    """Elements side by side in memory along the last dimensions."""
+    length = 1
+    for size, stride in zip(reversed(shape), reversed(view.strides), strict=True):
+        if size > 1 and stride != length:
+            break
+        length *= size
+    return length
