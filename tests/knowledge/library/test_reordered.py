@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
-from tests.knowledge.library.lowering import check
+from tests.forking import Forks
+from tests.knowledge.library.conftest import native_device
+from tests.knowledge.library.cuda.test_module import H200, run
+from tests.knowledge.library.lowering import check, graph_of
 from torch import nn
 
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.file.assemble import Entry
 from foundry.knowledge.library.ir.kernels import AttentionKernel, GemmKernel
+from foundry.knowledge.library.lower import print_plan
+from foundry.knowledge.library.printers import module_file
 
 Function = Callable[..., Any]
 
@@ -89,3 +98,40 @@ def test_a_product_of_an_attention_keeps_its_place_in_it() -> None:
 def test_a_result_that_is_reordered_is_also_reduced() -> None:
     torch.manual_seed(0)
     check(Linear(48, lambda y: (heads(y, 3), y.sum(-1))), X, recipe=Recipe("cuda"))
+
+
+def every_product(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, a: torch.Tensor, mask: torch.Tensor) -> Any:
+    y = x @ w
+    return heads(y * 0.5, 3) + r, heads(x @ (w + 1), 2).mT.contiguous(), outer_product_mean(a, a + 1, mask)
+
+
+EVERY = [X, torch.randn(20, 48), torch.randn(3, 3, 10, 16), torch.randn(1, 12, 5, 9), torch.ones(1, 12, 5)]
+MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
+SCRIPT = """
+saved = torch.load("FOLDER/saved.pt")
+got = ModelNew()(*saved["inputs"])
+wrong = [i for i, (g, w) in enumerate(zip(got, saved["wanted"])) if not torch.allclose(g, w, 1e-4, 1e-4)]
+print(json.dumps({"wrong": wrong}))
+"""
+
+
+def candidate(device: Device) -> str:
+    printed = print_plan(graph_of(every_product, *EVERY), Recipe(device.target, ieee_only=True), device)
+    assert sum(isinstance(step, GemmKernel) and step.is_split for step in printed.plan.steps) == 3
+    return module_file(MODEL, [Entry(printed.plan, printed.kernels)], device)
+
+
+def test_reordered_products_in_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
+    namespace: dict[str, Any] = {}
+    exec(compile(candidate(native_device()), "candidate.py", "exec"), namespace)
+    for got, wanted in zip(namespace["ModelNew"]()(*EVERY), every_product(*EVERY), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+def test_reordered_products_in_cuda(forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
+    torch.save({"inputs": EVERY, "wanted": every_product(*EVERY)}, tmp_path / "saved.pt")
+    script = SCRIPT.replace("FOLDER", str(tmp_path))
+    assert run(forks, candidate(H200), script, tmp_path, tmp_path / "cache") == {"wrong": []}
