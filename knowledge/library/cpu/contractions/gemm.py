@@ -7,13 +7,14 @@ against a B that is read once where it lies. Accuracy: float32 FMA sums restart 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cpu.contractions import gemm_code as code
 from foundry.knowledge.library.cpu.contractions import gemm_tiles as tiling
 from foundry.knowledge.library.cpu.contractions.gemm_form import SKINNY_ROWS, Operand, canonical, operand
+from foundry.knowledge.library.cpu.space import Tuning, page_advice
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import Apply, GemmKernel, Named, Plan, PrintedKernel, Tunable, View
 from foundry.knowledge.opgraph import DType
@@ -476,9 +477,19 @@ def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str
     - "prefetch": rows of B fetched ahead, 0 leaves it to the hardware
     - "schedule", "parallel": how tasks go to threads
     For "streamed": "block_columns" (columns of a task) and "splits" (parts of k that are summed in parallel).
+    Both, where an output is large: "pages" ("default" or "huge") of its memory.
     A value that is not legal for this kernel gives way to the default.
     """
     shape = _shape(kernel, device)
     algorithm = _algorithm(shape)
     wanted = tiling.pick((algorithm,), choices)["algorithm"]
-    return (_print_streamed if wanted == "streamed" else _print_packed)(shape, plan, algorithm, choices)
+    printed = (_print_streamed if wanted == "streamed" else _print_packed)(shape, plan, algorithm, choices)
+    tuning = Tuning(choices)
+    advice, labels = page_advice(tuning, kernel.stores, plan)
+    return replace(
+        printed,
+        call="\n".join([*advice, printed.call]),
+        choices={**printed.choices, **tuning.values},
+        tunables=(*printed.tunables, *tuning.tunables),
+        labels=(*printed.labels, *labels),
+    )
