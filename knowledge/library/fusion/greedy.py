@@ -99,7 +99,7 @@ def _join_stores(state: FusionState, rule: str, prepare: Callable[[Kernel, MapKe
             late = state.joinable(kernel, consumer)
             ready = None if late is None else prepare(kernel, consumer, name)
             stores = None if ready is None else _epilogue(state, ready, consumer, name)
-            if late is None or ready is None or stores is None or (ready is not kernel and not has_runs(ready, stores)):
+            if late is None or ready is None or stores is None:
                 state.refuse(rule, kernel, consumer)
                 continue
             own = tuple(store for store in stores_of(ready) if state.must_stay(store.buffer, consumer))
@@ -120,7 +120,7 @@ def _epilogue(state: FusionState, kernel: Kernel, consumer: MapKernel, name: str
     if mapping is None:
         return None
     try:
-        return tuple(
+        stores = tuple(
             Store(
                 store.buffer,
                 mapping.view(store.view),
@@ -130,6 +130,7 @@ def _epilogue(state: FusionState, kernel: Kernel, consumer: MapKernel, name: str
         )
     except views.NotAffine:
         return None
+    return stores if has_runs(kernel, stores, state.target) else None
 
 
 # ---------------------------------------------------------------- rows

@@ -46,16 +46,15 @@ def outer_product_mean(a: torch.Tensor, b: torch.Tensor, mask: torch.Tensor) -> 
 
 X = torch.randn(3, 10, 20)
 JOINED: dict[str, tuple[Function, list[torch.Tensor]]] = {
-    "heads": (Linear(33, lambda y: heads(y, 3)), [X]),
+    "heads": (Linear(51, lambda y: heads(y, 3)), [X]),
     "heads with arithmetic": (Linear(48, lambda y: torch.relu(heads(y, 3) * 0.5 + 1)), [X]),
     "a residual in heads": (lambda x, w, r: heads(x @ w, 3) + r, [X, torch.randn(20, 48), torch.randn(3, 3, 10, 16)]),
-    "heads transposed": (Linear(12, lambda y: y.view(3, 10, 3, 4).permute(0, 2, 3, 1).contiguous()), [X]),
     "both results": (Linear(48, lambda y: (y, heads(y, 3))), [X]),
     "windows": (
         Linear(8, lambda y: y.view(2, 3, 4, 2, 6, 8).permute(0, 1, 3, 2, 4, 5).contiguous()),
         [torch.randn(2, 12, 12, 20)],
     ),
-    "three in one": (Linear(72, lambda y: y.view(3, 10, 3, 2, 12).permute(2, 0, 3, 1, 4).contiguous()), [X]),
+    "three in one": (Linear(96, lambda y: y.view(3, 10, 3, 2, 16).permute(2, 0, 3, 1, 4).contiguous()), [X]),
     "a batch of heads": (
         lambda a, b: torch.bmm(a, b).view(3, 2, 5, 9).transpose(1, 2).contiguous(),
         [torch.randn(6, 5, 7), torch.randn(6, 7, 9)],
@@ -73,15 +72,25 @@ def test_copies_that_reorder_a_product_join_its_stores(name: str, target: Litera
 
 def test_an_outer_product_is_divided_by_a_count_where_it_is_made() -> None:
     torch.manual_seed(0)
-    inputs = torch.randn(1, 12, 5, 9), torch.randn(1, 12, 7, 11), (torch.rand(1, 12, 7) > 0.3).float()
+    inputs = torch.randn(1, 12, 5, 9), torch.randn(1, 12, 7, 17), (torch.rand(1, 12, 7) > 0.3).float()
     planned = check(outer_product_mean, inputs[0], inputs[1][:, :, :5].contiguous(), inputs[2][..., :5].contiguous())
     product = planned.steps[-1]
     assert len(planned.steps) == 2 and isinstance(product, GemmKernel)
-    assert (product.m_sizes, product.n_sizes) == ((5, 9), (5, 11))
+    assert (product.m_sizes, product.n_sizes) == ((5, 9), (5, 17))
 
 
-def test_stores_of_a_few_elements_side_by_side_stay_a_map() -> None:
-    check(Linear(12, lambda y: heads(y, 3)), X, steps=2)
+@pytest.mark.parametrize(("target", "shortest"), [("cpu", 16), ("cuda", 8)])
+def test_stores_of_a_few_elements_side_by_side_stay_a_map(target: Literal["cpu", "cuda"], shortest: int) -> None:
+    torch.manual_seed(0)
+    for width, steps in ((shortest - 1, 2), (shortest, 1)):
+        check(Linear(3 * width, lambda y: heads(y, 3)), X, recipe=Recipe(target), steps=steps)
+
+
+@pytest.mark.parametrize(("target", "rows", "steps"), [("cpu", 16, 2), ("cuda", 16, 1), ("cuda", 15, 2)])
+def test_a_gpu_alone_stores_along_rows(target: Literal["cpu", "cuda"], rows: int, steps: int) -> None:
+    torch.manual_seed(0)
+    model = Linear(12, lambda y: y.view(3, rows, 3, 4).permute(0, 2, 3, 1).contiguous())
+    check(model, torch.randn(3, rows, 20), recipe=Recipe(target), steps=steps)
 
 
 def test_a_product_of_an_attention_keeps_its_place_in_it() -> None:
@@ -102,10 +111,10 @@ def test_a_result_that_is_reordered_is_also_reduced() -> None:
 
 def every_product(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, a: torch.Tensor, mask: torch.Tensor) -> Any:
     y = x @ w
-    return heads(y * 0.5, 3) + r, heads(x @ (w + 1), 2).mT.contiguous(), outer_product_mean(a, a + 1, mask)
+    return heads(y * 0.5, 3) + r, heads(x @ (w + 1), 2), outer_product_mean(a, a + 1, mask)
 
 
-EVERY = [X, torch.randn(20, 48), torch.randn(3, 3, 10, 16), torch.randn(1, 12, 5, 9), torch.ones(1, 12, 5)]
+EVERY = [X, torch.randn(20, 48), torch.randn(3, 3, 10, 16), torch.randn(1, 12, 5, 17), torch.ones(1, 12, 5)]
 MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
 SCRIPT = """
 saved = torch.load("FOLDER/saved.pt")
