@@ -89,9 +89,10 @@ class Space:
             strides = seen.strides[first : first + len(parts)]
             first += len(parts)
             groups = merge_dimensions(parts, strides) if len(parts) > 1 else [(size, strides[0])]
-            step, radix = self.step if number == len(self.names) - 1 else "", size
+            step, whole = self.step if number == len(self.names) - 1 else "", math.prod(parts)
+            radix = whole
             for extent, stride in groups:
-                text, radix = self._digit(name, size, radix, radix // extent), radix // extent
+                text, radix = self._digit(name, whole, radix, radix // extent), radix // extent
                 yield stride, f"({text} + {step})" if step and radix == 1 else text
 
     def _digit(self, name: str, size: int, above: int, radix: int) -> str:
