@@ -10,7 +10,8 @@ Rules, each until it finds nothing, in this order until none applies:
   windows    a pool of a convolution's result is computed where the result is made;
   tails      so is a row kernel over a GEMM's or convolution's result;
   reordered  a map joins a GEMM's stores that sees m and n as several dimensions: a copy that splits heads off.
-At the end a scan behind a constant becomes an exclusive one.
+At the end a scan behind a constant becomes an exclusive one, and on a GPU matrices that lie across a kernel's rows,
+beside others that lie along them, are turned first.
 Values named in Recipe.materialise, and results of forward, stay in memory.
 """
 
@@ -29,6 +30,7 @@ from foundry.knowledge.library.fusion.rows import JoinLimits, join_rows
 from foundry.knowledge.library.fusion.short_rows import unroll_short_rows
 from foundry.knowledge.library.fusion.state import ANYWHERE, FusionState, prune_stores
 from foundry.knowledge.library.fusion.tails import join_tails
+from foundry.knowledge.library.fusion.turned import turn_operands
 from foundry.knowledge.library.fusion.windows import join_windows
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.access import Step, store_space, stores_of, tail_of, with_stores
@@ -67,6 +69,8 @@ def fuse(
     rules = [*early, join_windows, join_tails, _reordered]
     while any(rule(state) for rule in rules) or unroll_short_rows(state):
         continue
+    if state.target == "cuda":
+        turn_operands(state)
     steps = exclusive_scans(state.steps, buffers)
     written = {name for step in steps for name in state.writes(step)}
     pinned = [name for name in recipe.materialise if name in written and name not in kept]
