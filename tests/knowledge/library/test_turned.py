@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.library.fusion import turned
-from foundry.knowledge.library.ir.kernels import MapKernel, RowKernel
+from foundry.knowledge.library.ir.kernels import ConvKernel, MapKernel, RowKernel
 from foundry.knowledge.library.plan import plan
 
 Case = tuple[Callable[..., Any], list[torch.Tensor], list[type]]
@@ -39,6 +39,11 @@ CASES: dict[str, Case] = {
         lambda a: F.layer_norm(a.permute(0, 2, 3, 1), (6,)).contiguous(),
         [x(2, 6, 3, 5)],
         [MapKernel, RowKernel],
+    ),
+    "planes that lie apart": (
+        lambda a, w: F.conv1d(a.mT, w, padding=1, groups=6).relu(),
+        [x(2, 5, 6), x(6, 1, 4)],
+        [MapKernel, ConvKernel],
     ),
     "all of it across": (lambda a: F.softmax(a, 1), [x(2, 6, 5)], [RowKernel]),
 }
