@@ -34,6 +34,7 @@ from foundry.knowledge.library.cuda.space import (
     parameters,
     tunable,
     vector_type,
+    wide_gathers,
     widest_vector,
 )
 from foundry.knowledge.library.ir import views
@@ -173,9 +174,9 @@ def _position(shape: _Shape) -> list[str]:
 
 def _compute(shape: _Shape, stores: tuple[Store, ...], plan: Plan, known: Known) -> list[str]:
     inner = shape.space.with_inner(f"({shape.space.names[-1]} + j)") if shape.vector > 1 else shape.space
-    body = emitter(inner, known, {})
+    lines, gathered = wide_gathers(shape.space, [store.value for store in stores], shape.vector, known)
+    body = emitter(inner, [*gathered, *known], {})
     body.reserve(store.value for store in stores)
-    lines: list[str] = []
     after: list[str] = []
     for i, store in enumerate(stores):
         dtype = plan.buffers[store.buffer].dtype

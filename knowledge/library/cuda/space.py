@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, element, register
-from foundry.knowledge.library.ir.kernels import Apply, Expr, Gather, Iota, Load, Plan, Store, Tunable, View
+from foundry.knowledge.library.ir import views
+from foundry.knowledge.library.ir.kernels import Apply, Expr, Gather, Iota, Load, Named, Plan, Store, Tunable, View
 from foundry.knowledge.library.ir.scalar import Emitter, affine, loader
 from foundry.knowledge.library.ir.views import merge_dimensions
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
@@ -185,6 +186,35 @@ whole tree."""
 def emitter(space: Space, known: Known, names: Mapping[str, str], prefix: str = "t") -> Emitter:
     """An expression printer over `space` in which the `known` values are in registers."""
     return Emitter(CUDA_DIALECT, loader(CUDA_DIALECT, space.offset), names, known=known, prefix=prefix)
+
+
+def wide_gathers(space: Space, values: Iterable[Expr], vector: int, known: Known) -> tuple[list[str], Known]:
+    """Statements that read whole vectors of the rows that an index of their own chooses (an embedding's), and where
+    their elements j are then. `known`: the index's loads."""
+    lines: list[str] = []
+    made: Known = []
+    found = [leaf for leaf in leaves(values) if isinstance(leaf, Gather) and _is_wide(space, leaf, vector)]
+    for i, leaf in enumerate(found):
+        body = emitter(space, known, {}, f"g{i}_")
+        index = body.value(leaf.index)
+        row = f"math::wrap_index(g{i}_at, {leaf.bound})"
+        source = f"load_vec<{vector}>(b_{leaf.buffer} + {space.offset(leaf.view)} + {row} * {leaf.step})"
+        lines += [*body.lines, f"const long long g{i}_at = {index};"]
+        lines.append(f"const {vector_type(leaf.dtype, vector)} g{i} = {source};")
+        element = element_load(f"g{i}.at[j]", leaf.dtype)
+        if leaf.fill is not None:
+            fill = CUDA_DIALECT.constant(leaf.fill, leaf.dtype)
+            element = f"math::where(math::in_bounds(g{i}_at, {leaf.bound}), {element}, {fill})"
+        made.append((leaf, element))
+    return lines, made
+
+
+def _is_wide(space: Space, leaf: Gather, vector: int) -> bool:
+    """Whether neighbours along the innermost dimension are neighbours in one row, at a place that vectors begin at."""
+    inside = list(views.nodes(leaf.index))
+    seen = [node.view for node in inside if isinstance(node, Load | Gather | Iota)]
+    same = all(space.stride(view) == 0 for view in seen) and not any(isinstance(node, Named) for node in inside)
+    return vector > 1 and same and leaf.step % vector == 0 and space.aligned(leaf.view, vector)
 
 
 def body_leaves(stores: Iterable[Store]) -> list[Leaf]:

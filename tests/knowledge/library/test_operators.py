@@ -72,6 +72,17 @@ RESAMPLING: dict[str, Case] = {
 }
 
 
+TABLES: dict[str, Case] = {
+    "rows, as they are": (lambda i, t: F.embedding(i, t) * 2, [torch.randint(0, 9, (2, 5)), x(9, 16)]),
+    "rows, added and normed": (
+        lambda i, t, p: F.layer_norm(F.embedding(i, t) + F.embedding(4 - i % 5, p), (24,)),
+        [torch.randint(0, 9, (2, 5)), x(9, 24), x(5, 24)],
+    ),
+    "parts of rows": (lambda i, t: (t[i, 4:12] + 1).relu(), [torch.randint(-9, 9, (6,)), x(9, 16)]),
+    "in sixteen bits": (lambda i, t: F.embedding(i, t) + t[:1], [torch.randint(0, 9, (7,)), x(9, 32).bfloat16()]),
+}
+
+
 @pytest.mark.parametrize("name", RESAMPLING)
 def test_reading_at_computed_positions(name: str) -> None:
     model, inputs = RESAMPLING[name]
@@ -392,6 +403,12 @@ CELLS: dict[str, tuple[Any, list[torch.Tensor]]] = {
 def test_cells_of_recurrent_networks(name: str) -> None:
     model, inputs = CELLS[name]
     check(model, *inputs)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_rows_of_a_table(name: str) -> None:
+    model, inputs = TABLES[name]
+    check(model, *inputs, steps=1)
 
 
 PATCHES: dict[str, Case] = {

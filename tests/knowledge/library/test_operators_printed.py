@@ -12,7 +12,7 @@ from tests.forking import Forks
 from tests.knowledge.library.conftest import native_device
 from tests.knowledge.library.cuda.test_module import H200, run
 from tests.knowledge.library.lowering import graph_of
-from tests.knowledge.library.test_operators import BAGS, DISTANCES, MANY, ORDERED, RESAMPLING, SCATTERED
+from tests.knowledge.library.test_operators import BAGS, DISTANCES, MANY, ORDERED, RESAMPLING, SCATTERED, TABLES
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device
@@ -22,7 +22,7 @@ from foundry.knowledge.library.printers import module_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:index_reduce")]
 CASES = [*RESAMPLING.values(), *SCATTERED.values(), *MANY.values(), *BAGS.values(), *ORDERED.values()]
-CASES += DISTANCES.values()
+CASES += [*DISTANCES.values(), *TABLES.values()]
 MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
 SCRIPT = """
 saved = torch.load("FOLDER/saved.pt")

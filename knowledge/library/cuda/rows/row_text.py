@@ -20,6 +20,7 @@ from foundry.knowledge.library.cuda.space import (
     leaves,
     load_plan,
     vector_type,
+    wide_gathers,
 )
 from foundry.knowledge.library.ir.kernels import EmitRow, Expr, Let, Load, Plan
 from foundry.knowledge.library.ir.scalar import Numbering
@@ -168,6 +169,8 @@ class RowText:
             return whole
         values = [expr for _, expr in computed]
         lines, known = self._loads(leaves(values), "", 1)
+        reading, gathered = wide_gathers(shape.space, values, shape.vector, known)
+        lines, known = [*lines, *reading], [*gathered, *known]
         body = emitter(self._inner(), known, {}, self._scope())
         body.reserve(values)
         for i, expr in computed:
