@@ -54,7 +54,7 @@ _VALUES: dict[str, tuple[int, ...]] = {
     "stages": (2, 3, 4, 5, 6),
     "splits": SPLITS,
     "resident": (1, 2, 3, 4),
-    "stays": (0, 1),
+    "stays": (0, 1, 2),
 }
 _MEANING = {
     "tile_m": ("tile", "rows of a block's tile: larger reads b less often, smaller fills more multiprocessors"),
@@ -64,7 +64,11 @@ _MEANING = {
     "stages": ("memory", "tiles in flight: more latency is hidden, more shared memory"),
     "splits": ("algorithm", "parts of k computed by different blocks and added by a second launch"),
     "resident": ("parallel", "blocks of a multiprocessor: some store while others multiply, with smaller tiles"),
-    "stays": ("algorithm", "1: a block computes one tile after the other, and stores one while it multiplies the next"),
+    "stays": (
+        "algorithm",
+        "1: a block computes one tile after the other, and stores one while it multiplies the next; 2: while it stores "
+        "one, the operands of the next arrive",
+    ),
 }
 _MULTIPROCESSOR_BYTES = 228 << 10  # of shared memory, of which each block takes 1 KB more than it asks for
 _SLABS = (32, 64, 128)
@@ -103,6 +107,11 @@ class PackedTiling:
     def groups(self) -> int:
         return (self.tile_m // self.group_m) * (self.tile_n // self.group_n)
 
+    @property
+    def is_slabbed(self) -> bool:
+        """Whether rows leave through shared memory."""
+        return self.stays == 1
+
     def ring_bytes(self, precision: str) -> int:
         parts = 2 if precision == HALF3 else 1  # of an element
         return self.stages * ((self.tile_m + self.tile_n) * ROW_BYTES * parts + 16)
@@ -115,12 +124,12 @@ class PackedTiling:
 
     def shared_bytes(self, precision: str) -> int:
         ring = self.ring_bytes(precision)
-        return ring + (self.groups * 4 * slab_bytes(self.slab(precision)) if self.stays else 0)
+        return ring + (self.groups * 4 * slab_bytes(self.slab(precision)) if self.is_slabbed else 0)
 
     def legal(self, precision: str, arch: str) -> bool:
         if self.tile_m % self.group_m or self.tile_n % self.group_n or self.groups not in _REGISTERS:
             return False
-        if self.stays and (self.splits > 1 or not self.slab(precision)):
+        if self.stays and (self.splits > 1 or (self.is_slabbed and not self.slab(precision))):
             return False
         sums = self.group_m * self.group_n // 128 * (2 if precision == HALF3 else 1)
         if sums + (64 if self.resident == 1 else 40) > self.registers[1]:
@@ -187,7 +196,8 @@ def choose_packed(
     default = _default(kernel, precision, device)
     if leaves_whole and precision == HALF:
         default = _staying(default, kernel, device)
-    offered = {name: values for name, values in _VALUES.items() if name != "stays" or leaves_whole}
+    ways = (0, *((1,) if leaves_whole else ()), *(() if kernel.tail else (2,)))
+    offered = {**_VALUES, "stays": ways}
     wanted = {name: int(value) for name, value in choices.items() if value in offered.get(name, ())}
     tiling = replace(default, **wanted)
     if not tiling.legal(precision, device.arch) or (tiling.splits > 1 and kernel.k // tiling.splits < 64):
@@ -249,7 +259,7 @@ class _Printer:
         tests += [f"n < {kernel.n}"] if kernel.n % tiling.tile_n else []
         guard, element = " && ".join(tests), f"n + j < {kernel.n}" if kernel.n % 4 else ""
         acc, of_row, of_column = "acc[i][h * 4 + j]", [], []
-        if self.product.is_scaled and not tiling.stays:
+        if self.product.is_scaled and not tiling.is_slabbed:
             acc = f"pack::scaled({acc}, row_scale, pack::power(column_exponent.at[j]))"
             of_row = ["const pack::Scale row_scale = pack::scale_of(exponents_a[place_m * BM + (int)(m - first_m)]);"]
             at = "exponents_b + place_n * BN + (int)(n - first_n)"
@@ -259,14 +269,14 @@ class _Printer:
         if self.tail:
             body = self.tail.epilogue(kernel.stores, acc, guard, element)
             return of_row, [*of_column, *body]
-        to = f"slab + h % {tiling.slab(self.precision) // 8} * 8" if tiling.stays else ""
+        to = f"slab + h % {tiling.slab(self.precision) // 8} * 8" if tiling.is_slabbed else ""
         body = epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element, to=to)
         return of_row, [*of_column, *body]
 
     def _scale(self) -> list[str]:
         """Statements that take the operands' scales out of the sums before they leave: by one power of two where no
         exponent of a warp's rows and columns is extreme, because what an element costs bounds products of few k."""
-        if not (self.product.is_scaled and self.tiling.stays):
+        if not (self.product.is_scaled and self.tiling.is_slabbed):
             return []
         each = ["#pragma unroll", "for (int i = 0; i < GM / 64; ++i)", "#pragma unroll"]
         each += ["for (int h = 0; h < GN / 8; ++h) {", "const Vec<int, 4> of_column = load_vec<4>(columns + h * 8);"]
@@ -298,7 +308,7 @@ class _Printer:
         """Rows on their way through shared memory, a warp's own: its lanes write a part of 16 rows, a lane for each row
         tells the copy engine to store it, and all go on; nobody writes there again before it has been read."""
         tiling, kernel = self.tiling, self.kernel
-        if not tiling.stays:
+        if not tiling.is_slabbed:
             return {"ABOUT": "", "SLAB": "", "BEFORE_FOUR": "", "AFTER_FOUR": "", "LAST": ""}
         slab, (store,) = tiling.slab(self.precision), kernel.stores
         row = slab + 8

@@ -288,6 +288,23 @@ STAYING: dict[str, Callable[[], Case]] = {
     "stays_batched": lambda: gemm(33, 148, 70, (3, 2), flip="b", tile_m=64, tile_n=128, group_n=64, **_STAYS),
     "stays_reordered": lambda: gemm_reordered((3, 110), (2, 128), 100, (0, 2, 1, 3), **_STAYS),
     "stays_reordered_rows": lambda: gemm_reordered((3, 110), (348,), 100, (1, 0, 2), **_STAYS),
+    "stays_sixteen": lambda: gemm(
+        333, 346, 150, dtype="bfloat16", precision="bfloat16", path="packed", stays=2, tile_n=64, group_n=64, stages=3
+    ),
+    "stays_half": lambda: gemm(150, 348, 100, (2,), precision="half", stays=2, stages=2),
+    "stays_shared": lambda: gemm(
+        200,
+        300,
+        130,
+        dtype="float16",
+        precision="float16",
+        path="packed",
+        stays=2,
+        tile_n=128,
+        group_n=128,
+        resident=2,
+        stages=3,
+    ),
     "stays_wide_range": lambda: wide_range(stays=1),
     "stays_upper": lambda: triangle(200, 260, "triu", 9, tile_m=64, tile_n=128, group_n=128, resident=2, **_STAYS),
 }
