@@ -54,6 +54,7 @@ def test_what_lies_across_is_turned(name: str, monkeypatch: pytest.MonkeyPatch) 
     model, inputs, kinds = CASES[name]
     torch.manual_seed(0)
     monkeypatch.setattr(turned, "TURNED_LEAST", 1)
+    monkeypatch.setattr(turned, "APART_LEAST", 2)
     planned = plan(graph_of(model, *inputs), Recipe("cuda"))
     compare(as_module(model), planned, inputs)
     assert [type(step) for step in planned.steps] == kinds

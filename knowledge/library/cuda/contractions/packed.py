@@ -143,13 +143,32 @@ def slab_bytes(columns: int) -> int:
     return (16 * (columns + 8) + 16) * 4
 
 
-# With the share of the arithmetic rate that a tile of this shape reaches by itself.
+@dataclass(frozen=True)
+class _Shape:
+    """A tiling with the share of the arithmetic rate that it reaches by itself, and what a tile costs beside its k: the
+    first operands on their way, and its elements stored, in steps of k at the full rate."""
+
+    tiling: PackedTiling
+    rate: float
+    besides: int = 0
+
+
 _SHAPES = (
-    (PackedTiling(128, 256, 64, 256, 4), 1.0),
-    (PackedTiling(128, 128, 64, 128, 6), 0.85),
-    (PackedTiling(64, 256, 64, 256, 4), 0.7),
-    (PackedTiling(128, 64, 64, 64, 6), 0.6),
-    (PackedTiling(64, 64, 64, 64, 6), 0.45),
+    _Shape(PackedTiling(128, 256, 64, 256, 4), 1.0),
+    _Shape(PackedTiling(128, 128, 64, 128, 6), 0.85),
+    _Shape(PackedTiling(64, 256, 64, 256, 4), 0.7),
+    _Shape(PackedTiling(128, 64, 64, 64, 6), 0.6),
+    _Shape(PackedTiling(64, 64, 64, 64, 6), 0.45),
+)
+# Of 16-bit operands and results, which are stored soon: from six shapes on an H200 (benchmarks/h200/README.md).
+_SIXTEEN = (
+    _Shape(PackedTiling(128, 256, 64, 256, 4, stays=2), 1.0, 660),
+    _Shape(PackedTiling(256, 128, 128, 128, 4, stays=2), 1.0, 660),
+    _Shape(PackedTiling(128, 128, 64, 128, 3, resident=2), 0.8, 300),
+    _Shape(PackedTiling(128, 128, 64, 128, 6), 0.95, 660),
+    _Shape(PackedTiling(64, 256, 64, 256, 4), 0.7, 660),
+    _Shape(PackedTiling(128, 64, 64, 64, 6), 0.6, 660),
+    _Shape(PackedTiling(64, 64, 64, 64, 6), 0.45, 660),
 )
 
 
@@ -157,13 +176,14 @@ def _default(kernel: GemmKernel, precision: str, device: Device) -> PackedTiling
     """The tiling with the least estimated time: waves of tiles, each at its own rate, plus the traffic of a split."""
     batch = math.prod(kernel.batch)
     costs = {}
-    for shape, rate in _SHAPES:
+    for shape in _SIXTEEN if precision in ("float16", "bfloat16") and not kernel.tail else _SHAPES:
         for splits in SPLITS:
-            tiling, depth = _fitted(shape, splits, precision, device.arch), math.ceil(kernel.k / splits)
+            tiling, depth = _fitted(shape.tiling, splits, precision, device.arch), math.ceil(kernel.k / splits)
             if not tiling.legal(precision, device.arch) or (splits > 1 and depth < _LEAST_DEPTH):
                 continue
             tiles = batch * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n) * splits
-            work = math.ceil(tiles / device.cores) * tiling.tile_m * tiling.tile_n * depth / rate
+            waves = math.ceil(tiles / (device.cores * tiling.resident)) * tiling.resident
+            work = waves * tiling.tile_m * tiling.tile_n * (depth / shape.rate + shape.besides)
             # A partial sum is written and read; products are about thirty times faster than on the ordinary units.
             moved = (1e3 * batch * kernel.m * kernel.n * splits / device.cores + 8e6) if splits > 1 else 0.0
             costs[tiling] = work + moved
@@ -173,6 +193,7 @@ def _default(kernel: GemmKernel, precision: str, device: Device) -> PackedTiling
 def _fitted(shape: PackedTiling, splits: int, precision: str, arch: str) -> PackedTiling:
     """With as many stages as there is room for, up to the shape's own."""
     found = [replace(shape, splits=splits, stages=stages) for stages in range(shape.stages, 1, -1)]
+    found = [replace(tiling, stays=0 if splits > 1 else shape.stays) for tiling in found]
     return next((tiling for tiling in found if tiling.legal(precision, arch)), found[0])
 
 
