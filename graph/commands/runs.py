@@ -18,11 +18,13 @@ def show_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> N
     """List the runs, newest first."""
     from foundry.graph.run.run_directory import list_runs
     from foundry.graph.run.summary import summarise
+    from foundry.graph.views.answers import is_paused
 
     rows = []
     for run in list_runs(runs):
         summary = summarise(run)
         status = summary.verdict if summary.verdict in ("running", "interrupted", "failed") else "finished"
+        status = "paused" if status == "running" and is_paused(run) else status
         origin = f"{run.origin.run}@{run.origin.step or 'end'}" if run.origin else None
         known = {"id": run.id, "created": run.get("created"), "status": status, "forked_from": origin}
         rows.append({**known, **summary.to_json()})
@@ -34,7 +36,8 @@ def show_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> N
         gain = f"{row['speedup']:.2f}x" if row["speedup"] else "-"
         why = f": {row['ending']}" if row["verdict"] == "failed" else ""
         fork = f"  (a fork of {row['forked_from']})" if row["forked_from"] else ""
-        typer.echo(f"{row['id']}  {row['task']}  {row['target']}  {gain}  {row['verdict']}{why}{fork}")
+        how = "paused" if row["status"] == "paused" else row["verdict"]
+        typer.echo(f"{row['id']}  {row['task']}  {row['target']}  {gain}  {how}{why}{fork}")
     if not rows:
         typer.echo(f"no runs in {runs}")
 

@@ -117,9 +117,14 @@ def _state(run: RunDirectory) -> str:
     """How the run stands, in a word or two; it is paused once the word to pause is taken."""
     if not run.is_active:
         return kept_state(run)
+    return "paused" if is_paused(run) else "at work"
+
+
+def is_paused(run: RunDirectory) -> bool:
+    """Whether a run that goes on rests because somebody said so."""
     wanted, number = find_wanted_state(run.inbox.read())
     is_taken = any(item.directive == number for item in run.inbox.acknowledgements())
-    return "paused" if wanted == "pause" and is_taken else "at work"
+    return run.is_active and wanted == "pause" and is_taken
 
 
 def _stopped(islands: Mapping[str, str]) -> list[str]:

@@ -29,7 +29,7 @@ def ending_lines(summary: Summary, task_path: str, page: Path | None = None) -> 
         lines.append(f"page:    {page} (everything about the run, in one file that opens offline)")
     trace, ranking = ("trace", summary.run), ("chat", summary.run, "ranking")
     lines.append(f"inspect: {to_paste('foundry', 'agent', *trace)}, {to_paste('foundry', 'agent', *ranking)}")
-    if summary.verdict in ("accepted", "nothing accepted"):
+    if summary.verdict == "accepted" or (summary.verdict == "nothing accepted" and summary.evaluations):
         lines.append(f"go on:   {to_paste('foundry', 'agent', 'fork', summary.run, '--minutes', 10)}")
     return lines + _use_lines(summary, task_path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -230,6 +231,8 @@ async def test_a_paused_run_waits_until_it_is_told_to_go_on(
     told = answer(run, RunQuestion("status"))
     assert told.startswith(f"{run.id}: paused. ") and "waits" not in told, told
     assert answer(run, RunQuestion("directives")).startswith("d1 pause: taken by the run in i")
+    listed = CliRunner().invoke(app, ["agent", "runs", "--runs", str(tmp_path / "runs"), "--json"])
+    assert json.loads(listed.output)[0]["status"] == "paused"
     await asyncio.sleep(0.5)
     assert run.evaluation_count() == paused_at < 12
     assert not work.done()
