@@ -24,9 +24,13 @@ def show_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> N
     for run in list_runs(runs):
         summary = summarise(run)
         status = summary.verdict if summary.verdict in ("running", "interrupted", "failed") else "finished"
-        status = "paused" if status == "running" and is_paused(run) else status
         origin = f"{run.origin.run}@{run.origin.step or 'end'}" if run.origin else None
-        known = {"id": run.id, "created": run.get("created"), "status": status, "forked_from": origin}
+        known = {
+            "id": run.id,
+            "created": run.get("created"),
+            "status": "paused" if is_paused(run) else status,
+            "forked_from": origin,
+        }
         rows.append({**known, **summary.to_json()})
         run.close()
     if as_json:

@@ -9,7 +9,7 @@ or scaling to 16 bits (`half`: a power of two a row, 11 significant bits as TF32
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
@@ -29,6 +29,7 @@ from foundry.knowledge.library.cuda.contractions.splits import Partial, find_blo
 from foundry.knowledge.library.cuda.contractions.tails import element_values, tail_text
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import HALF, HALF3, LABELS, TYPES
 from foundry.knowledge.library.cuda.contractions.tiled import GROUP, epilogue_lines
+from foundry.knowledge.library.cuda.dialect import element
 from foundry.knowledge.library.cuda.launches import Argument, Launch, max_shared_bytes
 from foundry.knowledge.library.cuda.space import (
     Space,
@@ -42,6 +43,7 @@ from foundry.knowledge.library.cuda.space import (
 )
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import GemmKernel, Plan, PrintedKernel, Tunable
+from foundry.knowledge.opgraph import ITEM_BYTES
 
 _LEAST_DEPTH = 512  # of a part of k
 # Of each thread that copies and of each that multiplies, by the number of warpgroups that multiply.
@@ -80,7 +82,8 @@ _SHORTEST, _SHORT = (
 
 @dataclass(frozen=True)
 class PackedTiling:
-    """A block's tile of the result, the part of it that each warpgroup adds up, the ring's stages, and parts of k."""
+    """A block's tile of the result, the part of it that each warpgroup adds up, the ring's stages, and parts of k.
+    `item`: bytes of an element where rows of the result may leave through shared memory, else 0."""
 
     tile_m: int
     tile_n: int
@@ -90,6 +93,7 @@ class PackedTiling:
     splits: int = 1
     resident: int = 1
     stays: int = 0
+    item: int = 0
 
     @property
     def threads(self) -> int:
@@ -119,12 +123,12 @@ class PackedTiling:
     def slab(self, precision: str) -> int:
         """Columns of a warp's 16 rows that leave through shared memory together: as many as there is room for."""
         room = _MULTIPROCESSOR_BYTES // self.resident - 1024 - self.ring_bytes(precision)
-        fitting = [n for n in _SLABS if n <= self.group_n and self.groups * 4 * slab_bytes(n) <= room]
-        return max(fitting, default=0)
+        fitting = [n for n in _SLABS if n <= self.group_n and self.groups * 4 * slab_bytes(n, self.item) <= room]
+        return max(fitting, default=0) if self.item else 0
 
     def shared_bytes(self, precision: str) -> int:
         ring = self.ring_bytes(precision)
-        return ring + (self.groups * 4 * slab_bytes(self.slab(precision)) if self.is_slabbed else 0)
+        return ring + (self.groups * 4 * slab_bytes(self.slab(precision), self.item) if self.is_slabbed else 0)
 
     def legal(self, precision: str, arch: str) -> bool:
         if self.tile_m % self.group_m or self.tile_n % self.group_n or self.groups not in _REGISTERS:
@@ -138,9 +142,10 @@ class PackedTiling:
         return self.shared_bytes(precision) <= most
 
 
-def slab_bytes(columns: int) -> int:
-    """Of a warp's 16 rows: they are eight words apart, the last eight sixteen more, so that lanes meet in no bank."""
-    return (16 * (columns + 8) + 16) * 4
+def slab_bytes(columns: int, item: int) -> int:
+    """Of a warp's 16 rows: they are eight elements apart, the last eight 64 bytes more, so that lanes meet in no
+    bank."""
+    return 16 * (columns + 8) * item + 64
 
 
 @dataclass(frozen=True)
@@ -209,15 +214,15 @@ def _staying(tiling: PackedTiling, kernel: GemmKernel, device: Device) -> Packed
 
 
 def choose_packed(
-    kernel: GemmKernel, precision: str, device: Device, choices: dict[str, Choice], *, leaves_whole: bool
+    kernel: GemmKernel, precision: str, device: Device, choices: dict[str, Choice], *, item: int
 ) -> tuple[PackedTiling, tuple[Tunable, ...]]:
     """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones.
 
-    `leaves_whole`: rows of the result may leave through shared memory."""
-    default = _default(kernel, precision, device)
-    if leaves_whole and precision == HALF:
+    `item`: bytes of an element where rows of the result may leave through shared memory, else 0."""
+    default = replace(_default(kernel, precision, device), item=item)
+    if item == 4 and precision == HALF:
         default = _staying(default, kernel, device)
-    ways = (0, *((1,) if leaves_whole else ()), *(() if kernel.tail else (2,)))
+    ways = (0, *((1,) if item else ()), *(() if kernel.tail else (2,)))
     offered = {**_VALUES, "stays": ways}
     wanted = {name: int(value) for name, value in choices.items() if value in offered.get(name, ())}
     tiling = replace(default, **wanted)
@@ -234,12 +239,15 @@ def choose_packed(
     return tiling, tuple(tunables)
 
 
-def leaves_whole(kernel: GemmKernel, plan: Plan, out: Space) -> bool:
-    """Whether the result is one of float32 whose rows lie side by side, in pieces of 16 bytes and whole slabs."""
+def leaving_item(kernel: GemmKernel, plan: Plan, out: Space) -> int:
+    """Bytes of an element of the one result whose rows lie side by side, in pieces of 16 bytes and whole slabs, else
+    0."""
     if kernel.tail or len(kernel.stores) != 1 or (kernel.n_sizes and out.innermost % _SLABS[-1]):
-        return False
+        return 0
     (store,) = kernel.stores
-    return plan.buffers[store.buffer].dtype == "float32" and out.aligned(store.view, 4)
+    dtype = plan.buffers[store.buffer].dtype
+    fits = dtype in ("float32", "float16", "bfloat16") and out.aligned(store.view, 16 // ITEM_BYTES[dtype])
+    return ITEM_BYTES[dtype] if fits else 0
 
 
 class _Printer:
@@ -249,7 +257,7 @@ class _Printer:
         self.kernel, self.plan, self.precision, self.cores = kernel, plan, precision, device.cores
         self.out = out_space(kernel, spaces_of(kernel))
         self.tiling, self.tunables = choose_packed(
-            kernel, precision, device, choices, leaves_whole=leaves_whole(kernel, plan, self.out)
+            kernel, precision, device, choices, item=leaving_item(kernel, plan, self.out)
         )
         name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
         self.product = PackedProduct(name, kernel, plan, precision, self.tiling.tile_m, self.tiling.tile_n)
@@ -332,7 +340,8 @@ class _Printer:
         if not tiling.is_slabbed:
             return {"ABOUT": "", "SLAB": "", "BEFORE_FOUR": "", "AFTER_FOUR": "", "LAST": ""}
         slab, (store,) = tiling.slab(self.precision), kernel.stores
-        row = slab + 8
+        row, item = slab + 8, tiling.item
+        kind, gap, part = element(self.plan.buffers[store.buffer].dtype), 64 // item, slab_bytes(slab, item) // item
         apart = replace(self.out, names=(*self.out.names[:-2], "row_m", "first"))
         tests = ["lane < 16"]
         tests += [f"row_m < {kernel.m}"] if kernel.m % tiling.tile_m else []
@@ -341,8 +350,8 @@ class _Printer:
             tests.append(f"first < {kernel.n}")
             columns = f"(int)math::minimum(first + {columns}, ({self.out.index}){kernel.n}) - (int)first"
         begin = [
-            f"float* const rows = reinterpret_cast<float*>(empty + STAGES) + warp * {slab_bytes(slab) // 4};",
-            f"float* const slab = rows + (lane / 4 + lane % 2 * 8) * {row} + lane % 2 * 16 + lane % 4 / 2 * 4;",
+            f"{kind}* const rows = reinterpret_cast<{kind}*>(empty + STAGES) + warp * {part};",
+            f"{kind}* const slab = rows + (lane / 4 + lane % 2 * 8) * {row} + lane % 2 * {gap} + lane % 4 / 2 * 4;",
         ]
         before = [f"if (h % {slab // 8} == 0) {{", "bulk::wait_read<0>();", "__syncwarp();", "}"]
         after = [
@@ -352,8 +361,8 @@ class _Printer:
             f"const {self.out.index} row_m = first_m + warp_m + i * 64 + lane;",
             f"const {self.out.index} first = first_n + warp_n + h / {slab // 8} * {slab};",
             f"if ({' && '.join(tests)})",
-            f"    bulk::store(b_{store.buffer} + {apart.offset(store.view)}, rows + lane * {row} + lane / 8 * 16,",
-            f"                ({columns}) * 4);",
+            f"    bulk::store(b_{store.buffer} + {apart.offset(store.view)}, rows + lane * {row} + lane / 8 * {gap},",
+            f"                ({columns}) * {item});",
             "bulk::commit();",
             "}",
         ]
@@ -456,7 +465,7 @@ class _Printer:
             functions="\n".join(text for text, _ in parts),
             call=cuda_launch.encode([launch for _, launch in parts]),
             template="gemm",
-            choices=asdict(self.tiling),
+            choices={name: getattr(self.tiling, name) for name in _VALUES},
             tunables=self.tunables,
             d_mem=3,
             d_algo=2 if self.tiling.splits > 1 else 1 if len(self.kernel.ops) > 1 else 0,

@@ -291,6 +291,15 @@ STAYING: dict[str, Callable[[], Case]] = {
     "stays_sixteen": lambda: gemm(
         333, 346, 150, dtype="bfloat16", precision="bfloat16", path="packed", stays=2, tile_n=64, group_n=64, stages=3
     ),
+    "stays_sixteen_slabs": lambda: gemm(
+        333, 344, 150, dtype="bfloat16", precision="bfloat16", path="packed", stays=1, stages=3
+    ),
+    "stays_sixteen_narrow": lambda: gemm(
+        70, 200, 90, (3,), dtype="float16", precision="float16", path="packed", stays=1, tile_n=64, group_n=64, stages=3
+    ),
+    "stays_sixteen_heads": lambda: gemm_reordered(
+        (3, 110), (2, 128), 100, (0, 2, 1, 3), dtype="bfloat16", precision="bfloat16", path="packed", stays=1
+    ),
     "stays_half": lambda: gemm(150, 348, 100, (2,), precision="half", stays=2, stages=2),
     "stays_shared": lambda: gemm(
         200,
