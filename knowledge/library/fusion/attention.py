@@ -29,6 +29,7 @@ from foundry.knowledge.opgraph import DType
 
 Shape = tuple[int, ...]
 _WIDE: DType = "float32"  # in which masks are added
+_NARROW = ("float16", "bfloat16")
 
 
 def join_attention(scores: GemmKernel, softmax: RowKernel, product: GemmKernel) -> AttentionKernel | None:
@@ -181,17 +182,18 @@ def _is_causal(mask: Expr | None, row: int) -> bool:
 
 
 def load_operands(
-    scores: GemmKernel, product: GemmKernel, buffers: Mapping[str, Buffer]
+    scores: GemmKernel, product: GemmKernel, buffers: Mapping[str, Buffer], *, in_order: bool
 ) -> tuple[list[tuple[Buffer, MapKernel]], GemmKernel, GemmKernel]:
     """The products with what is computed of their operands (positions turned into q and k) in buffers of its own, and
-    the maps that fill them."""
+    the maps that fill them. `in_order`: so are 16-bit operands whose heads lie apart in memory."""
     sides = [_unscaled(operand) for operand in (scores.a, scores.b, product.b)]
-    narrow = [node.dtype for node, _ in sides if isinstance(node, Load) and node.dtype in ("float16", "bfloat16")]
+    narrow = [node.dtype for node, _ in sides if isinstance(node, Load) and node.dtype in _NARROW]
     dtype = narrow[0] if narrow else scores.dtype
     made: list[tuple[Buffer, MapKernel]] = []
 
     def loaded(operand: Expr, node: Expr, scale: float, shape: Shape, part: str) -> Expr:
-        if isinstance(node, Load) or scores.n < scores.k:
+        is_apart = in_order and isinstance(node, Load) and node.dtype in _NARROW and node.view.strides[-1] != 1
+        if (isinstance(node, Load) and not is_apart) or scores.n < scores.k:
             return operand
         name = f"{scores.name.removeprefix('k_')}_{part}"
         if name in buffers:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.library.ir.kernels import AttentionKernel, GemmKernel, RowKernel, TorchCall
+from foundry.knowledge.library.ir.kernels import AttentionKernel, GemmKernel, MapKernel, RowKernel, TorchCall
 from foundry.knowledge.library.plan import plan
 
 Model = nn.Module | Callable[..., Any]
@@ -104,6 +104,19 @@ def test_attention_as_models_write_it(name: str) -> None:
     model, inputs, steps, is_one = WRITTEN[name]
     planned = check(model, *inputs, steps=steps, tolerance=2e-2 if "bits" in name else 1e-5)
     assert isinstance(planned.steps[-1], AttentionKernel) == is_one
+
+
+def test_heads_that_lie_apart_are_laid_out_first_on_a_gpu() -> None:
+    def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k / 2.0, -1) @ v.mT
+
+    inputs = [x(2, 5, 4).bfloat16(), x(2, 4, 6).bfloat16(), x(2, 4, 6).bfloat16()]
+    graph = graph_of(model, *inputs)
+    laid_out, as_they_are = plan(graph, Recipe("cuda")), plan(graph, Recipe("cpu"))
+    for planned in (laid_out, as_they_are):
+        compare(as_module(model), planned, inputs, 2e-2)
+    assert [type(step) for step in laid_out.steps] == [MapKernel, AttentionKernel]
+    assert [type(step) for step in as_they_are.steps] == [AttentionKernel]
 
 
 def _hiding(rows: int, columns: int) -> torch.Tensor:
