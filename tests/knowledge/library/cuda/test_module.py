@@ -163,17 +163,18 @@ def stand_in(text: str, folder: Path) -> None:
         values = [f"*({kind}*)params[{i}]" for i, kind in enumerate(kinds)]
         words = ", ".join(["cluster", "grid", "block", "c->shared", name, *values])
         cases.append(f"        case {number}: emulator::launch({words}); return 0;")
-    kernels, asked = CudaTarget(H200).build(text).resources.kernels, literals.about["launches"]
-    static = [kernels[name]["shared_bytes"] - asked[name]["shared_bytes"] for name in names]
+    kernels = CudaTarget(H200).build(text).resources.kernels
+    static = [
+        kernels[name]["shared_bytes"] - asked["shared_bytes"] for name, asked in literals.about["launches"].items()
+    ]
     holes = {
         "NAMES": ", ".join(f'"{name}"' for name in names),
         "STATIC": ", ".join(f"{size:.0f}" for size in static),
         "CASES": "\n".join(cases),
     }
     driver = re.sub(r"@([A-Z]+)@", lambda hole: holes[hole[1]], DRIVER)
-    body, _ = emulator.emulation_source(literals.source, [])
     unit = folder / "driver.cpp"
-    unit.write_text(f"{body}\n{driver}")
+    unit.write_text(f"{emulator.emulation_source(literals.source, [])[0]}\n{driver}")
     command = ["g++", *emulator.FLAGS, f"-I{emulator.header_folder()}", str(unit), "-o", str(folder / LIBRARY)]
     subprocess.run([*command, f"-Wl,-soname,{LIBRARY}"], check=True, capture_output=True)
 
