@@ -154,9 +154,9 @@ def stand_in(text: str, folder: Path) -> None:
     """Builds libcuda.so.1 from the candidate's own source, with the launches it declares."""
     literals = read_literals(text)
     assert literals
-    names = list(literals.about["launches"])
+    asked = literals.about["launches"]
     cases = []
-    for number, name in enumerate(names, 1):
+    for number, name in enumerate(asked, 1):
         found = re.search(rf"\b{name}\(([^)]*)\)", literals.source)
         assert found, name
         kinds = [kind_of(parameter) for parameter in found[1].split(",")]
@@ -164,11 +164,9 @@ def stand_in(text: str, folder: Path) -> None:
         words = ", ".join(["cluster", "grid", "block", "c->shared", name, *values])
         cases.append(f"        case {number}: emulator::launch({words}); return 0;")
     kernels = CudaTarget(H200).build(text).resources.kernels
-    static = [
-        kernels[name]["shared_bytes"] - asked["shared_bytes"] for name, asked in literals.about["launches"].items()
-    ]
+    static = [kernels[name]["shared_bytes"] - asked[name]["shared_bytes"] for name in asked]
     holes = {
-        "NAMES": ", ".join(f'"{name}"' for name in names),
+        "NAMES": ", ".join(f'"{name}"' for name in asked),
         "STATIC": ", ".join(f"{size:.0f}" for size in static),
         "CASES": "\n".join(cases),
     }
