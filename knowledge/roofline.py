@@ -34,9 +34,10 @@ def floors(device: Device, graph: OpGraph, policy: Policy, labels: Collection[st
     """The floors of a graph, for a kernel that declares `labels`."""
     prepared = graph.packed_bytes if PREPARED in labels else graph.min_bytes
     used, allowed = used_precision(graph, labels), allowed_precision(graph, policy)
+    packs = allowed == "half" and device.target == "cuda"
     return Floors(
         traffic_ms=device.floor_ms(0.0, prepared, "half"),
-        allowed_ms=device.floor_ms(graph.flops, graph.packed_bytes if allowed == "half" else graph.min_bytes, allowed),
+        allowed_ms=device.floor_ms(graph.flops, graph.packed_bytes if packs else graph.min_bytes, allowed),
         used_ms=device.floor_ms(graph.flops, prepared if used == "half" else graph.min_bytes, used),
     )
 

@@ -8,6 +8,7 @@ installation and writes to one folder, so that nothing else can be included into
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
@@ -24,7 +25,7 @@ from typing import Any
 
 from foundry import tools
 from foundry.tools.process import linux
-from foundry.tools.process.channel import Channel
+from foundry.tools.process.channel import Channel, ChannelClosed
 from foundry.tools.process.linux import FILES, MEANS, MEMORY, NETWORK, SIGNALS, SYSCALLS, Confinement, Orders
 from foundry.tools.process.seccomp import Form, program
 
@@ -113,6 +114,8 @@ def report(channel: Channel) -> None:
     if all(os.access(path, os.R_OK) for path in needed):
         works = ALL_USABLE if not NVIDIA_CONTROL.exists() or gpu_answers() else 1
     channel.send({"active": ENTERED[-1].active, "refused": ENTERED[-1].refused, "works": works})
+    with contextlib.suppress(ChannelClosed):
+        channel.receive()  # it stays, to be looked at, until whoever asked hangs up
 
 
 def gpu_answers() -> bool:
