@@ -127,6 +127,16 @@ class Op:
         return list(dict.fromkeys(found))
 
 
+# Operators that read, of their first operand, what indices choose, and those that read a part of it.
+_CHOOSING = frozenset({"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather", "take"})
+_PARTS = frozenset({"slice", "select", "narrow", "diagonal", "as_strided"})
+
+
+def _reads_again(op: Op, name: str) -> bool:
+    """Whether an operator reads its first operand in another place too."""
+    return any(Ref(name) in (item if isinstance(item, list) else [item]) for item in op.args[1:])
+
+
 @dataclass(frozen=True)
 class OperatorRun:
     """What PyTorch ran of one operator in one forward. `ms`: its own time, 0 where nobody saw it."""
@@ -195,15 +205,16 @@ class OpGraph:
     @property
     def min_bytes(self) -> int:
         """Compulsory traffic: each input and used state tensor read once, each output written once. Of state that is
-        read only to make other values of it, which can be kept, those values where they are less."""
+        read only to make other values of it, which can be kept, those values where they are less. Of a tensor that is
+        read in parts the largest of them, and nothing where indices choose them, which may be all the same."""
         calls = [op for op in self.ops if not op.reads or not all(name in self.derived for name in op.reads)]
         used = {name for op in calls for name in op.reads} | set(self.output_names)
-        bytes_of = {name: value.spec.nbytes for name, value in self.values.items()}
+        bytes_of = {name: self._least_read(name) for name in self.values}
         inputs, state = {value.name for value in self.inputs}, {value.name for value in self.state}
         behind = {name for op in self.ops for name in op.reads if name in state and name not in used}
         made = sum(bytes_of[name] for name in used & (self.derived - state))
         read = sum(bytes_of[name] for name in used & (inputs | state))
-        written = sum(bytes_of[name] for name in dict.fromkeys(self.output_names))
+        written = sum(self.values[name].spec.nbytes for name in dict.fromkeys(self.output_names))
         return read + min(made, sum(bytes_of[name] for name in behind)) + written
 
     @property
@@ -211,8 +222,23 @@ class OpGraph:
         """The same for a kernel that keeps parameters in a form of its own: at least 16 bits of each float32, which
         hold TF32's eleven significant digits beside a scale that many share."""
         read = {name for op in self.ops for name in op.reads}
-        wide = (value.spec for value in self.state if value.name in read and value.spec.dtype == "float32")
-        return self.min_bytes - min(self.min_bytes, sum(spec.nbytes for spec in wide)) // 2
+        wide = (value.name for value in self.state if value.name in read and value.spec.dtype == "float32")
+        return self.min_bytes - min(self.min_bytes, sum(self._least_read(name) for name in wide)) // 2
+
+    def _least_read(self, name: str) -> int:
+        """Bytes of a tensor that a forward cannot do without."""
+        whole, least = self.values[name].spec.nbytes, 0
+        if name in self.output_names:
+            return whole
+        users = self.users.get(name, [])
+        calls = [op for op in users if not all(read in self.derived for read in op.reads)]
+        for op in calls or users:  # what is made of parameters alone need not be made in every call
+            is_source = op.reads[0] == name and isinstance(op.args[0], Ref) and op.args[0].ref == name
+            if is_source and op.kind in _CHOOSING and not _reads_again(op, name):
+                continue
+            is_part = is_source and op.kind in _PARTS
+            least = max(least, min(whole, op.outputs[0].spec.nbytes) if is_part else whole)
+        return least
 
     def op_counts(self) -> dict[str, int]:
         counts: dict[str, int] = {}

@@ -314,3 +314,25 @@ def test_a_method_is_no_helper_of_the_same_name(monkeypatch: pytest.MonkeyPatch)
     }
     coordinates._header_functions.cache_clear()
     assert found == {"merge(x)": 3, "s.merge(x)": 0, "t->merge(x)": 0}
+
+
+def test_what_indices_choose_of_a_table_sets_no_floor() -> None:
+    """Few rows of a large embedding were said to need the time to move all of it, and a right kernel was refused."""
+    table, rows = replace(SPEC, shape=(1_000_000, 1000)), TensorSpec((1000,), (1,), "int64")
+    part = replace(SPEC, shape=(10, 1000))
+    graph = OpGraph(
+        inputs=[Value("i", rows, "input", "0"), Value("x", SPEC, "input", "1")],
+        state=[Value("t", table, "parameter", "t")],
+        ops=[
+            Op("aten.embedding.default", [Ref("t"), Ref("i")], {}, [Value("rows", SPEC, "op")]),
+            Op("aten.slice.Tensor", [Ref("x"), 0, 0, 10], {}, [Value("part", part, "op")]),
+            Op("aten.add.Tensor", [Ref("rows"), Ref("part")], {}, [Value("sum", SPEC, "op")]),
+        ],
+        outputs=[Ref("sum")],
+        tracer="export",
+    )
+    assert graph.min_bytes == 8 * 1000 + 4 * 10 * 1000 + SPEC.nbytes
+    whole = replace(graph, ops=[*graph.ops, Op("aten.sum.default", [Ref("t")], {}, [Value("all", SPEC, "op")])])
+    assert whole.min_bytes == graph.min_bytes, "what is made of parameters alone can be kept"
+    read = replace(graph, ops=[*graph.ops, Op("aten.mm.default", [Ref("x"), Ref("t")], {}, [Value("mm", SPEC, "op")])])
+    assert read.min_bytes == 8 * 1000 + 2 * SPEC.nbytes + table.nbytes
