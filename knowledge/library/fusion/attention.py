@@ -23,7 +23,6 @@ from foundry.knowledge.library.ir.kernels import (
     Reduction,
     RowKernel,
     Store,
-    View,
 )
 from foundry.knowledge.opgraph import DType
 
@@ -214,11 +213,7 @@ def load_operands(
 
 def _turned(expr: Expr) -> Expr:
     """The expression with its last two dimensions in the other order."""
-
-    def other(view: View) -> View:
-        return View(view.offset, (*view.strides[:-2], view.strides[-1], view.strides[-2]))
-
-    return views.rebuild(expr, lambda node: replace(node, view=other(node.view)))
+    return views.map_views(expr, views.swap_last)
 
 
 def _unscaled(operand: Expr) -> tuple[Expr, float]:

@@ -56,14 +56,7 @@ def _split(kernel: GemmKernel, parts: Sequence[Shape]) -> GemmKernel:
     )
     old, new = store_space(kernel), batch + m + n
     numbering = views.identity(new)
-    stores = tuple(
-        Store(
-            store.buffer,
-            views.remap_view(store.view, old, numbering, new),
-            views.remap(store.value, old, numbering, new),
-        )
-        for store in kernel.stores
-    )
+    stores = tuple(views.remap_store(store, old, numbering, new) for store in kernel.stores)
     operands = []
     for expr, sizes in ((kernel.a, (kernel.m, kernel.k)), (kernel.b, (kernel.k, kernel.n))):
         whole = batch + sizes

@@ -184,14 +184,7 @@ def finer_consumer(step: Kernel, name: str, shape: Shape) -> Kernel | None:
     if finer is None:
         return None
     numbering = views.identity(finer)
-    stores = tuple(
-        Store(
-            store.buffer,
-            views.remap_view(store.view, space, numbering, finer),
-            views.remap(store.value, space, numbering, finer),
-        )
-        for store in step.stores
-    )
+    stores = tuple(views.remap_store(store, space, numbering, finer) for store in step.stores)
     return replace(step, shape=finer, stores=stores)
 
 
@@ -205,14 +198,7 @@ def _finer_pool(pool: PoolKernel, view: View, shape: Shape) -> PoolKernel | None
         return None
     old, new = pool.outer + pool.output_size, finer + pool.output_size
     numbering = views.identity(new)
-    stores = tuple(
-        Store(
-            store.buffer,
-            views.remap_view(store.view, old, numbering, new),
-            views.remap(store.value, old, numbering, new),
-        )
-        for store in pool.stores
-    )
+    stores = tuple(views.remap_store(store, old, numbering, new) for store in pool.stores)
     inside = finer + pool.input_size
     value = views.remap(pool.value, pool.outer + pool.input_size, views.identity(inside), inside)
     return replace(pool, outer=finer, value=value, stores=stores)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from foundry.knowledge.library.fusion.row_constants import hoist_row_constants
 from foundry.knowledge.library.ir import views
-from foundry.knowledge.library.ir.access import Step, expressions, rewritten, store_space, stores_of
+from foundry.knowledge.library.ir.access import Step, expressions, rewritten, store_space, stores_of, transposed
 from foundry.knowledge.library.ir.kernels import (
     AttentionKernel,
     Emit,
@@ -156,29 +156,9 @@ def _stored_along_rows(kernel: Kernel) -> Kernel:
     """A product whose results lie along its columns as the transposed one, whose results lie along its rows."""
     if not isinstance(kernel, GemmKernel) or min(kernel.m, kernel.n) == 1:
         return kernel
-    rank, middle = len(kernel.batch), len(kernel.batch) + len(kernel.m_shape)
-    steps = [(store.view.strides[middle - 1], store.view.strides[-1]) for store in kernel.stores]
-    if any(down != 1 or across == 1 for down, across in steps):
-        return kernel
-
-    def stored(view: View) -> View:
-        return View(view.offset, (*view.strides[:rank], *view.strides[middle:], *view.strides[rank:middle]))
-
-    def operand(expr: Expr) -> Expr:
-        return views.map_views(expr, lambda view: View(view.offset, (*view.strides[:-2], *view.strides[:-3:-1])))
-
-    return replace(
-        kernel,
-        m=kernel.n,
-        n=kernel.m,
-        m_sizes=kernel.n_sizes,
-        n_sizes=kernel.m_sizes,
-        a=operand(kernel.b),
-        b=operand(kernel.a),
-        stores=tuple(views.map_store(store, stored) for store in kernel.stores),
-        constant_a=kernel.constant_b,
-        constant_b=kernel.constant_a,
-    )
+    down = len(kernel.batch) + len(kernel.m_shape) - 1
+    lies_along_m = all(store.view.strides[down] == 1 != store.view.strides[-1] for store in kernel.stores)
+    return transposed(kernel) if lies_along_m else kernel
 
 
 def _scalar_map(kernel: MapKernel) -> MapKernel:

@@ -30,6 +30,7 @@ from foundry.knowledge.library.ir.kernels import (
     Store,
     Tail,
     TorchCall,
+    View,
 )
 from foundry.knowledge.opgraph import Ref
 
@@ -53,6 +54,29 @@ def store_space(kernel: Kernel) -> Shape:
     if isinstance(kernel, AttentionKernel):
         return (*kernel.batch, kernel.rows, kernel.value_head)
     return kernel.shape
+
+
+def transposed(kernel: GemmKernel) -> GemmKernel:
+    """The same product as its transpose: C^T = B^T A^T."""
+    first = len(kernel.batch)
+    behind = first + len(kernel.m_shape)
+
+    def swap(view: View) -> View:
+        batch, rows, columns = view.strides[:first], view.strides[first:behind], view.strides[behind:]
+        return View(view.offset, batch + columns + rows)
+
+    return replace(
+        kernel,
+        m=kernel.n,
+        n=kernel.m,
+        a=views.map_views(kernel.b, views.swap_last),
+        b=views.map_views(kernel.a, views.swap_last),
+        constant_a=kernel.constant_b,
+        constant_b=kernel.constant_a,
+        stores=tuple(views.map_store(store, swap) for store in kernel.stores),
+        m_sizes=kernel.n_sizes,
+        n_sizes=kernel.m_sizes,
+    )
 
 
 def column_axis(kernel: GemmKernel | ConvKernel) -> int:

@@ -138,6 +138,19 @@ def map_store(store: Store, change: Callable[[View], View]) -> Store:
     return replace(store, view=change(store.view), value=map_views(store.value, change))
 
 
+def remap_store(store: Store, old: Shape, numbering: View, new: Shape) -> Store:
+    """The store over other dimensions of the same points (see `remap`). Raises NotAffine."""
+    return replace(
+        store, view=remap_view(store.view, old, numbering, new), value=remap(store.value, old, numbering, new)
+    )
+
+
+def swap_last(view: View) -> View:
+    """The view of the transposed matrices."""
+    *outer, row, column = view.strides
+    return View(view.offset, (*outer, column, row))
+
+
 def stored_views(stores: Iterable[Store]) -> list[View]:
     """All views of the stores: their targets and what their values read."""
     leaves = [node for store in stores for node in nodes(store.value) if isinstance(node, Load | Gather | Iota)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.library.cpu.contractions import gemm_code as code
 from foundry.knowledge.library.ir import views
+from foundry.knowledge.library.ir.access import transposed
 from foundry.knowledge.library.ir.kernels import Expr, GemmKernel, Load, Store, View
 from foundry.knowledge.opgraph import DType
 
@@ -21,36 +22,9 @@ class Operand:
     pointer: Load | None
 
 
-def _swap_last(view: View) -> View:
-    *batch, row, column = view.strides
-    return View(view.offset, (*batch, column, row))
-
-
 def _innermost_of_m(kernel: GemmKernel) -> int:
     """The axis of the store space that is m, or its innermost dimension."""
     return len(kernel.batch) + len(kernel.m_shape) - 1
-
-
-def transposed(kernel: GemmKernel) -> GemmKernel:
-    """The same product as its transpose: C^T = B^T A^T."""
-    first, behind = len(kernel.batch), _innermost_of_m(kernel) + 1
-
-    def swap(view: View) -> View:
-        batch, rows, columns = view.strides[:first], view.strides[first:behind], view.strides[behind:]
-        return View(view.offset, batch + columns + rows)
-
-    return replace(
-        kernel,
-        m=kernel.n,
-        n=kernel.m,
-        a=views.map_views(kernel.b, _swap_last),
-        b=views.map_views(kernel.a, _swap_last),
-        constant_a=kernel.constant_b,
-        constant_b=kernel.constant_a,
-        stores=tuple(views.map_store(store, swap) for store in kernel.stores),
-        m_sizes=kernel.n_sizes,
-        n_sizes=kernel.m_sizes,
-    )
 
 
 def _merge_batch(kernel: GemmKernel) -> GemmKernel:
