@@ -186,8 +186,9 @@ def _attention(state: FusionState) -> bool:
             scores = next(iter(state.writes(first)))
             alone = scores not in state.kept | state.pinned and state.readers(scores) == [kernel]
             alone = alone and state.apart.isdisjoint(first.ops + kernel.ops + product.ops)
-            maps, own, other = load_operands(first, product, state.buffers, in_order=state.target == "cuda")
-            merged = join_attention(own, kernel, other) if alone else None
+            if alone:
+                maps, own, other = load_operands(first, product, state.buffers, in_order=state.target == "cuda")
+                merged = join_attention(own, kernel, other)
         if first is None or merged is None:
             state.refuse("attention", kernel, product)
             continue

@@ -10,9 +10,10 @@ import pytest
 import torch
 from tests.forking import Forks
 from tests.knowledge.library.conftest import native_device
-from tests.knowledge.library.cuda.test_module import H200, run
+from tests.knowledge.library.cuda.test_module import H200
 from tests.knowledge.library.lowering import graph_of
 from tests.knowledge.library.test_operators import BAGS, DISTANCES, MANY, ORDERED, RESAMPLING, SCATTERED, TABLES
+from tests.knowledge.library.whole import MODEL, outputs_of, wrong_when_emulated
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device
@@ -23,13 +24,6 @@ from foundry.knowledge.library.printers import module_file
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:index_reduce")]
 CASES = [*RESAMPLING.values(), *SCATTERED.values(), *MANY.values(), *BAGS.values(), *ORDERED.values()]
 CASES += [*DISTANCES.values(), *TABLES.values()]
-MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
-SCRIPT = """
-saved = torch.load("FOLDER/saved.pt")
-got = ModelNew()(*saved["inputs"])
-wrong = [i for i, (g, w) in enumerate(zip(got, saved["wanted"])) if not torch.allclose(g, w, 1e-5, 1e-5, True)]
-print(json.dumps({"wrong": wrong}))
-"""
 
 
 def all_of_them(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -54,26 +48,20 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_in_cpp() -> None:
     inputs = [tensor for _, own in CASES for tensor in own]
-    namespace: dict[str, Any] = {}
-    exec(compile(candidate(native_device(), inputs), "candidate.py", "exec"), namespace)
-    for got, wanted in zip(namespace["ModelNew"]()(*inputs), all_of_them(*inputs), strict=True):
+    for got, wanted in zip(outputs_of(candidate(native_device(), inputs), inputs), all_of_them(*inputs), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 def test_in_cuda(forks: Forks, tmp_path: Path) -> None:
     inputs = [tensor for _, own in CASES for tensor in own]
-    torch.save({"inputs": inputs, "wanted": all_of_them(*inputs)}, tmp_path / "saved.pt")
-    script = SCRIPT.replace("FOLDER", str(tmp_path))
-    assert run(forks, candidate(H200, inputs), script, tmp_path, tmp_path / "cache") == {"wrong": []}
+    assert not wrong_when_emulated(forks, candidate(H200, inputs), inputs, all_of_them(*inputs), tmp_path, 1e-5)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU on this machine")
 def test_on_the_gpu() -> None:
     inputs = [tensor for _, own in CASES for tensor in own]
-    namespace: dict[str, Any] = {}
-    exec(compile(candidate(H200, inputs), "candidate.py", "exec"), namespace)
-    found = namespace["ModelNew"]()(*(tensor.cuda() for tensor in inputs))
+    found = outputs_of(candidate(H200, inputs), [tensor.cuda() for tensor in inputs])
     for got, wanted in zip(found, all_of_them(*inputs), strict=True):
         torch.testing.assert_close(got.cpu(), wanted, rtol=1e-5, atol=1e-5, equal_nan=True)

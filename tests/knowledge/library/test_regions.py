@@ -11,8 +11,9 @@ import pytest
 import torch
 from tests.forking import Forks
 from tests.knowledge.library.conftest import native_device
-from tests.knowledge.library.cuda.test_module import H200, run
+from tests.knowledge.library.cuda.test_module import H200
 from tests.knowledge.library.lowering import check, graph_of
+from tests.knowledge.library.whole import MODEL, outputs_of, wrong_when_emulated
 from torch import nn
 from torch.nn import functional as F
 
@@ -26,13 +27,6 @@ from foundry.knowledge.library.lower import print_plan
 from foundry.knowledge.library.printers import module_file
 
 Model = Callable[..., Any]
-MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
-SCRIPT = """
-saved = torch.load("FOLDER/saved.pt")
-got = ModelNew()(*saved["inputs"])
-wrong = [i for i, (g, w) in enumerate(zip(got, saved["wanted"])) if not torch.allclose(g, w, 1e-4, 1e-4)]
-print(json.dumps({"wrong": wrong}))
-"""
 
 
 def x(*shape: int) -> torch.Tensor:
@@ -176,9 +170,7 @@ def candidate(device: Device, inputs: list[torch.Tensor]) -> str:
 def test_in_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
     inputs = [tensor for _, own, _ in CHAINS.values() for tensor in own]
-    namespace: dict[str, Any] = {}
-    exec(compile(candidate(native_device(), inputs), "candidate.py", "exec"), namespace)
-    for got, wanted in zip(namespace["ModelNew"]()(*inputs), all_of_them(*inputs), strict=True):
+    for got, wanted in zip(outputs_of(candidate(native_device(), inputs), inputs), all_of_them(*inputs), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -186,6 +178,4 @@ def test_in_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_in_cuda(forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
     inputs = [tensor for _, own, _ in CHAINS.values() for tensor in own]
-    torch.save({"inputs": inputs, "wanted": all_of_them(*inputs)}, tmp_path / "saved.pt")
-    script = SCRIPT.replace("FOLDER", str(tmp_path))
-    assert run(forks, candidate(H200, inputs), script, tmp_path, tmp_path / "cache") == {"wrong": []}
+    assert not wrong_when_emulated(forks, candidate(H200, inputs), inputs, all_of_them(*inputs), tmp_path, 1e-4)

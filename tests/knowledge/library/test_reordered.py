@@ -11,8 +11,9 @@ import pytest
 import torch
 from tests.forking import Forks
 from tests.knowledge.library.conftest import native_device
-from tests.knowledge.library.cuda.test_module import H200, run
+from tests.knowledge.library.cuda.test_module import H200
 from tests.knowledge.library.lowering import check, graph_of
+from tests.knowledge.library.whole import MODEL, outputs_of, wrong_when_emulated
 from torch import nn
 
 from foundry.knowledge.candidate import Recipe
@@ -115,13 +116,6 @@ def every_product(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, a: torch.Te
 
 
 EVERY = [X, torch.randn(20, 48), torch.randn(3, 3, 10, 16), torch.randn(1, 12, 5, 17), torch.ones(1, 12, 5)]
-MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
-SCRIPT = """
-saved = torch.load("FOLDER/saved.pt")
-got = ModelNew()(*saved["inputs"])
-wrong = [i for i, (g, w) in enumerate(zip(got, saved["wanted"])) if not torch.allclose(g, w, 1e-4, 1e-4)]
-print(json.dumps({"wrong": wrong}))
-"""
 
 
 def candidate(device: Device) -> str:
@@ -132,15 +126,11 @@ def candidate(device: Device) -> str:
 
 def test_reordered_products_in_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
-    namespace: dict[str, Any] = {}
-    exec(compile(candidate(native_device()), "candidate.py", "exec"), namespace)
-    for got, wanted in zip(namespace["ModelNew"]()(*EVERY), every_product(*EVERY), strict=True):
+    for got, wanted in zip(outputs_of(candidate(native_device()), EVERY), every_product(*EVERY), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 def test_reordered_products_in_cuda(forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
-    torch.save({"inputs": EVERY, "wanted": every_product(*EVERY)}, tmp_path / "saved.pt")
-    script = SCRIPT.replace("FOLDER", str(tmp_path))
-    assert run(forks, candidate(H200), script, tmp_path, tmp_path / "cache") == {"wrong": []}
+    assert not wrong_when_emulated(forks, candidate(H200), EVERY, every_product(*EVERY), tmp_path, 1e-4)
