@@ -83,6 +83,12 @@ SHAPES: dict[str, Layer] = {
     "square, bfloat16": Product(4096, 4096, 4096, dtype="bfloat16"),
     "linear, bfloat16": Product(4096, 4096, 4096, is_linear=True, dtype="bfloat16"),
     "linear, float16": Product(1024, 8192, 8192, is_linear=True, dtype="float16"),
+    "sixteen, qkv": Product(32768, 2304, 768, is_linear=True, dtype="bfloat16"),
+    "sixteen, out": Product(32768, 768, 768, is_linear=True, dtype="bfloat16"),
+    "sixteen, up": Product(17496, 4304, 1152, is_linear=True, dtype="float16"),
+    "sixteen, down": Product(17496, 1152, 4304, is_linear=True, dtype="float16"),
+    "sixteen, gate and up": Product(6144, 13824, 2560, is_linear=True, dtype="bfloat16"),
+    "sixteen, gated down": Product(6144, 2560, 6912, is_linear=True, dtype="bfloat16"),
 }
 
 
