@@ -118,7 +118,7 @@ class PairedRun:
             return examined, self._part(number, is_well=False)
         self._end_side(number, "candidate", is_well=True)
         if is_looked_at:
-            answer["alone_ms"] = self._ask_alone(number).get("alone_ms", 0.0)
+            answer["alone_ms"] = self._ask_alone(number, ends=True).get("alone_ms", 0.0)
         self._part(number, is_well=True)
         return {**answer, "operators": examined["operators"]}, ""
 
@@ -127,10 +127,10 @@ class PairedRun:
         with self._holds.shared():
             return self._ask("ready", workers, sides=[list(item) for item in sides])
 
-    def _ask_alone(self, number: int) -> Message:
+    def _ask_alone(self, number: int, *, ends: bool = False) -> Message:
         self._runners.rest()
         with self._holds.alone():
-            answer = self._ask("alone", group=number)
+            answer = self._ask("alone", group=number, ends=ends)
             self._holds.count(answer)
         return answer
 

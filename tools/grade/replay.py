@@ -191,7 +191,7 @@ def replay(folder: Path) -> None:
     case, where, drawn = ahead or _drawn(task, is_smallest)
     get_init_inputs = getattr(case.module, "get_init_inputs", list)
     make = candidate_maker((folder / KERNEL).read_text(encoding="utf-8"), str(folder / "candidate.py"))
-    model = make({"seed": SEED}, get_init_inputs()).to(device)
+    model = make({"seed": SEED, "drawn_on": "cpu"}, get_init_inputs()).to(device)  # a sanitizer slows what a GPU draws
     with torch.no_grad():
         _offer(folder, end_work)
         if is_smallest and not drawn:

@@ -153,6 +153,14 @@ def give_back() -> None:
         torch.cuda.empty_cache()
 
 
+def join_segments() -> None:
+    """Lets PyTorch's allocator map pages behind one range of addresses (its expandable segments), for a process that
+    holds tensors of many sizes: blocks that lie apart otherwise stay taken as a whole while a part of them is in use.
+    To be called before the first tensor of the GPU; nothing on a machine without one."""
+    if torch.cuda.is_available():
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+
+
 class _Span:
     """Part of a block as PyTorch takes it (numba's CUDA array interface, version 3), which keeps the block mapped."""
 

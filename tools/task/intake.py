@@ -95,7 +95,7 @@ def _capture(task: Task, device: torch.device) -> Message:
 def _ran(task: Task, device: torch.device) -> list[OperatorRun]:
     """What a task without a graph runs; nothing where that cannot be seen either."""
     loaded = loading.load(task)
-    model, inputs = loaded.build_model(0).to(device), loaded.inputs(0, device)
+    model, inputs = loaded.build_model(0, device), loaded.inputs(0, device)
     try:
         return operators_ran(lambda: model(*inputs))
     except Exception:  # whatever the user's model raises here, it raised in no check: the task goes on without
@@ -103,15 +103,17 @@ def _ran(task: Task, device: torch.device) -> list[OperatorRun]:
 
 
 def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
-    """A case's graph. Tracing looks at shapes, hardly ever at elements: those of large inputs are left out at first."""
-    model, inputs = loaded.build_model(0), loaded.inputs(0, device)
+    """A case's graph. Tracing looks at shapes, hardly ever at elements: those of large tensors are left out first."""
+    inputs = loaded.inputs(0, device)
     if device.type != "cpu":
+        model = loaded.build_model(0, loaded.place_to_draw(device))
+        model = model._apply(_hollow)  # type: ignore[no-untyped-call]
         with contextlib.suppress(CannotCapture):
             graph = capture(model, [_hollow(value) for value in inputs], overrides=loaded.overrides)
             if graph.tracer == "export":  # the others run the model, whose Python may look at elements
                 return graph
         inputs = [loading.placed(value, loading.CPU) for value in inputs]
-    return capture(model, inputs, overrides=loaded.overrides)
+    return capture(loaded.build_model(0), inputs, overrides=loaded.overrides)
 
 
 def _hollow(value: Any) -> Any:

@@ -6,6 +6,7 @@ Imports torch and executes the user's code: never imported by the main process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import random
@@ -14,7 +15,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -23,6 +24,8 @@ from foundry.knowledge.errors import RandomTask, TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import Task
 from foundry.knowledge.task_text import overridden_source
+
+Made = TypeVar("Made")
 
 _LOADED = itertools.count()
 _DTYPES: dict[torch.dtype, DType] = {
@@ -42,6 +45,7 @@ _DTYPES: dict[torch.dtype, DType] = {
 SAME_ANSWER = 1e-4
 PIECE = 1 << 24  # elements compared at a time
 CPU = torch.device("cpu")
+LONG_DRAW_BYTES = 128 << 20  # of parameters, which a host draws in 0.15 s, in each of a task's fifty processes
 
 
 def dtype_name(dtype: torch.dtype) -> DType:
@@ -61,6 +65,15 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
         raise TaskError(f"{tensor.layout} tensors are not supported")
     shape = tuple(int(size) for size in tensor.shape)
     return TensorSpec(shape, tuple(int(step) for step in tensor.stride()), dtype_name(tensor.dtype))
+
+
+def drawn_on(device: torch.device, make: Callable[[], Made]) -> Made:
+    """What `make` constructs, with `device` in the place of the host where its code allows it: other numbers come from
+    its random streams."""
+    if device.type != "cpu":
+        with contextlib.suppress(Exception), device:  # a generator, or data, that only the host has
+            return make()
+    return make()
 
 
 def flatten(result: Any) -> list[Any]:
@@ -135,20 +148,35 @@ class LoadedTask:
     overrides: dict[str, int]
     dtype: torch.dtype | None = None
 
-    def build_model(self, seed: int) -> nn.Module:
-        """Model(*get_init_inputs()) with random streams set to `seed`, as KernelBench does, in the task's mode."""
+    def build_model(self, seed: int, device: torch.device = CPU) -> nn.Module:
+        """Model(*get_init_inputs()) with random streams set to `seed`, as KernelBench does, in the task's mode, on a
+        device. Where `place_to_draw` says so, it is also made there."""
         with _users_words(self.task, "building Model failed"):
-            seed_everything(seed)
-            get_init_inputs = getattr(self.module, "get_init_inputs", None)
-            arguments: Any = get_init_inputs() if get_init_inputs is not None else []
-            seed_everything(seed)
-            build = self.module.Model
-            model = build(**arguments) if isinstance(arguments, dict) else build(*(arguments or []))
+            model = drawn_on(self.place_to_draw(device), lambda: self._construct(seed))
             if not isinstance(model, nn.Module):
                 raise TaskError(f"Model is a {type(model).__name__}, not an nn.Module")
         if self.task.options.mode != "as_given":
             model.train(self.task.options.mode == "train")
-        return model if self.dtype is None else model.to(self.dtype)
+        return model.to(device=device, dtype=self.dtype)
+
+    def place_to_draw(self, device: torch.device) -> torch.device:
+        """Where the parameters of a model for `device` are drawn: there if they are many, else on the host."""
+        return device if device.type != "cpu" and self._parameter_bytes >= LONG_DRAW_BYTES else CPU
+
+    def _construct(self, seed: int) -> Any:
+        seed_everything(seed)
+        get_init_inputs = getattr(self.module, "get_init_inputs", None)
+        arguments: Any = get_init_inputs() if get_init_inputs is not None else []
+        seed_everything(seed)
+        build = self.module.Model
+        return build(**arguments) if isinstance(arguments, dict) else build(*(arguments or []))
+
+    @functools.cached_property
+    def _parameter_bytes(self) -> int:
+        """As far as a model without memory tells; 0 where none can be made."""
+        with contextlib.suppress(Exception), torch.device("meta"):
+            return sum(tensor.nbytes for tensor in self._construct(0).parameters())
+        return 0
 
     def inputs(self, seed: int, device: torch.device | None = None) -> list[Any]:
         """get_inputs() with random streams set to `seed`; floats redrawn when the options give an input range.
@@ -157,7 +185,7 @@ class LoadedTask:
         moved there.
         """
         with _users_words(self.task, "get_inputs() failed"):
-            values = self._drawn(seed, device)
+            values = placed(drawn_on(device or CPU, lambda: self._draw(seed)), device)
         if not isinstance(values, list | tuple):
             raise TaskError(
                 f"get_inputs() returned a {type(values).__name__}", "return the list of forward's arguments"
@@ -168,14 +196,9 @@ class LoadedTask:
                 raise TaskError(f"input {index} of get_inputs() has no elements (shape {list(value.shape)})")
         return [self._adapt(value, limits) for value in values]
 
-    def _drawn(self, seed: int, device: torch.device | None) -> Any:
-        if device is not None and device.type != "cpu":
-            with contextlib.suppress(Exception):  # a generator, or data, that only the host has
-                seed_everything(seed)
-                with device:
-                    return placed(self.module.get_inputs(), device)
+    def _draw(self, seed: int) -> Any:
         seed_everything(seed)
-        return placed(self.module.get_inputs(), device)
+        return self.module.get_inputs()
 
     def _adapt(self, value: Any, limits: tuple[float, float] | None) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
@@ -231,7 +254,7 @@ def check_reference(loaded: LoadedTask, *, seed: int = 0, device: torch.device =
     with random output, a non-deterministic model.
     """
     inputs = loaded.inputs(seed, device)
-    first_model = loaded.build_model(seed).to(device)
+    first_model = loaded.build_model(seed, device)
     state = {key: value.clone() for key, value in first_model.state_dict().items()}
     given = _copy(inputs)
     meter = _Meter(device)
@@ -243,7 +266,7 @@ def check_reference(loaded: LoadedTask, *, seed: int = 0, device: torch.device =
     del first_model
 
     def again(stream: int, *, in_eval: bool = False) -> list[torch.Tensor]:
-        model = loaded.build_model(seed).to(device)
+        model = loaded.build_model(seed, device)
         with _users_words(loaded.task, "building Model a second time gave another state"):
             model.load_state_dict(state)
         return _tensors(_run_seeded(loaded, model.eval() if in_eval else model, _copy(inputs), stream))

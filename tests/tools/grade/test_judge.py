@@ -26,6 +26,7 @@ from foundry.tools.grade.judge.audit_runs import public_seeds
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock
+from foundry.tools.process.channel import Message
 from foundry.tools.process.child import descendants
 from foundry.tools.process.zygote import Worker, Zygote
 from foundry.tools.task import bundle
@@ -339,6 +340,23 @@ def test_timing_is_paired_and_its_outputs_are_checked(grader: Grader, baseline: 
     crashed = asking.time(grader, candidate("ctypes.string_at(0)"), BUILT, "screen", baseline)
     assert crashed.problem.startswith("the process was killed by SIGSEGV")
     assert asking.time(grader, candidate("return r"), BUILT, "screen", baseline).problem == ""
+
+
+def test_a_judge_hangs_up_on_both_sides_of_each_group(
+    grader: Grader, baseline: Baseline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it shares with a side stays taken until then: on a GPU the inputs, group after group."""
+    request, open_links = Worker.request, list[int]()
+
+    def count(worker: Worker, message: Message, *rest: Any, **named: Any) -> tuple[Message, list[int]]:
+        if message["do"] == "time":
+            handles = Path(f"/proc/{worker.pid}/fd").iterdir()
+            open_links.append(sum(str(handle.readlink()).startswith("socket:") for handle in handles))
+        return request(worker, message, *rest, **named)
+
+    monkeypatch.setattr(Worker, "request", count)
+    assert asking.time(grader, candidate("return r"), BUILT, "final", baseline).problem == ""
+    assert len(open_links) >= 6 and len({*open_links}) == 1
 
 
 @pytest.mark.parametrize("on_cpu", [False, True])

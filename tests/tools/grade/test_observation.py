@@ -133,7 +133,7 @@ def test_a_file_is_read_by_its_own_rules_and_not_by_the_graders(tmp_path: Path) 
         "class ModelNew(nn.Module):",
         "    kind = inspect.signature(bound).parameters['x'].annotation",
     ]
-    model = candidate_maker("\n".join(lines), str(tmp_path / "annotated_kernel.py"))({"seed": 1}, [])
+    model = candidate_maker("\n".join(lines), str(tmp_path / "annotated_kernel.py"))({"seed": 1, "drawn_on": "cpu"}, [])
     assert model.kind is int
 
 

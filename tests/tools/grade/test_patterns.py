@@ -12,6 +12,7 @@ import torch
 from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.judge.limits import limit_of
 from foundry.tools.grade.judge.telling import find_telling
+from foundry.tools.grade.questions import other_parameters
 from foundry.tools.grade.questions.cases import cases_of
 from foundry.tools.grade.questions.other_parameters import can_be_rearranged, draw_parameters, draw_tables
 from foundry.tools.grade.questions.patterns import (
@@ -78,7 +79,9 @@ def test_each_pattern_is_what_it_says() -> None:
     assert torch.equal(parts * 16, (parts * 16).round()) and float((parts - GIVEN).abs().max()) <= 1 / 32
 
 
-def test_rearranged_parameters_keep_what_sums_and_checksums_show() -> None:
+@pytest.mark.parametrize("piece", [other_parameters.PIECE, 50])
+def test_rearranged_parameters_keep_what_sums_and_checksums_show(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_parameters, "PIECE", piece)
     weight, ones, zeros = torch.randn(24, 7), torch.ones(33), torch.zeros(8)
     state = {"weight": weight, "gain": ones, "shift": zeros}
     made = draw_parameters("rearranged", state, state, set(state), set(state), 5)

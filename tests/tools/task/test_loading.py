@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from foundry.knowledge.errors import RandomTask, TaskError
 from foundry.tools.task.file import read_task
-from foundry.tools.task.loading import LoadedTask, check_reference, load
+from foundry.tools.task.loading import LONG_DRAW_BYTES, LoadedTask, check_reference, drawn_on, load
 
 TASK = """import torch
 import torch.nn.functional as F
@@ -93,3 +94,23 @@ def test_eval_mode_is_advised_only_where_it_helps(tmp_path: Path, value: str, op
         tmp_path, TASK.replace("return x\n", "return F.dropout(x, training=self.training)\n"), 'mode="eval"'
     )
     assert check_reference(helped).outputs
+
+
+@pytest.mark.parametrize(("rows", "place"), [(LONG_DRAW_BYTES // 4 // 4096, "meta"), (64, "cpu")])
+def test_many_parameters_are_drawn_where_they_are_needed(tmp_path: Path, rows: int, place: str) -> None:
+    weights = f"""
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand({rows}, 4096))
+"""
+    task = loaded(tmp_path, TASK.replace("(nn.Module):\n", f"(nn.Module):{weights}"))
+    assert str(task.place_to_draw(torch.device("meta"))) == place
+    assert task.build_model(0, torch.device("meta")).weight.is_meta
+    assert not task.build_model(0).weight.is_meta
+
+
+def test_what_only_the_host_can_construct_is_constructed_there() -> None:
+    generator = torch.Generator().manual_seed(3)
+    made = drawn_on(torch.device("meta"), lambda: torch.rand(2, generator=generator).tolist())
+    assert len(made) == 2
+    assert drawn_on(torch.device("meta"), lambda: torch.rand(2)).is_meta

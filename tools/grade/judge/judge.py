@@ -164,12 +164,13 @@ class Judge:
         return {}
 
     def alone(self, message: Message, handles: list[int]) -> Message:
-        """Times the reference of a group without a candidate beside it, whose process was not there yet or has ended:
-        ms a call."""
+        """Times a group's reference before there is a candidate, or after it, where the group `ends`: ms a call."""
         group = self._groups[message["group"]]
-        before = group.reference.device_s
-        group.alone = paired_timing.time_undisturbed(group.reference, group.timed, self._cache)
-        return {"alone_ms": statistics.median(group.alone), "device_s": group.reference.device_s - before}
+        reference, before = group.reference, group.reference.device_s
+        group.alone = paired_timing.time_undisturbed(reference, group.timed, self._cache)
+        if message["ends"]:
+            group.close("reference")
+        return {"alone_ms": statistics.median(group.alone), "device_s": reference.device_s - before}
 
     def time(self, message: Message, handles: list[int]) -> Message:
         """One group that is ready: the reference and the candidate in turns."""
@@ -466,21 +467,20 @@ def serve(control: Channel) -> None:
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # IEEE unless asked otherwise
     warnings.simplefilter("ignore")
+    bundle.join_segments()
     judge: Judge | None = None
     breaks = Breaks(control)
-    answer: Message
     while True:
         message, handles = control.receive()
+        answer: Message = {}
         start = time.perf_counter()
         breaks.are_allowed = bool(message.get(MAY_PAUSE))
         try:
             if message["do"] == "warm":
                 torch.cuda.current_blas_handle()  # type: ignore[no-untyped-call]  # makes the context too
-                answer = {}
             elif message["do"] == "open":
                 torch.set_num_threads(int(message["threads"]))
                 judge = Judge(message, breaks)
-                answer = {}
             else:
                 request: Callable[[Message, list[int]], Message] = getattr(judge, message["do"])
                 answer = request(message, handles)

@@ -245,6 +245,7 @@ class RunnerLink:
         try:
             order: Message = {"do": "build", "case": number, "seed": case.seed, "mode": case.mode}
             order |= {"init": arguments.description, "overrides": case.overrides, "dtype": case.dtype}
+            order["drawn_on"] = case.drawn_on
             self.ask(order, [arguments.handle], self._load_limit_s)
         finally:
             arguments.close()

@@ -51,7 +51,8 @@ class Case:
         self._tolerance = task.options.tolerance
         self.limited = task.options.input_range is not None
         self.mode = task.options.mode
-        self._model = self._loaded.build_model(seed).to(self._device)
+        self.drawn_on = str(self._loaded.place_to_draw(self._device))  # where each process makes the model
+        self._model = self._loaded.build_model(seed, self._device)
         self._exact: nn.Module | None = None
         self._states = {"seeded": other_parameters.clone_state(self._model)}
         self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
@@ -324,7 +325,7 @@ class Case:
 
         try:
             if self._exact is None:
-                self._exact = self._loaded.build_model(self.seed).to(self._device).double()
+                self._exact = self._loaded.build_model(self.seed, self._device).double()
             truth = self._run(self._exact, kind, _widen(inputs))
         except TaskError as error:
             return own(), updated, f"no float64 run: {error}"

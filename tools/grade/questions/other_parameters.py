@@ -10,6 +10,7 @@ from torch import nn
 from foundry.tools.grade.questions.patterns import in_few_bits
 from foundry.tools.protocol.rules import Parameters
 
+PIECE = 1 << 24  # elements that are shuffled together
 FEW_MORE = 3  # elements changed in each parameter, however large it is
 LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
 OFFSET = 16.0  # added to or subtracted from biases, so that clamps and ReLUs behind them act on other elements
@@ -72,15 +73,20 @@ def draw_parameters(
 
 
 def rearrange(tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """The same elements at other places; where all are equal, pairs of others with the same sum."""
-    order = torch.randperm(tensor.numel(), generator=torch.Generator().manual_seed(seed)).to(tensor.device)
-    flat = tensor.reshape(-1).clone()
-    if not is_constant(tensor):
-        return flat[order].reshape(tensor.shape)
-    half = tensor.numel() // 2
-    step = (0.5 * flat[:1].abs()).where(flat[:1] != 0, torch.full_like(flat[:1], 0.25))
-    flat[order[:half]] += step
-    flat[order[half : 2 * half]] -= step
+    """The same elements at other places, in pieces, because a host takes a minute to shuffle a billion; where all are
+    equal, pairs of others with the same sum."""
+    flat, is_level = tensor.reshape(-1).clone(), is_constant(tensor)
+    stream = torch.Generator(flat.device).manual_seed(seed)
+    for start in range(0, flat.numel(), PIECE):
+        piece = flat[start : start + PIECE]
+        order = torch.randperm(piece.numel(), generator=stream, device=piece.device)
+        if not is_level:
+            piece.copy_(piece[order])
+            continue
+        half = piece.numel() // 2
+        step = (0.5 * piece[:1].abs()).where(piece[:1] != 0, torch.full_like(piece[:1], 0.25))
+        piece[order[:half]] += step
+        piece[order[half : 2 * half]] -= step
     return flat.reshape(tensor.shape)
 
 

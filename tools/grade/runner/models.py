@@ -26,7 +26,7 @@ def reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
 
     def make(order: Message, arguments: Any) -> nn.Module:
         loaded = loading.load(task, overrides=order["overrides"], dtype=order["dtype"])
-        return loaded.build_model(order["seed"])
+        return loaded.build_model(order["seed"], torch.device(order["drawn_on"]))
 
     return make
 
@@ -44,10 +44,11 @@ def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]
         raise Refused("compile_error", "the file defines no class ModelNew(nn.Module)")
 
     def make(order: Message, arguments: Any) -> nn.Module:
-        loading.seed_everything(order["seed"])
-        if isinstance(arguments, dict):
-            return found(**arguments)
-        return found(*arguments)
+        def construct() -> nn.Module:
+            loading.seed_everything(order["seed"])
+            return found(**arguments) if isinstance(arguments, dict) else found(*arguments)
+
+        return loading.drawn_on(torch.device(order["drawn_on"]), construct)
 
     return make
 
