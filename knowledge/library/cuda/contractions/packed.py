@@ -43,6 +43,7 @@ from foundry.knowledge.library.cuda.space import (
 )
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import GemmKernel, Plan, PrintedKernel, Tunable
+from foundry.knowledge.library.ir.weight import weight_of
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 _LEAST_DEPTH = 512  # of a part of k
@@ -150,12 +151,15 @@ def slab_bytes(columns: int, item: int) -> int:
 
 @dataclass(frozen=True)
 class _Shape:
-    """A tiling with the share of the arithmetic rate that it reaches by itself, and what a tile costs beside its k: the
-    first operands on their way, and its elements stored, in steps of k at the full rate."""
+    """A tiling with the share of the arithmetic rate that it reaches by itself, and what a tile costs beside its k, in
+    steps of k at the full rate: the first operands on their way, its elements stored (`besides`), the same where they
+    leave through shared memory (`slabbed`; 0: they do not), and each exponential of an element (`curve`)."""
 
     tiling: PackedTiling
     rate: float
     besides: int = 0
+    slabbed: int = 0
+    curve: int = 0
 
 
 _SHAPES = (
@@ -165,40 +169,44 @@ _SHAPES = (
     _Shape(PackedTiling(128, 64, 64, 64, 6), 0.6),
     _Shape(PackedTiling(64, 64, 64, 64, 6), 0.45),
 )
-# Of 16-bit operands and results, which are stored soon: from six shapes on an H200 (benchmarks/h200/README.md).
+# Of 16-bit operands and results, which are stored soon: from seven shapes on an H200 (benchmarks/h200/README.md).
 _SIXTEEN = (
-    _Shape(PackedTiling(128, 256, 64, 256, 4, stays=2), 1.0, 660),
-    _Shape(PackedTiling(256, 128, 128, 128, 4, stays=2), 1.0, 660),
-    _Shape(PackedTiling(128, 128, 64, 128, 3, resident=2), 0.8, 300),
-    _Shape(PackedTiling(128, 128, 64, 128, 6), 0.95, 660),
-    _Shape(PackedTiling(64, 256, 64, 256, 4), 0.7, 660),
-    _Shape(PackedTiling(128, 64, 64, 64, 6), 0.6, 660),
-    _Shape(PackedTiling(64, 64, 64, 64, 6), 0.45, 660),
+    _Shape(PackedTiling(128, 256, 64, 256, 4, stays=2), 1.0, 660, slabbed=390, curve=440),
+    _Shape(PackedTiling(256, 128, 128, 128, 4, stays=2), 1.0, 660, slabbed=390, curve=440),
+    _Shape(PackedTiling(128, 128, 64, 128, 3, resident=2), 0.83, 385, curve=110),
+    _Shape(PackedTiling(128, 128, 64, 128, 6), 0.97, 660, slabbed=440, curve=440),
+    _Shape(PackedTiling(64, 256, 64, 256, 4), 0.7, 660, curve=440),
+    _Shape(PackedTiling(128, 64, 64, 64, 6), 0.6, 660, curve=440),
+    _Shape(PackedTiling(64, 64, 64, 64, 6), 0.45, 660, curve=440),
 )
 
 
-def _default(kernel: GemmKernel, precision: str, device: Device) -> PackedTiling:
+def _default(kernel: GemmKernel, precision: str, device: Device, item: int) -> PackedTiling:
     """The tiling with the least estimated time: waves of tiles, each at its own rate, plus the traffic of a split."""
     batch = math.prod(kernel.batch)
+    space = (*kernel.batch, *kernel.m_shape, *kernel.n_shape)
+    curves = sum(weight_of(store.value, space).expensive for store in kernel.stores)
     costs = {}
     for shape in _SIXTEEN if precision in ("float16", "bfloat16") and not kernel.tail else _SHAPES:
         for splits in SPLITS:
-            tiling, depth = _fitted(shape.tiling, splits, precision, device.arch), math.ceil(kernel.k / splits)
+            tiling, depth = _fitted(shape, splits, item, precision, device.arch), math.ceil(kernel.k / splits)
             if not tiling.legal(precision, device.arch) or (splits > 1 and depth < _LEAST_DEPTH):
                 continue
             tiles = batch * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n) * splits
             waves = math.ceil(tiles / (device.cores * tiling.resident)) * tiling.resident
-            work = waves * tiling.tile_m * tiling.tile_n * (depth / shape.rate + shape.besides)
+            besides = (shape.slabbed if tiling.is_slabbed else shape.besides) + shape.curve * curves
+            work = waves * tiling.tile_m * tiling.tile_n * (depth / shape.rate + besides)
             # A partial sum is written and read; products are about thirty times faster than on the ordinary units.
             moved = (1e3 * batch * kernel.m * kernel.n * splits / device.cores + 8e6) if splits > 1 else 0.0
             costs[tiling] = work + moved
     return min(costs, key=lambda tiling: costs[tiling])
 
 
-def _fitted(shape: PackedTiling, splits: int, precision: str, arch: str) -> PackedTiling:
+def _fitted(shape: _Shape, splits: int, item: int, precision: str, arch: str) -> PackedTiling:
     """With as many stages as there is room for, up to the shape's own."""
-    found = [replace(shape, splits=splits, stages=stages) for stages in range(shape.stages, 1, -1)]
-    found = [replace(tiling, stays=0 if splits > 1 else shape.stays) for tiling in found]
+    stays = 0 if splits > 1 else 1 if item and shape.slabbed else shape.tiling.stays
+    tiling = replace(shape.tiling, splits=splits, stays=stays, item=item)
+    found = [replace(tiling, stages=stages) for stages in range(tiling.stages, 1, -1)]
     return next((tiling for tiling in found if tiling.legal(precision, arch)), found[0])
 
 
@@ -219,7 +227,7 @@ def choose_packed(
     """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones.
 
     `item`: bytes of an element where rows of the result may leave through shared memory, else 0."""
-    default = replace(_default(kernel, precision, device), item=item)
+    default = _default(kernel, precision, device, item)
     if item == 4 and precision == HALF:
         default = _staying(default, kernel, device)
     ways = (0, *((1,) if item else ()), *(() if kernel.tail else (2,)))
