@@ -54,7 +54,7 @@ class Case:
         self.drawn_on = str(self._loaded.place_to_draw(self._device))  # where each process makes the model
         self._model = self._loaded.build_model(seed, self._device)
         self._exact: nn.Module | None = None
-        self._states = {"seeded": other_parameters.clone_state(self._model)}
+        self._states = other_parameters.States(other_parameters.clone_state(self._model))
         self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
         self._packed: dict[str, Packed] = {}
         self._mutable: list[int] | None = None  # what forward updates; known when it was called
@@ -93,7 +93,7 @@ class Case:
 
     def has_parameters(self) -> bool:
         """Whether the model has parameters or running statistics that can be randomised."""
-        return any(self._is_randomised(key, tensor) for key, tensor in self._states["seeded"].items())
+        return any(self._is_randomised(key, tensor) for key, tensor in self._states.seeded.items())
 
     def suits(self, distribution: Distribution) -> bool:
         """Whether a distribution changes anything here; known after the trial "as given"."""
@@ -129,30 +129,30 @@ class Case:
     def constant_parameter(self) -> str:
         """The name of a parameter whose initial elements are all equal (a scale of ones), or "". With initial values
         nobody can tell whether a kernel reads such a parameter."""
-        for key, tensor in self._states["seeded"].items():
+        for key, tensor in self._states.seeded.items():
             if self._is_randomised(key, tensor) and tensor.numel() > 1 and other_parameters.is_constant(tensor):
                 return key
         return ""
 
     def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
-        """Draws the parameters of kind `kind` for the trials to come."""
-        seeded = self._states["seeded"]
+        """Says how the parameters of kind `kind` are drawn for the trials to come."""
+        states, seeded = self._states, self._states.seeded
         if kind in other_parameters.TABLES:
-            changed = other_parameters.draw_tables(kind, seeded, self._tables(kind), seed)
+            states.plan(kind, partial(other_parameters.draw_tables, kind, seeded, self._tables(kind), seed))
         else:
             chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
-            last = self._states.get("few changed", seeded) if kind == "few more" else seeded
-            changed = other_parameters.draw_parameters(kind, seeded, last, chosen, chosen & self._learned, seed)
-        self._states[kind] = changed
-        if (old := self._packed.pop(kind, None)) is not None:
-            old.parcel.close()
+            last: Parameters = "few changed" if kind == "few more" and "few changed" in states else "seeded"
+            rest = chosen, chosen & self._learned, seed
+            states.plan(kind, lambda: other_parameters.draw_parameters(kind, seeded, states[last], *rest))
+        for other in [kind, *(self._packed if states.are_large else ())]:
+            if other != "seeded" and (old := self._packed.pop(other, None)) is not None:
+                old.parcel.close()
 
     def state(self, kind: Parameters) -> Packed:
         """Parameters and buffers of a kind; randomised ones as last drawn."""
         if kind not in self._packed:
             tensors = self._without_counters(self._states[kind])
-            placed = [item.to(self._device) for item in tensors.values()]
-            self._packed[kind] = Packed(list(tensors), bundle.pack(placed, self._device))
+            self._packed[kind] = Packed(list(tensors), bundle.pack([*tensors.values()], self._device))
         packed = self._packed[kind]
         packed.mutable = self._usual_mutable if self._mutable is None else self._mutable
         return packed
@@ -273,18 +273,18 @@ class Case:
 
     def other_parameters(self, before: Parameters, now: Parameters) -> dict[str, torch.Tensor]:
         """Parameters and buffers of kind `before`, as last drawn, that differ from those of kind `now`."""
-        later = self._states[now]
-        return {
-            key: tensor
-            for key, tensor in self._without_counters(self._states[before]).items()
-            if not tensor.equal(later[key])
-        }
+        earlier, later = self._without_counters(self._states[before]), self._states[now]
+        return {key: tensor for key, tensor in earlier.items() if not tensor.equal(later[key])}
 
     def trial_as_before(self, trial: Trial, before: Parameters, names: Sequence[str]) -> Trial:
         """The same trial with the truth that the parameters `names` would give if they still had the values of kind
         `before`. Raises TaskError."""
-        older, now = self._states[before], self._states[trial.distribution.parameters]
-        self._states["as before"] = {key: older[key] if key in names else tensor for key, tensor in now.items()}
+
+        def mixed() -> dict[str, torch.Tensor]:
+            older, now = self._states[before], self._states[trial.distribution.parameters]
+            return {key: older[key] if key in names else tensor for key, tensor in now.items()}
+
+        self._states.plan("as before", mixed)
         placed = trial.inputs.value()
         eager = self._run(self._model, "as before", _copy(placed))
         truth, _, _ = self._truth("as before", placed, eager, [])
@@ -353,7 +353,7 @@ class Case:
 
     def _buffers(self, *runs: list[torch.Tensor]) -> tuple[UpdatedBuffer, ...]:
         """From what runs in float64, in IEEE arithmetic and with TF32 have left."""
-        keys = list(self._without_counters(self._states["seeded"]))
+        keys = list(self._without_counters(self._states.seeded))
         found: list[UpdatedBuffer] = []
         for index, truth, *owns in zip(self._mutable or [], *runs, strict=True):
             expected = self._expect(truth, owns[0])
@@ -414,7 +414,7 @@ class Case:
 
     def _tables(self, kind: Parameters) -> set[str]:
         """Buffers of numbers, without masks and those that forward updates; known after the first trial."""
-        state = list(self._without_counters(self._states["seeded"]).items())
+        state = list(self._without_counters(self._states.seeded).items())
         fixed = {key: item for number, (key, item) in enumerate(state) if number not in (self._mutable or ())}
         is_meant = other_parameters.TABLES[kind]
         return {key for key, item in fixed.items() if is_meant(item) and not self._is_randomised(key, item)}
@@ -446,7 +446,7 @@ class Case:
             return list(bundle.map_tensors(list(inputs), lambda item: each(item, next(ranges))))
         structures = self._structures_of(inputs)
         if distribution.pattern == "task numbers":
-            tables = self._without_counters(self._states["seeded"]).values()
+            tables = self._without_counters(self._states.seeded).values()
             return with_task_numbers(inputs, self._literals, tables, structures, generator)
         if distribution.pattern == "rearranged":  # what the last call had, a few elements changed
             inputs = patterns.transform_each(inputs, FEW_CHANGED, structures, generator, limited=self.limited)

@@ -10,6 +10,7 @@ from torch import nn
 from foundry.tools.grade.questions.patterns import in_few_bits
 from foundry.tools.protocol.rules import Parameters
 
+KEPT_BYTES = 256 << 20  # of a state, up to which all kinds are kept
 PIECE = 1 << 24  # elements that are shuffled together
 FEW_MORE = 3  # elements changed in each parameter, however large it is
 LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
@@ -20,6 +21,40 @@ FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them har
 HIGH_EVERY = 16  # biases to a high one
 CLOSE_ROWS = 8  # of a matrix of parameters that nearly agree
 CLOSE_ROW = 2.0**-7
+
+
+State = dict[str, torch.Tensor]
+
+
+class States:
+    """Parameters and buffers of a model by kind. Other kinds than the constructed ones are drawn when they are asked
+    for; where they are large only the last one is kept, and an earlier one is drawn again."""
+
+    def __init__(self, seeded: State) -> None:
+        self.seeded = seeded
+        self.are_large = sum(tensor.nbytes for tensor in seeded.values()) > KEPT_BYTES
+        self._makers: dict[Parameters, Callable[[], State]] = {}
+        self._kept: dict[Parameters, State] = {}
+
+    def plan(self, kind: Parameters, make: Callable[[], State]) -> None:
+        """How a kind is drawn, each time in the same way; it takes the place of the kind's earlier ones."""
+        self._makers[kind] = make
+        self._kept.pop(kind, None)
+
+    def __contains__(self, kind: Parameters) -> bool:
+        return kind == "seeded" or kind in self._makers
+
+    def __getitem__(self, kind: Parameters) -> State:
+        if kind == "seeded":
+            return self.seeded
+        if kind not in self._kept:
+            if self.are_large:
+                self._kept.clear()
+            made = self._makers[kind]()  # which may have asked for others
+            if self.are_large:
+                self._kept.clear()
+            self._kept[kind] = made
+        return self._kept[kind]
 
 
 def unread_counters(model: nn.Module) -> set[str]:
