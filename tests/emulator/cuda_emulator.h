@@ -485,6 +485,7 @@ namespace math {
 inline float inverse(float y) { return std::fabs(y) > 0x1p126f ? std::copysign(0.0f, y) : 1.0f / y; }
 }  // namespace math
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __fmul_rn(float a, float b) { return a * b; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }

@@ -91,6 +91,10 @@ template <class P> DEVICE void weights(unsigned (&words)[4], const float (*d)[4]
     }
 }
 
+// Scores beyond this are multiplied and rounded before the highest is taken away from them. Its own product is rounded
+// to a multiple of 2 there, and what an unrounded one exceeds it by is an exponent of two: infinity from 2^31 on.
+constexpr float ROUNDED_FROM = 16777216.0f;
+
 // A row's scores in a lane, two of every eight from place `at` on, become weights relative to the highest so far, and the
 // row's state follows: `rescale` is what its sums must be multiplied by. `factor` is what is left to multiply scores by,
 // differences times `unit` are exponents of two.
@@ -106,6 +110,11 @@ template <int COUNT> DEVICE void weigh(float (&score)[COUNT][4], int at, float f
     const float shift = highest == -FOUNDRY_INF ? 0.0f : highest;
     rescale = power_of_two((top - shift) * unit);
     top = highest;
+    if (factor != 1.0f && fabsf(shift) > ROUNDED_FROM) {
+#pragma unroll
+        for (int h = 0; h < COUNT * 2; ++h) score[h / 2][at + h % 2] = __fmul_rn(score[h / 2][at + h % 2], factor);
+        factor = 1.0f;
+    }
     float sum = 0;
 #pragma unroll
     for (int h = 0; h < COUNT * 2; ++h) {
@@ -137,6 +146,13 @@ template <bool LAZY, int COUNT> DEVICE void weigh_both(float (&score)[COUNT][4],
         shift[row] = highest == -FOUNDRY_INF ? 0.0f : highest;
         rescale[row] = power_of_two((top[row] - shift[row]) * unit);
         top[row] = highest;
+    }
+    if (factor != 1.0f && fmaxf(fabsf(shift[0]), fabsf(shift[1])) > ROUNDED_FROM) {
+#pragma unroll
+        for (int h = 0; h < COUNT; ++h)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) score[h][i] = __fmul_rn(score[h][i], factor);
+        factor = 1.0f;
     }
 #pragma unroll
     for (int h = 0; h < COUNT; ++h)

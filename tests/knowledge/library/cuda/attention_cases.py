@@ -14,6 +14,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.library.ir.kernels import Apply, AttentionKernel, Const, Expr, Iota, Named, Store, View
 from foundry.knowledge.opgraph import DType, contiguous_strides
 
+HUGE = 2.0**17  # a product of scores and scale is rounded to whole numbers, and one key takes all
 SHARP = 8.0  # scores so large that one key of a row takes nearly all of its weight
 
 
@@ -130,6 +131,7 @@ ATTENTION: dict[str, Callable[[], Case]] = {
     "tf32_padded": lambda: attention(Heads(9, 37, 10, 7, upright=True), precision="tf32", keys=32, stages=3),
     "x3": lambda: attention(Heads(37, 70, 24, 20), precision="tf32x3"),
     "x3_sharp": lambda: attention(Heads(37, 70, 24, 20, spread=SHARP), precision="tf32x3"),
+    "x3_huge": lambda: attention(Heads(37, 70, 24, 20, spread=HUGE), precision="tf32x3"),
     "x3_masked": lambda: attention(Heads(20, 33, 8, 8), mask="added", precision="tf32x3"),
     "x3_masked_by_hand": lambda: attention(Heads(20, 34, 8, 8), mask="added", precision="tf32x3", empty_rows="nan"),
     "x3_lowest": lambda: attention(Heads(20, 34, 8, 8), mask="lowest", precision="tf32x3"),
@@ -160,6 +162,9 @@ ATTENTION: dict[str, Callable[[], Case]] = {
     ),
     "turns": lambda: attention(
         Heads(200, 200, 64, 64, heads=1), dtype="float16", precision="float16", path="turns", warps=12, lazy=1
+    ),
+    "turns_huge": lambda: attention(
+        Heads(70, 200, 64, 64, heads=1, spread=HUGE), dtype="bfloat16", precision="bfloat16", path="turns", keys=64
     ),
     "turns_wide": lambda: attention(
         Heads(70, 300, 96, 80, turned=True), dtype="bfloat16", precision="bfloat16", path="turns", keys=112, stages=3
