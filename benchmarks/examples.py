@@ -116,6 +116,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Of a result file of this script, or of `foundry bench` (.jsonl)."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".jsonl":
+        found: list[dict[str, Any]] = json.loads(text)["rows"]
+        return found
+    bench = [json.loads(line) for line in text.splitlines()]
+    return [row | {"example": row["task"], "seconds": row["wall_s"], "evaluations_to_90": None} for row in bench]
+
+
 def compare(rounds: list[list[Path]]) -> str:
     """Evaluations to 90 % of the best speedup, cold against warm, over all pairs of rounds: a seed each."""
     pairs = []
@@ -155,14 +165,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of examples")
     parser.add_argument("--gpus", type=int, default=0, help="so many runs at a time, each on a GPU of its own")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--table", type=Path, help="print the table of a result file")
+    parser.add_argument("--table", type=Path, help="print the table of such a file, or of a bench's")
     parser.add_argument("--compare", nargs=2, type=Path, action="append", metavar=("COLD", "WARM"))
     arguments = parser.parse_args()
     if arguments.compare:
         print(compare(arguments.compare))
         return
     if arguments.table:
-        print(table(json.loads(arguments.table.read_text())["rows"]))
+        print(table(rows_of(arguments.table)))
         return
     examples = sorted((ROOT / "examples").glob("*.py"))
     if arguments.only:

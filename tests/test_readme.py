@@ -78,9 +78,9 @@ def test_every_example_the_readme_names_exists() -> None:
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.parametrize("name", ["cpu", "h200"])
-def test_the_measured_table_is_the_one_of_the_result_file(name: str) -> None:
-    results = ROOT / f"benchmarks/results/{name}.json"
+@pytest.mark.parametrize(("name", "kind"), [("cpu", "json"), ("h200", "jsonl")])
+def test_the_measured_table_is_the_one_of_the_result_file(name: str, kind: str) -> None:
+    results = ROOT / f"benchmarks/results/{name}.{kind}"
     command = [sys.executable, str(ROOT / "benchmarks/examples.py"), "--table", str(results)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
