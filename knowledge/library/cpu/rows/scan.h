@@ -24,7 +24,7 @@ struct Block {
 
 // The block is read in its own type, so that the load finds the whole vector that was just stored, and widened after.
 template <int L, class From, class T, class Combine>
-FOUNDRY_INLINE void prefix(const From (&block)[L], T (&scanned)[L], T neutral, Combine combine) {
+FOUNDRY_INLINE void prefix(const From* block, T (&scanned)[L], T neutral, Combine combine) {
   typename Block<From, L>::Values narrow;
   std::memcpy(&narrow, block, sizeof(narrow));
   typename Block<T, L>::Values values = __builtin_convertvector(narrow, typename Block<T, L>::Values);

@@ -30,6 +30,7 @@ from foundry.knowledge.library.ir.scalar import CPU_DIALECT, Emitter, loader
 _COMBINE = {"sum": "a + b", "prod": "a * b", "max": "math::maximum(a, b)", "min": "math::minimum(a, b)"}
 # The same on whole vectors, where the library's functions do not reach; NaN wins on either side.
 _VECTOR = {"max": "b > a ? b : a", "min": "b < a ? b : a"}
+_BLOCKS = 4  # whose values are worked out, scanned and stored together
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ def _scan(kernel: ScanKernel) -> _Scan:
     neutral = {"sum": f"({carry})0", "prod": f"({carry})1", "max": f"lowest<{carry}>()", "min": f"highest<{carry}>()"}
     lanes = {"float": 16, "double": 8, "int64_t": 8, "int32_t": 16}.get(kind, 1)
     return _Scan(kind, carry, neutral[kernel.op], _COMBINE[kernel.op], lanes)
+
+
+def _simd(count: str, body: Sequence[str]) -> list[str]:
+    return ["#pragma omp simd", f"for (int l = 0; l < {count}; ++l) {{", indent(body, 1), "}"]
 
 
 class _ScanPrinter:
@@ -151,10 +156,11 @@ class _ScanPrinter:
         text = emitter.value(self._kernel.value)
         return emitter.lines, text
 
-    def _store(self, at: str) -> list[str]:
-        """Stores of the element at scan position `at`, whose running value is `acc`."""
+    def _store(self, at: str, own: str) -> list[str]:
+        """Stores of the element at scan position `at`, whose running value is `acc` and whose own is `own`."""
         offset = self._space.offset(self._indices(self._index(at)))
-        emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc"})
+        known = [(self._kernel.value, own)]
+        emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc"}, known=known)
         emitter.reserve([store.value for store in self._kernel.stores])
         for store in self._kernel.stores:
             emitter.store(store, offset, self._plan.buffers[store.buffer].dtype)
@@ -169,47 +175,60 @@ class _ScanPrinter:
     def _stretch(self, begin: str, end: str, *, storing: bool = True) -> list[str]:
         """Statements that scan elements [begin, end) of a row: they start from `carry` and leave the new total in
         it."""
-        scan, kind = self._scan, register(self._kernel.dtype)
-        lines = [f"int64_t i = {begin};"]
         if self._blocked:
-            lines += self._blocks(end, storing=storing)
+            return [f"int64_t i = {begin};", *self._blocks(end, storing=storing)]
+        return [f"for (int64_t i = {begin}; i < {end}; ++i) {{", indent(self._step("carry", storing=storing), 1), "}"]
+
+    def _step(self, carry: str, *, storing: bool = True) -> list[str]:
+        """Statements that add element i to what `carry` names."""
         before, value = self._load("i")
-        step = [*before, f"const {scan.carry} next = combine(carry, ({scan.carry})({value}));"]
+        own, kind = register(self._kernel.value.dtype), register(self._kernel.dtype)
+        step = [*before, f"const {own} own = {value};"]
+        step.append(f"const {self._scan.carry} next = combine({carry}, ({self._scan.carry})own);")
         if storing:
-            step += [f"const {kind} acc = ({kind}){'carry' if self._kernel.exclusive else 'next'};", *self._store("i")]
-        return [*lines, f"for (; i < {end}; ++i) {{", indent([*step, "carry = next;"], 1), "}"]
+            step += [f"const {kind} acc = ({kind}){carry if self._kernel.exclusive else 'next'};"]
+            step += self._store("i", "own")
+        return [*step, f"{carry} = next;"]
 
     def _blocks(self, end: str, *, storing: bool) -> list[str]:
-        scan, kind = self._scan, register(self._kernel.dtype)
-        lanes = scan.lanes
+        """Several blocks at a time, so that values and stores are whole vectors whatever types they pass through; what
+        is left of a row goes the same way."""
+        scan, kind, own = self._scan, register(self._kernel.dtype), register(self._kernel.value.dtype)
+        count = scan.lanes * _BLOCKS
         before, value = self._load("(i + l)")
-        fill = [*before, f"block[l] = {value};"]
-        running = "scanned[l]"
-        shift: list[str] = []
-        if self._kernel.exclusive:
-            running = "earlier[l]"
-            shift = [
-                f"alignas(64) {scan.block} earlier[{lanes}];",
-                f"for (int l = 0; l < {lanes}; ++l) earlier[l] = l ? scanned[l - 1] : ({scan.block}){scan.neutral};",
-            ]
-        store = [f"const {kind} acc = ({kind})combine(carry, ({scan.carry}){running});", *self._store("(i + l)")]
-        total = f"carry = combine(carry, ({scan.carry})scanned[{lanes - 1}]);"
-        combine = _VECTOR.get(self._kernel.op, scan.combine)
-        if self._kernel.op in _VECTOR and kind in ("float", "double"):
-            combine = f"(b != b) ? b : ((a != a) ? a : ({combine}))"
-        scanned = f"prefix(block, scanned, ({scan.block}){scan.neutral}, [](auto a, auto b) {{ return {combine}; }});"
-        body = [
-            f"alignas(64) {register(self._kernel.value.dtype)} block[{lanes}];",
-            f"alignas(64) {scan.block} scanned[{lanes}];",
-            "#pragma omp simd",
-            f"for (int l = 0; l < {lanes}; ++l) {{",
-            indent(fill, 1),
+        body = ["const int count = given;", f"alignas(64) {own} block[{count}];"]
+        body += [f"alignas(64) {scan.block} running[{count}];"] if storing else []
+        body += [
+            *_simd("count", [*before, f"block[l] = {value};"]),
+            f"for (int l = count; l < {count}; ++l) block[l] = ({own}){scan.neutral};",
+            f"for (int first = 0; first < count; first += {scan.lanes}) {{",
+            indent(self._block(storing=storing), 1),
             "}",
-            scanned,
         ]
         if storing:
-            body += [*shift, "#pragma omp simd", f"for (int l = 0; l < {lanes}; ++l) {{", indent(store, 1), "}"]
-        return [f"for (; i + {lanes} <= {end}; i += {lanes}) {{", indent([*body, total], 1), "}"]
+            body += _simd("count", [f"const {kind} acc = ({kind})running[l];", *self._store("(i + l)", "block[l]")])
+        return [
+            "const auto blocks = [&](const auto given) __attribute__((always_inline)) {",
+            indent(body, 1),
+            "};",
+            f"for (; i + {count} <= {end}; i += {count}) blocks(std::integral_constant<int, {count}>());",
+            f"if (i < {end}) blocks((int)({end} - i));",
+        ]
+
+    def _block(self, *, storing: bool) -> list[str]:
+        """Statements that scan the block at `first` and add its total to `carry`."""
+        scan, kernel = self._scan, self._kernel
+        combine = _VECTOR.get(kernel.op, scan.combine)
+        if kernel.op in _VECTOR and register(kernel.dtype) in ("float", "double"):
+            combine = f"(b != b) ? b : ((a != a) ? a : ({combine}))"
+        combining = f"[](auto a, auto b) {{ return {combine}; }}"
+        earlier = f"l ? scanned[l - 1] : ({scan.block}){scan.neutral}" if kernel.exclusive else "scanned[l]"
+        return [
+            f"alignas(64) {scan.block} scanned[{scan.lanes}];",
+            f"prefix(block + first, scanned, ({scan.block}){scan.neutral}, {combining});",
+            *(_simd(str(scan.lanes), [f"running[first + l] = combine(carry, {earlier});"]) if storing else []),
+            f"carry = combine(carry, scanned[{scan.lanes - 1}]);",
+        ]
 
     def _heads(self) -> list[str]:
         return [f"for (int64_t o{d} = 0; o{d} < {size}; ++o{d})" for d, size in enumerate(self._outer)]
@@ -264,21 +283,12 @@ class _ScanPrinter:
     def _columns(self) -> list[str]:
         assert self._across is not None
         across, tile, carry = self._outer[self._across], self._tile, self._scan.carry
-        kind = register(self._kernel.dtype)
         heads = [head for d, head in enumerate(self._heads()) if d != self._across]
         heads.append(f"for (int64_t tile = 0; tile < {across}; tile += {tile})")
         collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
         width = f"constexpr int width = {tile};"
         if across % tile:
             width = f"const int width = tile + {tile} < {across} ? {tile} : (int)({across} - tile);"
-        before, value = self._load("i")
-        step = [
-            *before,
-            f"const {carry} next = combine(carry[l], ({carry})({value}));",
-            f"const {kind} acc = ({kind}){'carry[l]' if self._kernel.exclusive else 'next'};",
-            *self._store("i"),
-            "carry[l] = next;",
-        ]
         work = [
             *self._setup(),
             width,
@@ -286,7 +296,7 @@ class _ScanPrinter:
             f"for (int64_t i = 0; i < {self._length}; ++i) {{",
             "  #pragma omp simd",
             "  for (int l = 0; l < width; ++l) {",
-            indent(step, 2),
+            indent(self._step("carry[l]"), 2),
             "  }",
             "}",
         ]

@@ -100,3 +100,36 @@ def test_integers_and_an_epilogue(cpu_kernel: Harness) -> None:
     kernel = ScanKernel("masked", (30, 77), "sum", masked, (store,), "float32")
     cpu_kernel.run(kernel, print_scan, {"x": z, "m": mask}, {"y": out})
     assert torch.allclose(out, torch.relu((z * mask).cumsum(1)), atol=1e-5)
+
+
+@pytest.mark.parametrize("choices", [{"algorithm": "blocks"}, {"algorithm": "serial"}])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("length", [34, 95, 128])
+def test_stores_use_the_value_that_was_added(
+    cpu_kernel: Harness, choices: dict[str, Choice], exclusive: bool, length: int
+) -> None:
+    """A value is worked out once for the running total and for what is stored; lengths end inside a block, between
+    blocks and with a whole number of them."""
+    view = View(0, (length, 1))
+    x, y = torch.randn(70, length).bfloat16(), torch.empty(70, length)
+    value = Apply("exp", (Apply("cast", (Load("x", view, "bfloat16"),), "float32"),), "float32")
+    total = Apply("sub", (Named("acc", "float32"), value), "float32")
+    kernel = ScanKernel("own", (70, length), "sum", value, (Store("y", view, total),), "float32", exclusive=exclusive)
+    printed = cpu_kernel.run(kernel, print_scan, {"x": x}, {"y": y}, choices)
+    assert printed.functions.count("math::exp(") == 1
+    added = x.double().exp()
+    truth = added.cumsum(1) - added * (2 if exclusive else 1)
+    assert torch.allclose(y.double(), truth, rtol=1e-5, atol=1e-4)
+
+
+def test_rows_side_by_side_use_the_value_that_was_added(cpu_kernel: Harness) -> None:
+    x, y = torch.randn(3, 50, 70), torch.empty(3, 50, 70)
+    view = View(0, (3500, 1, 70))
+    value = Apply("exp", (Load("x", view, "float32"),), "float32")
+    store = Store("y", view, Apply("sub", (Named("acc", "float32"), value), "float32"))
+    printed = cpu_kernel.run(
+        ScanKernel("own", (3, 70, 50), "sum", value, (store,), "float32"), print_scan, {"x": x}, {"y": y}
+    )
+    assert "carry[l]" in printed.functions
+    assert printed.functions.count("math::exp(") == 1
+    assert torch.allclose(y.double(), x.double().exp().cumsum(1) - x.double().exp(), rtol=1e-5, atol=1e-4)
