@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
 
 #define GEMM_INLINE inline __attribute__((always_inline))
 
@@ -21,9 +24,37 @@ GEMM_INLINE T* aligned(char* p) {
   return (T*)(((uintptr_t)p + 63) & ~(uintptr_t)63);
 }
 
+// Two bfloat16 that are neighbours along k, as one word: one instruction multiplies 16 pairs of them and adds both products
+// to a float32. Words move like floats and are never computed with.
+#if defined(__AVX512BF16__)
+constexpr int PAIR_BYTES = 64;  // of the vectors for which there is such an instruction
+template <class V>
+GEMM_INLINE V add_pairs(V sum, const float* a, V b) {
+  int word;
+  memcpy(&word, a, sizeof(word));
+  return (V)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(word), (__m512bh)b);
+}
+#else
+constexpr int PAIR_BYTES = 0;
+template <class V>
+GEMM_INLINE V add_pairs(V sum, const float*, V) {
+  return sum;
+}
+#endif
+
+// out[e] = the upper halves of low[e * STEP] and high[e * STEP], which are all there is of a bfloat16.
+template <int STEP>
+GEMM_INLINE void join(const float* low, const float* high, long count, float* out) {
+  typedef uint32_t word __attribute__((may_alias));
+#pragma omp simd
+  for (long e = 0; e < count; ++e)
+    ((word*)out)[e] = ((const word*)low)[e * STEP] >> 16 | (((const word*)high)[e * STEP] & 0xffff0000u);
+}
+
 // tile[MR][NV * W] (rows PITCH apart) = (or +=, when `add`) A[MR x kc] B[kc x NV * W]. A is read by broadcast at strides RS and CS, B by
 // whole vectors at row stride BS. Each call starts its sums at zero, so rounding errors grow with kc, not with K.
-template <class T, int VB, int MR, int NV, long RS, long CS, long BS, int AHEAD, long PITCH = NV * (VB / sizeof(T))>
+template <class T, int VB, int MR, int NV, long RS, long CS, long BS, int AHEAD, long PITCH = NV * (VB / sizeof(T)),
+          bool PAIRS = false>
 static void micro(long kc, const T* a, const T* b, T* tile, bool add) {
   typedef typename vec<T, VB>::type V;
   constexpr int W = VB / sizeof(T);
@@ -42,9 +73,14 @@ static void micro(long kc, const T* a, const T* b, T* tile, bool add) {
     }
 #pragma GCC unroll 32
     for (int i = 0; i < MR; ++i) {
-      const V s = a[i * RS] - V{};
+      if constexpr (PAIRS) {
 #pragma GCC unroll 8
-      for (int j = 0; j < NV; ++j) acc[i][j] += s * bv[j];
+        for (int j = 0; j < NV; ++j) acc[i][j] = add_pairs(acc[i][j], a + i * RS, bv[j]);
+      } else {
+        const V s = a[i * RS] - V{};
+#pragma GCC unroll 8
+        for (int j = 0; j < NV; ++j) acc[i][j] += s * bv[j];
+      }
     }
     a += CS;
     b += BS;
@@ -130,11 +166,13 @@ static GEMM_INLINE void pack_panel(long kc, long columns, T* out, Run run) {
   }
 }
 
+// With PAIRS k counts words from here on: K, KC and strides along k.
 template <class G>
 struct Blocked {
   typedef typename G::T T;
+  static constexpr bool PAIRS = G::PAIRS && G::VB == PAIR_BYTES;
   static constexpr int W = G::VB / sizeof(T), MR = G::MR, NV = G::NV, NR = NV * W;
-  static constexpr long M = G::M, N = G::N, K = G::K, KC = G::KC;
+  static constexpr long M = G::M, N = G::N, K = PAIRS ? (G::K + 1) / 2 : G::K, KC = G::KC;
   static constexpr long FULL = N / NR, REST = N % NR;  // whole panels, columns of the last one
   static constexpr int REST_NV = (REST + W - 1) / W, REST_WIDTH = REST_NV * W, REST_MR = M % MR;
   static constexpr long PANELS = FULL + (REST > 0), WIDTH = FULL * NR + REST_WIDTH;
@@ -157,16 +195,45 @@ struct Blocked {
 
   template <int PANEL>
   static GEMM_INLINE void pack_columns(const G& g, long batch, long k0, long kc, long n0, long columns, T* out) {
+    const auto run = [&](long k, long j, long count, T* to) { g.b_run(batch, k, j, count, to); };
     gemm::pack_panel<T, G::VB, PANEL, G::B_ALONG_N>(kc, columns, out, [&](long k, long j, long count, T* to) {
-      g.b_run(batch, k0 + k, n0 + j, count, to);
+      read<!G::B_ALONG_N>(k0 + k, n0 + j, count, to, run);
     });
   }
 
+  // `count` elements or words of an operand, from k and j on, along k or along j. `run` reads so many elements.
+  template <bool ALONG_K, class Run>
+  static GEMM_INLINE void read(long k, long j, long count, T* out, Run run) {
+    if constexpr (!PAIRS) {
+      run(k, j, count, out);
+    } else {
+      constexpr long SOME = 128;
+      alignas(64) T elements[2 * SOME];
+      for (long done = 0; done < count; done += SOME) {
+        const long some = count - done < SOME ? count - done : SOME;
+        if constexpr (ALONG_K) {
+          const long first = 2 * (k + done), have = G::K - first < 2 * some ? G::K - first : 2 * some;
+          run(first, j, have, elements);
+          if (have < 2 * some) elements[have] = 0;
+          join<2>(elements, elements + 1, some, out + done);
+        } else {
+          run(2 * k, j + done, some, elements);
+          if (2 * k + 1 < G::K)
+            run(2 * k + 1, j + done, some, elements + SOME);
+          else
+            memset(elements + SOME, 0, SOME * sizeof(T));
+          join<1>(elements, elements + SOME, some, out + done);
+        }
+      }
+    }
+  }
+
   static void pack_rows(const G& g, long batch, long i0, long i1, long k0, long kc, T* out) {
+    const auto run = [&](long k, long i, long count, T* to) { g.a_run(batch, i, k, count, to); };
     if constexpr (G::A_ALONG_K)
-      for (long i = i0; i < i1; ++i) g.a_run(batch, i, k0, kc, out + (i - i0) * G::A_PITCH);
+      for (long i = i0; i < i1; ++i) read<true>(k0, i, kc, out + (i - i0) * G::A_PITCH, run);
     else
-      for (long k = 0; k < kc; ++k) g.a_run(batch, i0, k0 + k, i1 - i0, out + k * G::A_PITCH);
+      for (long k = 0; k < kc; ++k) read<false>(k0 + k, i0, i1 - i0, out + k * G::A_PITCH, run);
   }
 
   template <int ROWS, int VECTORS, int COLUMNS>
@@ -176,7 +243,7 @@ struct Blocked {
     if (G::DIRECT_B && COLUMNS == VECTORS * W)
       micro<T, G::VB, ROWS, VECTORS, A_ROW, A_COLUMN, G::B_ROW_STRIDE, G::AHEAD>(kc, a, b, tile, K > KC && !first);
     else
-      micro<T, G::VB, ROWS, VECTORS, A_ROW, A_COLUMN, VECTORS * W, G::AHEAD>(kc, a, b, tile, K > KC && !first);
+      micro<T, G::VB, ROWS, VECTORS, A_ROW, A_COLUMN, VECTORS * W, G::AHEAD, VECTORS * W, PAIRS>(kc, a, b, tile, K > KC && !first);
     if (last) g.store(batch, i, ROWS, p * NR, COLUMNS, tile, VECTORS * W);
   }
 
@@ -300,7 +367,7 @@ static void run(const G& g, const typename G::T* prepared, char* workspace) {
 template <class G>
 static void prepare(const G& g, typename G::T* out) {
   for (long batch = 0; batch < (G::B_BATCHED ? G::BATCH : 1); ++batch)
-    Blocked<G>::pack_all(g, batch, out + batch * G::K * Blocked<G>::WIDTH);
+    Blocked<G>::pack_all(g, batch, out + batch * Blocked<G>::K * Blocked<G>::WIDTH);
 }
 
 }  // namespace gemm

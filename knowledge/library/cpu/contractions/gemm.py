@@ -394,6 +394,7 @@ def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[st
     sets = threads if by_batch else 1
     elements = threads * a_space + sets * (b_space + sums)
     constants = {
+        "PAIRS": int(shape.a.is_of_bfloat16 and shape.b.is_of_bfloat16),
         "MR": tile.rows,
         "NV": tile.vectors,
         "KC": depth,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.library.cpu.contractions import gemm_code as code
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.access import transposed
-from foundry.knowledge.library.ir.kernels import Expr, GemmKernel, Load, Store, View
+from foundry.knowledge.library.ir.kernels import Apply, Expr, Gather, GemmKernel, Load, Store, View
 from foundry.knowledge.opgraph import DType
 
 SKINNY_ROWS = 8  # up to here reading B once in place competes with packing it
@@ -20,6 +20,11 @@ class Operand:
     expr: Expr
     along_column: bool  # its memory is contiguous along the last index
     pointer: Load | None
+
+    @property
+    def is_of_bfloat16(self) -> bool:
+        """Whether the upper halves of its float32 values are all there is of them."""
+        return is_of_bfloat16(self.expr)
 
 
 def _innermost_of_m(kernel: GemmKernel) -> int:
@@ -78,3 +83,12 @@ def operand(expr: Expr, column_default: bool, float_type: DType) -> Operand:
     rows = sum(load.view.strides[-2] == 1 for load in reads)
     along_column = columns > rows if columns != rows else column_default
     return Operand(expr, along_column, expr if isinstance(expr, Load) and expr.dtype == float_type else None)
+
+
+def is_of_bfloat16(expr: Expr) -> bool:
+    """Whether every value of an expression is one that a bfloat16 holds; what is worked out from them need not be."""
+    while isinstance(expr, Apply) and expr.op == "cast" and expr.dtype == "float32":
+        (expr,) = expr.args
+    if isinstance(expr, Gather):
+        return expr.dtype == "bfloat16" and not expr.fill
+    return expr.dtype == "bfloat16" and (isinstance(expr, Load) or (isinstance(expr, Apply) and expr.op == "cast"))

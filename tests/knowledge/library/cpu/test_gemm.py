@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import platform
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from foundry.knowledge.library.cpu.contractions.gemm import print_gemm
-from foundry.knowledge.library.cpu.contractions.gemm_form import canonical
+from foundry.knowledge.library.cpu.contractions.gemm_form import canonical, is_of_bfloat16
 from foundry.knowledge.library.ir.kernels import Apply, Expr, GemmKernel, Load, Named, Store, View
 from foundry.knowledge.opgraph import contiguous_strides
 
@@ -230,3 +232,58 @@ def test_stores_that_see_rows_and_columns_as_several_dimensions(
     spread = each.reshape(m[0], *(1,) * (len(m) - 1), n[0], *(1,) * (len(n) - 1))
     truth = (a.double() @ b.double()).reshape(shape) + spread
     assert _error(c, truth.permute(0, *(1 + axis for axis in order))) < 1e-6
+
+
+BFLOAT16_CASES = [
+    Case(130, 77, 33),
+    Case(37, 100, 421, b_transposed=True, constant_b=True),
+    Case(61, 129, 1300, a_transposed=True, choices=(("block_k", 128), ("order", "rows_outer"), ("prefetch", 8))),
+    Case(96, 64, 200, c_transposed=True),
+    Case(150, 50, 701, batch=(5, 3), b_transposed=True, choices=(("block_k", 128),)),
+    Case(33, 50, 70, batch=(3,), choices=(("parallel", "tiles"),)),
+    Case(20, 48, 1001, batch=(4,), shared_b=True, constant_b=True, a_transposed=True),
+    Case(4, 100, 64, constant_b=True, b_transposed=True),
+    Case(9, 9, 1),
+    Case(5, 203, 300),
+]
+
+
+@pytest.mark.parametrize("in_pairs", [True, False])
+@pytest.mark.parametrize("case", BFLOAT16_CASES, ids=str)
+def test_product_of_bfloat16(cpu_kernel: Any, monkeypatch: pytest.MonkeyPatch, case: Case, in_pairs: bool) -> None:
+    """By the instruction that adds two products, where this machine has it, and without: infinities and NaN as well."""
+    if not in_pairs:
+        if platform.machine() != "x86_64":
+            pytest.skip("other machines have no such instruction")
+        module = sys.modules[type(cpu_kernel).__module__]
+        monkeypatch.setattr(module, "FLAGS", [*module.FLAGS, "-mno-avx512bf16"])
+    torch.manual_seed(0)
+    kernel, inputs, c = _kernel(case)
+    operands = {"a": inputs["a"].bfloat16(), "b": inputs["b"].bfloat16()}
+    operands["a"].view(-1)[0], operands["b"].view(-1)[-1] = math.inf, math.nan
+    casts = {name: Apply("cast", (replace(getattr(kernel, name), dtype="bfloat16"),), "float32") for name in operands}
+    kernel = replace(kernel, **casts)  # type: ignore[arg-type]
+    inputs |= operands
+    printed = cpu_kernel.run(
+        kernel, print_gemm, inputs, {"c": c}, dict(case.choices), ("b",) if case.constant_b else ()
+    )
+    assert ("PAIRS = 1" in printed.functions) == (printed.choices["algorithm"] == "packed")
+    a = inputs["a"].mT if case.a_transposed else inputs["a"]
+    b = inputs["b"].mT if case.b_transposed else inputs["b"]
+    got = (c.mT if case.c_transposed else c).double()
+    truth = torch.relu(a.double() @ b.double() + inputs["bias"].double())
+    assert torch.equal(got.isfinite(), truth.isfinite())
+    assert torch.equal(got.isnan(), truth.isnan())
+    assert _error(got[got.isfinite()], truth[truth.isfinite()]) < 1e-6
+
+
+def test_only_what_is_a_bfloat16_is_multiplied_as_one() -> None:
+    """What is worked out from bfloat16 keeps its float32."""
+    load = Load("x", View(0, (8, 1)), "bfloat16")
+    wide = Apply("cast", (load,), "float32")
+    assert is_of_bfloat16(load)
+    assert is_of_bfloat16(wide)
+    assert is_of_bfloat16(Apply("cast", (Apply("cast", (Apply("relu", (wide,), "float32"),), "bfloat16"),), "float32"))
+    assert not is_of_bfloat16(Apply("relu", (wide,), "float32"))
+    assert not is_of_bfloat16(replace(load, dtype="float16"))
+    assert not is_of_bfloat16(Apply("cast", (replace(load, dtype="float32"),), "float32"))
