@@ -93,8 +93,13 @@ def _emit(
     kernel = builder.contiguous(weight, op)
     assert isinstance(kernel.expr, Load)
     value = op.outputs[0]
-    target = builder.buffer(value.name, value.spec.shape, value.spec.dtype)
+    depthwise = geometry.groups == source.shape[1] == shape[1] > 1 and not geometry.transposed
+    if builder.target == "cpu" and depthwise and load.view.strides[1] == 1 and value.spec.shape == shape:
+        target = _with_channels_last(builder, op, shape)
+    else:
+        target = builder.buffer(value.name, value.spec.shape, value.spec.dtype)
     assert isinstance(target.expr, Load)
+    stored = target.expr.view if value.spec.shape == shape else views.identity(shape)
     builder.tensors[value.name] = target
     builder.emit(
         ConvKernel(
@@ -114,11 +119,18 @@ def _emit(
             x_offset=load.view.offset,
             x_strides=load.view.strides,
             weight=kernel.expr.buffer,
-            stores=(Store(target.expr.buffer, views.identity(shape), cast(result, value.spec.dtype)),),
+            stores=(Store(target.expr.buffer, stored, cast(result, value.spec.dtype)),),
             dtype=result.dtype,
             ops=(op.name,),
         )
     )
+
+
+def _with_channels_last(builder: Builder, op: Op, shape: tuple[int, ...]) -> Tensor:
+    """The result's buffer with its channels side by side: each is worked out from one that lies so."""
+    value = op.outputs[0]
+    stored = builder.buffer(value.name, (shape[0], *shape[2:], shape[1]), value.spec.dtype)
+    return builder.permute(stored, (0, len(shape) - 1, *range(1, len(shape) - 1)), op)
 
 
 def _padding(op: Op, kernel: tuple[int, ...], dilation: tuple[int, ...], rank: int) -> tuple[int, ...]:

@@ -14,6 +14,8 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cpu.contractions import gemm_code as code
 from foundry.knowledge.library.cpu.contractions import gemm_tiles as tiling
+from foundry.knowledge.library.cpu.contractions.depthwise import print_depthwise, runs_along_channels
+from foundry.knowledge.library.cpu.space import Tuning
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.conv_geometry import Geometry, Staging, geometry, staging, tap_tables
 from foundry.knowledge.library.ir.kernels import ConvKernel, Load, Named, Plan, PrintedKernel, Tunable, View
@@ -445,8 +447,14 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     - "block_images": images whose pixels share tiles
     - "block_out", "block_groups": tiles of output channels, or groups, of a task
     - "schedule": "static" or "dynamic"
+    A depthwise convolution whose channels lie side by side has the algorithms "channels" (depthwise.py) and "direct".
     A value that is not legal for this kernel gives way to the default.
     """
+    tuning = Tuning(choices)
+    if runs_along_channels(kernel, device):
+        meaning = "vectors along channels that lie side by side, or along the pixels of each"
+        if tuning.text("algorithm", ("channels", "direct"), "channels", "algorithm", meaning) == "channels":
+            return print_depthwise(kernel, plan, device, tuning)
     shape = _shape(kernel, plan, device)
     tunables = _tunables(shape, choices)
     values = tiling.pick(tunables, choices)
@@ -467,8 +475,8 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
         shared=(read_library_text("cpu/contractions/gemm.cpp"), read_library_text("cpu/contractions/conv.cpp")),
         call="{\n" + code.indent(call, 1) + "\n}",
         template="conv",
-        choices=values,
-        tunables=tunables,
+        choices={**values, **tuning.values},
+        tunables=(*tuning.tunables, *tunables),
         d_mem=3,
         d_algo=2 if constants["PATCHES"] else 0 if plain else 1,
         d_sync=0 if shape.prepared or shape.threads == 1 else 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -177,5 +177,70 @@ def test_every_tunable_value_is_legal(cpu_kernel: Any) -> None:
         for value in {tunable.values[0], tunable.values[-1]} - {tunable.default}:
             wanted = {tunable.name: value}
             again = cpu_kernel.run(kernel, print_conv, {"x": x, "w": weight}, {"y": y}, wanted, ("w",))
+            assert again.choices[tunable.name] == value
+            assert _error(y, truth) < 1e-6, (tunable.name, value)
+
+
+CHANNELS = [
+    Case(3, (40, 40), (30, 31), (3, 3), padding=(1, 1), groups=40),
+    Case(2, (96, 96), (14, 9), (7, 7), padding=(3, 3), groups=96),
+    Case(2, (33, 33), (20, 17), (3, 5), (2, 3), (1, 4), (2, 1), groups=33, constant=False),
+    Case(1, (64, 64), (5, 6), (3, 3), (3, 4), (5, 5), groups=64),
+    Case(2, (100, 100), (7, 1), (3, 1), padding=(2, 0), groups=100),
+    Case(2, (48, 48), (400,), (4,), padding=(3,), groups=48),
+    Case(2, (17, 17), (3000,), (5,), (2,), (2,), (3,), groups=17),
+    Case(2, (96, 96), (9, 40), (3, 3), groups=96, choices=(("tile", "8x2"), ("block_channels", 96))),
+    Case(2, (80, 80), (9, 40), (3, 3), groups=80, choices=(("band_rows", 4), ("band_columns", 32))),
+    Case(2, (80, 80), (9, 40), (3, 3), groups=80, choices=(("algorithm", "direct"),)),
+]
+
+
+def _channels_last(x: torch.Tensor) -> torch.Tensor:
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("case", CHANNELS, ids=str)
+def test_depthwise_along_channels(cpu_kernel: Any, case: Case, dtype: Any) -> None:
+    """Input and output have their channels side by side; a residual lies otherwise, infinities stay where they are."""
+    torch.manual_seed(4)
+    kind = getattr(torch, dtype)
+    x, weight = (tensor.to(kind) for tensor in _tensors(case))
+    x = _channels_last(x)
+    x[0, 3].view(-1)[:1] = float("inf")
+    truth = case.apply(x.double(), weight.double())
+    residual = torch.randn(truth.shape)
+    y = _channels_last(torch.empty(truth.shape, dtype=kind))
+    wide: Any = "float64" if dtype == "float64" else "float32"
+    other = Apply("cast", (Load("residual", View(0, tuple(residual.stride())), "float32"),), wide)
+    value = Apply("cast", (Apply("add", (Named("acc", wide), other), wide),), dtype)
+    kernel = replace(_kernel(case, x, weight, y, value), dtype=wide)
+    constant = ("w",) if case.constant else ()
+    inputs = {"x": x, "w": weight, "residual": residual}
+    printed = cpu_kernel.run(kernel, print_conv, inputs, {"y": y}, dict(case.choices), constant)
+    assert printed.choices["algorithm"] == dict(case.choices).get("algorithm", "channels")
+    assert bool(printed.prepare) == case.constant
+    for name, choice in case.choices:
+        assert printed.choices[name] == choice or dtype == "float64"
+    truth += residual
+    assert torch.equal(y.isfinite(), truth.isfinite())
+    right = truth.isfinite()
+    limit = {"float32": 1e-6, "bfloat16": 5e-3, "float64": 1e-14}[dtype]
+    assert _error(y[right], truth[right]) < limit
+
+
+def test_every_tunable_value_of_depthwise_is_legal(cpu_kernel: Any) -> None:
+    torch.manual_seed(5)
+    case = Case(2, (72, 72), (37, 41), (3, 3), padding=(1, 1), groups=72)
+    x, weight = _tensors(case)
+    x = _channels_last(x)
+    truth = case.apply(x.double(), weight.double())
+    y = _channels_last(torch.empty(truth.shape))
+    kernel = _kernel(case, x, weight, y, Named("acc", "float32"))
+    printed = cpu_kernel.run(kernel, print_conv, {"x": x, "w": weight}, {"y": y}, None, ("w",))
+    assert {"tile", "band_rows", "band_columns", "block_channels"} <= {tunable.name for tunable in printed.tunables}
+    for tunable in printed.tunables:
+        for value in set(tunable.values) - {tunable.default}:
+            again = cpu_kernel.run(kernel, print_conv, {"x": x, "w": weight}, {"y": y}, {tunable.name: value}, ("w",))
             assert again.choices[tunable.name] == value
             assert _error(y, truth) < 1e-6, (tunable.name, value)
