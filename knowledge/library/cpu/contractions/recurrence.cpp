@@ -51,20 +51,21 @@ struct Walk {
     }
     const long first = panel * W, count = G::HIDDEN - first < W ? G::HIDDEN - first : W;
     for (int r = 0; r < ROWS; ++r) {
-      alignas(64) T own[GATES][W];
+      alignas(64) T own[GATES][W], given[GATES][W];
       std::memcpy(own, sums[r], sizeof(own));
+      if (count < W) std::memset(given, 0, sizeof(given));
+      for (int gate = 0; gate < GATES; ++gate) {
+#pragma omp simd
+        for (long l = 0; l < count; ++l) {
+          const long at = gate * G::HIDDEN + first + l;
+          given[gate][l] = g.template given<D>(step, row + r, at);
+          own[gate][l] += g.template bias<D>(at);
+        }
+      }
       T* const to = next + (row + r) * PITCH + first;
       T* const kept = c + (row + r) * PITCH + first;
 #pragma omp simd
-      for (long l = 0; l < count; ++l) {
-        T gates[GATES], given[GATES];
-        for (int gate = 0; gate < GATES; ++gate) {
-          const long at = gate * G::HIDDEN + first + l;
-          given[gate] = g.template given<D>(step, row + r, at);
-          gates[gate] = own[gate][l] + g.template bias<D>(at);
-        }
-        to[l] = G::cell(gates, given, h[(row + r) * PITCH + first + l], kept[l]);
-      }
+      for (long l = 0; l < W; ++l) to[l] = G::cell(own, given, l, h[(row + r) * PITCH + first + l], kept[l]);
       g.template store<D>(step, row + r, first, count, to);
       if (is_last) g.template last<D>(row + r, first, count, to, kept);
     }

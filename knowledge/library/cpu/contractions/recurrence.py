@@ -18,16 +18,17 @@ from foundry.knowledge.library.ir.scalar import CPU_DIALECT
 _PARALLEL_FLOPS = 200_000  # of one step: less is done before a team has met
 _CELL = {
     "lstm": (
-        "c = math::sigmoid(own[1] + given[1]) * c + math::sigmoid(own[0] + given[0]) * math::tanh(own[2] + given[2]);",
-        "return math::sigmoid(own[3] + given[3]) * math::tanh(c);",
+        "const T in = math::sigmoid(own[0][l] + given[0][l]), kept = math::sigmoid(own[1][l] + given[1][l]);",
+        "c = kept * c + in * math::tanh(own[2][l] + given[2][l]);",
+        "return math::sigmoid(own[3][l] + given[3][l]) * math::tanh(c);",
     ),
     "gru": (
-        "const T reset = math::sigmoid(own[0] + given[0]), update = math::sigmoid(own[1] + given[1]);",
-        "const T next = math::tanh(given[2] + reset * own[2]);",
+        "const T reset = math::sigmoid(own[0][l] + given[0][l]), update = math::sigmoid(own[1][l] + given[1][l]);",
+        "const T next = math::tanh(given[2][l] + reset * own[2][l]);",
         "return next + update * (h - next);",
     ),
-    "rnn_tanh": ("return math::tanh(own[0] + given[0]);",),
-    "rnn_relu": ("return math::relu(own[0] + given[0]);",),
+    "rnn_tanh": ("return math::tanh(own[0][l] + given[0][l]);",),
+    "rnn_relu": ("return math::relu(own[0][l] + given[0][l]);",),
 }
 
 # Unnamed namespace: static members of a named one would be shared by all libraries of a process (STB_GNU_UNIQUE).
@@ -40,8 +41,10 @@ struct recurrence_@NAME@ {
   static constexpr long STEPS = @STEPS@, BATCH = @BATCH@, HIDDEN = @HIDDEN@, SLICE = @SLICE@;
 @MEMBERS@
 
-  static GEMM_INLINE T cell(const T* own, const T* given, T h, T& c) {
-    (void)h, (void)c;
+  // Unit l of a vector: its sums from the state and from the input, by gate.
+  template <class Sums>
+  static GEMM_INLINE T cell(const Sums& own, const Sums& given, long l, T h, T& c) {
+    (void)h, (void)c, (void)given;
 @CELL@
   }
 

@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,17 +19,43 @@ from foundry.tools.machine.device import describe
 from foundry.tools.task.capture import capture
 
 MULTIPLIES = re.compile(r"\tvfn?m(?:add|sub)\d+(ps|ss)\b")
+DIVIDES = re.compile(r"\tvdiv(ps|ss)\b")
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 instructions")
-def test_a_mean_over_a_mask_multiplies_vectors(tmp_path: Path) -> None:
-    """GCC 12 unrolled and jammed the loop over the rows, and made scalars of the one inside."""
-    inputs = [torch.randn(64, 128, 384), torch.rand(64, 128) > 0.3]
-    graph = capture(as_module(lambda x, m: (x * m.unsqueeze(-1)).sum(1)), inputs)
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 instructions")
+
+
+def mostly_vectors(
+    model: torch.nn.Module, inputs: list[torch.Tensor], folder: Path, instructions: re.Pattern[str] = MULTIPLIES
+) -> bool:
+    """Whether more of the kernels' instructions of a kind are of vectors than of single numbers."""
+    graph = capture(model, inputs)
     text = lower([graph], Recipe("cpu"), task_source="", device=describe("cpu")).source
     source = text.split('SOURCE = r"""')[1].split('\n"""')[0]
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
-    command = [COMPILER, *flags, "-S", "-x", "c++", "-", "-o", str(tmp_path / "kernel.s")]
+    command = [COMPILER, *flags, "-S", "-x", "c++", "-", "-o", str(folder / "kernel.s")]
     subprocess.run(command, input=source, text=True, check=True, capture_output=True)
-    kinds = MULTIPLIES.findall((tmp_path / "kernel.s").read_text())
-    assert kinds.count("ps") > kinds.count("ss")
+    kinds = instructions.findall((folder / "kernel.s").read_text())
+    return kinds.count("ps") > kinds.count("ss")
+
+
+def test_a_mean_over_a_mask_multiplies_vectors(tmp_path: Path) -> None:
+    """GCC 12 unrolled and jammed the loop over the rows, and made scalars of the one inside."""
+    inputs = [torch.randn(64, 128, 384), torch.rand(64, 128) > 0.3]
+    assert mostly_vectors(as_module(lambda x, m: (x * m.unsqueeze(-1)).sum(1)), inputs, tmp_path)
+
+
+class States(torch.nn.Module):
+    """The states of an LSTM alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.LSTM(32, 64)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x)[0]
+
+
+def test_cells_of_a_recurrent_layer_divide_vectors(tmp_path: Path) -> None:
+    """Arrays of the gates' sums within the loop over units made scalars of it."""
+    assert mostly_vectors(States(), [torch.randn(9, 4, 32)], tmp_path, DIVIDES)
