@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from foundry.knowledge.library.ir.kernels import Expr, Gather, Iota, Load, View
+from foundry.knowledge.library.ir.kernels import Apply, Buffer, Const, Expr, Gather, Iota, Load, View
 from foundry.knowledge.library.rules.builder import (
     Builder,
     Tensor,
@@ -176,6 +177,12 @@ def upsample_nearest(builder: Builder, op: Op, middle: float) -> None:
     builder.pointwise(op, read_at(forward_load(builder, source, op), source.shape, positions))
 
 
+# Elements of the longest axis whose positions and weights stand in the kernel's text, and what they are made of.
+_LONGEST_TABLE = 4096
+_NUMBERS: Mapping[str, Callable[..., float]] = {
+    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "maximum": max, "minimum": min},
+    **{"floor": math.floor, "cast": lambda value: value},
+}
 _Taps = list[tuple[Expr, Expr]]  # positions and their weights
 
 
@@ -209,6 +216,27 @@ def _cubic_taps(position: Expr, size: int) -> _Taps:
     return [(between(scalar("add", at, step), 0, size - 1), weight) for step, weight in enumerate(weights, -1)]
 
 
+def _table(builder: Builder, op: Op, axis: _Axis, expr: Expr) -> Expr:
+    """The values of an expression of one index, as constants. Compilers make vectors of loops that load them, and none
+    of those that round and compare on the way from an index to a position."""
+    name = builder.identifier(f"{op.name}_{axis.number}_{len(builder.buffers)}")
+    data = tuple(_value(expr, index) for index in range(axis.target))
+    builder.buffers[name] = Buffer(name, (axis.target,), (1,), expr.dtype, "constant", "", data)
+    rank = len(op.outputs[0].spec.shape)
+    return Load(name, View(0, tuple(int(dim == axis.number) for dim in range(rank))), expr.dtype)
+
+
+def _value(expr: Expr, index: int) -> float:
+    """An expression of an index, in float64."""
+    if isinstance(expr, Const):
+        return expr.value
+    if isinstance(expr, Iota):
+        return index
+    assert isinstance(expr, Apply)
+    found = _NUMBERS[expr.op](*(_value(argument, index) for argument in expr.args))
+    return int(found) if expr.dtype == "int64" else float(found)
+
+
 def _interpolate(builder: Builder, op: Op, taps: Callable[[Expr, int], _Taps]) -> None:
     source = builder.tensor_at(op, 0, "self")
     load = forward_load(builder, source, op)
@@ -217,6 +245,8 @@ def _interpolate(builder: Builder, op: Op, taps: Callable[[Expr, int], _Taps]) -
     points: list[tuple[dict[int, Expr], list[Expr]]] = [({}, [])]
     for axis in axes:
         found = taps(axis.position(rank), axis.size)
+        if builder.target == "cpu" and axis.target <= _LONGEST_TABLE:
+            found = [(_table(builder, op, axis, at), _table(builder, op, axis, by)) for at, by in found]
         points = [({**at, axis.number: where}, [*by, weight]) for at, by in points for where, weight in found]
     builder.pointwise(op, _weighted(load, source.shape, points))
 

@@ -45,6 +45,15 @@ def test_a_mean_over_a_mask_multiplies_vectors(tmp_path: Path) -> None:
     assert mostly_vectors(as_module(lambda x, m: (x * m.unsqueeze(-1)).sum(1)), inputs, tmp_path)
 
 
+def test_an_enlarged_image_multiplies_vectors(tmp_path: Path) -> None:
+    """The way from an index to a position was scalar: rounded, compared and cut off."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x, scale_factor=2.0, mode="bilinear")
+
+    assert mostly_vectors(as_module(model), [torch.randn(4, 8, 32, 32)], tmp_path)
+
+
 class States(torch.nn.Module):
     """The states of an LSTM alone."""
 
