@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foundry.knowledge.library.cpu.space import Known, element, hoist, indent, invariants
 from foundry.knowledge.library.ir.access import loaded_names
 from foundry.knowledge.library.ir.kernels import MapKernel, Plan, View
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT, Emitter, loader
+
+_LEAST_BLOCK = 16  # points of a block at the end of a row: a vector of float32, where they are widest
 
 At = Callable[[View, str], str]
 """C offset of a view where the index that the sweep moves is the given text."""
@@ -59,7 +61,8 @@ class Points:
         block.
 
         Points that are left over are covered by a last block that ends at `end` and computes some points a second time,
-        which is faster than a scalar loop. A kernel that reads what it writes gets the scalar loop.
+        which is faster than a scalar loop; it is no longer than they need. A kernel that reads what it writes gets the
+        scalar loop.
         """
         lanes = vectors.lanes
         if shortest < lanes and not exact:
@@ -69,7 +72,8 @@ class Points:
             return lines
         if self._reads_its_results():
             return [*lines, *_scalar_loop("i", end, self._targets("l"))]
-        return [*lines, f"if (i < {end}) {{", f"  i = {end} - {lanes};", *self._block(vectors), "}"]
+        last = replace(vectors, lanes=_last_block(begin, end, lanes))
+        return [*lines, f"if (i < {end}) {{", f"  i = {end} - {last.lanes};", *self._block(last), "}"]
 
     def _block(self, vectors: Vectors) -> list[str]:
         head = f"  {vectors.simd}\n  for (int l = 0; l < {vectors.lanes}; ++l) point(i + l, "
@@ -94,6 +98,16 @@ class Points:
     def _reads_its_results(self) -> bool:
         written = {store.buffer for store in self.kernel.stores}
         return any(written & loaded_names(store.value) for store in self.kernel.stores)
+
+
+def _last_block(begin: str, end: str, lanes: int) -> int:
+    """Half of a block, a quarter and so on, while it holds what is left over; all of one if that is not known here."""
+    if not (begin.isdigit() and end.isdigit()):
+        return lanes
+    rest, block = (int(end) - int(begin)) % lanes, lanes
+    while block // 2 >= max(rest, _LEAST_BLOCK):
+        block //= 2
+    return block
 
 
 def _scalar_loop(begin: str, end: str, targets: str) -> Sequence[str]:

@@ -237,7 +237,7 @@ def test_the_rest_of_a_row_is_a_vector_unless_results_are_read(cpu_kernel: Harne
     stores = (Store("y", View(0, (64, 1)), apply("exp", load("y" if reads else "x", 64 if reads else 37, 1))),)
     kernel = MapKernel("rest", (1000, 37), stores)
     printed = print_map(kernel, _plan(x, y, kernel), cpu_kernel.device, {})
-    assert ("i = 37 - 32;" in printed.functions) == (not reads)
+    assert ("i = 37 - 16;" in printed.functions) == (not reads)
     assert ("for (int64_t l = i; l < 37; ++l)" in printed.functions) == reads
 
 
@@ -247,3 +247,21 @@ def _plan(x: torch.Tensor, y: torch.Tensor, kernel: MapKernel) -> Plan:
         "y": Buffer("y", tuple(y.shape), tuple(y.stride()), "float32", "output"),
     }
     return Plan(buffers, (kernel,), (), "tensor")
+
+
+@pytest.mark.parametrize("stream", [0, 1])
+@pytest.mark.parametrize("columns", [64, 65, 79, 80, 81, 96, 97, 127])
+def test_the_last_block_of_a_row_is_no_longer_than_what_is_left(cpu_kernel: Harness, columns: int, stream: int) -> None:
+    x, b, y = torch.randn(30, columns), torch.randn(30), torch.empty(30, columns)
+    value = apply("mul", apply("exp", load("x", columns, 1)), load("b", 1, 0))
+    printed = cpu_kernel.run(
+        pointwise((30, columns), value),
+        print_map,
+        {"x": x, "b": b},
+        {"y": y},
+        {"vector": 64, "unroll": 4, "stream": stream},
+    )
+    assert torch.allclose(y, x.exp() * b[:, None], rtol=1e-5)
+    if printed.choices["vector"] == 64 and columns > 64:
+        rest = next(length for length in (16, 32, 64) if length >= columns - 64)
+        assert f"i = {columns} - {rest};" in printed.functions
