@@ -17,7 +17,7 @@ class Ceilings:
     cache_bytes_per_s: float  # the same over a buffer that fits the last-level cache
     ieee_flops_per_s: float  # float32 matrix product, IEEE
     tf32_flops_per_s: float  # float32 matrix product with TF32 allowed (equal to IEEE where there is none)
-    half_flops_per_s: float  # matrix product of 16-bit floats, the faster kind (equal to IEEE on a CPU)
+    half_flops_per_s: float  # products of 16-bit floats, the faster kind (equal to IEEE where they have no instruction)
     launch_ms: float  # shortest time of one kernel launch or parallel region
     measured_on: str  # ISO date
 

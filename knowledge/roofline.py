@@ -1,8 +1,8 @@
 """The floors of a task on a device, and which of the device's measured arithmetic rates bounds it: one rule for all.
 
 What a policy allows bounds what any kernel could do: a time below that floor cannot be true, and a search that has
-reached it is done. What a kernel uses bounds the kernel as it is: the share of the floor that is shown. On a CPU all
-rates are one.
+reached it is done. What a kernel uses bounds the kernel as it is: the share of the floor that is shown. On a CPU TF32
+is IEEE arithmetic, and 16-bit products are for tasks of 16 bits: bfloat16 has fewer digits than TF32.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from foundry.knowledge.device import Device, Precision
+from foundry.knowledge.device import Device, Precision, TargetName
 from foundry.knowledge.opgraph import DType, OpGraph
 from foundry.knowledge.task import Policy
 
@@ -33,7 +33,7 @@ class Floors:
 def floors(device: Device, graph: OpGraph, policy: Policy, labels: Collection[str] = ()) -> Floors:
     """The floors of a graph, for a kernel that declares `labels`."""
     prepared = graph.packed_bytes if PREPARED in labels else graph.min_bytes
-    used, allowed = used_precision(graph, labels), allowed_precision(graph, policy)
+    used, allowed = used_precision(graph, labels), allowed_precision(graph, policy, device.target)
     packs = allowed == "half" and device.target == "cuda"
     return Floors(
         traffic_ms=device.floor_ms(0.0, prepared, "half"),
@@ -42,11 +42,11 @@ def floors(device: Device, graph: OpGraph, policy: Policy, labels: Collection[st
     )
 
 
-def allowed_precision(graph: OpGraph, policy: Policy) -> Precision:
+def allowed_precision(graph: OpGraph, policy: Policy, target: TargetName) -> Precision:
     """The fastest arithmetic that may compute the graph. Only strict asks for IEEE float32: else a product of float32
-    may run in TF32, or with its operands scaled to 16 bits, which keep as many digits."""
+    may run on a GPU in TF32, or with its operands scaled to 16 bits, which keep as many digits."""
     is_half = any(op.flops and _is_half(op.outputs[0].spec.dtype) for op in graph.ops)
-    return "half" if policy != "strict" or is_half else "ieee"
+    return "half" if is_half or (policy != "strict" and target == "cuda") else "ieee"
 
 
 def used_precision(graph: OpGraph | None, labels: Collection[str]) -> Precision:

@@ -73,7 +73,7 @@ def operators(brief: Brief) -> str:
     whole = f"In all {graph.flops / 1e6:.4g} MFLOP"
     whole += f" and {costly / 1e6:.4g} million exponentials, logarithms, roots or divisions" if costly else ""
     whole += f"; inputs, parameters and outputs are {graph.min_bytes / 1e6:.4g} MB, moved once."
-    precision = allowed_precision(graph, brief.task.options.policy)
+    precision = allowed_precision(graph, brief.task.options.policy, brief.device.target)
     floor_ms = brief.device.floor_ms(graph.flops, graph.min_bytes, precision)
     return "\n".join([*lines, whole + (f" Roofline floor: {floor_ms:.4g} ms." if floor_ms else "")])
 
@@ -142,11 +142,12 @@ def describe_device(device: Device) -> str:
         lines.append(f"{registers} vector registers of {device.vector_bytes} bytes")
     if device.ceilings:
         top = device.ceilings
-        rates = f"TF32 {top.tf32_flops_per_s / 1e9:.4g}, 16-bit floats {top.half_flops_per_s / 1e9:.4g} GFLOP/s, "
+        half = f"16-bit floats {top.half_flops_per_s / 1e9:.4g} GFLOP/s, "
+        rates = f"TF32 {top.tf32_flops_per_s / 1e9:.4g}, {half}" if device.target == "cuda" else half
         lines.append(
             f"measured here: copy {top.copy_bytes_per_s / 1e9:.4g} GB/s, in cache "
             f"{top.cache_bytes_per_s / 1e9:.4g} GB/s, float32 products {top.ieee_flops_per_s / 1e9:.4g} GFLOP/s, "
-            f"{rates if device.target == 'cuda' else ''}one launch or parallel region {1e3 * top.launch_ms:.3g} us"
+            f"{rates}one launch or parallel region {1e3 * top.launch_ms:.3g} us"
         )
     lines += [f"{name}: {device.facts[name]}" for name in ("caches", "compiler") if device.facts.get(name)]
     return "\n".join(f"- {line}" for line in lines)

@@ -138,7 +138,7 @@ def _measure_cpu(device: Device) -> Ceilings:
         cache_bytes_per_s=max(rates["cache_bytes_per_s"], rates["copy_bytes_per_s"]),
         ieee_flops_per_s=rates["flops_per_s"],
         tf32_flops_per_s=rates["flops_per_s"],
-        half_flops_per_s=rates["flops_per_s"],
+        half_flops_per_s=rates["half_flops_per_s"],
         launch_ms=rates["launch_ms"],
         measured_on=datetime.date.today().isoformat(),
     )

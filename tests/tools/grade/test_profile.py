@@ -111,6 +111,14 @@ def test_the_floor_is_of_the_arithmetic_that_the_kernel_uses(name: str) -> None:
     assert made.facts["arithmetic_floor_ms"] == pytest.approx(floor_ms)
 
 
+@pytest.mark.parametrize(("dtype", "floor_ms"), [("float32", 20.05), ("bfloat16", 5.0125)])
+def test_on_a_cpu_sixteen_bits_are_for_tasks_of_sixteen_bits(dtype: DType, floor_ms: float) -> None:
+    cpu = replace(DEVICE, ceilings=Ceilings(1e15, 1e15, 1e11, 1e11, 4e11, 0.001, "2026-01-01"))
+    found = floors(cpu, product_graph(dtype, dtype), "fair")
+    assert found.allowed_ms == pytest.approx(floor_ms)
+    assert found.used_ms == pytest.approx(floor_ms)
+
+
 @pytest.mark.parametrize("labels", [(), ("prepared-weights",), ("prepared-weights", "tf32:half")])
 def test_prepared_weights_move_in_the_form_that_is_kept_of_them(labels: tuple[str, ...]) -> None:
     """A kernel that reads a large weight packed to 16 bits was called a cheat: it moved half of what was counted."""

@@ -137,7 +137,7 @@ def test_ceilings_are_plausible_and_kept(
     assert device.ceilings is not None
     rates = device.ceilings
     assert 1e9 < rates.copy_bytes_per_s <= rates.cache_bytes_per_s < 1e14
-    assert 1e9 < rates.ieee_flops_per_s == rates.tf32_flops_per_s == rates.half_flops_per_s < 1e14
+    assert 1e9 < rates.ieee_flops_per_s == rates.tf32_flops_per_s <= rates.half_flops_per_s < 1e14
     assert 0 < rates.launch_ms < 10
     (kept,) = (home / "ceilings").iterdir()
     assert decode(Ceilings, kept.read_bytes()) == rates
