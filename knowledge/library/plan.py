@@ -31,7 +31,7 @@ from foundry.knowledge.library.rules import (
     shape,
 )
 from foundry.knowledge.library.rules.builder import RULES, Builder, Tensor, Unsupported
-from foundry.knowledge.library.rules.writes import scatter
+from foundry.knowledge.library.rules.writes import scatter, slices
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, TensorSpec, contiguous_strides
 
 # Importing a rules module registers its rules.
@@ -48,6 +48,7 @@ RULE_MODULES = (
     attention,
     index,
     scatter,
+    slices,
     resample,
     order,
     recurrent,

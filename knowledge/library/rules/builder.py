@@ -188,6 +188,7 @@ class Builder:
     regions: Mapping[str, Region] = field(default_factory=dict)  # of concatenations that share memory
     shared: dict[str, Tensor] = field(default_factory=dict)  # that memory, by the longest of them
     filled: set[tuple[str, int]] = field(default_factory=set)  # which parts of it are written: (the longest, begin)
+    slices: dict[str, object] = field(default_factory=dict)  # values that slices were written to (writes/slices.py)
     names: dict[str, str] = field(default_factory=dict)  # value -> C identifier
     taken: set[str] = field(default_factory=set)
 

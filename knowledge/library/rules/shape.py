@@ -83,14 +83,15 @@ def _slice(builder: Builder, op: Op) -> None:
     step = 1
     if op.kind == "slice":
         given = argument(op, 2, "start")
-        start = 0 if given is None else _clip(integer(op, 2, "start"), size)
+        start = 0 if given is None else clip(integer(op, 2, "start"), size)
         step = integer(op, 4, "step", 1)
     else:
-        start = _clip(integer(op, 2, "start"), size)
+        start = clip(integer(op, 2, "start"), size)
     builder.bind(op, take(builder, op, source, axis, start, op.outputs[0].spec.shape[axis], step))
 
 
-def _clip(index: int, size: int) -> int:
+def clip(index: int, size: int) -> int:
+    """Where a slice begins, of 0 to `size`."""
     return min(max(index + size if index < 0 else index, 0), size)
 
 
@@ -240,7 +241,8 @@ def store_part(builder: Builder, op: Op, target: Load, part: Tensor, view: View,
     builder.emit(MapKernel(f"k_{target.buffer}_{tag}", part.shape, (store,), (op.name,)))
 
 
-def _new_buffer(builder: Builder, op: Op) -> tuple[Tensor, Load]:
+def new_buffer(builder: Builder, op: Op) -> tuple[Tensor, Load]:
+    """The result of `op` as a buffer that several kernels write to."""
     value = op.outputs[0]
     tensor = builder.buffer(value.name, value.spec.shape, value.spec.dtype)
     assert isinstance(tensor.expr, Load)
@@ -281,7 +283,7 @@ def _cat(builder: Builder, op: Op) -> None:
     if len(parts) == 1:
         builder.bind(op, parts[0])
         return
-    tensor, target = _new_buffer(builder, op)
+    tensor, target = new_buffer(builder, op)
     strides = contiguous_strides(tensor.shape)
     start = 0
     for index, part in enumerate(parts):
@@ -336,37 +338,12 @@ def _pad(builder: Builder, op: Op) -> None:
         before[rank - 1 - pair] = pads[2 * pair]
     if any(pad < 0 for pad in pads):
         raise Unsupported("padding that crops")
-    tensor, target = _new_buffer(builder, op)
+    tensor, target = new_buffer(builder, op)
     empty = Tensor(target_shape, const(fill, tensor.dtype))
     strides = contiguous_strides(target_shape)
     store_part(builder, op, target, empty, View(0, strides), "fill")
     offset = sum(start * step for start, step in zip(before, strides, strict=True))
     store_part(builder, op, target, source, View(offset, strides), "inside")
-
-
-@rule("slice_scatter", "select_scatter")
-def _scatter_region(builder: Builder, op: Op) -> None:
-    """A copy with one region replaced: what an in-place write to a slice becomes."""
-    source = _source(builder, op)
-    part = builder.tensor_at(op, 1, "src")
-    axis = source.axis(integer(op, 2, "dim", 0))
-    size = source.shape[axis]
-    step = 1
-    if op.kind == "select_scatter":
-        start, length = integer(op, 3, "index") % size, 1
-        part = builder.reshape(part, (*source.shape[:axis], 1, *source.shape[axis + 1 :]), op)
-    else:
-        given = argument(op, 3, "start")
-        start = 0 if given is None else _clip(integer(op, 3, "start"), size)
-        step = integer(op, 5, "step", 1)
-        length = part.shape[axis]
-    tensor, target = _new_buffer(builder, op)
-    strides = list(contiguous_strides(tensor.shape))
-    offset = start * strides[axis]
-    store_part(builder, op, target, source, View(0, tuple(strides)), "copy")
-    strides[axis] *= step
-    part = builder.expand(part, (*source.shape[:axis], length, *source.shape[axis + 1 :]), op)
-    store_part(builder, op, target, part, View(offset, tuple(strides)), "region")
 
 
 # ---------------------------------------------------------------- made of indices
