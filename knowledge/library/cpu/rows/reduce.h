@@ -1,12 +1,50 @@
 // Reductions of CPU kernels: independent lanes inside a chunk of a row, states that merge between chunks.
 
+// What `fold` combines by: numbers, and vectors of them.
+#define FOUNDRY_COMBINE(NAME, OF_NUMBERS, OF_VECTORS)                         \
+  struct NAME {                                                               \
+    template <class V>                                                        \
+    FOUNDRY_INLINE_MEMBER V operator()(V a, V b) const {                      \
+      if constexpr (std::is_arithmetic_v<V>) return (V)(OF_NUMBERS);          \
+      else return OF_VECTORS;                                                 \
+    }                                                                         \
+  };
+FOUNDRY_COMBINE(Plus, a + b, a + b)
+FOUNDRY_COMBINE(Times, a * b, a * b)
+FOUNDRY_COMBINE(Larger, math::maximum(a, b), (a > b) | (a != a) ? a : b)
+FOUNDRY_COMBINE(Smaller, math::minimum(a, b), (a < b) | (a != a) ? a : b)
+FOUNDRY_COMBINE(Either, a | b, a | b)
+FOUNDRY_COMBINE(Both, a & b, a & b)
+#undef FOUNDRY_COMBINE
+
+template <class Index, int WIDTH, int... AT>
+FOUNDRY_INLINE Index places(std::integer_sequence<int, AT...>) {  // each lane's partner, WIDTH further on
+  return Index{((AT + WIDTH) % (int)sizeof...(AT))...};
+}
+template <int WIDTH, class Index, class V, class Lanes, class Combine>
+FOUNDRY_INLINE V fold_vector(V v, Lanes lanes, Combine combine) {
+  v = combine(v, (V)__builtin_shuffle(v, places<Index, WIDTH>(lanes)));
+  if constexpr (WIDTH > 1) return fold_vector<WIDTH / 2, Index>(v, lanes, combine);
+  else return v;
+}
+// A tree, as pairwise summation wants. What fits a vector register stays there: the compiler made branches of its last steps.
 template <class T, int L, class Combine>
-FOUNDRY_INLINE T fold(T (&lanes)[L], Combine combine) {  // a tree, as pairwise summation wants
+FOUNDRY_INLINE T fold(T (&lanes)[L], Combine combine) {
+  constexpr int W = L < 64 / (int)sizeof(T) ? L : 64 / (int)sizeof(T);
 #pragma GCC unroll 16
-  for (int width = L / 2; width > 0; width /= 2)
+  for (int width = L / 2; width >= W; width /= 2)
 #pragma omp simd
     for (int l = 0; l < width; ++l) lanes[l] = combine(lanes[l], lanes[l + width]);
-  return lanes[0];
+  if constexpr (W == 1) {
+    return lanes[0];
+  } else {
+    typedef T Vector __attribute__((vector_size(W * sizeof(T))));
+    using Number = std::conditional_t<sizeof(T) == 8, int64_t, std::conditional_t<sizeof(T) == 4, int32_t, int8_t>>;
+    typedef Number Index __attribute__((vector_size(W * sizeof(T))));
+    Vector whole;
+    std::memcpy(&whole, lanes, sizeof(whole));
+    return fold_vector<W / 2, Index>(whole, std::make_integer_sequence<int, W>{}, combine)[0];
+  }
 }
 
 // ---------------------------------------------------------------- reduction states: chunks of a row merge into one

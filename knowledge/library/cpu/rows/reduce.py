@@ -13,14 +13,7 @@ from foundry.knowledge.library.ir.kernels import Reduction
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT, FLOATING
 
 _SIMPLE = {"sum": "Sum", "prod": "Product", "max": "Maximum", "min": "Minimum", "any": "Maximum", "all": "Minimum"}
-_COMBINE = {
-    "sum": "a + b",
-    "prod": "a * b",
-    "max": "math::maximum(a, b)",
-    "min": "math::minimum(a, b)",
-    "any": "a | b",
-    "all": "a & b",
-}
+_COMBINE = {"sum": "Plus", "prod": "Times", "max": "Larger", "min": "Smaller", "any": "Either", "all": "Both"}
 _UPDATE = {
     "sum": "{lane} += {value};",
     "prod": "{lane} *= {value};",
@@ -113,9 +106,9 @@ class Accumulator:
         """Statements between two sweeps: what the second sweep needs from the lanes of the first."""
         row = self.row
         if self.op == "moments":
-            total = f"fold({row}_lanes, [](auto a, auto b) {{ return a + b; }})"
+            total = f"fold({row}_lanes, Plus())"
             return [f"const {self.kind} {row}_centre = {total} / ({self.kind})({count});"]
-        top = f"fold({row}_max, [](auto a, auto b) {{ return math::maximum(a, b); }})"
+        top = f"fold({row}_max, Larger())"
         reference = f"{self.state}::reference({row}_top)"
         return [f"const {self.kind} {row}_top = {top};", f"const {self.kind} {row}_from = {reference};"]
 
@@ -134,16 +127,16 @@ class Accumulator:
 
     def merge_chunk(self, count: str) -> str:
         """Folds the lanes into the row's state."""
-        row, add = self.row, "[](auto a, auto b) { return a + b; }"
+        row = self.row
         if self.op == "moments":
-            return f"{row}.merge({{(double)({count}), {row}_centre, fold({row}_squares, {add})}});"
+            return f"{row}.merge({{(double)({count}), {row}_centre, fold({row}_squares, Plus())}});"
         if self.op in ("logsumexp", "softmax"):
-            return f"{row}.merge({{{row}_top, fold({row}_exps, {add})}});"
+            return f"{row}.merge({{{row}_top, fold({row}_exps, Plus())}});"
         if self.positioned:
             lanes = f"sizeof({row}_at) / sizeof({row}_at[0])"
             at = f"{row}_at[l] == {self.at_none} ? INT64_MAX : {row}_at[l]"
             return f"for (size_t l = 0; l < {lanes}; ++l) {row}.merge({{{row}_best[l], {at}}});"
-        return f"{row}.merge({{fold({row}_lanes, [](auto a, auto b) {{ return {_COMBINE[self.op]}; }})}});"
+        return f"{row}.merge({{fold({row}_lanes, {_COMBINE[self.op]}())}});"
 
     def results(self, lane: str = "") -> list[tuple[str, str, str]]:
         """(name of the Named value, C type, C expression) of each result that later stages may use."""

@@ -13,6 +13,8 @@ from foundry.knowledge.library.cpu.space import Known, distinct, element, hoist,
 from foundry.knowledge.library.ir.kernels import Expr, Plan, View
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT, Emitter, Numbering, affine, loader
 
+_TAIL = 16  # elements at a time of what is left of a row: half of a vector stalls whoever reads all of it
+
 
 @dataclass(frozen=True)
 class RowForm:
@@ -133,7 +135,30 @@ class Sweep:
             call = ", ".join(["i + l", *outs, *direct])
             lines += [f"  {form.simd}", f"  for (int l = 0; l < {width}; ++l) element({call});"]
         lines.append("}")
-        if self._context.rows.reduced_sizes[-1] % width:  # chunks are whole blocks, so only the end can be ragged
-            call = ", ".join(["i + l", *outs, *direct])
-            lines.append(f"for (int64_t l = 0; l < {end} - i; ++l) element({call});")
+        size = self._context.rows.reduced_sizes[-1]
+        if rest := size % width:  # chunks are whole blocks, so only the end can be ragged
+            tail = self._tail(rest, arrays, direct)
+            is_whole = (begin, end) == ("0", str(size))
+            lines += tail if is_whole else [f"if (i < {end}) {{", indent(tail, 1), "}"]
+        return lines
+
+    def _tail(self, rest: int, arrays: list[str], direct: list[str]) -> list[str]:
+        """The last elements of a row, in vectors too: a lane without an element keeps what it has."""
+        simd, lines = self._context.form.simd, list[str]()
+        width = min(_TAIL, self._context.form.lanes)
+        while rest:
+            count = min(rest, width)
+            if count == width:
+                call = ", ".join(["i + l", *[f"{name}[l]" for name in arrays], *direct])
+                lines += [simd, f"for (int l = 0; l < {width}; ++l) element({call});"]
+            else:
+                call = ", ".join(["i + l", *[f"kept{number}" for number in range(len(arrays))], *direct])
+                lines += [simd, f"for (int l = 0; l < {width}; ++l) {{"]
+                lines += [f"  auto kept{number} = {name}[l];" for number, name in enumerate(arrays)]
+                lines += [f"  if (l < {count}) element({call});"]
+                lines += [f"  {name}[l] = kept{number};" for number, name in enumerate(arrays)]
+                lines.append("}")
+            rest -= count
+            if rest:
+                lines.append(f"i += {count};")
         return lines

@@ -29,14 +29,19 @@ def mostly_vectors(
     model: torch.nn.Module, inputs: list[torch.Tensor], folder: Path, instructions: re.Pattern[str] = MULTIPLIES
 ) -> bool:
     """Whether more of the kernels' instructions of a kind are of vectors than of single numbers."""
+    kinds = instructions.findall(kernel_text(model, inputs, folder))
+    return kinds.count("ps") > kinds.count("ss")
+
+
+def kernel_text(model: torch.nn.Module, inputs: list[torch.Tensor], folder: Path) -> str:
+    """The instructions of the first kernels of a model."""
     graph = capture(model, inputs)
     text = lower([graph], Recipe("cpu"), task_source="", device=describe("cpu")).source
     source = text.split('SOURCE = r"""')[1].split('\n"""')[0]
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
     command = [COMPILER, *flags, "-S", "-x", "c++", "-", "-o", str(folder / "kernel.s")]
     subprocess.run(command, input=source, text=True, check=True, capture_output=True)
-    kinds = instructions.findall((folder / "kernel.s").read_text())
-    return kinds.count("ps") > kinds.count("ss")
+    return (folder / "kernel.s").read_text()
 
 
 def test_a_mean_over_a_mask_multiplies_vectors(tmp_path: Path) -> None:
@@ -52,6 +57,17 @@ def test_an_enlarged_image_multiplies_vectors(tmp_path: Path) -> None:
         return torch.nn.functional.interpolate(x, scale_factor=2.0, mode="bilinear")
 
     assert mostly_vectors(as_module(model), [torch.randn(4, 8, 32, 32)], tmp_path)
+
+
+def test_what_is_left_of_a_row_is_worked_out_in_vectors(tmp_path: Path) -> None:
+    """Two of eighteen exponentials were scalar, and took as long as the other sixteen."""
+    assert mostly_vectors(as_module(lambda x: torch.softmax(x, -1)), [torch.randn(256, 18)], tmp_path)
+
+
+def test_lanes_are_compared_as_vectors_to_the_last(tmp_path: Path) -> None:
+    """The last steps of a row's maximum were branches, which a processor guesses."""
+    text = kernel_text(as_module(lambda x: x.amax(-1)), [torch.randn(4096, 16)], tmp_path)
+    assert "vcmp" in text and "comiss" not in text
 
 
 class States(torch.nn.Module):
