@@ -22,6 +22,7 @@ from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
 from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
 from foundry.tools.grade.questions.trial import Packed, Trial, UpdatedBuffer
+from foundry.tools.grade.questions.widening import in_float64
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
@@ -326,7 +327,7 @@ class Case:
         try:
             if self._exact is None:
                 self._exact = self._loaded.build_model(self.seed, self._device).double()
-            truth = self._run(self._exact, kind, _widen(inputs))
+            truth = in_float64(partial(self._run, self._exact, kind), inputs)
         except TaskError as error:
             return own(), updated, f"no float64 run: {error}"
         except torch.OutOfMemoryError as error:
@@ -494,7 +495,3 @@ def _contiguous(tensor: torch.Tensor) -> TensorSpec:
 
 def _copy(value: Any) -> Any:
     return bundle.map_tensors(value, torch.clone)
-
-
-def _widen(value: Any) -> Any:
-    return bundle.map_tensors(value, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor.clone())
