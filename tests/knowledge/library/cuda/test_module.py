@@ -159,7 +159,7 @@ def stand_in(text: str, folder: Path) -> None:
     for number, name in enumerate(asked, 1):
         found = re.search(rf"\b{name}\(([^)]*)\)", literals.source)
         assert found, name
-        kinds = [kind_of(parameter) for parameter in found[1].split(",")]
+        kinds = [kind_of(parameter) for parameter in re.split(r",(?![^<]*>)", found[1])]
         values = [f"*({kind}*)params[{i}]" for i, kind in enumerate(kinds)]
         words = ", ".join(["cluster", "grid", "block", "c->shared", name, *values])
         cases.append(f"        case {number}: emulator::launch({words}); return 0;")
