@@ -78,7 +78,7 @@ PER_INPUT_ELEMENT = {
 PER_OUTPUT_ELEMENT = {
     **dict.fromkeys(words("exp exp2 expm1 log log2 log10 log1p sin cos tan sigmoid tanh erf"), 8),
     **dict.fromkeys(
-        words("asin acos atan sinh cosh atan2 pow softplus log_sigmoid elu selu celu silu"),
+        words("asin acos atan sinh cosh atan2 hypot pow softplus log_sigmoid elu selu celu silu"),
         10,
     ),
     **dict.fromkeys(["gelu", "mish"], 12),

@@ -373,6 +373,11 @@ template <class T> FOUNDRY_INLINE T asin(T x) { return std::asin(x); }
 template <class T> FOUNDRY_INLINE T acos(T x) { return std::acos(x); }
 template <class T> FOUNDRY_INLINE T atan(T x) { return std::atan(x); }
 template <class T> FOUNDRY_INLINE T atan2(T y, T x) { return std::atan2(y, x); }
+FOUNDRY_INLINE double hypot(double x, double y) { return std::hypot(x, y); }
+FOUNDRY_INLINE float hypot(float x, float y) {  // squares of floats neither overflow nor vanish in double precision
+  const float length = (float)__builtin_sqrt((double)x * x + (double)y * y);
+  return math::isinf(x) | math::isinf(y) ? INFINITY : length;
+}
 
 template <class T>
 FOUNDRY_INLINE T gelu_tanh(T x) {  // (1 + tanh(u)) / 2 is the sigmoid of 2 u, without cancellation

@@ -42,6 +42,7 @@ FLOATING_1(ceil, ::ceilf, ::ceil)
 FLOATING_1(round, ::rintf, ::rint)
 FLOATING_1(trunc, ::truncf, ::trunc)
 FLOATING_2(atan2, ::atan2f, ::atan2)
+FLOATING_2(hypot, ::hypotf, ::hypot)
 FLOATING_2(fmod, ::fmodf, ::fmod)
 FLOATING_2(pow, ::powf, ::pow)
 

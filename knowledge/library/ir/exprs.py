@@ -91,7 +91,8 @@ SCALAR_OPS: dict[str, int] = {
     **dict.fromkeys(["order_key", "of_order_key"], 1),  # float32 as the upper half of an int64 that orders it, and back
     **dict.fromkeys(["asin", "acos", "atan", "sinh", "cosh", "frac", "softplus", "logsigmoid"], 1),
     **dict.fromkeys(["add", "sub", "mul", "div", "floordiv", "remainder", "fmod", "pow", "maximum", "minimum"], 2),
-    **dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "atan2"], 2),
+    **dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"], 2),
+    **dict.fromkeys(["atan2", "hypot"], 2),
     **dict.fromkeys(["bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"], 2),
     **dict.fromkeys(["leaky_relu", "elu", "threshold_leq"], 2),  # (x, slope), (x, alpha), (x, lambda)
     **dict.fromkeys(["where", "fma", "clamp"], 3),

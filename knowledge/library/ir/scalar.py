@@ -21,7 +21,7 @@ LoadFn = Callable[[Load | Gather | Iota], str]
 # Operations that cost tens of instructions; anything else costs one or two.
 _EXPENSIVE = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf gelu gelu_tanh silu softplus mish selu
-    asin acos atan sinh cosh logsigmoid pow atan2 elu
+    asin acos atan sinh cosh logsigmoid pow atan2 hypot elu
 """
 EXPENSIVE = frozenset(_EXPENSIVE.split())
 

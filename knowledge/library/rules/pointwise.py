@@ -40,6 +40,7 @@ _BINARY = {
     "fmod": "fmod",
     "remainder": "remainder",
     "atan2": "atan2",
+    "hypot": "hypot",
     "floor_divide": "floordiv",
     "bitwise_and": "bit_and",
     "bitwise_or": "bit_or",

@@ -325,6 +325,7 @@ ORDERED: dict[str, Case] = {
     "median of long rows": (lambda a: a.median(1), [x(3, 1101)]),
     "median of long rows with NaN": (lambda a: a.median(-1).values, [torch.cat([_with_nan(1, 1100), x(1, 1100)])]),
     "smallest but some of long columns": (lambda a: a.kthvalue(40, 0), [x(1100, 3)]),
+    "hypot": (lambda a, b: torch.hypot(a, b).sum(0), [x(3, 9), x(3, 9)]),
     "running maximum": (lambda a: a.cummax(1), [x(3, 9)]),
     "running maximum with NaN": (lambda a: a.cummax(1), [_with_nan(3, 9)]),
     "running minimum of columns": (lambda a: a.cummin(0), [torch.randint(-5, 5, (9, 3)).float()]),

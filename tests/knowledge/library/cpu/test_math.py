@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pow", "remainder", "fmod", "floordiv", "maximum", "minimum"):
         source += _loop(f"f_{name}", "float", f"math::{name}(x[i], z[i])")
         source += _loop(f"i_{name}", "int64_t", f"math::{name}(x[i], z[i])")
+    source += _loop("f_hypot", "float", "math::hypot(x[i], z[i])")
     for kind in ("float16", "bfloat16"):
         source += _loop(f"round_{kind}", "float", f"widen(narrow_{kind}(x[i]))")
     (folder / "math.cpp").write_text(source)
@@ -140,6 +142,12 @@ def test_integer_division_and_powers(
     if name != "pow":
         close = call(library, f"f_{name}", x / 4, z.float())
         assert torch.allclose(close, reference(x / 4, z.float()))
+
+
+def test_a_length_neither_overflows_nor_vanishes(library: ctypes.CDLL) -> None:
+    grid = torch.tensor([0.0, 1.0, -3.0, 4.0, 1e-38, -3e38, math.inf, -math.inf, math.nan, 1e-42])
+    x, z = (part.reshape(-1).contiguous() for part in torch.meshgrid(grid, grid, indexing="ij"))
+    assert torch.allclose(call(library, "f_hypot", x, z), torch.hypot(x, z), rtol=1e-6, atol=0.0, equal_nan=True)
 
 
 def test_nan_wins_in_maximum_and_minimum(library: ctypes.CDLL) -> None:
