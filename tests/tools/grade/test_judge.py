@@ -355,7 +355,7 @@ def test_a_judge_hangs_up_on_both_sides_of_each_group(
         return request(worker, message, *rest, **named)
 
     monkeypatch.setattr(Worker, "request", count)
-    assert asking.time(grader, candidate("return r"), BUILT, "final", baseline).problem == ""
+    assert asking.time(grader, candidate("return r"), BUILT, "full", baseline).problem == ""
     assert len(open_links) >= 6 and len({*open_links}) == 1
 
 
