@@ -172,6 +172,16 @@ def _plain_name(name: str) -> str:
     return re.sub(r"_legit(_functional|_no_training|_no_stats)?", "", name).removesuffix("_out0") or "value"
 
 
+@dataclass(frozen=True)
+class Slices:
+    """A tensor that slices along an axis were written to, in memory of its own; `written`: their indices, of all writes
+    since that memory was new."""
+
+    tensor: Tensor
+    axis: int
+    written: frozenset[int]
+
+
 @dataclass
 class Builder:
     """The buffers and steps so far, and for each lowered value its tensor."""
@@ -188,7 +198,7 @@ class Builder:
     regions: Mapping[str, Region] = field(default_factory=dict)  # of concatenations that share memory
     shared: dict[str, Tensor] = field(default_factory=dict)  # that memory, by the longest of them
     filled: set[tuple[str, int]] = field(default_factory=set)  # which parts of it are written: (the longest, begin)
-    slices: dict[str, object] = field(default_factory=dict)  # values that slices were written to (writes/slices.py)
+    slices: dict[str, Slices] = field(default_factory=dict)  # values that slices were written to
     names: dict[str, str] = field(default_factory=dict)  # value -> C identifier
     taken: set[str] = field(default_factory=set)
 

@@ -6,22 +6,10 @@ has one memory, and each of its members writes its slice there and copies nothin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from foundry.knowledge.library.ir.kernels import Load, View
-from foundry.knowledge.library.rules.builder import Builder, Tensor, argument, integer, rule
+from foundry.knowledge.library.rules.builder import Builder, Slices, argument, integer, rule
 from foundry.knowledge.library.rules.shape import clip, new_buffer, store_part
 from foundry.knowledge.opgraph import Op, OpGraph, Ref, contiguous_strides
-
-
-@dataclass(frozen=True)
-class _Slices:
-    """A tensor that slices along an axis were written to, in memory of its own; `written`: their indices, all chain
-    long."""
-
-    tensor: Tensor
-    axis: int
-    written: frozenset[int]
 
 
 @rule("slice_scatter", "select_scatter")
@@ -44,20 +32,22 @@ def _scatter_slice(builder: Builder, op: Op) -> None:
         tensor = builder.tensors[op.name] = chain.tensor
         assert isinstance(tensor.expr, Load)
         target = tensor.expr
-    builder.slices[op.name] = _Slices(tensor, axis, indices | (chain.written if chain else frozenset()))
     strides = list(contiguous_strides(tensor.shape))
     offset = start * strides[axis]
     strides[axis] *= step
     part = builder.expand(part, (*source.shape[:axis], length, *source.shape[axis + 1 :]), op)
     store_part(builder, op, target, part, View(offset, tuple(strides)), f"from{start}")
+    # Last: where anything above cannot be lowered, PyTorch makes another tensor of it.
+    builder.slices[op.name] = Slices(tensor, axis, indices | (chain.written if chain else frozenset()))
 
 
-def _chain_before(builder: Builder, op: Op, axis: int, indices: frozenset[int]) -> _Slices | None:
+def _chain_before(builder: Builder, op: Op, axis: int, indices: frozenset[int]) -> Slices | None:
     """The chain that `op` may go on with: it writes elsewhere, and whoever else reads the tensor so far reads slices
     that are written and stay."""
     base, graph = op.args[0], builder.graph
-    found = builder.slices.get(base.ref) if isinstance(base, Ref) else None
-    if not isinstance(found, _Slices) or not isinstance(base, Ref) or found.axis != axis or found.written & indices:
+    assert isinstance(base, Ref)
+    found = builder.slices.get(base.ref)
+    if found is None or found.axis != axis or found.written & indices:
         return None
     if base.ref in graph.output_names or base.ref in graph.mutations.values():
         return None
@@ -65,14 +55,14 @@ def _chain_before(builder: Builder, op: Op, axis: int, indices: frozenset[int]) 
     return found if all(_reads_written(graph, user, found) for user in others) else None
 
 
-def _reads_written(graph: OpGraph, user: Op, found: _Slices) -> bool:
+def _reads_written(graph: OpGraph, user: Op, found: Slices) -> bool:
     """Whether an operator takes one slice that is there already, or what nobody reads but for its shape."""
-    if user.kind != "select":
-        return False
-    index, axis = integer(user, 2, "index"), integer(user, 1, "dim")
-    shape = found.tensor.shape
-    if axis % len(shape) == found.axis and index % shape[found.axis] in found.written:
-        return True
-    return user.name not in graph.output_names and all(
-        reader.kind == "copy" and reader.args[1] != Ref(user.name) for reader in graph.users.get(user.name, ())
+    if user.kind == "select":
+        shape, index, axis = found.tensor.shape, integer(user, 2, "index"), integer(user, 1, "dim")
+        if axis % len(shape) == found.axis and index % shape[found.axis] in found.written:
+            return True
+    return (
+        user.kind in ("select", "slice")
+        and user.name not in graph.output_names
+        and all(reader.kind == "copy" and reader.args[1] != Ref(user.name) for reader in graph.users.get(user.name, ()))
     )
