@@ -153,7 +153,7 @@ def give_back() -> None:
         torch.cuda.empty_cache()
 
 
-def join_segments() -> None:
+def use_expandable_segments() -> None:
     """Lets PyTorch's allocator map pages behind one range of addresses (its expandable segments), for a process that
     holds tensors of many sizes: blocks that lie apart otherwise stay taken as a whole while a part of them is in use.
     To be called before the first tensor of the GPU; nothing on a machine without one."""

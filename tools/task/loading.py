@@ -45,7 +45,7 @@ _DTYPES: dict[torch.dtype, DType] = {
 SAME_ANSWER = 1e-4
 PIECE = 1 << 24  # elements compared at a time
 CPU = torch.device("cpu")
-LONG_DRAW_BYTES = 128 << 20  # of parameters, which a host draws in 0.15 s, in each of a task's fifty processes
+LONG_DRAW_BYTES = 128 << 20  # of parameters: half of what a linear layer of 8192 by 8192 has, drawn by a host in 0.34 s
 
 
 def dtype_name(dtype: torch.dtype) -> DType:

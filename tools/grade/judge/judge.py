@@ -467,7 +467,7 @@ def serve(control: Channel) -> None:
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # IEEE unless asked otherwise
     warnings.simplefilter("ignore")
-    bundle.join_segments()
+    bundle.use_expandable_segments()
     judge: Judge | None = None
     breaks = Breaks(control)
     while True:
