@@ -176,9 +176,9 @@ class BlockBody:
             return [*lines, *self._write_copies()]
         for item in self._staged:
             if self._is_fixed(item):
+                if not self.setup and self._count == "count":
+                    self.setup.append(f"const int64_t count = {self._longest};")
                 self.setup += self._stage(item)
-                if self._count == "count":
-                    self.setup.insert(0, f"const int64_t count = {self._longest};")
             else:
                 lines += self._stage(item)
         return [*lines, *self._sweep()]

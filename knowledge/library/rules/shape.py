@@ -291,6 +291,23 @@ def _cat(builder: Builder, op: Op) -> None:
         start += part.shape[axis]
 
 
+@rule("cross", "linalg_cross")
+def _cross(builder: Builder, op: Op) -> None:
+    """Each component is stored by itself: which ones it reads is different for each."""
+    sides = [builder.expand(builder.tensor(item), op.outputs[0].spec.shape, op) for item in op.args[:2]]
+    tensor, target = new_buffer(builder, op)
+    dim = argument(op, 2, "dim", None if op.kind == "cross" else -1)
+    axis = tensor.shape.index(3) if dim is None else tensor.axis(integer(op, 2, "dim", -1))
+    if tensor.shape[axis] != 3:
+        raise Unsupported("a cross product of other than three components")
+    strides = contiguous_strides(tensor.shape)
+    for place in range(3):
+        u, v = ([take(builder, op, side, axis, (place + step) % 3, 1).computed for step in (1, 2)] for side in sides)
+        value = apply("sub", apply("mul", u[0], v[1]), apply("mul", u[1], v[0]))
+        part = Tensor((*tensor.shape[:axis], 1, *tensor.shape[axis + 1 :]), value)
+        store_part(builder, op, target, part, View(place * strides[axis], strides), f"part{place}")
+
+
 @rule("roll")
 def _roll(builder: Builder, op: Op) -> None:
     source = _source(builder, op)
