@@ -73,7 +73,7 @@ EFFORTS: dict[Stage, TimingEffort] = {
 }
 
 # On a GPU processes differ too, by 2.9 % for 15 us of work (which physical pages they get), less for more: a screen of
-# one pair of processes held the truth in 189 of 283 trials. So many pairs of one group teach little, and a proof that is
+# one pair of processes held the truth in 189 of 283 trials. So many pairs of a group teach little, and a proof that is
 # not within 1 % after five seconds says how wide its interval is and leaves the GPU to others.
 _GPU_FINAL = replace(EFFORTS["final"], group_s=0.25, min_groups=6, max_groups=16, budget_s=5.0)
 GPU_EFFORTS: dict[Stage, TimingEffort] = {**EFFORTS, "final": _GPU_FINAL}
