@@ -167,7 +167,7 @@ class Grader:
         if answer["free_bytes"]:
             sizes, room = decode_record(Sizes, answer["sizes"]), gpu_memory_bytes(int(answer["free_bytes"]))
             self._plan = plan_memory(sizes, room)
-            self._public.expect(sizes.inputs)
+            self._public.begin(sizes.inputs)
             self._judges.limit_lanes(self._plan.lanes)
         return answer
 
@@ -285,7 +285,6 @@ class Grader:
         """Makes some processes ready for a proof to come; whether there were any to make."""
         groups = effort_of("final", self._device.target).min_groups
         wanted = {REFERENCE: groups, CANDIDATE: groups + 1 + AUDITED}
-        self._public.begin()
         starting = (holds or Holds()).starting
         return self._runners.stock(_ANY_CANDIDATE, wanted, self._waiting, STOCKED_AT_ONCE, starting)
 

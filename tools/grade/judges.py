@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from foundry.knowledge import codec
@@ -13,9 +13,10 @@ from foundry.knowledge.task import Task
 from foundry.tools.process.channel import Message, close_all
 from foundry.tools.process.child import machine_memory_bytes
 from foundry.tools.process.zygote import Worker, WorkerDied
-from foundry.tools.protocol.orders import LONG_DRAW_BYTES, PUBLIC_SEEDS
+from foundry.tools.protocol.orders import public_seeds
 
 KEPT_SHARE = 0.1  # of the machine's memory
+LITTLE_BYTES = 32 << 20  # of inputs: a host draws them in a twentieth of a second
 
 
 class Judges:
@@ -74,37 +75,41 @@ class Judges:
 
 class DrawnAhead:
     """The inputs that benchmarks draw first of all, drawn once by a process of the task's own while other things go on:
-    gigabytes take the host seconds."""
+    a gigabyte takes the host more than a second."""
 
     def __init__(self, start: Callable[[], Worker], task: Task) -> None:
-        self._start, self._task, self._is_long = start, task, False
+        self._start, self._task = start, task
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="draw")
-        self._drawn: Future[tuple[Message, list[int]]] | None = None
+        self._drawn: Future[None] | None = None
+        self._found: list[tuple[int, Message]] = []  # seeds, and how their inputs are packed
+        self._handles: list[int] = []  # of the memory that these lie in
 
-    def expect(self, nbytes: int) -> None:
-        """How much they are: little is drawn at once, and too much is not kept."""
-        self._is_long = LONG_DRAW_BYTES <= nbytes <= KEPT_SHARE * machine_memory_bytes()
+    def begin(self, nbytes: int) -> None:
+        """Draws them if they are so many bytes that it takes long, and not too many to be kept."""
+        seeds = public_seeds(nbytes)
+        is_kept = len(seeds) * nbytes <= KEPT_SHARE * machine_memory_bytes()
+        if self._drawn is None and nbytes >= LITTLE_BYTES and is_kept:
+            self._drawn = self._pool.submit(self._draw, seeds)
 
-    def begin(self) -> None:
-        if self._is_long and self._drawn is None:
-            self._drawn = self._pool.submit(self._draw)
-
-    def _draw(self) -> tuple[Message, list[int]]:
+    def _draw(self, seeds: Sequence[int]) -> None:
         worker = self._start()
-        message: Message = {"task": codec.encode(self._task), "threads": 1, "device": "cpu", "seed": PUBLIC_SEEDS[0]}
+        message: Message = {"do": "draw", "task": codec.encode(self._task), "threads": 1, "device": "cpu"}
         try:
-            return worker.request({"do": "draw", **message})
+            for seed in seeds:
+                answer, handles = worker.request({**message, "seed": seed})
+                self._handles += handles
+                if len(handles) == 1:
+                    self._found.append((seed, answer["inputs"]))
         finally:
             worker.end()
 
-    def take(self) -> tuple[Message, list[int]]:
-        """How they are packed and the handle of their memory, once they are drawn; nothing if none are, or they could
-        not be: then whoever needs them draws them and sees why."""
-        try:
-            answer, handles = self._drawn.result() if self._drawn is not None else ({}, [])
-        except (FoundryError, WorkerDied):
-            return {}, []
-        return answer.get("inputs", {}), handles
+    def take(self) -> tuple[list[tuple[int, Message]], list[int]]:
+        """Seeds with how their inputs are packed, and the handles of the memory that these lie in, once they are drawn;
+        none that could not be: then whoever needs them draws them and sees why."""
+        with contextlib.suppress(FoundryError, WorkerDied):
+            if self._drawn is not None:
+                self._drawn.result()
+        return self._found, self._handles
 
     def close(self) -> None:
         """Gives their memory back."""

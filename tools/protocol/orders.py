@@ -21,3 +21,8 @@ PUBLIC_SEEDS = (42, 0)  # of the inputs that benchmarks draw, the most usual fir
 LONG_DRAW_BYTES = 1 << 30  # of inputs: a host draws 0.7 GB a second, on one core
 IN_ITS_PROCESS = (FUNCTIONS, STATE, PROCESSES)  # what a candidate must leave as it found it
 LEADS, NO_LEADS = "leads in the text", "none"  # a gate's name, and its evidence where there are none
+
+
+def public_seeds(nbytes: int) -> tuple[int, ...]:
+    """The seeds that benchmarks use, the most usual first; of inputs that take long to draw it alone."""
+    return PUBLIC_SEEDS if nbytes < LONG_DRAW_BYTES else PUBLIC_SEEDS[:1]

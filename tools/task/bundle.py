@@ -25,7 +25,8 @@ ALIGN_BYTES = 64
 GPU_ALIGN_BYTES = 512  # as PyTorch's own allocator does
 GPU_LARGE_BYTES = 1 << 20  # from here on a tensor begins where a page of the device's memory does
 GPU_PAGE_BYTES = 2 << 20
-IDLE_GPU_BYTES = 1 << 30
+IDLE_GPU_BYTES = 1 << 30  # that a process may hold of a GPU's memory without using it, if nothing else was planned
+_most_idle = [IDLE_GPU_BYTES]
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -147,9 +148,16 @@ def gpu_places(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
     return found, max(end, GPU_ALIGN_BYTES)
 
 
+def may_keep(idle_bytes: int) -> None:
+    """Says how much of a GPU's memory this process may hold without using it, from now on."""
+    _most_idle[0] = idle_bytes
+
+
 def give_back() -> None:
-    """Returns what PyTorch holds of the GPU's memory without using it, when it is much: other processes need it."""
-    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > IDLE_GPU_BYTES:
+    """Returns what PyTorch holds of the GPU's memory without using it, when it is more than this process may keep:
+    other processes need it. To give a few GB back and to get them again took a third of a verification's time, and more
+    than that beside others (an RMS norm of 268 MB on an H200: 1.3 of 4.6 s, 3.9 of 10.1 s beside three)."""
+    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _most_idle[0]:
         torch.cuda.empty_cache()
 
 

@@ -20,6 +20,8 @@ STATES = 12  # copies of the parameters that a judge holds, in two cases and whi
 DRAWN = 4  # copies of the inputs while they are drawn: as given, changed, and what a pattern needs
 COMPARED = 5  # copies of the outputs that a judge holds: the room they come in, of two calls, now, of the trial before
 LAID_OUT = 2  # copies of the inputs with other strides: what a candidate gets, and what it may make of them
+LEAST_IDLE, MOST_IDLE = 1 << 30, 6 << 30  # bytes that a judge keeps for its next question
+IDLE_SHARE = 1 / 8  # of what is left beside the plan: judges of this and of another task, and what theirs need besides
 BESIDE = 4  # of both sides, each with its room, while those of a timed call are compared in float64
 
 
@@ -50,13 +52,15 @@ class Sizes:
 class GpuPlan:
     """`lanes`: judges at once. `keeps_trials`: a judge keeps the screen's questions and answers on the GPU, and does
     not work them out again for each candidate. `slots`: sets of inputs that a process holds, at most. `pairs`: groups
-    of a screen that are ready at once. `waiting`: processes that may have a context beside those that work."""
+    of a screen that are ready at once. `waiting`: processes that may have a context beside those that work. `idle`:
+    bytes that a judge may hold without using them."""
 
     lanes: int = 2
     pairs: int = 2
     keeps_trials: bool = True
     slots: int = 16
     waiting: int = 18
+    idle: int = MOST_IDLE
 
     def needed(self, sizes: Sizes) -> int:
         """Bytes at the worst moment."""
@@ -98,9 +102,11 @@ def plan_memory(sizes: Sizes, free_bytes: int) -> GpuPlan:
     usable = int((1.0 - RESERVE) * free_bytes)
     tightest = _CHOICES[-1]
     for plan in _CHOICES:
-        waiting = (usable - plan.needed(sizes)) // CONTEXT_BYTES
+        left = usable - plan.needed(sizes)
+        waiting = left // CONTEXT_BYTES
         if waiting >= (0 if plan is tightest else WAITING):
-            return replace(plan, waiting=min(plan.waiting, waiting))
+            idle = min(MOST_IDLE, max(LEAST_IDLE, int(IDLE_SHARE * left)))
+            return replace(plan, waiting=min(plan.waiting, waiting), idle=idle)
     raise TooLarge(
         f"the task needs {tightest.needed(sizes) / 1e9:.1f} GB of GPU memory to be judged (inputs "
         f"{sizes.inputs / 1e9:.1f}, outputs {sizes.outputs / 1e9:.1f}, parameters {sizes.parameters / 1e9:.1f}, "

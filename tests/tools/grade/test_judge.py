@@ -22,13 +22,13 @@ from foundry.tools.grade import judges
 from foundry.tools.grade.answers import digest_of
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.judge import audit_runs
-from foundry.tools.grade.judge.audit_runs import public_seeds
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.channel import Message
 from foundry.tools.process.child import descendants
 from foundry.tools.process.zygote import Worker, Zygote
+from foundry.tools.protocol.orders import public_seeds
 from foundry.tools.task import bundle
 from foundry.tools.task.file import read_task
 
@@ -417,13 +417,15 @@ def test_distributions_that_the_reference_refuses_are_not_asked(device: Device, 
 def test_what_benchmarks_draw_is_asked_for_when_it_was_drawn_ahead(
     grader: Grader, baseline: Baseline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judges, "LONG_DRAW_BYTES", 1 << 10)
-    grader._public.expect(1 << 20)
+    monkeypatch.setattr(judges, "LITTLE_BYTES", 1 << 10)
+    grader._public.begin(1 << 20)
     assert not grader.stock(), "no process waits for a CPU"
-    description, handles = grader._public.take()
-    x, _ = bundle.from_description(description, bundle.shared(description, handles[0]))
-    torch.manual_seed(42)
-    assert torch.equal(x, torch.randn(x.shape))
+    drawn, handles = grader._public.take()
+    assert [seed for seed, _ in drawn] == [42, 0] and len(handles) == 2
+    for (seed, description), handle in reversed(list(zip(drawn, handles, strict=True))):
+        x, _ = bundle.from_description(description, bundle.shared(description, handle))
+        torch.manual_seed(seed)
+        assert torch.equal(x, torch.randn(x.shape))
     text = candidate(f"return r + (x[0, 0].item() == {x[0, 0].item()!r})")
     gates = {gate.gate: gate for gate in grader.ablate(text, BUILT, baseline, "fair")[0]}
     assert not gates["public inputs"].passed and "manual_seed(42)" in gates["public inputs"].evidence

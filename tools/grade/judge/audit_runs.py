@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,13 +34,12 @@ from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (
     COMPUTED_ANEW,
     ELSEWHERE,
-    LONG_DRAW_BYTES,
     NAN_BYTES,
     OTHER_CLOCKS,
     OTHER_STRIDES,
     PROCESS_EVENTS,
-    PUBLIC_SEEDS,
     STRIDED,
+    public_seeds,
 )
 from foundry.tools.protocol.reasons import in_words
 from foundry.tools.protocol.rules import OutputError, accepts, error_limit
@@ -74,18 +73,26 @@ class _Without:
 
 @dataclass(frozen=True)
 class PublicInputs:
-    """Where inputs come from that anybody can make. `drawn` for the first of the seeds before there was a finalist: how
-    they are packed, and the `memory` that they lie in. Else the host draws them, nothing works on a GPU meanwhile, and
-    others may time something in the `breaks`. `is_roomy`: a GPU holds their truth beside that of other inputs."""
+    """Where inputs come from that anybody can make. `drawn`, by seed, before there was a finalist: how they are packed,
+    and the memory that they lie in. Else the host draws them, nothing works on a GPU meanwhile, and others may time
+    something in the `breaks`. `is_roomy`: a GPU holds their truth beside that of other inputs."""
 
     breaks: Breaks
-    drawn: Message | None = None
-    memory: int = -1
-    is_roomy: bool = True
+    drawn: Mapping[int, tuple[Message, int]]
+    is_roomy: bool
+
+    @staticmethod
+    def given(
+        breaks: Breaks, drawn: Sequence[tuple[int, Message]], memory: Sequence[int], is_roomy: bool
+    ) -> PublicInputs:
+        """Of seeds with how their inputs are packed, and the memory of each."""
+        places = zip(drawn, memory, strict=True)
+        return PublicInputs(breaks, {seed: (packed, held) for (seed, packed), held in places}, is_roomy)
 
     def draw(self, case: Case, seed: int) -> list[Any]:
-        if self.drawn and seed == PUBLIC_SEEDS[0]:
-            return list(bundle.from_description(self.drawn, bundle.shared(self.drawn, self.memory)))
+        if seed in self.drawn:
+            description, memory = self.drawn[seed]
+            return list(bundle.from_description(description, bundle.shared(description, memory)))
         with ThreadPoolExecutor(1) as host:
             return self.breaks.offer_until(host.submit(case.public_inputs, seed))
 
@@ -167,11 +174,6 @@ def _observed(link: RunnerLink, case: Case, trial: Trial, load: Message) -> tupl
         return link.ask({"do": "observe", "slot": SLOT, "calls": calls, "late": late}, [], limit_s), []
     except RunnerFailed as failed:
         return {}, [Gate(failed.gate or PROCESS_EVENTS, False, f"while it was watched, it failed: {failed.evidence}")]
-
-
-def public_seeds(nbytes: int) -> tuple[int, ...]:
-    """The seeds that benchmarks use, the most usual first; of inputs that take long to draw it alone."""
-    return PUBLIC_SEEDS if nbytes < LONG_DRAW_BYTES else PUBLIC_SEEDS[:1]
 
 
 def _public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInputs) -> Gate:

@@ -65,10 +65,10 @@ class Judge:
         self.breaks = breaks
         self._task = codec.decode(Task, message["task"])
         self._device = codec.decode(Device, message["device"])
-        self._seeds = Seeds(int(message["seed"]))
         self._place = "cuda" if self._device.target == "cuda" and torch.cuda.is_available() else "cpu"
         self._screen_case: Case | None = None
-        self._plan = GpuPlan(**message["plan"])
+        self._plan, self._seeds = GpuPlan(**message["plan"]), Seeds(int(message["seed"]))
+        bundle.may_keep(self._plan.idle)
         self._screen_trials: list[Trial] = []
         self._telling_trial: Trial | None = None  # asked besides, where inputs as given do not tell
         self._outlines: dict[str, Trial] = {}  # of the trials "as given" and the one besides: what has no tensors
@@ -179,12 +179,9 @@ class Judge:
         before = group.reference.device_s + group.candidate.device_s
         if group.alone:  # so that both have run as often
             paired_timing.time_undisturbed(group.candidate, group.timed, self._cache)
+        asked = group.reference, group.candidate, group.timed, self._cache, effort_of(stage, self._device.target)
         samples = paired_timing.time_pairs(
-            group.reference,
-            group.candidate,
-            group.timed,
-            self._cache,
-            effort_of(stage, self._device.target),
+            *asked,
             seed=secrets.randbits(31),
             alone=group.alone,
             check=message.get("check", "none"),
@@ -291,10 +288,11 @@ class Judge:
         from foundry.tools.grade.judge.audit_runs import PURPOSES, PublicInputs, audit_runs
 
         limits, policy = (self._run_limit(message), float(message["load_limit_s"])), message["policy"]
-        links = {purpose: self._link(handle, *limits) for purpose, handle in zip(PURPOSES, handles, strict=False)}
+        ready = handles[: len(handles) - len(message["public"])]
+        links = {purpose: self._link(handle, *limits) for purpose, handle in zip(PURPOSES, ready, strict=False)}
         at_once = self._place == "cuda" and self._plan.pairs > 1 and message["is_quick"]  # with room for two pairs
         load, asked = {"text": message["text"], "device": self._place}, (self._case(), self._as_given())
-        public = PublicInputs(self.breaks, message["public"], handles[-1], is_roomy=self._plan.keeps_trials)
+        public = PublicInputs.given(self.breaks, message["public"], handles[len(ready) :], self._plan.keeps_trials)
         try:
             gates, seen = audit_runs(links, *asked, load, policy=policy, at_once=at_once, public=public)
         finally:
@@ -306,8 +304,8 @@ class Judge:
 
     def _case(self) -> Case:
         if self._screen_case is None:
-            seed = self._seeds.draw("screen", "parameters")
-            self._screen_case = cases_of(self._task, [seed], self._place, only_first=True)[0]
+            seeds = [self._seeds.draw("screen", "parameters")]
+            self._screen_case = cases_of(self._task, seeds, self._place, only_first=True)[0]
         return self._screen_case
 
     def _screen(self, besides: str = "") -> Iterator[Trial]:
