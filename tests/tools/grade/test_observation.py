@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sysconfig
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ import pytest
 import torch
 from tests.forking import Forks
 
+from foundry.tools.audit.acts.provenance import time_gate
 from foundry.tools.grade.runner.disguise import Disguise
 from foundry.tools.grade.runner.models import candidate_maker
 from foundry.tools.grade.runner.observe import Array
-from foundry.tools.grade.runner.record import record_hidden, record_ops
+from foundry.tools.grade.runner.record import record_hidden, record_ops, time_operators
 
 EXTENSION = """
 #include <Python.h>
@@ -169,3 +171,21 @@ def test_the_old_profiler_sees_what_the_dispatcher_was_told_not_to() -> None:
 
     for run, found in ((hidden, ["aten.native_layer_norm"]), (plain, [])):
         assert record_hidden(run, record_ops(run), time.perf_counter_ns) == found
+
+
+@pytest.mark.parametrize(
+    ("work", "passes"),
+    [
+        (lambda x, own: torch.embedding(x, own), False),
+        (lambda x, own: x.view(-1)[: len(own)].copy_(x.view(-1)[-len(own) :]), True),
+        (lambda x, own: [x[:1].sum(), time.sleep(0.004)], True),
+    ],
+)
+def test_who_lets_pytorch_take_most_of_a_call_is_told_so(
+    work: Callable[[torch.Tensor, torch.Tensor], object], passes: bool
+) -> None:
+    x, own = torch.randn(4000, 500), torch.randint(0, 4000, (4000,))
+    share, names = time_operators(lambda: work(x, own), time.perf_counter_ns)
+    gate = time_gate({"torch_time": share, "longest": names})
+    assert gate.passed is passes, gate.evidence
+    assert passes or "aten.embedding" in gate.evidence

@@ -5,7 +5,7 @@ Names and obfuscation do not matter here, because PyTorch's dispatcher sees each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foundry.knowledge.candidate import Gate
@@ -16,6 +16,9 @@ from foundry.tools.task.operators import COPIES, FREE, OF_VIEWS, OWN
 
 # PyTorch may do this much of the reference's FLOPs and bytes beside allocation, views and copies.
 LARGEST_SHARE = 0.02
+LARGEST_TIME = (
+    0.4  # of a call's time: a sum of rows by PyTorch, and nothing else, was measured to take 0.52 to 0.83 of it
+)
 
 
 def provenance_gates(
@@ -39,6 +42,20 @@ def provenance_gates(
     percent = "all of what it ran" if share is None else f"{100 * share:.3g} % of the reference's work"
     passed = share is not None and share <= LARGEST_SHARE
     return [Gate("provenance", passed, f"PyTorch did {percent} in forward: {words}")]
+
+
+def time_gate(seen: Mapping[str, Any]) -> Gate:
+    """The gate "provenance (time)", on a CPU: PyTorch's operators do not take most of a call's time. What is little of
+    the reference's work may be all of the candidate's: where the reference multiplies by a one-hot matrix, a sum of
+    rows is 1 % of its work.
+
+    `seen`: "torch_time", the part of a call's time that PyTorch's computing operators take, and "longest", their names.
+    """
+    share, names = float(seen.get("torch_time", 0.0)), ", ".join(str(name)[:80] for name in seen.get("longest", ()))
+    if share <= LARGEST_TIME:
+        return Gate("provenance (time)", True, f"PyTorch's operators take {100 * share:.2g} % of a call's time")
+    words = f"PyTorch's {names} take {100 * share:.2g} % of a call's time; compute that in a kernel of your own"
+    return Gate("provenance (time)", False, words)
 
 
 def computing_rows(op_log: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from foundry.knowledge.task import Policy
 from foundry.tools.audit.acts.conduct import conduct_gates
 from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, measure_earned, telling_places
 from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels, stream_gate
-from foundry.tools.audit.acts.provenance import more_work
+from foundry.tools.audit.acts.provenance import more_work, time_gate
 from foundry.tools.audit.text.source import CandidateSource, read_source
 from foundry.tools.grade.judge.correctness import operator_rows
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
@@ -136,6 +136,8 @@ def _watch(
         answer = _answer_gate(DISGUISED, watched, trial, "in a process that shows no grader, after many calls,")
         gates.append(answer)
         source = read_source(load["text"])
+        if on_cpu and policy != "open":
+            gates.append(time_gate(seen))
         if not on_cpu:
             gates.append(stream_gate(seen.get("unfinished", {})))
             if sum(spec.nbytes for spec in trial.specs) < IN_A_ROW_BYTES:

@@ -30,7 +30,7 @@ import torch
 from foundry.tools.audit.acts.looks import LOOKS_AWAY, looks_away
 from foundry.tools.grade.runner.ablate import follow_cffi
 from foundry.tools.grade.runner.programs import Programs, plain
-from foundry.tools.grade.runner.record import record_beside, record_hidden
+from foundry.tools.grade.runner.record import record_beside, record_hidden, time_operators
 from foundry.tools.grade.runner.sentry import line_of
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import Message
@@ -294,7 +294,9 @@ def watched_calls(
     beside = record_beside(lambda: call(False)) if observer.has_threads or observer.is_called_back else []
     beside += record_hidden(lambda: call(False), heaviest, clock)
     prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
-    return {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by, "beside": beside}
+    share, longest = time_operators(lambda: call(False), clock)
+    found = {"calls": calls, "operators": heaviest, "prepared_by": prepared_by, "beside": beside}
+    return {**seen, **found, "torch_time": share, "longest": longest[:4]}
 
 
 def _looked_up(path: str, name: str, kind: Any, function: Any) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foundry.tools.task.flops import operator_flops
-from foundry.tools.task.operators import OWN, TAKEN
+from foundry.tools.task.operators import COPIES, FREE, OF_VIEWS, OWN, TAKEN
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _HERE = "foundry: this thread"
 # What an operator takes, at least, that the dispatcher was not asked for: microseconds, and part of the call.
 HIDDEN_US, HIDDEN_SHARE = 20.0, 0.1
+TIMED_CALLS = 3
 
 
 def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
@@ -155,6 +156,42 @@ def record_hidden(run: Callable[[], Any], dispatched: Sequence[dict[str, Any]], 
         if event.cpu_parent is None:
             look(event)
     return sorted(found)
+
+
+def time_operators(run: Callable[[], Any], clock: Callable[[], int]) -> tuple[float, list[str]]:
+    """Which part of a call's time PyTorch's computing operators take on this thread, and their names, the longest
+    first: the least that they took in TIMED_CALLS calls under PyTorch's profiler, of the least that as many calls took
+    without it. None of operators that are soon done."""
+    from torch.autograd.profiler import profile
+
+    whole_us = math.inf
+    for _ in range(TIMED_CALLS):
+        begin = clock()
+        run()
+        whole_us = min(whole_us, (clock() - begin) / 1e3)
+    found: list[dict[str, float]] = []
+    for _ in range(TIMED_CALLS):
+        with profile(use_kineto=False) as seen:
+            run()
+        found.append({})
+        for event in seen.function_events or ():
+            if event.cpu_parent is None:
+                _add_times(event, found[-1])
+    times = min(found, key=lambda one: sum(one.values()))
+    taken_us = sum(times.values())
+    share = min(1.0, taken_us / whole_us) if whole_us > 0.0 and taken_us >= HIDDEN_US else 0.0
+    return share, sorted(times, key=lambda name: -times[name])
+
+
+def _add_times(event: Any, times: dict[str, float]) -> None:
+    """Adds the us of the computing operators of PyTorch's in an event; of one that computes, all of it."""
+    namespace, _, kind = event.name.partition("::")
+    if kind and namespace in TAKEN and kind not in FREE | COPIES | OF_VIEWS:
+        name = f"{namespace}.{kind}"
+        times[name] = times.get(name, 0.0) + float(event.cpu_time_total)
+        return
+    for inner in event.cpu_children:
+        _add_times(inner, times)
 
 
 def record_launches(run: Callable[[], Any]) -> list[list[Any]]:
