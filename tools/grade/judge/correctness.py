@@ -16,7 +16,7 @@ import torch
 
 from foundry.knowledge.candidate import DistributionError, Gate, Outcome, Stage, Verdict
 from foundry.knowledge.task import AccuracyClass
-from foundry.tools.grade.judge.limits import buffer_limit, limit_of, weighing, with_luck
+from foundry.tools.grade.judge.limits import buffer_limit, excuse_unstable, limit_of, weighing, with_luck
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.stale_weights import find_stale
 from foundry.tools.grade.questions.cases import Case
@@ -325,6 +325,7 @@ class Examination:
     ) -> tuple[list[OutputError], list[OutputError], AccuracyClass]:
         """(error of each output, limit of each output, accuracy class of these limits)."""
         found = [comparison.measure(output, item) for output, item in zip(outputs, trial.expected, strict=True)]
+        found = excuse_unstable(found, trial)
         limits = [limit_of(own, trial, index) for index, own in enumerate(trial.ieee)]
         if not accepts_all(found, limits):  # where few elements make the norm, their rounding is luck, not an average
             limits = [

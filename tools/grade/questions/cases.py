@@ -21,7 +21,7 @@ from foundry.knowledge.task import Task
 from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
 from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
-from foundry.tools.grade.questions.trial import Packed, Trial, UpdatedBuffer
+from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer
 from foundry.tools.grade.questions.widening import in_float64
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
@@ -241,7 +241,7 @@ class Case:
             tf32 = self._usual_tf32 = list(map(worst_of, tf32, self._usual_tf32 or tf32))
         under_tf32 = updated if tf32 is None else self._read_updated(self._model)
         if distribution.may_be_unstable or distribution.has_ties:
-            found = zip(ieee, self._errors_when_nudged(kind, placed, expected), expected, strict=True)
+            found = zip(ieee, self._errors_when_nudged(kind, placed, expected, 1), expected, strict=True)
             is_all = distribution.may_be_unstable
             ieee = [worst_of(own, nudged) if is_all or not item.is_floating else own for own, nudged, item in found]
         if distribution == AS_GIVEN and tf32 is not None:
@@ -251,7 +251,8 @@ class Case:
         packed = bundle.pack(placed, self._device)  # last: shared memory that a refusal would leave open
         bundle.give_back()
         luck = partial(self._errors_of_luck, distribution, seed, list(map(comparison.scale_only, expected)))
-        return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers, exact, luck)
+        unstable = partial(self._errors_when_nudged, kind, packed, expected, patterns.WAYS)
+        return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers, exact, luck, unstable)
 
     def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
         self._shapes = [item.shape for item in eager]
@@ -362,11 +363,13 @@ class Case:
             found.append(UpdatedBuffer(keys[index], expected, ieee, tf32, _contiguous(owns[0])))
         return tuple(found)
 
-    def _errors_when_nudged(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError]:
-        """PyTorch's errors on inputs that are changed by one unit in the last place. They are large where the answer is
-        unstable."""
-        outputs = self._run(self._model, kind, bundle.map_tensors(inputs, patterns.nudge))
-        return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
+    def _errors_when_nudged(self, kind: Parameters, given: Any, expected: list[Expected], ways: int) -> Errors:
+        """PyTorch's largest errors on inputs changed by a unit in the last place, in so many ways."""
+        found, values = list[Errors](), given.value() if isinstance(given, Parcel) else given
+        for way in range(ways):
+            outputs = self._run(self._model, kind, bundle.map_tensors(values, partial(patterns.nudge, way=way)))
+            found.append([comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)])
+        return [reduce(worst_of, errors) for errors in zip(*found, strict=True)]
 
     @torch.no_grad()
     def _errors_of_luck(self, distribution: Distribution, seed: int, scales: list[Expected]) -> list[OutputError]:

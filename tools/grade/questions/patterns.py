@@ -325,15 +325,19 @@ def keep_layout(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(changed)
 
 
-def nudge(tensor: torch.Tensor) -> torch.Tensor:
-    """Moves each element by about one unit in the last place up, or down, or not at all."""
+WAYS = 3  # to nudge
+
+
+def nudge(tensor: torch.Tensor, way: int = 0) -> torch.Tensor:
+    """Moves each element by about one unit in the last place up, or down, or not at all: which, is different in three
+    ways."""
     if not tensor.is_floating_point():
         return tensor.clone()
     changed = tensor.clone(memory_format=torch.contiguous_format)
     flat, eps = changed.view(-1), torch.finfo(tensor.dtype).eps
     for start in range(0, flat.numel(), PIECE):
         piece = flat[start : start + PIECE]
-        steps = torch.arange(start, start + piece.numel(), device=piece.device).remainder_(3).sub_(1)
+        steps = torch.arange(start + way, start + way + piece.numel(), device=piece.device).remainder_(3).sub_(1)
         piece.mul_(1 + steps.to(piece.dtype) * eps)
     return keep_layout(tensor, changed)
 

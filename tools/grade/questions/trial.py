@@ -10,6 +10,8 @@ from foundry.tools.protocol.comparison import Expected
 from foundry.tools.protocol.rules import Distribution, OutputError
 from foundry.tools.task.bundle import Parcel
 
+Errors = list[OutputError]  # of each output
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -19,7 +21,7 @@ class Trial:
     of the outputs, contiguous. `buffers` are the parameters and buffers that forward updates (running statistics), as
     they are after the call. `exact`: which outputs PyTorch does not round, as in a sort; then nobody needs to.
     `luck` gives the largest errors of PyTorch on other inputs of the distribution: where few elements make an output,
-    one draw may be right by luck.
+    one draw may be right by luck. `unstable` those on these inputs, changed by one unit in the last place.
     """
 
     distribution: Distribution
@@ -33,6 +35,7 @@ class Trial:
     buffers: tuple[UpdatedBuffer, ...] = ()
     exact: tuple[bool, ...] = ()
     luck: Callable[[], list[OutputError]] = list
+    unstable: Callable[[], list[OutputError]] = list
 
     @property
     def of_baseline(self) -> list[OutputError]:
