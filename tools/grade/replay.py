@@ -33,7 +33,7 @@ from foundry.tools.machine.holds import WaitClock
 from foundry.tools.process.channel import close_all
 from foundry.tools.process.child import Finished, Limits, run_command
 from foundry.tools.process.linux import FILES, MEANS, SIGNALS, SYSCALLS
-from foundry.tools.process.sandbox import LOCAL_TOOL, OPEN_TOOL, confine_tool
+from foundry.tools.process.sandbox import LOCAL_TOOL, OPEN_TOOL, confine_tool, own_package
 from foundry.tools.process.zygote import ALLOWED
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def means_under(
         kept = (*(name for name in means if name not in left_out), *(instead if SYSCALLS in means else ()))
         with tempfile.TemporaryDirectory(prefix="foundry-trial-") as name:
             asked = prepare_folders("", Path(name)).sandbox
-            environment = {key: value for key, value in os.environ.items() if key in ALLOWED}
+            environment = {key: value for key, value in os.environ.items() if key in ALLOWED} | own_package(Path(name))
             argv, limits = confine_tool(tool, ours, asked, kept), Limits(wall_s=seconds)
             if "works True" in run_command(argv, limits, cwd=Path(name), env=environment).output:
                 return kept
@@ -110,6 +110,7 @@ class Replaying:
         own = prepare_folders(text, folder)
         self._locks = own.locks
         environment = {key: value for key, value in os.environ.items() if key in ALLOWED} | own.environment
+        environment |= own_package(folder)
         environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor a block of its own: what lies beyond shows
         watched = [sys.executable, "-m", "foundry.tools.grade.replay", str(folder)]
         argv = confine_tool(tool, watched, own.sandbox, means)

@@ -233,6 +233,19 @@ def _python() -> list[str]:
     return [*places, *rooms]
 
 
+def own_package(folder: Path) -> dict[str, str]:
+    """The environment with which a confined program that Python is started for finds this package: links to its rooms
+    in a `folder` that the program may list. Python lists a package's folder to import from it, and this package's own,
+    where it is worked on, may hold anything."""
+    package, links = Path(tools.__file__).parent.parent, folder / "imports" / "foundry"
+    links.mkdir(parents=True, exist_ok=True)
+    for room in _OWN_ROOMS:
+        if not (links / room).exists():
+            (links / room).symlink_to(package / room)
+    found = [str(links.parent), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, found))}
+
+
 def _cuda_homes() -> list[str]:
     named = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
     return [*_narrow(named), *_parts_of(shutil.which("nvcc") or "")]

@@ -162,6 +162,8 @@ def test_a_tool_is_tried_with_a_program_of_ours(tmp_path: Path) -> None:
     tracing = "import ctypes; assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0; print('works', True)"
     assert means_under((), active, (sys.executable, "-c", tracing)) == fewer
     assert means_under((), active, (sys.executable, "-c", "raise OSError")) == active
+    importing = "from foundry.tools.grade import replay; print('works', replay is not None)"
+    assert means_under((), active, (sys.executable, "-c", importing)) == active, "it finds this package"
 
 
 def test_races_are_looked_for_where_the_machine_code_may_touch_shared_memory() -> None:
