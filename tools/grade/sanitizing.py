@@ -21,8 +21,6 @@ from foundry.tools.grade.folders import compiles_itself
 from foundry.tools.grade.replay import Replaying, means_under
 from foundry.tools.machine.holds import Holds
 from foundry.tools.process.child import Finished
-from foundry.tools.process.linux import FILES, NETWORK, SYSCALLS
-from foundry.tools.process.sandbox import LOCAL_TOOL, OPEN_TOOL
 from foundry.tools.targets.disassembly import tool_path
 
 SECONDS = {"memcheck": 45.0, "racecheck": 12.0}
@@ -55,12 +53,6 @@ class Sanitizer:
         self._waiting: dict[str, Replaying] = {}  # by check
         self._is_closed = False
         self._guard = threading.Lock()
-
-    @property
-    def confines(self) -> bool:
-        """Whether what it checks is as confined as any candidate, but for its network and sockets."""
-        means = {*(self._means or ())}
-        return {NETWORK, FILES} <= means and bool({SYSCALLS, LOCAL_TOOL, OPEN_TOOL} & means)
 
     def try_out(self, means: Collection[str]) -> None:
         """Finds out by which of the means the tool's programs can be confined here; the caller shares the device."""
