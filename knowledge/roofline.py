@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from foundry.knowledge.device import Device, Precision, TargetName
 from foundry.knowledge.opgraph import DType, OpGraph
+from foundry.knowledge.ruling import FLOOR_SLACK
 from foundry.knowledge.task import Policy
 
 PREPARED = "prepared-weights"  # label of a kernel that keeps its own form of parameters between calls
@@ -28,6 +29,12 @@ class Floors:
     traffic_ms: float | None
     allowed_ms: float | None  # at the fastest arithmetic that the policy allows
     used_ms: float | None  # at the arithmetic that the kernel's labels tell
+
+
+def floor_in_force(floor_ms: float, traffic_ms: float, candidate_ms: float) -> float:
+    """Which floor bounds a kernel of this time: that of the arithmetic as the task writes it; of one that is clearly
+    faster, because its algorithm needs less, the time to move inputs, parameters and outputs once."""
+    return traffic_ms if candidate_ms * FLOOR_SLACK < floor_ms else floor_ms
 
 
 def floors(device: Device, graph: OpGraph, policy: Policy, labels: Collection[str] = ()) -> Floors:

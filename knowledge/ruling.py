@@ -179,9 +179,7 @@ def _speed(evaluation: Evaluation) -> str:
     low, high = timing.speedup_ci95
     text = f"Speedup {timing.speedup:.2f} ({low:.2f} to {high:.2f}, {timing.pairs} pairs)"
     if profile is not None and profile.fraction_of_floor > 0:
-        text += f", {100 * profile.fraction_of_floor:.0f} % of the roofline floor of its arithmetic"
-        if profile.fraction_of_floor > FLOOR_SLACK:
-            text += ", which it can only pass by an algorithm with less arithmetic"
+        text += f", {100 * profile.fraction_of_floor:.0f} % of the roofline floor"
     return text + (", not proven faster than the baseline." if low <= 1 else ".")
 
 

@@ -13,7 +13,7 @@ from foundry.knowledge.candidate import Audit, Build, Profile, Timing
 from foundry.knowledge.device import Device, Precision
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
-from foundry.knowledge.roofline import Floors, used_precision
+from foundry.knowledge.roofline import Floors, floor_in_force, used_precision
 from foundry.tools.audit.text.source import Unreadable, foundry_literals, read_source
 from foundry.tools.grade.coordinates import native_code
 from foundry.tools.profiling.gather import Seen, evidence, whole
@@ -41,7 +41,8 @@ def profile(
     seconds = timing.candidate_ms / 1e3
     used = used_precision(graph, audit.labels)
     known = floors or Floors(None, None, None)
-    floor_ms = known.used_ms or 0.0
+    traffic_ms, used_ms, allowed_ms = known.traffic_ms or 0.0, known.used_ms or 0.0, known.allowed_ms or 0.0
+    floor_ms = floor_in_force(used_ms, traffic_ms, timing.candidate_ms)
     facts = {**_roofline_facts(device, flops, traffic_bytes, seconds, used), **_build_facts(build)}
     started = launches(text, lowered)
     analytic = Profile(
@@ -52,8 +53,8 @@ def profile(
         floor_ms=floor_ms,
         launches=started,
         facts=facts,
-        allowed_floor_ms=known.allowed_ms or 0.0,
-        traffic_floor_ms=known.traffic_ms or 0.0,
+        allowed_floor_ms=floor_in_force(allowed_ms, traffic_ms, timing.candidate_ms),
+        traffic_floor_ms=traffic_ms,
         notes=seen.notes if seen else (),
     )
     around = whole(device, seen, timing.candidate_ms, started)

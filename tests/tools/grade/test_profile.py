@@ -12,7 +12,7 @@ import pytest
 from foundry.knowledge.candidate import Audit, Build, Coordinates, Profile, Resources, Timing
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.opgraph import DType, Op, OpGraph, Ref, TensorSpec, Value
-from foundry.knowledge.roofline import floors
+from foundry.knowledge.roofline import floor_in_force, floors
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.policies import policy_gates, practices
 from foundry.tools.audit.text.native import runtime_headers
@@ -344,3 +344,11 @@ def test_what_indices_choose_of_a_table_sets_no_floor() -> None:
     assert whole.min_bytes == graph.min_bytes, "what is made of parameters alone can be kept"
     read = replace(graph, ops=[*graph.ops, Op("aten.mm.default", [Ref("x"), Ref("t")], {}, [Value("mm", SPEC, "op")])])
     assert read.min_bytes == 8 * 1000 + 2 * SPEC.nbytes + table.nbytes
+
+
+@pytest.mark.parametrize(("candidate_ms", "share"), [(4.0, 0.5), (1.9, 2.0 / 1.9), (1.0, 0.5)])
+def test_who_is_faster_than_the_tasks_arithmetic_is_held_against_what_must_move(
+    candidate_ms: float, share: float
+) -> None:
+    """It computes the same from less; a share of the floor that it has passed would say that nothing is left."""
+    assert floor_in_force(2.0, 0.5, candidate_ms) / candidate_ms == pytest.approx(share)
