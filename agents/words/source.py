@@ -23,6 +23,8 @@ _END_LOADER = re.compile(r"^(?:_Pointers = |_PARAMETERS = )", re.MULTILINE)
 _OPENING = re.compile(r"[A-Za-z_\[][^\n]*\{\s*\Z")  # a line at file scope that opens a body
 _NO_BODY = ("namespace", "class ", "def ", "enum", "SOURCE", "FOUNDRY")
 _OF_THE_TASK = re.compile(r"foundry_|(?:\b|_)k_")  # names that the library gives to this task's kernels
+_GAP = "\n# ... "  # begins the line that stands for the middle of a file
+_LAUNCHES = re.compile(r"^_LAUNCHES_0 = \[.*?^\]", re.MULTILINE | re.DOTALL)
 _PASTED = (".h", ".cuh", ".cpp")
 _WORDS = {"cpu/runtime.h": "cpu runtime header", "cuda/runtime.cuh": "cuda runtime header"}
 
@@ -185,12 +187,30 @@ def _cut(parts: list[Part], length: int) -> list[Part]:
                 side += [Part(part.seen[start:stop], part.seen[start:stop])] if stop > start else []
         at = end
     hidden = "".join(part.real for part in middle)
-    return [*head, Part(f"\n# ... {len(hidden)} characters are not shown ...\n", hidden), *tail]
+    return [*head, Part(f"{_GAP}{len(hidden)} characters are not shown ...\n", hidden), *tail]
 
 
 def show(text: str) -> str:
     """The file as a model sees it."""
     return fold(text).text
+
+
+def is_shown_whole(text: str) -> bool:
+    """Whether nothing but folded lines is left out of the file as a model sees it."""
+    return not any(part.seen.startswith(_GAP) for part in fold(text).parts)
+
+
+def outline_of_file(text: str) -> str:
+    """What a file is that is too long to be shown: nobody edits what has holes, and its ends take the room of the
+    rest."""
+    launches = _LAUNCHES.search(text)
+    rows = launches[0].count("\n    (") if launches else 0
+    does = f"with {rows} launches a call, " if rows else ""
+    return (
+        f"Its {len(text)} characters, {does}are too long to be shown: its kernels stand in a list here, and the tool "
+        "`show` gives its two ends. Write a kernel of your own, for the whole task if a part of it is far too slow, or "
+        "make moves."
+    )
 
 
 def unfold(text: str) -> str:

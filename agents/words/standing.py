@@ -8,7 +8,7 @@ from collections import Counter
 from foundry.agents.brief import Brief
 from foundry.agents.prompt import render, template
 from foundry.agents.situation import COSTLY_KINDS
-from foundry.agents.words.source import show
+from foundry.agents.words.source import is_shown_whole, outline_of_file, show
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
@@ -57,7 +57,12 @@ def standing_words(brief: Brief) -> dict[str, str]:
 
 def _first(brief: Brief) -> str:
     """The library's first kernel: parents that are like it are told by what differs."""
-    return f"## The library's first kernel, {FIRST}\n```python\n{show(brief.first)}\n```\n" if brief.first else ""
+    if not brief.first:
+        return ""
+    title = f"## The library's first kernel, {FIRST}"
+    if not is_shown_whole(brief.first):
+        return f"{title}\n{outline_of_file(brief.first)}\n"
+    return f"{title}\n```python\n{show(brief.first)}\n```\n"
 
 
 def operators(brief: Brief) -> str:

@@ -13,7 +13,7 @@ from foundry.agents.tuning import is_tuned
 from foundry.agents.words.authored import authored_words
 from foundry.agents.words.findings import attempt_line, brief_words, measured
 from foundry.agents.words.sections import Prompt, Section, cut, fit, tokens
-from foundry.agents.words.source import show
+from foundry.agents.words.source import is_shown_whole, outline_of_file, show
 from foundry.agents.words.standing import FIRST, RULES, standing_words
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.candidate import Gate, Rival
@@ -130,7 +130,7 @@ def _gates_of(evidence: AuditEvidence) -> list[Gate]:
 def _where(brief: Brief) -> str:
     """Where the search stands: the parent beside the best kernel, both with eager's time in the same turns."""
     parent = brief.parent
-    lines = [f"Island {brief.island}, role {brief.role}, step {brief.step}."]
+    lines = [f"Island {brief.island}, which searches with an emphasis on {brief.role}; step {brief.step}."]
     lines.append(f"The parent is {parent.candidate.id}: {measured(brief.known_of(parent))}.")
     best = brief.elites[0] if brief.elites else None
     if best is None:
@@ -165,6 +165,8 @@ def _parent(brief: Brief) -> str:
     recipe = brief.lowered.recipe if brief.lowered else None
     if recipe is not None and recipe.authored is not None:
         return f"Replacements are made in this code.\n{authored_words(recipe)}"
+    if not is_shown_whole(brief.parent_text):
+        return outline_of_file(brief.parent_text)
     return f"Its file. Replacements are made in it as it stands here.\n```python\n{show(brief.parent_text)}\n```"
 
 
@@ -172,6 +174,8 @@ def _parent_beside_first(brief: Brief) -> str:
     """The parent, by what differs from the run's first kernel where that is little: it stands above already."""
     recipe = brief.lowered.recipe if brief.lowered else None
     if not brief.first or (recipe is not None and recipe.authored is not None):
+        return _parent(brief)
+    if not is_shown_whole(brief.first):
         return _parent(brief)
     if brief.parent_text == brief.first:
         return f"It is {FIRST}: its file stands above. Replacements are made in it as it stands there."

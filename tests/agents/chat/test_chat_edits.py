@@ -6,7 +6,7 @@ import pytest
 
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer
 from foundry.agents.chat.proposal import place_edits
-from foundry.agents.words.source import SOURCE_CHARS, fold, mark, show
+from foundry.agents.words.source import SOURCE_CHARS, fold, is_shown_whole, mark, outline_of_file, show
 from foundry.knowledge.library.file.texts import library_texts, read_library_text
 from foundry.knowledge.thought import Edit, apply_edits
 
@@ -45,6 +45,15 @@ def test_a_file_is_cut_between_lines_and_only_where_that_saves_something() -> No
     }
     barely = "#\n" * (SOURCE_CHARS // 2 + 100)
     assert show(barely) == barely
+
+
+def test_a_file_with_a_hole_in_its_middle_is_told_of_and_not_shown() -> None:
+    """An author made nothing of its ends, which take the room of what tells more."""
+    table = "_LAUNCHES_0 = [\n    ('a', (1, 1, 1)),\n    ('b', (2, 1, 1)),\n]\n"
+    assert is_shown_whole(PARENT) and is_shown_whole(big_file()) and not is_shown_whole(LONG)
+    told = outline_of_file(LONG + table)
+    assert f"{len(LONG + table)} characters" in told and "with 2 launches a call" in told and len(told) < 400
+    assert "launches" not in outline_of_file(LONG)
 
 
 def test_what_is_quoted_with_a_fold_in_it_keeps_what_the_fold_hides() -> None:
