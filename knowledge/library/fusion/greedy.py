@@ -10,8 +10,8 @@ Rules, each until it finds nothing, in this order until none applies:
   windows    a pool of a convolution's result is computed where the result is made;
   tails      so is a row kernel over a GEMM's or convolution's result;
   reordered  a map joins a GEMM's stores that sees m and n as several dimensions: a copy that splits heads off.
-At the end a scan behind a constant becomes an exclusive one, and on a GPU matrices that lie across a kernel's rows,
-beside others that lie along them, are turned first.
+At the end maps of one shape that write parts of one value become one, a scan behind a constant becomes an exclusive
+one, and on a GPU matrices that lie across a kernel's rows, beside others that lie along them, are turned first.
 Values named in Recipe.materialise, and results of forward, stay in memory.
 """
 
@@ -41,6 +41,7 @@ from foundry.knowledge.library.ir.weight import limit_weight
 # Values that may be offered for cutting: more would drown the useful ones in large models.
 _MOST_CUTS = 24
 _SIBLING_ELEMENTS = 8192
+_MOST_PARTS = 16  # of one value that a map writes: as many lines are open at a time
 # On a CPU a map of its own took less time from 16384 scattered elements on (1.5 times less; of 8 million 23 times), and
 # no more of 2048. On a GPU, by arithmetic and not measured, it costs a launch of some 3 us, in which the second cache
 # takes that many stores of 32 bytes.
@@ -69,6 +70,7 @@ def fuse(
     rules = [*early, join_windows, join_tails, _reordered]
     while any(rule(state) for rule in rules) or unroll_short_rows(state):
         continue
+    _join_parts(state)
     if state.target == "cuda":
         turn_operands(state)
     steps = exclusive_scans(state.steps, buffers)
@@ -229,6 +231,34 @@ def _siblings(state: FusionState) -> bool:
             state.replace_steps(list(group), [merged], steps)
             changed = True
     return changed
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _join_parts(state: FusionState) -> None:
+    """Maps of one shape that write parts of one value, as a stack does, become one: each alone reads what the others
+    read, and of a stack along the last dimension writes a few bytes of every line."""
+    last: dict[tuple[tuple[int, ...], str], MapKernel] = {}
+    for step in list(state.steps):
+        written = state.writes(step)
+        if not isinstance(step, MapKernel) or len(written) != 1 or written & state.reads(step):
+            continue  # of a value that is built from its own parts the order counts
+        key = (step.shape, next(iter(written)))
+        first = last.get(key)
+        if first is not None and len(first.stores) + len(step.stores) <= _MOST_PARTS and _belong(state, first, step):
+            late = state.joinable(first, step)
+            if late == []:
+                merged = replace(first, stores=first.stores + step.stores, ops=first.ops + step.ops)
+                state.join(first, step, late, merged, worth_cutting=False)
+                step = merged
+        last[key] = step
+
+
+def _belong(state: FusionState, one: MapKernel, other: MapKernel) -> bool:
+    """Whether two maps read something that both read, or write to the same lines."""
+    are_apart = {1, 0} >= {store.view.strides[-1] for store in (*one.stores, *other.stores) if store.view.strides}
+    return bool(state.reads(one) & state.reads(other)) or not are_apart
 
 
 def _shared_targets(state: FusionState, group: list[MapKernel]) -> bool:

@@ -44,7 +44,7 @@ Shape = tuple[int, ...]
 # PyTorch (257 ms of a task on an H200), which has tiles for them.
 WRITTEN_OUT = 8
 SHORT = 16  # with few rows or columns besides
-MANY = 1 << 14  # elements: fewer take no time either way
+MANY = 1 << 10  # elements: fewer take no time either way
 
 
 def product(

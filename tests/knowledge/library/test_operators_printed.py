@@ -13,7 +13,7 @@ from tests.knowledge.library.conftest import native_device
 from tests.knowledge.library.cuda.test_module import H200
 from tests.knowledge.library.lowering import graph_of
 from tests.knowledge.library.test_operators import BAGS, DISTANCES, MANY, ORDERED, RESAMPLING, SCATTERED, TABLES
-from tests.knowledge.library.test_small_products import CROSSED, SMALL_PRODUCTS
+from tests.knowledge.library.test_small_products import CROSSED, SMALL_PRODUCTS, STACKED
 from tests.knowledge.library.whole import MODEL, outputs_of, wrong_when_emulated
 
 from foundry.knowledge.candidate import Recipe
@@ -24,7 +24,7 @@ from foundry.knowledge.library.printers import module_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:index_reduce")]
 CASES = [*RESAMPLING.values(), *SCATTERED.values(), *MANY.values(), *BAGS.values(), *ORDERED.values()]
-CASES += [*DISTANCES.values(), *TABLES.values(), *CROSSED.values(), *SMALL_PRODUCTS.values()]
+CASES += [*DISTANCES.values(), *TABLES.values(), *CROSSED.values(), *SMALL_PRODUCTS.values(), *STACKED.values()]
 
 
 def all_of_them(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -1,4 +1,5 @@
-"""Many products of a few rows, columns and terms, as geometry has them: written out for each element."""
+"""What geometry has many of: products of a few rows, columns and terms, written out for each element; cross products;
+values that are stacked of parts."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import torch
 from tests.knowledge.library.lowering import check
 from tests.knowledge.library.test_operators import Case, x
 
-from foundry.knowledge.library.ir.kernels import GemmKernel, TorchCall
+from foundry.knowledge.library.ir.kernels import GemmKernel, MapKernel, TorchCall
 
 
 def _frames(angles: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
@@ -73,3 +74,37 @@ CROSSED: dict[str, Case] = {
 def test_cross_products(name: str) -> None:
     model, inputs = CROSSED[name]
     check(model, *inputs)
+
+
+def _harmonics(points: torch.Tensor) -> torch.Tensor:
+    """Of degree two, as colours of splats have them: nine values of a direction beside each other."""
+    u, v, w = (points / points.norm(dim=-1, keepdim=True)).unbind(-1)
+    first = [torch.full_like(u, 0.28), -0.49 * v, 0.49 * w, -0.49 * u]
+    second = [1.09 * u * v, -1.09 * v * w, 0.32 * (2 * w * w - u * u - v * v), -1.09 * u * w, 0.55 * (u * u - v * v)]
+    return torch.stack([*first, *second], -1)
+
+
+STACKED: dict[str, Case] = {
+    "harmonics": (_harmonics, [x(4000, 3)]),
+    "of two": (lambda a, b: torch.stack([a * b, a + b], 1) * 2, [x(90, 100), x(90, 100)]),
+    "rows and their sums": (lambda a: torch.stack([a.sum(-1), a.amax(-1), a[:, 0]], -1), [x(9000, 3)]),
+    "in another's place": (lambda a: torch.stack([a, torch.stack([a.sin(), a.cos()]).sum(0)], -1), [x(90, 100)]),
+    "more than sixteen": (lambda a: torch.stack([a * k for k in range(20)], -1), [x(9000)]),
+    "apart": (lambda a, b: torch.cat([a * 2, b + 1]), [x(90, 100), x(90, 100)]),
+}
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_what_is_stacked(name: str) -> None:
+    model, inputs = STACKED[name]
+    check(model, *inputs)
+
+
+def test_parts_that_read_the_same_are_written_by_one_kernel() -> None:
+    planned = check(_harmonics, x(4000, 3))
+    parts = [step for step in planned.steps if isinstance(step, MapKernel) and "stack" in step.name]
+    assert sorted(len(step.stores) for step in parts) == [1, 8], "the constant reads nothing"
+    planned = check(lambda a: torch.stack([a * k for k in range(20)], -1), x(9000))
+    assert sorted(len(step.stores) for step in planned.steps if isinstance(step, MapKernel)) == [4, 16]
+    planned = check(lambda a, b: torch.cat([a * 2, b + 1]), x(90, 100), x(90, 100))
+    assert len(planned.steps) == 2, "lines of their own, and nothing in common"
