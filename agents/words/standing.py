@@ -77,7 +77,7 @@ def operators(brief: Brief) -> str:
     costly = sum(op.outputs[0].spec.numel for op in graph.ops if op.kind in COSTLY_KINDS)
     whole = f"In all {graph.flops / 1e6:.4g} MFLOP"
     whole += f" and {costly / 1e6:.4g} million exponentials, logarithms, roots or divisions" if costly else ""
-    whole += f"; inputs, parameters and outputs are {graph.min_bytes / 1e6:.4g} MB, moved once."
+    whole += f"; of inputs, parameters and outputs at least {graph.min_bytes / 1e6:.4g} MB move, once."
     precision = allowed_precision(graph, brief.task.options.policy, brief.device.target)
     floor_ms = brief.device.floor_ms(graph.flops, graph.min_bytes, precision)
     return "\n".join([*lines, whole + (f" Roofline floor: {floor_ms:.4g} ms." if floor_ms else "")])
