@@ -333,7 +333,7 @@ class RunnerLink:
         """From now on timed calls of a case's model end with their results in these strides: PyTorch's. Nothing changes
         where they lie so, as the reference's own do, or row by row. Calls the model once, the reference's too: 15 us of
         PyTorch against itself on an H200 came out 5 % faster for the side that had made one call more before its first
-        timed one (in 28 of 50 screens 1 was not in the interval; in 1 of 57 since both sides make it)."""
+        timed one (in 28 of 50 screens 1 was not in the interval; in 1 of 57 where both had made the same calls)."""
         order: Message = {"do": "vary", "name": KERNEL, "case": number, "slot": slot}
         limit_s, self._first_call_s = max(self._run_limit_s, self._first_call_s), 0.0
         answer = self.ask({**order, "strides": [list(item) for item in strides]}, [], limit_s)
