@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.kernels import (
@@ -107,7 +106,7 @@ def _written_out(builder: Builder, op: Op, a: Tensor, b: Tensor, space: Shape) -
         apply("mul", factor(a, len(a.shape) - 1, place), factor(b, len(b.shape) - 2, place))
         for place in range(a.shape[-1])
     ]
-    return functools.reduce(partial(apply, "add"), terms)
+    return reduce(partial(apply, "add"), terms)
 
 
 def _in_memory_order(

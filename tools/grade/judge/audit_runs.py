@@ -129,14 +129,15 @@ def _watch(
     watched: RunnerLink, case: Case, trial: Trial, load: Message, policy: Policy, public: PublicInputs
 ) -> tuple[Message, list[Gate]]:
     """What was observed, and the gates of what that process did and of its answers."""
-    seen, gates = _observed(watched, case, trial, load)
     on_cpu = load["device"] == "cpu"
+    timed = on_cpu and policy != "open"  # a GPU's clock is not the host's
+    seen, gates = _observed(watched, case, trial, load, timed=timed)
     if seen:
         gates += conduct_gates(seen, policy, on_cpu=on_cpu)
         answer = _answer_gate(DISGUISED, watched, trial, "in a process that shows no grader, after many calls,")
         gates.append(answer)
         source = read_source(load["text"])
-        if on_cpu and policy != "open":
+        if timed:
             gates.append(time_gate(seen))
         if not on_cpu:
             gates.append(stream_gate(seen.get("unfinished", {})))
@@ -167,13 +168,14 @@ def _part_from(link: RunnerLink) -> None:
     link.close()
 
 
-def _observed(link: RunnerLink, case: Case, trial: Trial, load: Message) -> tuple[Message, list[Gate]]:
+def _observed(link: RunnerLink, case: Case, trial: Trial, load: Message, *, timed: bool) -> tuple[Message, list[Gate]]:
     try:
         _prepare(link, case, trial, {**load, "observe": True, "disguise": True, "name": "kernel"})
         stream = random.SystemRandom()
         calls, late = stream.randint(8, 16), stream.randint(*LATE_CALLS)
         limit_s = (PATIENCE + calls) * link.run_limit_s
-        return link.ask({"do": "observe", "slot": SLOT, "calls": calls, "late": late}, [], limit_s), []
+        asked = {"do": "observe", "slot": SLOT, "calls": calls, "late": late, "timed": timed}
+        return link.ask(asked, [], limit_s), []
     except RunnerFailed as failed:
         return {}, [Gate(failed.gate or PROCESS_EVENTS, False, f"while it was watched, it failed: {failed.evidence}")]
 

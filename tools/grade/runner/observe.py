@@ -275,7 +275,7 @@ def watched_calls(
     """What the process did since it was loaded; what a call in steady state calls, which comes after `late` others; the
     operators of the heaviest of the `calls` after it: whoever takes turns with PyTorch shows.
 
-    `call` makes one, and gives PyTorch's operators in it if it is told to record them.
+    `call` makes one, and gives PyTorch's operators in it if it is told to record them. `timed` asks what they take too.
     """
     observer.enter("first")
     first = call(True)
@@ -294,9 +294,11 @@ def watched_calls(
     beside = record_beside(lambda: call(False)) if observer.has_threads or observer.is_called_back else []
     beside += record_hidden(lambda: call(False), heaviest, clock)
     prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
-    share, longest = time_operators(lambda: call(False), clock)
-    found = {"calls": calls, "operators": heaviest, "prepared_by": prepared_by, "beside": beside}
-    return {**seen, **found, "torch_time": share, "longest": longest[:4]}
+    found = {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by, "beside": beside}
+    if message["timed"]:
+        share, longest = time_operators(lambda: call(False), clock)
+        found |= {"torch_time": share, "longest": longest[:4]}
+    return found
 
 
 def _looked_up(path: str, name: str, kind: Any, function: Any) -> Any:
