@@ -188,5 +188,6 @@ def test_who_lets_pytorch_take_most_of_a_call_is_told_so(
     x, own = torch.randn(4000, 500), torch.randint(0, 4000, (4000,))
     share, names = time_operators(lambda: work(x, own), time.perf_counter_ns)
     gate = time_gate({"torch_time": share, "longest": names})
+    assert not time_gate({}).passed  # a process that says nothing of it is not believed
     assert gate.passed is passes, gate.evidence
     assert passes or "aten.embedding" in gate.evidence

@@ -49,9 +49,10 @@ def time_gate(seen: Mapping[str, Any]) -> Gate:
     the reference's work may be all of the candidate's: where the reference multiplies by a one-hot matrix, a sum of
     rows is 1 % of its work.
 
-    `seen`: "torch_time", the part of a call's time that PyTorch's computing operators take, and "longest", their names.
+    `seen`: "torch_time", the part of a call's time that PyTorch's computing operators take, all of it where nothing is
+    said, and "longest", their names.
     """
-    share, names = float(seen.get("torch_time", 0.0)), ", ".join(str(name)[:80] for name in seen.get("longest", ()))
+    share, names = float(seen.get("torch_time", 1.0)), ", ".join(str(name)[:80] for name in seen.get("longest", ()))
     if share <= LARGEST_TIME:
         return Gate("provenance (time)", True, f"PyTorch's operators take {100 * share:.2g} % of a call's time")
     words = f"PyTorch's {names} take {100 * share:.2g} % of a call's time; compute that in a kernel of your own"
