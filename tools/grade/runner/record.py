@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HERE = "foundry: this thread"
 # What an operator takes, at least, that the dispatcher was not asked for: microseconds, and part of the call.
 HIDDEN_US, HIDDEN_SHARE = 20.0, 0.1
-TIMED_CALLS, TIMED_US = 3, 50.0  # less than that a few operators may take under the profiler, of any call
+TIMED_CALLS, TIMED_US = 5, 50.0  # less than that a few operators may take under the profiler, of any call
 
 
 def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
@@ -160,27 +160,31 @@ def record_hidden(run: Callable[[], Any], dispatched: Sequence[dict[str, Any]], 
 
 def time_operators(run: Callable[[], Any], clock: Callable[[], int]) -> tuple[float, list[str]]:
     """Which part of a call's time PyTorch's computing operators take on this thread, and their names, the longest
-    first: what they took in the middle one of TIMED_CALLS calls under PyTorch's profiler, of the least that as many
-    calls took without it. None of operators that are soon done."""
+    first: of TIMED_CALLS calls under PyTorch's profiler the one with the middle share. A call's time is the shorter of
+    its own and of one without the profiler just before it: so a neighbour slows both parts of a share, and a candidate
+    that dawdles where it is profiled gains nothing. None of operators that are soon done."""
     from torch.autograd.profiler import profile
 
-    whole_us = math.inf
+    found = list[tuple[float, dict[str, float]]]()
     for _ in range(TIMED_CALLS):
-        begin = clock()
-        run()
-        whole_us = min(whole_us, (clock() - begin) / 1e3)
-    found: list[dict[str, float]] = []
-    for _ in range(TIMED_CALLS):
+        plain_us = _took_us(run, clock)
         with profile(use_kineto=False) as seen:
-            run()
-        found.append({})
+            whole_us = min(plain_us, _took_us(run, clock))
+        times = dict[str, float]()
         for event in seen.function_events or ():
             if event.cpu_parent is None:
-                _add_times(event, found[-1])
-    times = sorted(found, key=lambda one: sum(one.values()))[TIMED_CALLS // 2]
-    taken_us = sum(times.values())
-    share = min(1.0, taken_us / whole_us) if whole_us > 0.0 and taken_us >= TIMED_US else 0.0
+                _add_times(event, times)
+        taken_us = sum(times.values())
+        is_long = whole_us > 0.0 and taken_us >= TIMED_US
+        found.append((min(1.0, taken_us / whole_us) if is_long else 0.0, times))
+    share, times = sorted(found, key=lambda one: one[0])[TIMED_CALLS // 2]
     return share, sorted(times, key=lambda name: -times[name])
+
+
+def _took_us(run: Callable[[], Any], clock: Callable[[], int]) -> float:
+    begin = clock()
+    run()
+    return (clock() - begin) / 1e3
 
 
 def _add_times(event: Any, times: dict[str, float]) -> None:
