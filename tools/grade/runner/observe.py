@@ -368,6 +368,8 @@ def _path(function: Any) -> str:
     """`time.perf_counter` for a built-in function object."""
     module = getattr(function, "__module__", None) or ""
     owner = getattr(function, "__self__", None)
+    if isinstance(owner, np.ndarray):  # one that came out of a tensor is of a class of ours
+        return f"numpy.ndarray.{function.__name__}"
     if not module and owner is not None and not isinstance(owner, type(sys)):
         module = type(owner).__module__
     return f"{module}.{getattr(function, '__qualname__', '?')}"
