@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.knowledge.library.cuda.test_module import H200
 from tests.knowledge.library.lowering import graph_of
 from torch import nn
 
@@ -118,3 +119,23 @@ def test_seeds_are_few_distinct_and_start_with_the_defaults(graph: OpGraph) -> N
     sources = {lower([graph], recipe, task_source=TASK, device=DEVICE).source for recipe in recipes}
     assert len(sources) == len(recipes)
     assert any(recipe.materialise for recipe in recipes) and any(recipe.rewrites for recipe in recipes)
+
+
+class Colours(nn.Module):
+    """The first layers of a network for images of three colours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layers(images)
+        return found
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_statistics_of_few_channels_are_accurate_at_first(is_training: bool) -> None:
+    model = Colours().train(is_training)
+    first = seeds(graph_of(model, torch.randn(2, 3, 16, 16)), H200)[0]
+    assert first.choices == ({"k_conv2d": {"precision": "tf32x3"}} if is_training else {})
