@@ -15,6 +15,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cpu.map_blocks import Block, BlockBody, find_block
 from foundry.knowledge.library.cpu.map_point import Points, Vectors, power_of_two_below
+from foundry.knowledge.library.cpu.map_staged import find_staging
 from foundry.knowledge.library.cpu.space import (
     Known,
     Space,
@@ -32,9 +33,15 @@ from foundry.knowledge.library.cpu.space import (
 )
 from foundry.knowledge.library.ir.kernels import Load, MapKernel, Plan, PrintedKernel, View
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT, loader
+from foundry.knowledge.library.ir.views import nodes
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 _CHUNKS = (2048, 8192, 32768, 131072)
+_SHORT_CHUNKS = (128, 512)  # of a long body
+# Operations, loads and constants of a point, from which on several vectors in flight cost registers and gain none. Of
+# such a point loops of one vector stayed scalar where it reads with gaps: 16 steps of a simulation took 3.2 ms, 0.30 as
+# one loop.
+_LONG = 150
 _BLOCKS = (512, 1024, 2048, 4096, 8192)
 
 
@@ -117,15 +124,29 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning:
     if block:
         meaning = "points of a block: small ones stay near, large ones start less often"
         points = tuning.number("block", _BLOCKS, 2048, "tile", meaning)
-    # beyond the inner dimension all chunks are the same
-    inner = space.sizes[-1]
-    chunks = [size for size in _CHUNKS if size < inner]
-    chunks.append(next((size for size in _CHUNKS if size >= inner), _CHUNKS[-1]))
-    meaning = "points of one task; small balances, large saves overhead"
-    chunk = 0 if block else tuning.number("chunk", chunks, 8192 if 8192 in chunks else chunks[-1], "parallel", meaning)
+    work, effort = traffic(values, kernel.stores, plan), _effort(kernel)
+    chunk = 0 if block else _chunk(space.sizes[-1], math.prod(space.sizes), device, tuning, effort)
     schedule = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which task")
-    threads = choose_threads(tuning, device, traffic(values, kernel.stores, plan))
+    threads = choose_threads(tuning, device, work * max(1, effort // 32))
     return space, _Shape(vectors, chunk, schedule, threads, tile, block, points)
+
+
+def _effort(kernel: MapKernel) -> int:
+    """Operations, loads and constants of a point."""
+    return sum(1 for _ in nodes(*(store.value for store in kernel.stores)))
+
+
+def _chunk(inner: int, points: int, device: Device, tuning: Tuning, effort: int) -> int:
+    """Points of one task: beyond the inner dimension all are the same."""
+    sizes = (*_SHORT_CHUNKS, *_CHUNKS) if effort > _LONG else _CHUNKS
+    chunks = [size for size in sizes if size < inner]
+    chunks.append(next((size for size in sizes if size >= inner), sizes[-1]))
+    usual = 8192 if 8192 in chunks else chunks[-1]
+    if effort > _LONG:
+        usual = next((size for size in chunks if points <= 8 * device.cores * size), usual)
+    return int(
+        tuning.number("chunk", chunks, usual, "parallel", "points of one task; small balances, large saves overhead")
+    )
 
 
 def _vectors(
@@ -136,7 +157,7 @@ def _vectors(
     register_bytes, per_vector = width
     fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(run or inner, per_vector)]
     meaning = "vectors in flight; more hide latency, cost registers"
-    unroll = tuning.number("unroll", fits, min(4, fits[-1]), "vector", meaning)
+    unroll = tuning.number("unroll", fits, min(1 if _effort(kernel) > _LONG else 4, fits[-1]), "vector", meaning)
     written = sum(plan.buffers[s.buffer].numel * ITEM_BYTES[plan.buffers[s.buffer].dtype] for s in kernel.stores)
     streamed = tuning.number(
         "stream",
@@ -147,7 +168,8 @@ def _vectors(
     )
     widest = register_bytes == vector_widths(device)[0]
     simd = "#pragma omp simd" if widest else f"#pragma omp simd simdlen({per_vector})"
-    return Vectors(per_vector * unroll, simd, bool(streamed))
+    is_long = _effort(kernel) > _LONG and not streamed
+    return Vectors(per_vector * unroll, simd, bool(streamed), is_one_loop=is_long)
 
 
 def _block(kernel: MapKernel, space: Space, per_vector: int, tuning: Tuning) -> Block | None:
@@ -192,7 +214,10 @@ class _Body:
         self._kernel, self._plan, self._space, self._shape = kernel, plan, space, shape
         self._indices = [f"i{dim}" for dim in range(len(space.sizes))]
         self._turned = _transposed_loads(kernel, space) if shape.tile else []
-        self._points = Points(kernel, plan, self._at, lambda view: space.strides(view)[-1] != 0)
+        staging = None
+        if shape.vectors.is_one_loop and not shape.block and not self._turned:
+            staging = find_staging(kernel, lambda view: space.strides(view)[-1])
+        self._points = Points(kernel, plan, self._at, lambda view: space.strides(view)[-1] != 0, staging)
 
     def text(self) -> str:
         if self._shape.block:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from foundry.knowledge.library.cpu.space import Known, element, hoist, indent, invariants
+from foundry.knowledge.library.cpu.map_staged import Staging, staged_sweep
+from foundry.knowledge.library.cpu.space import Known, element, hoist, indent, invariants, register
 from foundry.knowledge.library.ir.access import loaded_names
 from foundry.knowledge.library.ir.kernels import MapKernel, Plan, View
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT, Emitter, loader
@@ -19,11 +20,12 @@ At = Callable[[View, str], str]
 @dataclass(frozen=True)
 class Vectors:
     """How the inner loop runs: `lanes` points at a time, under the pragma `simd`; `streamed`: stores past the
-    caches."""
+    caches; `is_one_loop`: one loop over all points, which the compiler cuts into vectors."""
 
     lanes: int
     simd: str
     streamed: bool
+    is_one_loop: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Points:
     plan: Plan
     at: At
     moving: Callable[[View], bool]  # whether the sweep's index moves a view
+    staging: Staging | None = None
 
     def define(self, known: Known, index: str) -> tuple[list[str], list[str]]:
         """(hoisted statements, the lambda that computes the point at `index` into references)."""
@@ -42,15 +45,18 @@ class Points:
         def offset(view: View) -> str:
             return self.at(view, index)
 
+        staged = self.staging.loads if self.staging else ()
+        known = [*known, *((load, f"g{number}") for number, load in enumerate(staged))]
         hoisted, known = hoist(invariants(values, self.moving), offset, {}, known, "h")
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, known=known)
         emitter.reserve(values)
         for slot, store in enumerate(self.kernel.stores):
             dtype = self.plan.buffers[store.buffer].dtype
             emitter.lines.append(f"y{slot} = {CPU_DIALECT.store(emitter.value(store.value), dtype)};")
-        outs = ", ".join(f"{kind}& y{slot}" for slot, kind in enumerate(self._types()))
+        outs = [f"{kind}& y{slot}" for slot, kind in enumerate(self._types())]
+        outs += [f"const {register(load.dtype)} g{number}" for number, load in enumerate(staged)]
         point = [
-            f"const auto point = [&](int64_t {index}, {outs}) __attribute__((always_inline)) {{",
+            f"const auto point = [&](int64_t {index}, {', '.join(outs)}) __attribute__((always_inline)) {{",
             indent(emitter.lines, 1),
             "};",
         ]
@@ -65,6 +71,10 @@ class Points:
         scalar loop.
         """
         lanes = vectors.lanes
+        if self.staging is not None:
+            return staged_sweep(self.kernel, self.plan, self.staging, self.at, begin, end, vectors.simd)
+        if vectors.is_one_loop:
+            return [vectors.simd, *_scalar_loop(begin, end, self._targets("l"))]
         if shortest < lanes and not exact:
             return [*_scalar_loop(begin, end, self._targets("l"))]
         lines = [f"int64_t i = {begin};", f"for (; i + {lanes} <= {end}; i += {lanes}) {{", *self._block(vectors), "}"]

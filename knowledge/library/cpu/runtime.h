@@ -68,16 +68,25 @@ template <class T> using if_integer = std::enable_if_t<std::is_integral_v<T>, in
 // Arguments are evaluated before the choice, so that GCC blends instead of branching.
 template <class T> FOUNDRY_INLINE T where(bool condition, T yes, T no) { return condition ? yes : no; }
 
+// One of two by the bits of a mask: a chain of choices by `?:` becomes a choice between conditions, which GCC leaves scalar.
+template <class T>
+FOUNDRY_INLINE T chosen(bool first, T a, T b) {
+  if constexpr (std::is_same_v<T, float>) {
+    const uint32_t mask = 0u - (uint32_t)first;
+    return bits_of<float>((bits_of<uint32_t>(a) & mask) | (bits_of<uint32_t>(b) & ~mask));
+  }
+  else return first ? a : b;
+}
 template <class A, class B>
 FOUNDRY_INLINE auto maximum(A a, B b) {
   using T = std::common_type_t<A, B>;
-  if constexpr (std::is_floating_point_v<T>) return (T)((a > b) | (a != a) ? a : b);  // NaN wins on either side
+  if constexpr (std::is_floating_point_v<T>) return chosen<T>((a > b) | (a != a), a, b);  // NaN wins on either side
   else return (T)(a > b ? a : b);
 }
 template <class A, class B>
 FOUNDRY_INLINE auto minimum(A a, B b) {
   using T = std::common_type_t<A, B>;
-  if constexpr (std::is_floating_point_v<T>) return (T)((a < b) | (a != a) ? a : b);
+  if constexpr (std::is_floating_point_v<T>) return chosen<T>((a < b) | (a != a), a, b);
   else return (T)(a < b ? a : b);
 }
 template <class T>

@@ -23,9 +23,11 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.library.fusion.attention import join_attention, load_operands
+from foundry.knowledge.library.fusion.chains import join_chains
 from foundry.knowledge.library.fusion.exclusive import exclusive_scans
 from foundry.knowledge.library.fusion.finer import finer_product, has_runs
 from foundry.knowledge.library.fusion.inline import carry, inline_anywhere, inline_maps
+from foundry.knowledge.library.fusion.items import join_items
 from foundry.knowledge.library.fusion.rows import JoinLimits, join_rows
 from foundry.knowledge.library.fusion.short_rows import unroll_short_rows
 from foundry.knowledge.library.fusion.state import ANYWHERE, FusionState, prune_stores
@@ -67,8 +69,8 @@ def fuse(
     state.tails_anywhere = ANYWHERE in recipe.rewrites
     state.drop_unread()
     early: list[Rule] = [_epilogues, _rows, inline_maps, inline_anywhere, carry, _attention, _siblings]
-    rules = [*early, join_windows, join_tails, _reordered]
-    while any(rule(state) for rule in rules) or unroll_short_rows(state):
+    rules = [*early, join_windows, join_tails, _reordered, join_chains]
+    while any(rule(state) for rule in rules) or unroll_short_rows(state) or join_items(state):
         continue
     _join_parts(state)
     if state.target == "cuda":

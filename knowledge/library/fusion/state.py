@@ -129,6 +129,27 @@ class FusionState:
         self.steps = steps
         self._places = None
 
+    def copy(self) -> FusionState:
+        """A state of its own with the same steps."""
+        return replace(
+            self,
+            steps=list(self.steps),
+            gone=dict(self.gone),
+            tailed=list(self.tailed),
+            _failed=dict(self._failed),
+            _touches=dict(self._touches),
+            _readers={},
+            _writers={},
+            _places=None,
+        )
+
+    def take(self, other: FusionState) -> None:
+        """Becomes what a copy has become."""
+        here, there = {id(step) for step in self.steps}, {id(step) for step in other.steps}
+        old = [step for step in self.steps if id(step) not in there]
+        self.replace_steps(old, [step for step in other.steps if id(step) not in here], list(other.steps))
+        self.gone.update(other.gone)
+
     def swap(self, old: Step, new: Step) -> None:
         steps = list(self.steps)
         steps[self.place(old)] = new

@@ -25,6 +25,7 @@ from foundry.knowledge.library.ir.kernels import (
     Store,
     View,
 )
+from foundry.knowledge.library.ir.substitute import with_shared_parts
 
 Shape = tuple[int, ...]
 
@@ -34,7 +35,8 @@ def tidy(step: Step) -> Step:
     if isinstance(step, RowKernel):
         return _coalesce_row(hoist_row_constants(step))
     if isinstance(step, MapKernel):
-        return _regroup(step, [(0, len(step.shape))])
+        merged = _regroup(step, [(0, len(step.shape))])
+        return with_shared_parts(merged) if isinstance(merged, MapKernel) else merged
     if isinstance(step, ScanKernel):
         return _regroup(step, [(0, len(step.shape) - 1)])
     if isinstance(step, GemmKernel) and step.tail is None:  # before it had its tail it was tidy

@@ -203,8 +203,8 @@ def rewritten(kernel: Kernel, visit: Visit) -> Kernel:
     return replace(kernel, stores=stores)
 
 
-def loaded_names(expr: Expr) -> set[str]:
-    return {node.buffer for node in views.nodes(expr) if isinstance(node, Load | Gather)}
+def loaded_names(*exprs: Expr) -> set[str]:
+    return {node.buffer for node in views.nodes(*exprs) if isinstance(node, Load | Gather)}
 
 
 def fixed_reads(step: Step) -> set[str]:
@@ -246,8 +246,7 @@ def _refs(items: list[object]) -> Iterator[str]:
 def reads(step: Step) -> set[str]:
     found = fixed_reads(step)
     if not isinstance(step, TorchCall):
-        for expr, _ in expressions(step):
-            found |= loaded_names(expr)
+        found |= loaded_names(*(expr for expr, _ in expressions(step)))
     return found
 
 

@@ -222,6 +222,25 @@ class Numbering:
         self._alive.append(expr)
         return number
 
+    def depth(self) -> int:
+        """Operations one upon the other in the deepest value."""
+        depths: list[int] = []
+        for children in self.children:  # what a value is made of has a smaller number
+            depths.append(1 + max((depths[child] for child in children), default=0))
+        return max(depths, default=0)
+
+    def shared(self, expr: Expr, made: dict[int, Expr]) -> Expr:
+        """The expression with equal parts as one node each; `made` holds those of earlier calls."""
+        number = self.number(expr)
+        for current in range(len(made), number + 1):
+            node, parts = self.nodes[current], tuple(made[child] for child in self.children[current])
+            if isinstance(node, Apply) and any(one is not other for one, other in zip(parts, node.args, strict=True)):
+                node = Apply(node.op, parts, node.dtype)
+            elif isinstance(node, Gather):
+                node = replace(node, index=parts[0])
+            made[current] = node
+        return made[number]
+
 
 def _simple_power(dialect: Dialect, base: str, exponent: Expr, dtype: DType) -> str | None:
     """pow by a small constant, as PyTorch special-cases it; the base must be an identifier or a literal."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.access import expressions
-from foundry.knowledge.library.ir.kernels import Apply, Expr, Gather, Kernel, Load, Named, Store, View
+from foundry.knowledge.library.ir.kernels import Apply, Expr, Gather, Kernel, Load, MapKernel, Named, Store, View
+from foundry.knowledge.library.ir.scalar import Numbering
 
 Shape = tuple[int, ...]
 _ROUNDED = ("float16", "bfloat16")
@@ -19,6 +20,11 @@ def replace_loads(expr: Expr, leaf: Callable[[Load | Gather], Expr | None]) -> E
 
     A value that was rounded to 16 bits only because it was stored to memory now keeps its float32 precision.
     """
+    return replace_all_loads((expr,), leaf)[0]
+
+
+def replace_all_loads(exprs: Sequence[Expr], leaf: Callable[[Load | Gather], Expr | None]) -> tuple[Expr, ...]:
+    """`replace_loads` of several expressions: what they share stays shared."""
     memo: dict[int, Expr] = {}
 
     def visit(node: Expr) -> Expr:
@@ -35,7 +41,7 @@ def replace_loads(expr: Expr, leaf: Callable[[Load | Gather], Expr | None]) -> E
                 if exact is not None and exact.dtype == node.dtype:
                     return exact
             same = all(new is old for new, old in zip(arguments, node.args, strict=True))
-            return node if same else replace(node, args=arguments)
+            return node if same else Apply(node.op, arguments, node.dtype)
         if isinstance(node, Gather):
             index = visit(node.index)
             gather = node if index is node.index else replace(node, index=index)
@@ -44,7 +50,7 @@ def replace_loads(expr: Expr, leaf: Callable[[Load | Gather], Expr | None]) -> E
             return leaf(node) or node
         return node
 
-    return visit(expr)
+    return tuple(visit(expr) for expr in exprs)
 
 
 def replace_names(expr: Expr, leaf: Callable[[Named], Expr]) -> Expr:
@@ -81,6 +87,12 @@ def sought(kernel: Kernel, name: str) -> View | None:
             if isinstance(node, Gather) and node.buffer == name:
                 return None
     return None
+
+
+def with_shared_parts(kernel: MapKernel, numbering: Numbering | None = None) -> MapKernel:
+    """The map with equal parts of what it stores as one node each; `numbering` may know them."""
+    numbering, made = numbering or Numbering(), dict[int, Expr]()
+    return replace(kernel, stores=tuple(replace(s, value=numbering.shared(s.value, made)) for s in kernel.stores))
 
 
 @dataclass(frozen=True)

@@ -89,10 +89,10 @@ class NotAffine(Exception):
     """A leaf cannot be re-indexed by a map, so its value must be written to memory first."""
 
 
-def nodes(expr: Expr) -> Iterator[Expr]:
+def nodes(*exprs: Expr) -> Iterator[Expr]:
     """Every distinct node, each once: `ir.walk` would visit a shared one as often as it is used."""
     seen: set[int] = set()
-    stack = [expr]
+    stack = [*reversed(exprs)]
     while stack:
         node = stack.pop()
         if id(node) in seen:
@@ -115,7 +115,7 @@ def rebuild(expr: Expr, leaf: Callable[[Load | Gather | Iota], Expr]) -> Expr:
             if isinstance(node, Apply):
                 arguments = tuple(visit(argument) for argument in node.args)
                 same = all(new is old for new, old in zip(arguments, node.args, strict=True))
-                known = node if same else replace(node, args=arguments)
+                known = node if same else Apply(node.op, arguments, node.dtype)  # thrice as fast as `replace`
             elif isinstance(node, Gather):
                 index = visit(node.index)
                 known = leaf(node if index is node.index else replace(node, index=index))

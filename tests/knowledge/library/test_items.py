@@ -1,0 +1,184 @@
+"""Chains of maps over the same points, and many items of a few elements each: one kernel, and what must stay apart."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from tests.forking import Forks
+from tests.knowledge.library.conftest import native_device
+from tests.knowledge.library.cuda.test_module import H200
+from tests.knowledge.library.lowering import check
+from tests.knowledge.library.test_operators import Case, x
+from tests.knowledge.library.whole import candidate, outputs_of, together, wrong_when_emulated
+
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.device import TargetName
+from foundry.knowledge.library.ir.kernels import MapKernel
+
+
+def _paths(noise: torch.Tensor, start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Steps in time whose values all have several readers, and are dear."""
+    value = start[:, None].expand(-1, noise.shape[1])
+    low, total = value, torch.zeros_like(value)
+    for step in range(noise.shape[2]):
+        value = value + torch.sqrt(value.clamp(min=0) + 0.1) * noise[:, :, step]
+        total = total + torch.exp(-value)
+        low = torch.minimum(low, value)
+    return total / noise.shape[2], torch.where(low > 0, total, -total)
+
+
+def _in_between(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Values of a chain that are results as well."""
+    one = torch.exp(a) * b
+    two = torch.tanh(one) + one
+    return one, torch.sin(two) + one, two > one
+
+
+def _turned(a: torch.Tensor) -> torch.Tensor:
+    """A value that is read at other points than it is made at."""
+    one = torch.exp(a)
+    return torch.sigmoid(one.t()) + torch.tanh(one.t()) * torch.log1p(one)
+
+
+CHAINS: dict[str, Case] = {
+    "paths": (_paths, [x(3, 700, 6), x(3)]),
+    "results in between": (_in_between, [x(50, 33), x(50, 33)]),
+    "of 16 bits": (lambda a: _in_between(a, a)[1], [x(300, 7).half().float()]),
+    "read elsewhere": (_turned, [x(40, 40)]),
+}
+
+
+def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Of quaternions."""
+    scalar = one[:, :1] * other[:, :1] - (one[:, 1:] * other[:, 1:]).sum(-1, keepdim=True)
+    cross = torch.cross(one[:, 1:], other[:, 1:], dim=-1)
+    return torch.cat([scalar, one[:, :1] * other[:, 1:] + other[:, :1] * one[:, 1:] + cross], dim=-1)
+
+
+def _arms(angles: torch.Tensor, axes: torch.Tensor) -> torch.Tensor:
+    """Frames of joints one after the other, and where they point."""
+    sine, cosine = angles.sin(), angles.cos()
+    frame = torch.cat([cosine[:, :1], sine[:, :1] * axes[0]], dim=-1)
+    place = torch.zeros_like(frame[:, 1:])
+    for joint in range(1, angles.shape[1]):
+        turn = torch.cat([cosine[:, joint : joint + 1], sine[:, joint : joint + 1] * axes[joint]], dim=-1)
+        frame = _product(frame, turn)
+        place = place + torch.cross(frame[:, 1:], axes[joint].expand_as(place), dim=-1)
+    return torch.cat([place, frame / frame.norm(dim=-1, keepdim=True)], dim=-1)
+
+
+def _filters(seen: torch.Tensor, spread: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A state of two numbers and its covariance, corrected by what is seen."""
+    state, covariance = torch.zeros_like(seen[:, 0]), torch.diag_embed(spread + 0.1)
+    step = torch.tensor([[1.0, 0.5], [0.0, 1.0]])
+    for time in range(seen.shape[1]):
+        state, covariance = state @ step.T, step @ covariance @ step.T + 0.1 * torch.eye(2)
+        gain = covariance / (covariance.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None] + 1)
+        state = state + torch.einsum("bij,bj->bi", gain, seen[:, time] - state)
+        covariance = (torch.eye(2) - gain) @ covariance
+    return state, covariance
+
+
+def _triangles(corners: torch.Tensor) -> torch.Tensor:
+    """Along the first dimension, so that items lie side by side."""
+    a, b, c = corners.unbind(0)
+    normal = torch.cross(b - a, c - a, dim=0)
+    area = normal.norm(dim=0)
+    return torch.stack([normal[0] / area, normal[1] / area, normal[2] / area, area * 0.5])
+
+
+ITEMS: dict[str, Case] = {
+    "arms": (_arms, [x(1003, 5), x(5, 3)]),
+    "filters": (_filters, [x(1101, 4, 2), x(1101, 2).abs()]),
+    "triangles": (_triangles, [x(3, 3, 500)]),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains(name: str) -> None:
+    model, inputs = CHAINS[name]
+    check(model, *inputs)
+
+
+@pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.parametrize("target", get_args(TargetName))
+def test_items(name: str, target: TargetName) -> None:
+    model, inputs = ITEMS[name]
+    check(model, *inputs, recipe=Recipe(target), tolerance=1e-4)
+
+
+def test_a_simulation_is_one_kernel() -> None:
+    model, inputs = CHAINS["paths"]
+    check(model, *inputs, steps=1)
+
+
+def test_values_in_between_are_stored_by_the_same_kernel() -> None:
+    model, inputs = CHAINS["results in between"]
+    check(model, *inputs, steps=1)
+
+
+def test_an_arm_is_one_kernel_over_arms() -> None:
+    model, inputs = ITEMS["arms"]
+    (step,) = check(model, *inputs, steps=1, tolerance=1e-4).steps
+    assert isinstance(step, MapKernel) and step.shape == (1003,) and len(step.stores) == 7
+
+
+def test_a_filter_is_one_kernel_over_filters() -> None:
+    model, inputs = ITEMS["filters"]
+    steps = check(model, *inputs, tolerance=1e-4).steps
+    assert {step.shape for step in steps if isinstance(step, MapKernel)} == {(1101,)} and len(steps) < 3
+
+
+def test_items_that_lie_side_by_side_are_one_kernel_as_well() -> None:
+    model, inputs = ITEMS["triangles"]
+    check(model, *inputs, steps=1, tolerance=1e-4)
+
+
+def test_few_items_stay_apart() -> None:
+    """So many points as one kernel has would leave a machine idle."""
+    planned = check(_arms, x(20, 5), x(5, 3), tolerance=1e-4)
+    assert len(planned.steps) > 1
+
+
+def test_a_value_that_shall_be_stored_is_read_from_memory() -> None:
+    """Recipe.materialise cuts a chain."""
+    model, inputs = CHAINS["results in between"]
+    whole = check(model, *inputs)
+    for name in whole.fused:
+        cut = check(model, *inputs, recipe=Recipe("cpu", materialise=(name,)))
+        assert name in cut.materialised
+
+
+ALL, INPUTS = together([*CHAINS.values(), *ITEMS.values()])
+
+
+@pytest.fixture
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("_cache")
+def test_in_cpp() -> None:
+    text = candidate(ALL, INPUTS, native_device())
+    assert "alignas(64) float g0[" in text  # elements of arms lie side by side before they are worked on
+    for got, wanted in zip(outputs_of(text, INPUTS), ALL(*INPUTS), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("_cache")
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+def test_in_cuda(forks: Forks, tmp_path: Path) -> None:
+    assert not wrong_when_emulated(forks, candidate(ALL, INPUTS, H200), INPUTS, ALL(*INPUTS), tmp_path, 1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("_cache")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU on this machine")
+def test_on_the_gpu() -> None:
+    found = outputs_of(candidate(ALL, INPUTS, H200), [tensor.cuda() for tensor in INPUTS])
+    for got, wanted in zip(found, ALL(*INPUTS), strict=True):
+        torch.testing.assert_close(got.cpu(), wanted, rtol=1e-4, atol=1e-4)
