@@ -25,6 +25,7 @@ ROOMS = (
     "knowledge.library.rules",
     "knowledge.library.rules.writes",
     "knowledge.library.algebra",
+    "knowledge.library.fusion.finish",
     "knowledge.library.fusion",
     "knowledge.library.file",
     "knowledge.library.cpu",

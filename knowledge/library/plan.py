@@ -7,10 +7,10 @@ from dataclasses import replace
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.algebra.rewrites import LABEL, Rewritten, rewrite_graph
-from foundry.knowledge.library.fusion.aliases import with_aliases
+from foundry.knowledge.library.fusion.finish.aliases import with_aliases
+from foundry.knowledge.library.fusion.finish.prepare import note_constants, with_prepared
+from foundry.knowledge.library.fusion.finish.tidy import tidy
 from foundry.knowledge.library.fusion.greedy import Fusion, fuse
-from foundry.knowledge.library.fusion.prepare import note_constants, with_prepared
-from foundry.knowledge.library.fusion.tidy import tidy
 from foundry.knowledge.library.ir.access import buffers_of_step, loaded_names
 from foundry.knowledge.library.ir.kernels import Buffer, Load, OutputView, Plan, TorchCall, View
 from foundry.knowledge.library.ir.regions import find_regions

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.library.fusion.attention import join_attention, load_operands
 from foundry.knowledge.library.fusion.chains import join_chains
-from foundry.knowledge.library.fusion.exclusive import exclusive_scans
 from foundry.knowledge.library.fusion.finer import finer_product, has_runs
+from foundry.knowledge.library.fusion.finish.exclusive import exclusive_scans
 from foundry.knowledge.library.fusion.inline import carry, inline_anywhere, inline_maps
 from foundry.knowledge.library.fusion.items import join_items
 from foundry.knowledge.library.fusion.rows import JoinLimits, join_rows

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from foundry.knowledge.library.fusion.row_constants import hoist_row_constants
+from foundry.knowledge.library.fusion.finish.row_constants import hoist_row_constants
+from foundry.knowledge.library.fusion.finish.tidy import tidy
 from foundry.knowledge.library.fusion.state import FusionState
-from foundry.knowledge.library.fusion.tidy import tidy
 from foundry.knowledge.library.fusion.windows import split_rounding
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.access import column_axis, reductions_of, store_space

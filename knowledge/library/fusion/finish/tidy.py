@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from foundry.knowledge.library.fusion.row_constants import hoist_row_constants
+from foundry.knowledge.library.fusion.finish.row_constants import hoist_row_constants
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.access import Step, expressions, rewritten, store_space, stores_of, transposed
 from foundry.knowledge.library.ir.kernels import (

@@ -1,0 +1,1 @@
+"""What is simplified and prepared once kernels are fused, each by itself."""
