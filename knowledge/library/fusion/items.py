@@ -20,7 +20,7 @@ from foundry.knowledge.library.ir.kernels import MapKernel, Store, View
 from foundry.knowledge.opgraph import contiguous_strides
 
 Shape = tuple[int, ...]
-MOST_ELEMENTS = 64  # of an item, in one buffer: a matrix of 8 x 8
+MOST_ELEMENTS = 128  # of an item, in one buffer: seven matrices of 4 x 4
 LEAST_ITEMS = 256
 # Elements of an item are no longer read and written side by side by neighbours, which many steps outweigh and few do
 # not: so many kernels have to become one on average.
@@ -151,7 +151,7 @@ class _Group:
                 self._refused[id(first), id(second)] = (first, second)
 
     def _merged(self, first: MapKernel, second: MapKernel) -> MapKernel | None:
-        if _size(first) + _size(second) > 2 * MOST_NODES:  # what they share is not worth looking for
+        if 4 * (_size(first) + _size(second)) > 5 * MOST_NODES:  # they hardly share so much
             return None
         for items in _items(first.shape, second.shape):
             one, other = self._over(first, items), self._over(second, items)
