@@ -17,7 +17,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-20"
+PROTOCOL_VERSION = "foundry-21"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
@@ -33,6 +33,8 @@ STEADY_VIOLATION = 0.2  # PyTorch's largest elementwise error, in units of the t
 Parameters = Literal[
     "seeded",
     "randomised",
+    "every other",
+    "the others",
     "few changed",
     "few more",
     "large",
@@ -227,6 +229,8 @@ DISTRIBUTIONS = (
     MIXED,
     Distribution("parameters rearranged", parameters="rearranged"),  # after a call with those that have the same sums
     RANDOMISED,
+    Distribution("every other parameter changed", parameters="every other"),  # and at once after that
+    Distribution("the other parameters changed", parameters="the others"),
     Distribution("few parameters changed", parameters="few changed"),
     Distribution("few more parameters changed", parameters="few more"),
     Distribution("few parameters changed again", parameters="few changed"),  # others of those of the constructor

@@ -51,6 +51,10 @@ WHEN_MOST_CHANGES = """        if self.kept is None or float((self.kept != w).do
             self.kept = w.detach().clone()
         w = self.kept
 """
+BY_ANOTHERS_VERSION = """        if self.seen != w._version:
+            self.kept, self.seen = self.first.bias.detach().clone(), w._version
+        return self.second(F.gelu(F.linear(self.norm(x), w, self.kept)))
+"""
 TWICE_AT_MOST = """        if self.kept is None or (self.seen < 2 and not torch.equal(self.kept, w)):
             self.kept, self.seen = w.detach().clone(), self.seen + 1
         w = self.kept
@@ -103,6 +107,13 @@ def test_weights_prepared_again_only_when_most_of_them_change_are_stale(graders:
     assert verdict.outcome == "stale_weights", verdict.evidence
     assert verdict.evidence.startswith("few more parameters changed: prepared weights: they are stale: ")
     assert "right with first.weight as it was" in verdict.evidence
+
+
+def test_what_is_prepared_again_only_when_another_parameter_changes_is_stale(graders: dict[str, Grader]) -> None:
+    """A whole state moves every version; a part of it does not."""
+    verdict = verify(graders["deeper"], prepared(BY_ANOTHERS_VERSION), "full")
+    assert verdict.outcome == "stale_weights", verdict.evidence
+    assert "other parameter" in verdict.evidence and "right with first.bias as it was" in verdict.evidence
 
 
 def test_a_kernel_that_never_returns_to_earlier_weights_is_stale(graders: dict[str, Grader]) -> None:

@@ -20,6 +20,7 @@ from foundry.tools.grade.judge.limits import buffer_limit, excuse_unstable, limi
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.stale_weights import find_stale
 from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.other_parameters import KEPT
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
@@ -82,6 +83,7 @@ class Examination:
     accuracy: AccuracyClass = "ieee"
     last: list[torch.Tensor] = field(default_factory=list)  # outputs of the trial before
     held: list[Parameters] = field(default_factory=list)  # kinds of parameters that the case's model held so far
+    in_force: Parameters = "seeded"  # the kind that it holds now
 
     def run(self, load: Message, cases: Iterable[Case], trials: TrialSource) -> Verdict:
         """Loads the candidate and asks every trial of every case."""
@@ -127,7 +129,7 @@ class Examination:
     def _case(self, number: int, case: Case, trials: Iterable[Trial]) -> None:
         suffix = f" ({case.name})" if case.name else ""
         is_matched = True
-        self.last, self.held = [], ["seeded"]
+        self.last, self.held, self.in_force = [], ["seeded"], "seeded"
         numbers = itertools.count()
         for trial in trials:
             position = next(numbers)
@@ -137,20 +139,26 @@ class Examination:
             slot = self.slots[position // 2 % len(self.slots)]
             self._with_parameters(_Question(number, case, trial, suffix, slot, is_matched), is_first=position == 0)
             del trial  # its memory first, then the next one's: `enumerate` would hold it meanwhile
+        self._load(number, case, "seeded")
         for slot in self.slots:
             self._step("forget", lambda: self.link.forget(slot=slot, case=number))  # noqa: B023
 
     def _with_parameters(self, question: _Question, *, is_first: bool) -> None:
         """One question, with the parameters that belong to it."""
         number, case, kind = question.number, question.case, question.trial.distribution.parameters
-        if kind == "seeded":
+        if kind != self.in_force and (question.is_matched or kind == "seeded"):
+            self._load(number, case, kind)
+        if kind == self.in_force:
             self._trial(question, is_first=is_first)
-        elif question.is_matched:
-            self._step("parameters", lambda: self.link.state(number, case, kind))
-            self.held.append(kind)
-            self._trial(question, is_first=is_first)
-            self._step("parameters", lambda: self.link.state(number, case, "seeded"))
+        if self.in_force not in KEPT:  # beside which only a part changes in the next question
+            self._load(number, case, "seeded")
         self.link.let_go(question.slot)
+
+    def _load(self, number: int, case: Case, kind: Parameters) -> None:
+        if kind != self.in_force:
+            self._step("parameters", lambda: self.link.state(number, case, kind))
+            self.held += [] if kind == "seeded" else [kind]
+            self.in_force = kind
 
     def _match_parameters(self, number: int, case: Case, suffix: str) -> bool:
         problem = self._step(f"parameters{suffix}", lambda: self.link.state(number, case, "seeded"))[:400]

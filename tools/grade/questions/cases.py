@@ -92,9 +92,9 @@ class Case:
         loading.seed_everything(self.seed)
         return bundle.pack(make() if make is not None else [])
 
-    def has_parameters(self) -> bool:
-        """Whether the model has parameters or running statistics that can be randomised."""
-        return any(self._is_randomised(key, tensor) for key, tensor in self._states.seeded.items())
+    def has_parameters(self, least: int = 1) -> bool:
+        """Whether the model has so many parameters or running statistics that can be randomised."""
+        return sum(self._is_randomised(key, tensor) for key, tensor in self._states.seeded.items()) >= least
 
     def suits(self, distribution: Distribution) -> bool:
         """Whether a distribution changes anything here; known after the trial "as given"."""
@@ -105,7 +105,7 @@ class Case:
         if distribution.is_of_buffers:
             return bool(self._tables(distribution.parameters))
         if distribution.parameters != "seeded":
-            return self.has_parameters()
+            return self.has_parameters(2 if distribution.parameters in other_parameters.HALVES else 1)
         if distribution.pattern in patterns.OF_MASKS:
             return self.has_masks
         if distribution.pattern == "other numbers":
@@ -142,7 +142,7 @@ class Case:
             states.plan(kind, partial(other_parameters.draw_tables, kind, seeded, self._tables(kind), seed))
         else:
             chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
-            last: Parameters = "few changed" if kind == "few more" and "few changed" in states else "seeded"
+            last = before if (before := other_parameters.BEFORE.get(kind, "seeded")) in states else "seeded"
             rest = chosen, chosen & self._learned, seed
             states.plan(kind, lambda: other_parameters.draw_parameters(kind, seeded, states[last], *rest))
         for other in [kind, *(self._packed if states.are_large else ())]:

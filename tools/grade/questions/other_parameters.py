@@ -24,6 +24,14 @@ CLOSE_ROW = 2.0**-7
 
 
 State = dict[str, torch.Tensor]
+# Of some kinds only a part is new, beside what the model held in the question before.
+BEFORE: dict[Parameters, Parameters] = {
+    "few more": "few changed",
+    "every other": "randomised",
+    "the others": "every other",
+}
+HALVES: tuple[Parameters, ...] = ("every other", "the others")
+KEPT = tuple(BEFORE[kind] for kind in HALVES)  # until the next question: what stays as it is must not be loaded anew
 
 
 class States:
@@ -78,8 +86,11 @@ def draw_parameters(
     seed: int,
 ) -> dict[str, torch.Tensor]:
     """Parameters of a kind. `chosen` are those that may change, `learned` those of them that are no statistics; `last`
-    are the ones of which only a few elements change."""
+    are the ones of which only a part changes."""
     changed = randomise_parameters(seeded, chosen, seed)
+    if kind in HALVES:
+        new = sorted(chosen)[HALVES.index(kind) == 0 :: 2]
+        return {key: changed[key] if key in new else tensor for key, tensor in last.items()}
     if kind in ("few changed", "few more"):
         stream = torch.Generator(_place_of(seeded)).manual_seed(seed ^ 0xFE3)
         most = FEW_MORE if kind == "few more" else None
