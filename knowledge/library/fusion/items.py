@@ -21,6 +21,7 @@ from foundry.knowledge.opgraph import contiguous_strides
 
 Shape = tuple[int, ...]
 MOST_ELEMENTS = 128  # of an item, in one buffer: seven matrices of 4 x 4
+LONGEST_ROW = 16  # that is written out: a warp reads longer ones side by side
 LEAST_ITEMS = 256
 # Elements of an item are no longer read and written side by side by neighbours, which many steps outweigh and few do
 # not: so many kernels have to become one on average.
@@ -53,7 +54,7 @@ def _groups(state: FusionState, known: dict[int, Step]) -> list[list[MapKernel]]
     """Maps that read each other's results or write parts of one value, over the same items; short rows as maps."""
     maps: list[MapKernel] = []
     for step in state.steps:
-        one = step if isinstance(step, MapKernel) else unrolled_rows(step, MOST_ELEMENTS)
+        one = step if isinstance(step, MapKernel) else unrolled_rows(step, LONGEST_ROW)
         if one is not None:
             maps.append(one)
             if one is not step:
