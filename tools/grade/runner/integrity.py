@@ -58,6 +58,8 @@ _OVERRIDABLE = words(
     "relu sum.dim_IntList uniform_ normal_"
 )
 DENORMALS = "denormal numbers"
+_REGISTERED = re.compile(r"registered at (.+?):\d+ ::")
+_TORCH = str(Path(torch.__file__).parent)
 _HOOKS = [name for name, value in vars(module_hooks).items() if name.startswith("_global_") and isinstance(value, dict)]
 
 # torch.compile counts modules with an __init__ and a __setstate__ of its own.
@@ -77,6 +79,7 @@ def snapshot(*, thorough: bool = False) -> Snapshot:
         "CUDA flags": _cuda_flags(),
         "hooks": _hooks(),
         "operators": {name: torch._C._dispatch_dump(f"aten::{name}") for name in _OVERRIDABLE},
+        "foreign": _foreign_kernels() if thorough else [],
         "signals": _signals(),
         "children": procfs.children(),
         "files": procfs.open_files(),
@@ -205,6 +208,7 @@ def _flags() -> dict[str, Any]:
     backends = torch.backends
     flags: dict[str, Any] = {
         **procfs.arithmetic(),  # first: the others are compared in it
+        "malloc: 96 KB are a mapping of their own": _maps_small_blocks(),
         "torch.get_num_threads()": torch.get_num_threads(),
         "torch.get_num_interop_threads()": torch.get_num_interop_threads(),
         "torch.get_default_dtype()": torch.get_default_dtype(),
@@ -258,6 +262,28 @@ def _set_aside_bytes() -> int:
     return found.value
 
 
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in words("arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost")
+    ]
+
+
+def _maps_small_blocks() -> bool:
+    """Whether the C library asks the system for a block of 96 KB where it has none. It does so from 128 KB on, unless
+    mallopt says otherwise; then the tensors of this process cost page faults (glibc from 2.33 on)."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        return False
+    library.mallinfo2.restype, library.malloc.restype = _Mallinfo, ctypes.c_void_p
+    before, size = library.mallinfo2(), 96 << 10
+    blocks = [library.malloc(ctypes.c_size_t(size)) for _ in range(before.fordblks // size + 4)]  # more than lie free
+    mapped = library.mallinfo2().hblks > before.hblks
+    for block in blocks:
+        library.free(ctypes.c_void_p(block))
+    return bool(mapped)
+
+
 def _setting(owner: Any, name: str) -> Any:
     try:
         return getattr(owner, name)
@@ -284,6 +310,17 @@ def _hooks() -> dict[str, Any]:
     }
 
 
+def _foreign_kernels() -> list[str]:
+    """PyTorch's operators that have a kernel which was not registered by PyTorch's own files (0.1 s)."""
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    return [name for name in names if any(map(_is_foreign, _REGISTERED.findall(torch._C._dispatch_dump(name))))]
+
+
+def _is_foreign(place: str) -> bool:
+    """`place`: the file that a dispatcher's dump names; of PyTorch's own, one of its build or of its package."""
+    return "pytorch" not in place and not place.startswith(_TORCH) and place != "/dev/null"
+
+
 def _signals() -> dict[str, Any]:
     masks = procfs.signal_masks()
     python = {number: signal.getsignal(number) for number in signal.valid_signals()}
@@ -304,6 +341,8 @@ def _changed_state(before: Snapshot, after: Snapshot) -> Iterator[str]:
     for name in before["operators"]:
         if before["operators"][name] != after["operators"][name]:
             yield f"PyTorch's own aten::{name} was given another kernel"
+    for name in after["foreign"]:
+        yield f"PyTorch's own {name} was given another kernel"
     for name, module in before["modules"].items():
         if after["modules"].get(name) is not module and not name.startswith(_MAY_BE_REPLACED):
             yield f"sys.modules[{name!r}] was replaced"
