@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from tests.exploits.museum import HERE, read_case
 from tests.tools.grade import asking
+from torch import nn
 
 from foundry.agents.playbook.diagnosis import failure_of
 from foundry.knowledge.candidate import Baseline, Candidate, Evaluation, Stage, Verdict
 from foundry.knowledge.cards import cards
 from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.runner.models import load_tensors
 from foundry.tools.grade.workbench import open_workbench, target_of
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
@@ -148,3 +151,13 @@ async def test_foundry_verify_says_it(zygote: Zygote, tmp_path: Path) -> None:
     assert report.verdict == "incorrect"
     assert [reason.gate for reason in report.reasons] == ["randomised parameters: prepared weights"]
     assert REMEDY in report.reasons[0].evidence
+
+
+def test_what_stays_as_it_is_keeps_its_version() -> None:
+    """Beside a norm, too, whose own way of loading would move every version."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    changed = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    changed["1.bias"] += 1
+    before = model[0].weight._version
+    load_tensors(model, changed)
+    assert model[0].weight._version == before and torch.equal(model[1].bias, changed["1.bias"])
