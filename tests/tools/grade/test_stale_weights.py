@@ -155,9 +155,10 @@ async def test_foundry_verify_says_it(zygote: Zygote, tmp_path: Path) -> None:
 
 def test_what_stays_as_it_is_keeps_its_version() -> None:
     """Beside a norm, too, whose own way of loading would move every version."""
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    linear, norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+    model = nn.Sequential(linear, norm)
     changed = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     changed["1.bias"] += 1
-    before = model[0].weight._version
+    before = linear.weight._version
     load_tensors(model, changed)
-    assert model[0].weight._version == before and torch.equal(model[1].bias, changed["1.bias"])
+    assert linear.weight._version == before and torch.equal(norm.bias, changed["1.bias"])
