@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from foundry.knowledge.library.cpu.map_staged import Staging, staged_sweep
+from foundry.knowledge.library.cpu.map_staged import StagedElements, staged_sweep
 from foundry.knowledge.library.cpu.space import Known, element, hoist, indent, invariants, register
 from foundry.knowledge.library.ir.access import loaded_names
 from foundry.knowledge.library.ir.kernels import MapKernel, Plan, View
@@ -36,7 +36,7 @@ class Points:
     plan: Plan
     at: At
     moving: Callable[[View], bool]  # whether the sweep's index moves a view
-    staging: Staging | None = None
+    staging: StagedElements | None = None
 
     def define(self, known: Known, index: str) -> tuple[list[str], list[str]]:
         """(hoisted statements, the lambda that computes the point at `index` into references)."""

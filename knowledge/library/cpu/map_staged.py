@@ -21,7 +21,7 @@ _FEWEST, _MOST = 32, 256  # points
 
 
 @dataclass(frozen=True)
-class Staging:
+class StagedElements:
     """The loads and the stores, by their number, that go through arrays of so many points."""
 
     loads: tuple[Load, ...]
@@ -29,7 +29,7 @@ class Staging:
     points: int
 
 
-def find_staging(kernel: MapKernel, step: Callable[[View], int]) -> Staging | None:
+def find_staging(kernel: MapKernel, step: Callable[[View], int]) -> StagedElements | None:
     """What has to lie side by side; None where nothing has. `step`: elements from point to point."""
     found = [node for node in views.nodes(*(store.value for store in kernel.stores)) if isinstance(node, Load)]
     loads = list(dict.fromkeys(load for load in found if abs(step(load.view)) > 1))
@@ -41,7 +41,7 @@ def find_staging(kernel: MapKernel, step: Callable[[View], int]) -> Staging | No
     if not staged and not slots:
         return None
     points = _STAGE_BYTES // (4 * (len(staged) + len(slots)))
-    return Staging(tuple(staged), tuple(slots), max(_FEWEST, min(_MOST, points // _FEWEST * _FEWEST)))
+    return StagedElements(tuple(staged), tuple(slots), max(_FEWEST, min(_MOST, points // _FEWEST * _FEWEST)))
 
 
 def _whole_groups(accesses: Sequence[tuple[str, View]], step: Callable[[View], int]) -> set[tuple[str, int]]:
@@ -64,7 +64,13 @@ def _fill(places: set[int], size: int) -> bool:
 
 
 def staged_sweep(
-    kernel: MapKernel, plan: Plan, staging: Staging, at: Callable[[View, str], str], begin: str, end: str, simd: str
+    kernel: MapKernel,
+    plan: Plan,
+    staging: StagedElements,
+    at: Callable[[View, str], str],
+    begin: str,
+    end: str,
+    simd: str,
 ) -> list[str]:
     """The loop over blocks of points, given the lambda `point`, which takes results by reference and staged values."""
     count, value = staging.points, loader(CPU_DIALECT, lambda view: at(view, "(i + l)"))

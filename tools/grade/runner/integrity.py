@@ -269,18 +269,24 @@ class _Mallinfo(ctypes.Structure):
     ]
 
 
+# Looked up here, before anybody watches what a candidate looks up.
+_LIBC = ctypes.CDLL(None)
+_MALLOC, _FREE, _MALLINFO = _LIBC.malloc, _LIBC.free, getattr(_LIBC, "mallinfo2", None)
+_MALLOC.restype, _MALLOC.argtypes, _FREE.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+if _MALLINFO is not None:
+    _MALLINFO.restype = _Mallinfo
+
+
 def _maps_small_blocks() -> bool:
     """Whether the C library asks the system for a block of 96 KB where it has none. It does so from 128 KB on, unless
     mallopt says otherwise; then the tensors of this process cost page faults (glibc from 2.33 on)."""
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "mallinfo2"):
+    if _MALLINFO is None:
         return False
-    library.mallinfo2.restype, library.malloc.restype = _Mallinfo, ctypes.c_void_p
-    before, size = library.mallinfo2(), 96 << 10
-    blocks = [library.malloc(ctypes.c_size_t(size)) for _ in range(before.fordblks // size + 4)]  # more than lie free
-    mapped = library.mallinfo2().hblks > before.hblks
+    before, size = _MALLINFO(), 96 << 10
+    blocks = [_MALLOC(size) for _ in range(before.fordblks // size + 4)]  # more than lie free
+    mapped = _MALLINFO().hblks > before.hblks
     for block in blocks:
-        library.free(ctypes.c_void_p(block))
+        _FREE(block)
     return bool(mapped)
 
 
