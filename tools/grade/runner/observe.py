@@ -39,6 +39,7 @@ Phase = Literal["load", "build", "first", "steady"]
 
 OBSERVED_NS = 10**9  # for calls of one observation
 LATE_NS = 3 * 10**8  # for calls before the closest look: a file may wait until it is not looked at any more
+STEADY_CALLS = 3
 NOTICEABLE_NS = 10**5  # of the processor, in one call of forward: less may be the watching itself
 MOST_EVENTS = 400
 MOST_KEPT = 32
@@ -236,10 +237,17 @@ class Observer:
         self.phase = phase
 
     def steady(self, run: Callable[[], Any]) -> list[list[Any]]:
-        """Calls `run` once and lists [name, line, share] of what the candidate's own lines called outside its file.
-        `share` (0 to 1) is of the processor's time that its own frames and what they called took, 0 where that was next
-        to nothing."""
+        """Calls `run` three times and lists [name, line, share] of what the candidate's own lines called outside its
+        file. `share` (0 to 1) is of the processor's time that its own frames and what they called took, 0 where that
+        was next to nothing: the middle one of the three calls, one of which another process may disturb."""
         self.enter("steady")
+        looks = [self._look(run) for _ in range(STEADY_CALLS)]
+        keys = dict.fromkeys(key for look in looks for key in look)
+        middle = STEADY_CALLS // 2
+        return [[*key, sorted(look.get(key, 0.0) for look in looks)[middle]] for key in keys]
+
+    def _look(self, run: Callable[[], Any]) -> dict[tuple[str, int], float]:
+        """The share of each (name, line) in one call."""
         found: dict[tuple[str, int], int] = {}
         self._calls, self._outside, self._outermost, self._own_ns = found, None, None, 0
         self._busy = True
@@ -253,7 +261,7 @@ class Observer:
             self._busy = False
             self._calls = None
         all_ns = max(1, self._own_ns)
-        return [[*key, spent_ns / all_ns if spent_ns > NOTICEABLE_NS else 0.0] for key, spent_ns in found.items()]
+        return {key: spent_ns / all_ns if spent_ns > NOTICEABLE_NS else 0.0 for key, spent_ns in found.items()}
 
     def report(self) -> Message:
         """Everything noted so far, as JSON."""
