@@ -58,7 +58,6 @@ _OVERRIDABLE = words(
     "relu sum.dim_IntList uniform_ normal_"
 )
 DENORMALS = "denormal numbers"
-_REGISTERED = re.compile(r"registered at (.+?):\d+ ::")
 _TORCH = str(Path(torch.__file__).parent)
 _HOOKS = [name for name, value in vars(module_hooks).items() if name.startswith("_global_") and isinstance(value, dict)]
 
@@ -79,7 +78,7 @@ def snapshot(*, thorough: bool = False) -> Snapshot:
         "CUDA flags": _cuda_flags(),
         "hooks": _hooks(),
         "operators": {name: torch._C._dispatch_dump(f"aten::{name}") for name in _OVERRIDABLE},
-        "foreign": _foreign_kernels() if thorough else [],
+        "overridden": _overridden() if thorough else [],
         "signals": _signals(),
         "children": procfs.children(),
         "files": procfs.open_files(),
@@ -208,7 +207,7 @@ def _flags() -> dict[str, Any]:
     backends = torch.backends
     flags: dict[str, Any] = {
         **procfs.arithmetic(),  # first: the others are compared in it
-        "malloc: 96 KB are a mapping of their own": _maps_small_blocks(),
+        "whether mallopt maps blocks of 96 KB one by one": _maps_small_blocks(),
         "torch.get_num_threads()": torch.get_num_threads(),
         "torch.get_num_interop_threads()": torch.get_num_interop_threads(),
         "torch.get_default_dtype()": torch.get_default_dtype(),
@@ -316,15 +315,25 @@ def _hooks() -> dict[str, Any]:
     }
 
 
-def _foreign_kernels() -> list[str]:
-    """PyTorch's operators that have a kernel which was not registered by PyTorch's own files (0.1 s)."""
+def _operators() -> dict[str, str]:
+    """What PyTorch's dispatcher says of each of PyTorch's own operators (0.1 s)."""
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    return [name for name in names if any(map(_is_foreign, _REGISTERED.findall(torch._C._dispatch_dump(name))))]
+    return {name: torch._C._dispatch_dump(name) for name in names}
 
 
-def _is_foreign(place: str) -> bool:
-    """`place`: the file that a dispatcher's dump names; of PyTorch's own, one of its build or of its package."""
-    return "pytorch" not in place and not place.startswith(_TORCH) and place != "/dev/null"
+_FIRST_OPERATORS = _operators()  # before any candidate; processes are forked from the one that has looked
+
+
+def _overridden() -> list[str]:
+    """PyTorch's operators that have been given a kernel since, but by files of PyTorch's own, of which some are loaded
+    late. What such a kernel takes the place of is called inactive."""
+    found = []
+    for name, now in _operators().items():
+        before = _FIRST_OPERATORS.get(name, now)
+        new = set(now.splitlines()) - set(before.splitlines()) if now != before else set[str]()
+        if any(f"registered at {_TORCH}/" not in line and "(inactive)" not in line for line in new):
+            found.append(name)
+    return found
 
 
 def _signals() -> dict[str, Any]:
@@ -347,7 +356,7 @@ def _changed_state(before: Snapshot, after: Snapshot) -> Iterator[str]:
     for name in before["operators"]:
         if before["operators"][name] != after["operators"][name]:
             yield f"PyTorch's own aten::{name} was given another kernel"
-    for name in after["foreign"]:
+    for name in after["overridden"]:
         yield f"PyTorch's own {name} was given another kernel"
     for name, module in before["modules"].items():
         if after["modules"].get(name) is not module and not name.startswith(_MAY_BE_REPLACED):
