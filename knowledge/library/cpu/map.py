@@ -33,7 +33,7 @@ from foundry.knowledge.library.cpu.space import (
 )
 from foundry.knowledge.library.ir.kernels import Load, MapKernel, Plan, PrintedKernel, View
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT, loader
-from foundry.knowledge.library.ir.views import nodes
+from foundry.knowledge.library.ir.weight import parts_of
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 _CHUNKS = (2048, 8192, 32768, 131072)
@@ -124,16 +124,11 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning:
     if block:
         meaning = "points of a block: small ones stay near, large ones start less often"
         points = tuning.number("block", _BLOCKS, 2048, "tile", meaning)
-    work, effort = traffic(values, kernel.stores, plan), _effort(kernel)
+    work, effort = traffic(values, kernel.stores, plan), parts_of(kernel)
     chunk = 0 if block else _chunk(space.sizes[-1], math.prod(space.sizes), device, tuning, effort)
     schedule = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which task")
     threads = choose_threads(tuning, device, work * max(1, effort // 32))
     return space, _Shape(vectors, chunk, schedule, threads, tile, block, points)
-
-
-def _effort(kernel: MapKernel) -> int:
-    """Operations, loads and constants of a point."""
-    return sum(1 for _ in nodes(*(store.value for store in kernel.stores)))
 
 
 def _chunk(inner: int, points: int, device: Device, tuning: Tuning, effort: int) -> int:
@@ -157,7 +152,7 @@ def _vectors(
     register_bytes, per_vector = width
     fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(run or inner, per_vector)]
     meaning = "vectors in flight; more hide latency, cost registers"
-    unroll = tuning.number("unroll", fits, min(1 if _effort(kernel) > _LONG else 4, fits[-1]), "vector", meaning)
+    unroll = tuning.number("unroll", fits, min(1 if parts_of(kernel) > _LONG else 4, fits[-1]), "vector", meaning)
     written = sum(plan.buffers[s.buffer].numel * ITEM_BYTES[plan.buffers[s.buffer].dtype] for s in kernel.stores)
     streamed = tuning.number(
         "stream",
@@ -168,7 +163,7 @@ def _vectors(
     )
     widest = register_bytes == vector_widths(device)[0]
     simd = "#pragma omp simd" if widest else f"#pragma omp simd simdlen({per_vector})"
-    is_long = _effort(kernel) > _LONG and not streamed
+    is_long = parts_of(kernel) > _LONG and not streamed
     return Vectors(per_vector * unroll, simd, bool(streamed), is_one_loop=is_long)
 
 

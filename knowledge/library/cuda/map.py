@@ -39,6 +39,7 @@ from foundry.knowledge.library.cuda.space import (
 )
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.kernels import Apply, Load, MapKernel, Plan, PrintedKernel, Store, Tunable, View
+from foundry.knowledge.library.ir.weight import parts_of
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
 
 THREADS = (64, 128, 256, 512, 1024)
@@ -49,7 +50,7 @@ USUAL_THREADS = 128  # 12.9 GB on an H200: 3.01 ms, 3.02 with 256, 3.04 in PyTor
 # measured apart.
 LONG = frozenset({"softplus", "logsigmoid", "log1p"})
 
-MANY_NODES = 150  # of a point, whose values fill the registers of a thread
+MANY_PARTS = 150  # of a point, whose values fill the registers of a thread
 
 _KERNEL = """\
 extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{
@@ -120,15 +121,14 @@ def _legal_vectors(kernel: MapKernel, space: Space, plan: Plan) -> list[int]:
 def _shape(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> tuple[_Shape, list[int]]:
     space = _space(kernel)
     vectors = _legal_vectors(kernel, space, plan)
-    vector = number(choices, "vector", vectors, 1 if _effort(kernel) > MANY_NODES else vectors[-1])
+    vector = number(choices, "vector", vectors, _usual_vector(kernel, vectors))
     threads = number(choices, "threads", THREADS, _usual_threads(kernel))
     unroll = number(choices, "in_flight", IN_FLIGHT, _usually_in_flight(kernel, plan, vector, space, device))
     return _Shape(space, vector, threads, unroll), vectors
 
 
-def _effort(kernel: MapKernel) -> int:
-    """Operations, loads and constants of a point."""
-    return sum(1 for _ in views.nodes(*(store.value for store in kernel.stores)))
+def _usual_vector(kernel: MapKernel, vectors: list[int]) -> int:
+    return 1 if parts_of(kernel) > MANY_PARTS else vectors[-1]
 
 
 def _is_long(kernel: MapKernel) -> bool:
@@ -144,7 +144,7 @@ def _usual_threads(kernel: MapKernel) -> int:
 def _usually_in_flight(kernel: MapKernel, plan: Plan, vector: int, space: Space, device: Device) -> int:
     """One access of 16 bytes keeps memory as busy as it gets: on an H200 four of them took 1.05 times as long. Narrow
     ones, and those before long arithmetic, need company, where there are points for it and registers."""
-    if _effort(kernel) > MANY_NODES:
+    if parts_of(kernel) > MANY_PARTS:
         return 1
     if not _is_long(kernel) and vector * max(ITEM_BYTES[dtype] for dtype in _moved(kernel, plan)) >= WIDEST_BYTES:
         return 1
@@ -231,7 +231,7 @@ def _tunables(kernel: MapKernel, turned: Turned | None, vectors: list[int]) -> t
     return (
         *_tile_tunable(turned),
         tunable("threads", THREADS, usual, "parallel", "threads of a block: more share its launch, fewer its limits"),
-        tunable("vector", vectors, vectors[-1], "vector", "elements of one memory access"),
+        tunable("vector", vectors, _usual_vector(kernel, vectors), "vector", "elements of one memory access"),
         tunable("in_flight", IN_FLIGHT, 1, "memory", "accesses a thread has under way: more hide latency"),
     )
 

@@ -8,37 +8,31 @@ from dataclasses import replace
 
 from foundry.knowledge.library.fusion.state import FusionState
 from foundry.knowledge.library.ir import views
+from foundry.knowledge.library.ir.access import Step
 from foundry.knowledge.library.ir.kernels import Apply, Expr, Gather, Load, MapKernel, View
 from foundry.knowledge.library.ir.scalar import EXPENSIVE, Numbering
 from foundry.knowledge.library.ir.substitute import replace_all_loads, same_view, sought, with_shared_parts
 
 Shape = tuple[int, ...]
 # Of a kernel: what a compiler takes a few seconds for, an exponential or a power as much as so many additions. One of
-# 2400 nodes, the Jacobians of arms and a step by them, took GCC 1.1 s and nvcc 0.7 s, and spills 156 bytes. Whoever
+# 2400 parts, the Jacobians of arms and a step by them, took GCC 1.1 s and nvcc 0.7 s, and spills 156 bytes. Whoever
 # walks an expression does so by recursion.
-MOST_NODES, OF_EXPENSIVE = 4000, 16
+MOST_PARTS, OF_EXPENSIVE = 4000, 16
 MOST_LOADS, MOST_STORES, MOST_DEEP = 192, 32, 240
 
 
 def join_chains(state: FusionState) -> bool:
     """A map joins the first map that reads its results at the same points."""
-    changed = False
-    for kernel, name in state.producers():
-        if not isinstance(kernel, MapKernel):
-            continue
-        for consumer in state.readers(name):
-            if not isinstance(consumer, MapKernel) or not state.once("chain", kernel, consumer):
-                continue
-            late = state.joinable(kernel, consumer)
-            fits = late is not None and _are_same_points(kernel, consumer, name)
-            merged = merge_maps(state, kernel, _over(consumer, kernel.shape)) if fits else None
-            if late is None or merged is None:
-                state.refuse("chain", kernel, consumer)
-                continue
-            state.join(kernel, consumer, late, merged, worth_cutting=False)
-            changed = True
-            break
-    return changed
+
+    def merge(kernel: MapKernel, name: str, reader: Step) -> MapKernel | None:
+        if not isinstance(reader, MapKernel) or not _are_same_points(kernel, reader, name):
+            return None
+        try:
+            return merge_maps(state, kernel, _over(reader, kernel.shape), reader, MOST_STORES)
+        except views.NotAffine:
+            return None
+
+    return state.join_readers("chain", merge)
 
 
 def _are_same_points(kernel: MapKernel, consumer: MapKernel, name: str) -> bool:
@@ -52,30 +46,22 @@ def _are_same_points(kernel: MapKernel, consumer: MapKernel, name: str) -> bool:
     return is_same_number and views.is_identity(store.view, kernel.shape) and views.is_identity(view, consumer.shape)
 
 
-def _over(kernel: MapKernel, shape: Shape) -> MapKernel | None:
-    """The map over other dimensions of as many points in the same order; None where that is not affine."""
+def _over(kernel: MapKernel, shape: Shape) -> MapKernel:
+    """The map over other dimensions of as many points in the same order. Raises NotAffine."""
     if kernel.shape == shape:
         return kernel
     numbering = views.identity(shape)
-    try:
-        stores = tuple(views.remap_store(store, kernel.shape, numbering, shape) for store in kernel.stores)
-    except views.NotAffine:
-        return None
+    stores = tuple(views.remap_store(store, kernel.shape, numbering, shape) for store in kernel.stores)
     return replace(kernel, shape=shape, stores=stores)
 
 
 def merge_maps(
-    state: FusionState,
-    kernel: MapKernel,
-    consumer: MapKernel | None,
-    reader: MapKernel | None = None,
-    most_stores: int = MOST_STORES,
+    state: FusionState, kernel: MapKernel, consumer: MapKernel, known: MapKernel, most_stores: int
 ) -> MapKernel | None:
     """Two maps of one shape as one, in which the consumer reads nothing that the kernel stores; None where it reads
-    another point's, where one of them may not move, or where the kernel would grow too large. `reader` is the consumer
-    as the state knows it, where it has been changed."""
-    known = reader or consumer
-    if consumer is None or known is None or state.reads(kernel) & state.writes(known):
+    another point's, where one of them may not move, or where the kernel would grow too large. `known` is the consumer
+    as the state has it, over its own dimensions."""
+    if state.reads(kernel) & state.writes(known):
         return None
     shared = state.writes(kernel) & state.reads(known)
     if shared & state.pinned:
@@ -112,7 +98,7 @@ def _fits(numbering: Numbering) -> bool:
     loads = sum(isinstance(node, Load | Gather) and any(node.view.strides) for node in numbering.nodes)
     expensive = sum(isinstance(node, Apply) and node.op in EXPENSIVE for node in numbering.nodes)
     work = len(numbering.nodes) + OF_EXPENSIVE * expensive
-    return work <= MOST_NODES and loads <= MOST_LOADS and numbering.depth() <= MOST_DEEP
+    return work <= MOST_PARTS and loads <= MOST_LOADS and numbering.depth() <= MOST_DEEP
 
 
 def plain_view(view: View, shape: Shape) -> View:

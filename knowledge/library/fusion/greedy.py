@@ -9,7 +9,9 @@ Rules, each until it finds nothing, in this order until none applies:
   siblings   small maps that read only inputs and parameters run as one kernel;
   windows    a pool of a convolution's result is computed where the result is made;
   tails      so is a row kernel over a GEMM's or convolution's result;
-  reordered  a map joins a GEMM's stores that sees m and n as several dimensions: a copy that splits heads off.
+  reordered  a map joins a GEMM's stores that sees m and n as several dimensions: a copy that splits heads off;
+  chains     a map joins a map that reads its results at the same points, whatever else reads them;
+  items      maps over the same items of a few elements each become one over the items.
 At the end maps of one shape that write parts of one value become one, a scan behind a constant becomes an exclusive
 one, and on a GPU matrices that lie across a kernel's rows, beside others that lie along them, are turned first.
 Values named in Recipe.materialise, and results of forward, stay in memory.

@@ -196,25 +196,13 @@ def _overlaps(kernel: PoolKernel) -> bool:
 
 def carry(state: FusionState) -> bool:
     """A map whose result must stay in memory is stored by its first reader, which then needs no load of it."""
-    changed = False
-    for kernel, name in state.producers():
-        if not isinstance(kernel, MapKernel) or len(kernel.stores) != 1:
-            continue
-        for consumer in state.readers(name):
-            if not isinstance(consumer, MapKernel | RowKernel) or not state.once("carry", kernel, consumer):
-                continue
-            late = state.joinable(kernel, consumer)
-            merged = None if late is None else _carry_into(kernel, kernel.stores[0], consumer)
-            if late is None or merged is None:
-                state.refuse("carry", kernel, consumer)
-                continue
-            state.join(kernel, consumer, late, merged, worth_cutting=False)
-            changed = True
-            break
-    return changed
+    return state.join_readers("carry", _carry_into)
 
 
-def _carry_into(kernel: MapKernel, store: Store, consumer: MapKernel | RowKernel) -> Kernel | None:
+def _carry_into(kernel: MapKernel, name: str, consumer: Step) -> Kernel | None:
+    if len(kernel.stores) != 1 or not isinstance(consumer, MapKernel | RowKernel):
+        return None
+    (store,) = kernel.stores
     view = sought(consumer, store.buffer)
     space = store_space(consumer)
     if view is None or not views.is_identity(store.view, kernel.shape):

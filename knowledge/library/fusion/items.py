@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from foundry.knowledge.library.fusion.chains import MOST_NODES, merge_maps, plain_view
+from foundry.knowledge.library.fusion.chains import MOST_PARTS, merge_maps, plain_view
 from foundry.knowledge.library.fusion.short_rows import unrolled_rows
 from foundry.knowledge.library.fusion.state import FusionState
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.access import Step
 from foundry.knowledge.library.ir.kernels import MapKernel, Store, View
+from foundry.knowledge.library.ir.weight import parts_of
 from foundry.knowledge.opgraph import contiguous_strides
 
 Shape = tuple[int, ...]
@@ -26,9 +27,9 @@ LEAST_ITEMS = 256
 # Elements of an item are no longer read and written side by side by neighbours, which many steps outweigh and few do
 # not: so many kernels have to become one on average.
 LEAST_MAPS, LEAST_GAIN = 3, 3.0
-# Of a kernel on the way: what others still read is stored until they have joined. Of one that is left at the end: the
-# last number, by which they are joined again where the first leads to more.
-MOST_STORES = (256, 48)
+# What others still read is stored until they have joined, too. Where more stores are left at the end than the second
+# number, the group is joined once more with no more than that at any time.
+STORES_ON_THE_WAY, STORES_AT_THE_END = 256, 48
 
 
 def join_items(state: FusionState) -> bool:
@@ -36,13 +37,13 @@ def join_items(state: FusionState) -> bool:
     changed = False
     known: dict[int, Step] = {}  # rows, by the maps that do the same
     for group in _groups(state, known):
-        for most in MOST_STORES:
+        for most in (STORES_ON_THE_WAY, STORES_AT_THE_END):
             trial = state.copy()
             for step in group:
                 if id(step) in known:
                     trial.swap(known[id(step)], step)
             left = _Group(trial, group, most).join()
-            if all(len(step.stores) <= MOST_STORES[-1] for step in left):
+            if all(len(step.stores) <= STORES_AT_THE_END for step in left):
                 break
         if len(group) >= LEAST_GAIN * len(left):
             state.take(trial)
@@ -152,7 +153,7 @@ class _Group:
                 self._refused[id(first), id(second)] = (first, second)
 
     def _merged(self, first: MapKernel, second: MapKernel) -> MapKernel | None:
-        if 4 * (_size(first) + _size(second)) > 5 * MOST_NODES:  # they hardly share so much
+        if 4 * (parts_of(first) + parts_of(second)) > 5 * MOST_PARTS:  # they hardly share so much
             return None
         for items in _items(first.shape, second.shape):
             one, other = self._over(first, items), self._over(second, items)
@@ -172,10 +173,6 @@ class _Group:
                 found = None
             self._written_out[key] = (kernel, found)  # an identity is one only while its kernel lives
         return self._written_out[key][1]
-
-
-def _size(kernel: MapKernel) -> int:
-    return sum(1 for _ in views.nodes(*(store.value for store in kernel.stores)))
 
 
 def written_out(kernel: MapKernel, items: _Items) -> MapKernel:
@@ -201,9 +198,9 @@ def _are_apart(first: MapKernel, second: MapKernel) -> bool:
 
 
 def _never_meet(one: Store, other: Store, shape: Shape) -> bool:
+    """Whether two stores with the same strides reach no element in common: all that each reaches is a multiple of their
+    common divisor away from its offset."""
     here, there = plain_view(one.view, shape), plain_view(other.view, shape)
-    steps = [stride for stride in here.strides if stride]
-    reach = sum(stride * (size - 1) for size, stride in zip(shape, here.strides, strict=True))
     apart = abs(here.offset - there.offset)
-    is_simple = here.strides == there.strides and min(steps, default=0) > 0
-    return is_simple and apart > 0 and (apart < min(steps) or apart > reach)
+    reach = sum(abs(stride) * (size - 1) for size, stride in zip(shape, here.strides, strict=True))
+    return here.strides == there.strides and (apart > reach or apart % max(1, math.gcd(*here.strides)) != 0)

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from foundry.knowledge.library.ir.access import Step, last_states, reads, stores_of, with_stores, writes
-from foundry.knowledge.library.ir.kernels import Buffer, Emit, EmitRow, Kernel, RecurrentKernel, RowKernel, TorchCall
+from foundry.knowledge.library.ir.kernels import (
+    Buffer,
+    Emit,
+    EmitRow,
+    Kernel,
+    MapKernel,
+    RecurrentKernel,
+    RowKernel,
+    TorchCall,
+)
 
 # The rewrite that reduces results where they are made, also where that was slower on the machine that was measured.
 ANYWHERE = "reduce-with-result"
@@ -167,6 +176,24 @@ class FusionState:
         self.replace_steps([first, second], [merged], [*before, merged, *late, *self.steps[at + 1 :]])
         for name in sorted(lost):
             self.gone[name] = worth_cutting or self.gone.get(name, False)
+
+    def join_readers(self, rule: str, merge: Callable[[MapKernel, str, Step], Kernel | None]) -> bool:
+        """Joins maps with the first reader of a result, given its name, with which `merge` makes one kernel."""
+        changed = False
+        for kernel, name in self.producers():
+            for reader in self.readers(name) if isinstance(kernel, MapKernel) else ():
+                assert isinstance(kernel, MapKernel)
+                if not self.once(rule, kernel, reader):
+                    continue
+                late = self.joinable(kernel, reader)
+                merged = None if late is None else merge(kernel, name, reader)
+                if late is None or merged is None:
+                    self.refuse(rule, kernel, reader)
+                    continue
+                self.join(kernel, reader, late, merged, worth_cutting=False)
+                changed = True
+                break
+        return changed
 
     def drop_unread(self) -> None:
         """Drops stores of values that nothing reads, and steps left without stores."""

@@ -229,7 +229,7 @@ class Numbering:
             depths.append(1 + max((depths[child] for child in children), default=0))
         return max(depths, default=0)
 
-    def shared(self, expr: Expr, made: dict[int, Expr]) -> Expr:
+    def shared(self, expr: Expr, made: list[Expr]) -> Expr:
         """The expression with equal parts as one node each; `made` holds those of earlier calls."""
         number = self.number(expr)
         for current in range(len(made), number + 1):
@@ -238,7 +238,7 @@ class Numbering:
                 node = Apply(node.op, parts, node.dtype)
             elif isinstance(node, Gather):
                 node = replace(node, index=parts[0])
-            made[current] = node
+            made.append(node)
         return made[number]
 
 

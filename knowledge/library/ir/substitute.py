@@ -91,7 +91,7 @@ def sought(kernel: Kernel, name: str) -> View | None:
 
 def with_shared_parts(kernel: MapKernel, numbering: Numbering | None = None) -> MapKernel:
     """The map with equal parts of what it stores as one node each; `numbering` may know them."""
-    numbering, made = numbering or Numbering(), dict[int, Expr]()
+    numbering, made = numbering or Numbering(), list[Expr]()
     return replace(kernel, stores=tuple(replace(s, value=numbering.shared(s.value, made)) for s in kernel.stores))
 
 

@@ -6,12 +6,17 @@ import math
 from dataclasses import dataclass
 
 from foundry.knowledge.library.ir import views
-from foundry.knowledge.library.ir.kernels import Apply, Const, Expr, Gather, Load
+from foundry.knowledge.library.ir.kernels import Apply, Const, Expr, Gather, Load, MapKernel
 from foundry.knowledge.library.ir.scalar import EXPENSIVE
 
 _CHEAP_OPERATIONS = 12
 # An expression of more distinct nodes than this is written to memory rather than inlined once more.
 _LARGEST_EXPRESSION = 300
+
+
+def parts_of(kernel: MapKernel) -> int:
+    """How many different operations, loads and constants a point of a map has."""
+    return sum(1 for _ in views.nodes(*(store.value for store in kernel.stores)))
 
 
 def limit_weight(expr: Expr) -> Expr:

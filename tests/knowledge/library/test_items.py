@@ -17,7 +17,11 @@ from tests.knowledge.library.whole import candidate, outputs_of, together, wrong
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import TargetName
-from foundry.knowledge.library.ir.kernels import MapKernel
+from foundry.knowledge.library.fusion.chains import join_chains
+from foundry.knowledge.library.fusion.state import FusionState
+from foundry.knowledge.library.ir.access import Step
+from foundry.knowledge.library.ir.kernels import Apply, Load, MapKernel, Store
+from foundry.knowledge.library.ir.views import identity
 
 
 def _paths(noise: torch.Tensor, start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -119,6 +123,17 @@ def test_a_simulation_is_one_kernel() -> None:
 def test_values_in_between_are_stored_by_the_same_kernel() -> None:
     model, inputs = CHAINS["results in between"]
     check(model, *inputs, steps=1)
+
+
+def test_a_value_is_not_stored_for_a_reader_of_another_shape() -> None:
+    whole, flat = (30, 40), (1200,)
+    made = Store("b", identity(whole), Apply("exp", (Load("a", identity(whole), "float32"),), "float32"))
+    read = Store("c", identity(flat), Apply("sin", (Load("b", identity(flat), "float32"),), "float32"))
+    steps: list[Step] = [MapKernel("first", whole, (made,)), MapKernel("second", flat, (read,))]
+    state = FusionState({}, steps, {"c"}, set(), "cpu")
+    assert join_chains(state)
+    (step,) = state.steps
+    assert isinstance(step, MapKernel) and [store.buffer for store in step.stores] == ["c"]
 
 
 def test_an_arm_is_one_kernel_over_arms() -> None:
