@@ -20,7 +20,7 @@ from foundry.tools.grade.judge.limits import buffer_limit, excuse_unstable, limi
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.stale_weights import find_stale
 from foundry.tools.grade.questions.cases import Case
-from foundry.tools.grade.questions.other_parameters import KEPT
+from foundry.tools.grade.questions.other_parameters import STAY
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
@@ -150,7 +150,7 @@ class Examination:
             self._load(number, case, kind)
         if kind == self.in_force:
             self._trial(question, is_first=is_first)
-        if self.in_force not in KEPT:  # beside which only a part changes in the next question
+        if self.in_force not in STAY:
             self._load(number, case, "seeded")
         self.link.let_go(question.slot)
 

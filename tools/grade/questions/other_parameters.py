@@ -31,7 +31,7 @@ BEFORE: dict[Parameters, Parameters] = {
     "the others": "every other",
 }
 HALVES: tuple[Parameters, ...] = ("every other", "the others")
-KEPT = tuple(BEFORE[kind] for kind in HALVES)  # until the next question: what stays as it is must not be loaded anew
+STAY = tuple(BEFORE[kind] for kind in HALVES)  # in force for the next question, beside which only a part changes
 
 
 class States:
