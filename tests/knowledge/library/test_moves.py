@@ -122,11 +122,11 @@ def test_seeds_are_few_distinct_and_start_with_the_defaults(graph: OpGraph) -> N
 
 
 class Colours(nn.Module):
-    """The first layers of a network for images of three colours."""
+    """The first layers of a network for images of a few colours."""
 
-    def __init__(self) -> None:
+    def __init__(self, colours: int) -> None:
         super().__init__()
-        layers = [nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16)]
+        layers = [nn.Conv2d(colours, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16)]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -134,8 +134,8 @@ class Colours(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-def test_statistics_of_few_channels_are_accurate_at_first(is_training: bool) -> None:
-    model = Colours().train(is_training)
-    first = seeds(graph_of(model, torch.randn(2, 3, 16, 16)), H200)[0]
+@pytest.mark.parametrize(("colours", "is_training"), [(3, True), (8, True), (3, False)])
+def test_statistics_of_few_channels_are_accurate_at_first(colours: int, is_training: bool) -> None:
+    model = Colours(colours).train(is_training)
+    first = seeds(graph_of(model, torch.randn(2, colours, 16, 16)), H200)[0]
     assert first.choices == ({"k_conv2d": {"precision": "tf32x3"}} if is_training else {})
