@@ -191,3 +191,24 @@ def test_who_lets_pytorch_take_most_of_a_call_is_told_so(
     assert not time_gate({}).passed  # a process that says nothing of it is not believed
     assert gate.passed is passes, gate.evidence
     assert passes or "aten.embedding" in gate.evidence
+
+
+TORCH_TIME = """
+import json, sys, time, torch
+from foundry.tools.grade.runner.observe import Observer, watched_calls
+x, own = torch.randn(4000, 500), torch.randint(0, 4000, (4000,))
+forward = lambda: torch.embedding(x, own)
+call = lambda record: (time.sleep(0.02), forward(), [])[-1]
+message = {"late": 0, "calls": 2, "timed": True}
+found = watched_calls(Observer("candidate.py"), call, forward, lambda work: work(), message, time.perf_counter_ns)
+print(json.dumps([found["torch_time"], found["longest"]]))
+"""
+
+
+def test_what_the_grader_does_around_a_call_is_no_part_of_what_pytorch_takes_a_share_of(
+    forks: Forks, tmp_path: Path
+) -> None:
+    done = forks(TORCH_TIME, "", tmp_path, folder=tmp_path)
+    share, names = json.loads(done.stdout.strip().splitlines()[-1])
+    assert names == ["aten.embedding"], done.stderr
+    assert not time_gate({"torch_time": share, "longest": names}).passed, share

@@ -360,7 +360,9 @@ class Runner:
 
         if observer is None:
             raise Refused("crash", "nobody watches this process")
-        answer = watched_calls(observer, lambda record: self._forward(slot, record=record)[1], message, self._clock)
+        call, hide = lambda record: self._forward(slot, record=record)[1], partial(self._guard, "crash")
+        forward = partial(self._models[slot.case], *slot.arguments)
+        answer = watched_calls(observer, call, forward, hide, message, self._clock)
         if self._device.type == "cuda":
             others = [*slot.tensors, *self._state_of(slot).tensors]
             call = partial(self._call_plainly, slot, waits=False)
