@@ -162,25 +162,28 @@ def weighing_elements(expected: Expected) -> int:
 def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputError, error: OutputError) -> str:
     """The failing elements in words: first one, share, where they lie, a constant factor if there is one."""
     flat, truth = output.detach().reshape(-1).to(expected.truth.device), expected.truth
-    wrong = torch.empty(flat.numel(), dtype=torch.bool, device=flat.device)
-    count, first = 0, -1
-    for span in _spans(flat, flat.numel()):
-        wrong[span] = _wrong(flat[span], expected, limit, span)
-        found = int(wrong[span].sum())
-        if found and first < 0:
-            first = span.start + int(torch.nonzero(wrong[span])[0])
-        count += found
+    wrong, count = find_wrong(output, expected, limit)
     if count == 0:
         return (
             f"no single element is far off, but the norm error is {error.norm:.2e}; "
             f"the limit from PyTorch's own error is {limit.norm:.2e}"
         )
+    first = int(wrong.byte().argmax())
     index = _unravel(first, expected.shape)
     got, want = flat[first].item(), truth[first].item()
     text = f"first wrong element {index}: got {got:.6g}, want {want:.6g}; {_share(count, flat.numel())} wrong"
     where = _where(wrong.reshape(expected.shape)) if 0 < flat.numel() <= MAX_PATTERN else ""
     factor = _factor(flat, expected) if expected.is_floating else ""
     return text + where + factor
+
+
+def find_wrong(output: torch.Tensor, expected: Expected, limit: OutputError) -> tuple[torch.Tensor, int]:
+    """Which elements of an output are beyond the limit of each, as a flat mask, and how many."""
+    flat = output.detach().reshape(-1).to(expected.truth.device)
+    wrong = torch.empty(flat.numel(), dtype=torch.bool, device=flat.device)
+    for span in _spans(flat, flat.numel()):
+        wrong[span] = _wrong(flat[span], expected, limit, span)
+    return wrong, int(wrong.sum())
 
 
 def _wrong(output: torch.Tensor, expected: Expected, limit: OutputError, span: slice) -> torch.Tensor:

@@ -145,12 +145,13 @@ def test_a_number_that_large_ones_cancel_to_may_have_more_than_pytorchs_luck(tmp
         owns = [OutputError(1e-9, 1e-9)] * 2  # as if it had been lucky
         limits = [limit_of(own, trial, index) for index, own in enumerate(owns)]
         sums = [trial.inputs.value()[0].exp().sum(dim) for dim in (0, 1)]
-        found = [comparison.measure((sums[0].sum() - sums[1].sum()), trial.expected[0]), OutputError(0.0, 0.0)]
+        outputs = [sums[0].sum() - sums[1].sum(), trial.inputs.value()[0].exp()]
+        found = [comparison.measure(outputs[0], trial.expected[0]), OutputError(0.0, 0.0)]
         assert not accepts(found[0], limits[0])
-        scalar, large = with_luck(found, limits, owns, trial)
+        scalar, large = with_luck(found, limits, owns, trial, outputs, is_tf32=False)
         assert accepts(found[0], scalar) and large == limits[1]
         assert not math.isinf(scalar.norm) and not accepts(OutputError(100.0 / trial.expected[0].norm, 0.0), scalar)
-        assert with_luck([OutputError(0.0, 0.0)] * 2, limits, owns, trial) == limits
+        assert with_luck([OutputError(0.0, 0.0)] * 2, limits, owns, trial, outputs, is_tf32=False) == limits
         trial.inputs.close()
     made.close()
 
@@ -183,5 +184,31 @@ def test_a_sign_that_hangs_on_a_rounding_is_held_against_nobody(tmp_path: Path) 
         assert excuse_unstable(few, replace(trial, unstable=lambda: [OutputError(0.0, 0.0)])) == few
         many = [OutputError(0.0, 0.0, misplaced=200_000)]
         assert excuse_unstable(many, trial) == many
+        trial.inputs.close()
+    made.close()
+
+
+def test_a_few_of_many_elements_may_be_as_wrong_as_pytorchs_are_on_other_draws(tmp_path: Path) -> None:
+    """Where errors are of all magnitudes, the worst of PyTorch's one draw says little of the worst of another."""
+    (tmp_path / "task.py").write_text(CANCELLING)
+    (made,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    with torch.no_grad():
+        trial = made.trial(AS_GIVEN, 1)
+        right = trial.inputs.value()[0].double().exp()
+        unit = trial.expected[1].tolerance * (right.abs() + trial.expected[1].spread)
+
+        def is_accepted_with(elements: int, violation: float, luck: float) -> bool:
+            wrong = right.clone()
+            wrong.view(-1)[7 :: right.numel() // elements][:elements] += violation * unit.view(-1)[7]
+            outputs, drawn = [right.sum(), wrong], [OutputError(0.0, 0.0), OutputError(0.0, luck)]
+            found = [OutputError(0.0, 0.0), comparison.measure(wrong, trial.expected[1])]
+            owns = [OutputError(1e-3, 0.5)] * 2
+            limits = [limit_of(own, trial, index) for index, own in enumerate(owns)]
+            asked = replace(trial, luck=lambda _: drawn)
+            return accepts(found[1], with_luck(found, limits, owns, asked, outputs, is_tf32=False)[1])
+
+        assert is_accepted_with(1, 0.5, luck=0.0) and not is_accepted_with(1, 4.0, luck=0.5)
+        assert is_accepted_with(3, 4.0, luck=5.0) and not is_accepted_with(3, 100.0, luck=5.0)
+        assert not is_accepted_with(100, 4.0, luck=5.0)
         trial.inputs.close()
     made.close()

@@ -341,8 +341,8 @@ class Examination:
             ]
         if not accepts_all(found, limits) and trial.tf32 is not None and self.worst_class == "tf32":
             limits = [limit_of(own, trial, index, base=trial.ieee[index]) for index, own in enumerate(trial.tf32)]
-            return found, with_luck(found, limits, trial.tf32, trial), "tf32"
-        return found, with_luck(found, limits, trial.ieee, trial), "ieee"
+            return found, with_luck(found, limits, trial.tf32, trial, outputs, is_tf32=True), "tf32"
+        return found, with_luck(found, limits, trial.ieee, trial, outputs, is_tf32=False), "ieee"
 
     def _check_prepared(self, outputs: list[torch.Tensor], question: _Question) -> str:
         """Fails if wrong outputs are right for parameters that have been replaced since. Where that is possible but not

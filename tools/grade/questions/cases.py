@@ -22,7 +22,7 @@ from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
 from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
 from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer
-from foundry.tools.grade.questions.widening import in_float64
+from foundry.tools.grade.questions.widening import in_float64, tf32_allowed
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
@@ -372,15 +372,16 @@ class Case:
         return [reduce(worst_of, errors) for errors in zip(*found, strict=True)]
 
     @torch.no_grad()
-    def _errors_of_luck(self, distribution: Distribution, seed: int, scales: list[Expected]) -> list[OutputError]:
+    def _errors_of_luck(self, distribution: Distribution, seed: int, scales: list[Expected], is_tf32: bool) -> Errors:
         """The largest of PyTorch's errors on DRAWS other inputs of the distribution, counted in units of `scales`: a
-        truth that happens to be small makes none larger. None where memory is short."""
+        truth that happens to be small makes none larger. With TF32, or without. None where memory is short."""
         kind, changed_seed = distribution.parameters, self._changed_seed
         drawn: list[list[OutputError]] = []
         with contextlib.suppress(torch.OutOfMemoryError, TaskError):
             for number in range(1, DRAWS + 1):
                 placed = self._draw(distribution, seed ^ number, self._given_seed ^ number)
-                eager = self._run(self._model, kind, _copy(placed))
+                with tf32_allowed(is_tf32):
+                    eager = self._run(self._model, kind, _copy(placed))
                 pairs = zip(self._truth(kind, placed, eager, [])[0], eager, strict=True)
                 expected = [
                     replace(self._expect(*pair), norm=scale.norm, spread=scale.spread)
@@ -396,11 +397,8 @@ class Case:
         """PyTorch's errors where TF32 is allowed; `own` are its outputs where it is not, with their errors."""
         if self._device.type != "cuda":
             return None
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        try:
+        with tf32_allowed(True):
             outputs = self._run(self._model, kind, _copy(inputs))
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         return [
             error if torch.equal(output, plain) else comparison.measure(output, item)
             for output, (plain, error), item in zip(outputs, own, expected, strict=True)

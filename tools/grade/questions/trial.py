@@ -20,8 +20,9 @@ class Trial:
     `ieee` and `tf32` are PyTorch's errors without and with TF32; `tf32` is None on a CPU. `specs` are shapes and dtypes
     of the outputs, contiguous. `buffers` are the parameters and buffers that forward updates (running statistics), as
     they are after the call. `exact`: which outputs PyTorch does not round, as in a sort; then nobody needs to.
-    `luck` gives the largest errors of PyTorch on other inputs of the distribution: where few elements make an output,
-    one draw may be right by luck. `unstable` those on these inputs, changed by one unit in the last place.
+    `luck` gives the largest errors of PyTorch on other inputs of the distribution, with TF32 or without: where few
+    elements make an output or an error, one draw may be right by luck. `unstable` gives those on these inputs, changed
+    by one unit in the last place.
     """
 
     distribution: Distribution
@@ -34,7 +35,7 @@ class Trial:
     note: str = ""
     buffers: tuple[UpdatedBuffer, ...] = ()
     exact: tuple[bool, ...] = ()
-    luck: Callable[[], list[OutputError]] = list
+    luck: Callable[[bool], list[OutputError]] = lambda _: []
     unstable: Callable[[], list[OutputError]] = list
 
     @property

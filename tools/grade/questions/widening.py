@@ -1,8 +1,12 @@
-"""The float64 run of a model whose code may name narrower types. Runs in the judge (imports torch)."""
+"""The arithmetic of the reference's runs: float64, also where a model's code names narrower types, and TF32.
+
+Runs in the judge (imports torch).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -23,6 +27,16 @@ def in_float64(run: Callable[[Any], Result], inputs: Any) -> Result:
     except TaskError:
         with _EachTypeIsWide():
             return run(widened(inputs))
+
+
+@contextlib.contextmanager
+def tf32_allowed(is_allowed: bool) -> Iterator[None]:
+    """Whether PyTorch's products and convolutions of float32 on a GPU may use TF32 meanwhile; after it they may not."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 def widened(value: Any) -> Any:
