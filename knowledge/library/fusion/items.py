@@ -15,14 +15,15 @@ from foundry.knowledge.library.fusion.chains import MOST_PARTS, merge_maps, plai
 from foundry.knowledge.library.fusion.short_rows import unrolled_rows
 from foundry.knowledge.library.fusion.state import FusionState
 from foundry.knowledge.library.ir import views
-from foundry.knowledge.library.ir.access import Step
-from foundry.knowledge.library.ir.kernels import MapKernel, Store, View
+from foundry.knowledge.library.ir.access import Step, expressions
+from foundry.knowledge.library.ir.kernels import Load, MapKernel, RowKernel, Store, View
 from foundry.knowledge.library.ir.weight import parts_of
 from foundry.knowledge.opgraph import contiguous_strides
 
 Shape = tuple[int, ...]
 MOST_ELEMENTS = 128  # of an item, in one buffer: seven matrices of 4 x 4
 LONGEST_ROW = 16  # that is written out: a warp reads longer ones side by side
+LONGEST_COLUMN = 32  # of rows that lie across memory, where neighbours read side by side as they are
 LEAST_ITEMS = 256
 # Elements of an item are no longer read and written side by side by neighbours, which many steps outweigh and few do
 # not: so many kernels have to become one on average.
@@ -55,7 +56,8 @@ def _groups(state: FusionState, known: dict[int, Step]) -> list[list[MapKernel]]
     """Maps that read each other's results or write parts of one value, over the same items; short rows as maps."""
     maps: list[MapKernel] = []
     for step in state.steps:
-        one = step if isinstance(step, MapKernel) else unrolled_rows(step, LONGEST_ROW)
+        longest = LONGEST_COLUMN if isinstance(step, RowKernel) and _lies_across(step) else LONGEST_ROW
+        one = step if isinstance(step, MapKernel) else unrolled_rows(step, longest)
         if one is not None:
             maps.append(one)
             if one is not step:
@@ -80,6 +82,15 @@ def _groups(state: FusionState, known: dict[int, Step]) -> list[list[MapKernel]]
     for step in maps:
         groups.setdefault(id(root(step)), []).append(step)
     return [group for group in groups.values() if len(group) >= LEAST_MAPS and _are_uneven(group)]
+
+
+def _lies_across(step: RowKernel) -> bool:
+    """Whether all that it reads of its rows has rows, and not elements of one, side by side in memory."""
+    rank = len(step.outer)
+    leaves = (node for expr, _ in expressions(step) for node in views.nodes(expr))
+    found = [leaf.view.strides for leaf in leaves if isinstance(leaf, Load)]
+    along = [strides for strides in found if any(strides[:rank]) and any(strides[rank:])]
+    return bool(along) and all(1 in strides[:rank] and 1 not in strides[rank:] for strides in along)
 
 
 def _are_uneven(group: list[MapKernel]) -> bool:

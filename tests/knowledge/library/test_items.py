@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.forking import Forks
 from tests.knowledge.library.conftest import native_device
 from tests.knowledge.library.cuda.test_module import H200
@@ -95,10 +96,22 @@ def _triangles(corners: torch.Tensor) -> torch.Tensor:
     return torch.stack([normal[0] / area, normal[1] / area, normal[2] / area, area * 0.5])
 
 
+def _windows(image: torch.Tensor, depth: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Weighted means over the 5 x 5 points around each: rows of 25 that lie across memory."""
+    seen, deep = (F.unfold(F.pad(one, (2, 2, 2, 2), mode="reflect"), 5) for one in (image, depth))
+    seen, deep = seen.view(3, 25, *image.shape[2:]), deep.view(25, *image.shape[2:])
+    weight = torch.exp(-(seen - image[0, :, None]).square().sum(0)) * scale
+    weight = torch.where(deep > 0.1, weight, torch.zeros_like(weight))
+    norm = weight.sum(0)
+    mean = (weight * deep).sum(0) / norm
+    return torch.stack([mean, ((weight * (deep - mean).square()).sum(0) / norm).sqrt()])
+
+
 ITEMS: dict[str, Case] = {
     "arms": (_arms, [x(1003, 5), x(5, 3)]),
     "filters": (_filters, [x(1101, 4, 2), x(1101, 2).abs()]),
     "triangles": (_triangles, [x(3, 3, 500)]),
+    "windows": (_windows, [x(1, 3, 30, 41), x(1, 1, 30, 41).abs() + 0.2, x(25, 1, 1).abs()]),
 }
 
 
@@ -151,6 +164,12 @@ def test_a_filter_is_one_kernel_over_filters() -> None:
 def test_items_that_lie_side_by_side_are_one_kernel_as_well() -> None:
     model, inputs = ITEMS["triangles"]
     check(model, *inputs, steps=1, tolerance=1e-4)
+
+
+def test_rows_across_memory_are_written_out_where_rows_along_it_are_not() -> None:
+    model, inputs = ITEMS["windows"]
+    *_, windows = check(model, *inputs, steps=3, tolerance=1e-4).steps
+    assert isinstance(windows, MapKernel) and windows.shape == (30, 41)
 
 
 def test_few_items_stay_apart() -> None:
