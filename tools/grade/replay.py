@@ -7,8 +7,8 @@ Starting Python, torch and the tool takes seconds, and none of it needs the file
 is known which kernel it will call: it draws the task's inputs on the host, waits for the file and touches no device
 until then. Inputs from the host are also the cheapest under a tool, which follows every kernel that would draw them.
 
-Under a tool a call may take seconds. So between its steps, when nothing of it is under way, the program offers the GPU
-to whoever waits to time something.
+Under a tool a call of a network may take a minute. So every now and then, when nothing of it is under way, the program
+offers the GPU to whoever waits to time something: between its steps, and within a call between two kernels.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import contextlib
 import functools
 import os
 import select
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from foundry.knowledge import codec
@@ -45,6 +47,7 @@ SEED = 7
 GO, KERNEL = "go", "kernel.py"
 OFFER, ANSWER = "offer", "answer"  # the program asks whether it should wait, and goes on when it is answered
 OFFER_POLL_S = 0.02
+OFFER_S = 0.25  # from one offer within a call to the next
 SMALLEST = "smallest"  # a file: one forward at the smallest of the task's shapes is wanted
 AHEAD_BYTES = 256 << 20  # of inputs that are drawn on the host, before there is a kernel: half a second
 DRAWN = 1 << 24  # elements of a random tensor, where those after them repeat them
@@ -112,6 +115,7 @@ class Replaying:
         environment = {key: value for key, value in os.environ.items() if key in ALLOWED} | own.environment
         environment |= own_package(folder)
         environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor a block of its own: what lies beyond shows
+        environment["CUDA_LAUNCH_BLOCKING"] = "1"  # between two kernels of a call nothing of it is under way
         watched = [sys.executable, "-m", "foundry.tools.grade.replay", str(folder)]
         argv = confine_tool(tool, watched, own.sandbox, means)
         limits = Limits(wall_s=LIFE_S, memory_bytes=64 << 30, cpu_s=3600, folder_bytes=2 << 30)
@@ -204,8 +208,9 @@ def replay(folder: Path) -> None:
         for number in range(1 if is_smallest else FORWARDS):
             _offer(folder, end_work)
             began = time.monotonic()
-            model(*inputs)
-            end_work()
+            with _offers(folder, end_work):
+                model(*inputs)
+                end_work()
             if not number and not is_smallest and time.monotonic() - began > LONG_S:
                 where = f" in one call{where}"
                 break
@@ -218,6 +223,24 @@ def _offer(folder: Path, end_work: Callable[[], object]) -> None:
     with (folder / OFFER).open("wb", buffering=0) as offer, (folder / ANSWER).open("rb", buffering=0) as answer:
         offer.write(b"\n")
         answer.read(1)
+
+
+@contextlib.contextmanager
+def _offers(folder: Path, end_work: Callable[[], object]) -> Iterator[None]:
+    """Every now and then `_offer`s, wherever the Python code in it stands."""
+
+    def offer(_number: int, _frame: FrameType | None) -> None:
+        _offer(folder, end_work)
+        signal.setitimer(signal.ITIMER_REAL, OFFER_S)  # not before this one was answered
+
+    before = signal.signal(signal.SIGALRM, offer)
+    signal.siginterrupt(signal.SIGALRM, False)  # what waits in the system goes on waiting
+    signal.setitimer(signal.ITIMER_REAL, OFFER_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _nothing() -> None:

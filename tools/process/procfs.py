@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import time
 import types
+from collections.abc import Iterator
 from ctypes import CDLL, c_int, c_void_p, create_string_buffer, string_at
 from pathlib import Path
 
@@ -40,6 +41,23 @@ def cpu_ns(pid: int) -> int | None:
         return time.clock_gettime_ns(((~pid) << 3) | _CPUCLOCK_SCHED)
     except OSError:
         return None
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[bool]:
+    """A process does nothing meanwhile; whether that could be had. Processes of its own go on."""
+    is_stopped = bool(pid)
+    try:
+        if pid:
+            os.kill(pid, signal.SIGSTOP)
+    except (ProcessLookupError, PermissionError):
+        is_stopped = False
+    try:
+        yield is_stopped
+    finally:
+        if is_stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def forget_peak(pid: int) -> int | None:

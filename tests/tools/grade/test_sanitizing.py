@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,25 @@ def test_a_process_that_waits_calls_what_it_is_given_and_ends_when_it_is_not_nee
     assert offers == ["may time"] * 2, "before its inputs and before the call"
     looked = f"{HEAD}replayed at N=16\n========= RACECHECK SUMMARY: 0 hazards displayed\n"
     assert read_check("racecheck", Finished(0, looked, 1.0)).evidence == "compute-sanitizer found nothing at N=16"
+
+
+def test_others_may_time_within_a_long_call_under_a_tool(tmp_path: Path) -> None:
+    """A network takes half a minute under compute-sanitizer; nobody should wait for the GPU so long."""
+    path = tmp_path / "task.py"
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return x\n"
+        "def get_inputs():\n  return [torch.rand(4)]\n"
+    )
+    text = "import time, torch\nclass ModelNew(torch.nn.Module):\n  def forward(self, x):\n"
+    text += "    for _ in range(12):\n      time.sleep(0.1)\n    print('called')\n"
+    began, offers = time.monotonic(), list[float]()
+    used = Replaying([], read_task(path), "cpu", available().active, smallest=True)
+    try:
+        done = used.finish(text, 60.0, lambda: offers.append(time.monotonic() - began))
+    finally:
+        used.close()
+    assert done.output.splitlines() == ["called", "replayed"]
+    assert len(offers) >= 5, "before its inputs, before the call, and every quarter of a second in it"
 
 
 @pytest.mark.slow
