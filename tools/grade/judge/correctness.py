@@ -272,12 +272,10 @@ class Examination:
         self.gates.append(Gate(gate, True, "did not return an old answer that was left in free memory"))
 
     def _compare_spoiled(self, gate: str, outputs: list[torch.Tensor], trial: Trial) -> None:
-        for index, (output, expected) in enumerate(zip(outputs, trial.expected, strict=True)):
-            own, elements = trial.of_baseline[index], weighing(trial, index)
-            limit = limit_of(own, trial, index, base=trial.ieee[index], elements=elements)
-            error = comparison.measure(output, expected)
+        found, limits, _ = self._errors(outputs, trial)
+        for index, (error, limit) in enumerate(zip(found, limits, strict=True)):
             if not accepts(error, limit):
-                text = comparison.describe_mismatch(output, expected, limit, error)
+                text = comparison.describe_mismatch(outputs[index], trial.expected[index], limit, error)
                 raise _Failed(
                     gate,
                     "cheating",
