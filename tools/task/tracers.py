@@ -18,6 +18,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 Kind = Literal["tensor", "tuple", "list"]
+LAYERS = ("one_layer_lstm", "one_layer_rnn")  # in torch._decomp.decompositions
 
 
 @dataclass(frozen=True)
@@ -42,23 +43,31 @@ def trace_export(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
 @contextlib.contextmanager
 def _short_recurrences() -> Iterator[None]:
     """What a recurrent layer of fake tensors gives is known from one step; PyTorch would walk them all to learn shapes,
-    a minute for six layers of 512 steps."""
+    a minute for six layers of 512 steps. Its last states have the shapes of those that it was given, which they have
+    not in torch 2.11: there those of an LSTM have one dimension more."""
 
     def first_step_only(walk: Callable[..., Any]) -> Callable[..., Any]:
-        def layer(steps: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(steps, FakeTensor) or steps.shape[0] < 2:
-                return walk(steps, *args, **kwargs)
-            found, last = walk(steps[:1], *args, **kwargs)
-            return found.new_empty((steps.shape[0], *found.shape[1:])), last
+        def layer(steps: torch.Tensor, states: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(steps, FakeTensor):
+                return walk(steps, states, *args, **kwargs)
+            found, last = walk(steps[:1], states, *args, **kwargs)
+            return found.new_empty((steps.shape[0], *found.shape[1:])), _shaped(last, states)
 
         return layer
 
     with contextlib.ExitStack() as patches:
-        for name in ("one_layer_lstm", "one_layer_rnn"):
+        for name in LAYERS:
             walk = getattr(decompositions, name, None)
             if walk is not None:
                 patches.enter_context(mock.patch.object(decompositions, name, first_step_only(walk)))
         yield
+
+
+def _shaped(last: Any, given: Any) -> Any:
+    """The last states, a tensor or a tuple of them, in the shapes of those given."""
+    if isinstance(last, torch.Tensor):
+        return last.reshape(given.shape)
+    return tuple(_shaped(*pair) for pair in zip(last, given, strict=True))
 
 
 def trace_symbolic(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch._decomp import decompositions
 
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import TaskError
@@ -155,6 +158,22 @@ def test_recurrences_and_several_results_stay_one_operator() -> None:
     assert graph.outputs == [Ref(lstm.outputs[0].name), Ref(lstm.outputs[1].name)]
     assert graph.output_kind == "tuple"
     assert lstm.flops == 2 * 10 * (12 * 8 + 12 * 3)
+
+
+def test_last_states_have_the_shapes_of_those_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.11 says of an LSTM's on a GPU that they have one dimension more, and its eager LSTM gives others."""
+    walk: Callable[..., Any] = decompositions.one_layer_lstm
+
+    def as_in_2_11(*args: Any, **kwargs: Any) -> Any:
+        found, last = walk(*args, **kwargs)
+        return found, tuple(item.unsqueeze(0) for item in last)
+
+    monkeypatch.setattr(decompositions, "one_layer_lstm", as_in_2_11)
+    text = "_, (h, c) = self.l(x); return h[-1] + 1, c"
+    with torch.backends.mkldnn.flags(enabled=False):  # its layer is another one
+        graph = graph_of(loaded(text, init="self.l = nn.LSTM(8, 3, 2)", inputs="[torch.randn(5, 2, 8)]"))
+    specs = {value.name: value.spec.shape for op in graph.ops for value in op.outputs}
+    assert [specs[item.ref] for item in graph.outputs if isinstance(item, Ref)] == [(2, 3), (2, 2, 3)]
 
 
 def test_make_fx_gives_the_same_answer_shape_where_export_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
