@@ -17,7 +17,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-21"
+PROTOCOL_VERSION = "foundry-22"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
@@ -48,6 +48,7 @@ Parameters = Literal[
     "rearranged",
     "other buffers",
     "rearranged buffers",
+    "integers at their ends",
     "as before",
 ]
 Pattern = Literal[
@@ -143,8 +144,10 @@ class Distribution:
 
     Parameters of the kind `other buffers`: buffers of floating numbers that load_state_dict would change have other
     elements. Zeros and infinities stay, and so do masks: a kernel may know a mask. Raising an exception is no failure
-    here, nor for `rearranged buffers`: their own rows in another order. `rearranged` parameters have the same elements
-    at other places, or, where all are equal, others of the same sum: no sum or checksum tells them from those before.
+    here, nor for `rearranged buffers`: their own rows in another order, nor for `integers at their ends`: quantised
+    numbers (buffers of 8 or 16 bits) are all the least or the largest that occur. `rearranged` parameters have the same
+    elements at other places, or, where all are equal, others of the same sum: no sum or checksum tells them from those
+    before.
     Of `few high` biases one in sixteen is large; with `few close` a few rows of each matrix nearly agree; of `few huge`
     a few elements are hundreds of times as large; `negated` are those of the constructor, with the other sign.
 
@@ -187,7 +190,7 @@ class Distribution:
     @property
     def is_of_buffers(self) -> bool:
         """Whether it changes tables, which a kernel may know and refuse to do without."""
-        return self.parameters in ("other buffers", "rearranged buffers")
+        return self.parameters in ("other buffers", "rearranged buffers", "integers at their ends")
 
     @property
     def may_overflow(self) -> bool:
@@ -238,6 +241,7 @@ DISTRIBUTIONS = (
     Distribution("large parameters", parameters="large"),
     Distribution("other buffers", parameters="other buffers"),
     Distribution("buffers rearranged", parameters="rearranged buffers"),
+    Distribution("integer buffers at their ends", parameters="integers at their ends"),
     Distribution("two groups", scale=8.0, pattern="two groups"),
     Distribution("other masks", pattern="other masks"),
     Distribution("masks of other counts", pattern="masks of other counts"),

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from foundry.tools.grade.judge.limits import excuse_unstable, limit_of, with_luck
+from foundry.tools.grade.judge.limits import buffer_limit, excuse_unstable, limit_of, with_luck
 from foundry.tools.grade.questions.cases import Case, cases_of
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol import comparison
@@ -210,5 +210,40 @@ def test_a_few_of_many_elements_may_be_as_wrong_as_pytorchs_are_on_other_draws(t
         assert is_accepted_with(1, 0.5, luck=0.0) and not is_accepted_with(1, 4.0, luck=0.5)
         assert is_accepted_with(3, 4.0, luck=5.0) and not is_accepted_with(3, 100.0, luck=5.0)
         assert not is_accepted_with(100, 4.0, luck=5.0)
+        trial.inputs.close()
+    made.close()
+
+
+CENTRED = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.BatchNorm1d(32), torch.nn.BatchNorm1d(16)
+        self.between = torch.nn.Linear(32, 16, bias=False)
+
+    def forward(self, x):
+        return self.second(self.between(self.first(x)))
+
+
+def get_inputs():
+    return [torch.rand(4096, 32)]
+"""
+
+
+def test_a_mean_of_what_is_centred_counts_in_units_of_its_deviations(tmp_path: Path) -> None:
+    """It is zero but for roundings: PyTorch's are no measure of another order's."""
+    (tmp_path / "task.py").write_text(CENTRED)
+    (made,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    with torch.no_grad():
+        trial = made.trial(AS_GIVEN, 1)
+        means = {item.name: item for item in trial.buffers if "running_mean" in item.name}
+        centred, usual = means["second.running_mean"], means["first.running_mean"]
+        assert float(centred.expected.truth.abs().max()) < 1e-12 < 0.01 < float(usual.expected.truth.abs().max())
+        for buffer, off, is_right in ((centred, 1e-7, True), (centred, 1e-2, False), (usual, 1e-2, False)):
+            error = comparison.measure((buffer.expected.truth + off).float(), buffer.expected)
+            assert accepts(error, buffer_limit(buffer, buffer.ieee)) is is_right, (buffer.name, off)
         trial.inputs.close()
     made.close()

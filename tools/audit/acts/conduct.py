@@ -63,6 +63,8 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
     """
     events = [(str(item[0]), str(item[1]), str(item[2]), int(item[3])) for item in seen.get("events", ())]
     bad = list(dict.fromkeys(_event_findings(events)))
+    if printed := str(seen.get("printed", "")):
+        bad.append(f"when its process ends it prints {printed[:80]!r}; a kernel reports nothing")
     ran = sorted(
         {_program(one) for _, event, what, _ in events if event == "subprocess.Popen" for one in _commands(what)}
     )

@@ -19,6 +19,7 @@ LARGEST_SHARE = 0.05  # of right elements without native code
 FILLS = (0.0, 1.0, -1.0)
 PIECE = 1 << 24  # elements of an input looked through at a time
 WINDOW, PLACES, PLACES_TRIED = 8, 2, 8  # elements in a row that nobody can know without having computed them
+FEWEST, LOOKED_AT = 3, 1 << 20  # of them that are not zero, and elements among which such a row is looked for
 FEW = 16  # elements that a native function's return value may explain
 
 
@@ -67,29 +68,35 @@ def measure_earned(
 
 
 def telling_places(truth: torch.Tensor, given: Sequence[torch.Tensor], generator: random.Random) -> list[int]:
-    """Where, in row-major order, WINDOW elements in a row begin that somebody had to compute: different from each other
-    and from all that is given. A few places, none where there are none."""
-    flat = truth.detach().reshape(-1).cpu()
-    if not flat.is_floating_point() or flat.numel() < WINDOW:
+    """Where, in row-major order, WINDOW elements in a row begin that somebody had to compute: beside zeros they are
+    different from each other and from all that is given. A few places, none where there are none."""
+    size = truth.numel()
+    if not truth.is_floating_point() or size < WINDOW:
         return []
+    start = generator.randrange(max(1, size - LOOKED_AT + 1))
+    flat = truth.detach().reshape(-1)[start : start + LOOKED_AT].cpu()
+    near = [tensor.reshape(-1).to(flat.dtype) for tensor in given if tensor.is_floating_point()]
+    counts = (flat != 0).to(torch.float32).unfold(0, WINDOW, 1).sum(1)
+    begins = torch.nonzero(counts >= max(FEWEST, float(counts.max()))).reshape(-1)
     found: list[int] = []
-    for _ in range(PLACES_TRIED):
-        place = generator.randrange(flat.numel() - WINDOW + 1)
+    for _ in range(PLACES_TRIED if len(begins) else 0):
+        place = int(begins[generator.randrange(len(begins))])
         values = flat[place : place + WINDOW]
-        is_telling = bool(torch.isfinite(values).all()) and torch.unique(values).numel() == WINDOW
-        near = [tensor.reshape(-1).to(flat.dtype) for tensor in given if tensor.is_floating_point()]
-        if is_telling and not any(_holds_close(tensor, values) for tensor in near):
-            found.append(place)
+        filled = torch.nonzero(values).reshape(-1)
+        is_telling = bool(torch.isfinite(values).all()) and torch.unique(values[filled]).numel() == filled.numel()
+        if is_telling and not any(_holds_close(tensor, values, *filled[:2].tolist()) for tensor in near):
+            found.append(start + place)
         if len(found) == PLACES:
             break
     return found
 
 
-def _holds_close(tensor: torch.Tensor, values: torch.Tensor) -> bool:
-    """Whether a tensor holds, next to each other, nearly the first two of the values."""
-    first = (tensor[:-1] - values[0]).abs() <= 1e-6 * values[0].abs()
-    second = (tensor[1:] - values[1]).abs() <= 1e-6 * values[1].abs()
-    return bool((first & second).any())
+def _holds_close(tensor: torch.Tensor, values: torch.Tensor, first: int, second: int) -> bool:
+    """Whether a tensor holds, as far from each other, nearly two of the values."""
+    apart = second - first
+    one = (tensor[: len(tensor) - apart] - values[first]).abs() <= 1e-6 * values[first].abs()
+    other = (tensor[apart:] - values[second]).abs() <= 1e-6 * values[second].abs()
+    return bool((one & other).any()) if len(tensor) > apart else False
 
 
 def _close(values: torch.Tensor, truth: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:

@@ -48,6 +48,7 @@ from foundry.tools.task import bundle
 SLOT = 0
 DISGUISED = "without a grader in sight"
 ALONE = "provenance (other libraries)"
+PUBLIC, TWINS = "public inputs", "another instance"
 FEWER_ROWS, OTHER_ADDRESSES = "provenance (fewer rows)", "provenance (other addresses)"
 LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than a fraction of a second
 LATE_S = 0.3
@@ -57,6 +58,7 @@ CLOCKS = ((1 / 1024, "slowly"), (1000.0, "fast"))
 SLACK = 4.0  # times the accuracy that the protocol asks for
 CALLS = 2  # of an ablated forward that are judged: the first, and one after many others
 PURPOSES = ("observe", "silent", "undone")  # of the runners, in this order
+TWIN_BYTES = 256 << 20  # of parameters, which another instance has too
 PATIENCE = 5.0  # times the limit of one forward: two calls, one of them traced
 
 _DRAWING = threading.Lock()  # PyTorch's and Python's seeds are the whole process's
@@ -152,7 +154,9 @@ def _watch(
             gates += [_copies_gate(watched, case, trial), _clocks_gate(watched, trial)] if on_cpu else []
         if answer.passed and on_cpu and policy != "open":
             gates.append(_alone_gate(watched, trial))
-        if answer.passed and policy != "open":
+        twins = _twins_gate(watched, case, trial) if answer.passed and case.has_parameters() else answer
+        gates += [twins] if twins is not answer else []
+        if twins.passed and policy != "open":
             # The last questions: each may end the process, and on a GPU vector loads at other addresses do.
             last = (_elsewhere_gate, _fewer_gate) if on_cpu else (_fewer_gate, _elsewhere_gate)
             bundle.give_back()  # of the public inputs: those to come are copied in the candidate's process
@@ -197,7 +201,10 @@ def _public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInput
                 continue
             try:
                 where = f"on the inputs of torch.manual_seed({seed}){how}"
-                gate = _answer_gate("public inputs", link, trial, where)
+                gate = _answer_gate(PUBLIC, link, trial, where)
+                if gate.passed and link.on_cpu and not is_changed:  # right, and maybe ready before it was asked
+                    kept = _copies_gate(link, case, trial)
+                    gate = gate if kept.passed else Gate(PUBLIC, False, f"{where}, {kept.evidence}")
             finally:
                 link.let_go(SLOT)
                 trial.inputs.close()
@@ -205,7 +212,7 @@ def _public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInput
             if not gate.passed:
                 return gate
     asked = " and ".join(map(str, seeds))
-    return Gate("public inputs", True, f"right on the inputs that benchmarks draw (torch.manual_seed {asked}), too")
+    return Gate(PUBLIC, True, f"right on the inputs that benchmarks draw (torch.manual_seed {asked}), too")
 
 
 def _answer_gate(name: str, link: RunnerLink, trial: Trial, where: str, *, awake_s: float = 0.0) -> Gate:
@@ -251,6 +258,27 @@ def _copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     return _answer_gate(
         name, link, trial, "where copies of its last answer in memory were changed (compute it in every call)"
     )
+
+
+def _twins_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
+    """The answer after another instance of ModelNew, with other parameters, was called in the same process: a network
+    has many layers of a kind, and each has weights of its own."""
+    if sum(tensor.nbytes for tensor in case.state("seeded").parcel.tensors()) > TWIN_BYTES:
+        return Gate(TWINS, True, "not asked: its parameters are large")
+    try:
+        with _DRAWING:
+            link.build(1, case)
+        link.state(1, case, "randomised")
+        link.inputs(1, 1, trial.inputs)
+        for _ in range(2):  # the first may prepare its weights
+            link.operators(1)
+    except RunnerFailed as failed:
+        return Gate(TWINS, True, f"it refuses another instance: {failed.evidence}")
+    gate = _answer_gate(TWINS, link, trial, "after another instance of ModelNew with other parameters was called")
+    with contextlib.suppress(RunnerFailed):
+        link.forget(slot=1, case=1)
+    words = "keep what is prepared from parameters with the instance"
+    return gate if gate.passed else replace(gate, evidence=f"{gate.evidence}; {words}")
 
 
 def _clocks_gate(link: RunnerLink, trial: Trial) -> Gate:

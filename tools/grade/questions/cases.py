@@ -20,6 +20,7 @@ from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
+from foundry.tools.grade.questions.statistics import updated_buffers
 from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
 from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer
 from foundry.tools.grade.questions.widening import in_float64, tf32_allowed
@@ -150,7 +151,9 @@ class Case:
                 old.parcel.close()
 
     def state(self, kind: Parameters) -> Packed:
-        """Parameters and buffers of a kind; randomised ones as last drawn."""
+        """Parameters and buffers of a kind; randomised ones as last drawn, or now."""
+        if kind not in self._states:
+            self.randomise(self.seed, kind)
         if kind not in self._packed:
             tensors = self._without_counters(self._states[kind])
             self._packed[kind] = Packed(list(tensors), bundle.pack([*tensors.values()], self._device))
@@ -247,7 +250,7 @@ class Case:
         if distribution == AS_GIVEN and tf32 is not None:
             self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
         specs = [_contiguous(item) for item in eager]
-        buffers = () if distribution.is_stress else self._buffers(exact_updated, updated, under_tf32)
+        buffers = () if distribution.is_stress else self._buffers(kind, exact_updated, updated, under_tf32)
         packed = bundle.pack(placed, self._device)  # last: shared memory that a refusal would leave open
         bundle.give_back()
         luck = partial(self._errors_of_luck, distribution, seed, list(map(comparison.scale_only, expected)))
@@ -353,15 +356,11 @@ class Case:
         """The state without counters that nothing reads; a candidate may leave them out."""
         return {key: tensor for key, tensor in state.items() if key not in self._counters}
 
-    def _buffers(self, *runs: list[torch.Tensor]) -> tuple[UpdatedBuffer, ...]:
+    def _buffers(self, kind: Parameters, *runs: list[torch.Tensor]) -> tuple[UpdatedBuffer, ...]:
         """From what runs in float64, in IEEE arithmetic and with TF32 have left."""
         keys = list(self._without_counters(self._states.seeded))
-        found: list[UpdatedBuffer] = []
-        for index, truth, *owns in zip(self._mutable or [], *runs, strict=True):
-            expected = self._expect(truth, owns[0])
-            ieee, tf32 = (comparison.measure(own, expected) for own in owns)
-            found.append(UpdatedBuffer(keys[index], expected, ieee, tf32, _contiguous(owns[0])))
-        return tuple(found)
+        updated = [keys[index] for index in self._mutable or []]
+        return updated_buffers(self._model, updated, self._states[kind], runs, self._expect)
 
     def _errors_when_nudged(self, kind: Parameters, given: Any, expected: list[Expected], ways: int) -> Errors:
         """PyTorch's largest errors on inputs changed by a unit in the last place, in so many ways."""

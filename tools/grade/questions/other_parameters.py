@@ -200,25 +200,46 @@ def can_be_rearranged(tensor: torch.Tensor) -> bool:
     return is_table(tensor) and bool((tensor != 0).all()) and not is_line and not is_constant(tensor)
 
 
+def is_quantised(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds numbers in integers of 8 or 16 bits, as quantised weights are; places are wider."""
+    is_narrow = tensor.dtype in (torch.int8, torch.uint8, torch.int16)
+    return is_narrow and tensor.numel() > 1 and not is_constant(tensor)
+
+
 TABLES: dict[Parameters, Callable[[torch.Tensor], bool]] = {
     "other buffers": is_table,
     "rearranged buffers": can_be_rearranged,
+    "integers at their ends": is_quantised,
 }
 
 
 def draw_tables(
     kind: Parameters, state: dict[str, torch.Tensor], chosen: set[str], seed: int
 ) -> dict[str, torch.Tensor]:
-    """Other numbers in the chosen tables, or their rows in another order; of a symmetric one the columns too."""
+    """Other numbers in the chosen tables, or the least and the largest of them alone, or their rows in another order;
+    of a symmetric one the columns too."""
     if kind == "other buffers":
         return other_buffers(state, chosen, seed)
     changed = dict(state)
+    if kind == "integers at their ends":
+        return changed | {key: _at_ends(state[key], seed) for key in chosen}
     for key in sorted(chosen):
         table = state[key]
         order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed)).to(table.device)
         is_symmetric = table.dim() > 1 and table.shape[-1] == table.shape[-2] and torch.equal(table, table.mT)
         changed[key] = table[order][:, order] if is_symmetric and table.dim() == 2 else table[order]
     return changed
+
+
+def _at_ends(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """Of some rows all elements are the largest that occurs, of some the least, of the others one of both by chance:
+    sums of neighbours are as large as they can be."""
+    rows = tensor.reshape(len(tensor), -1) if tensor.dim() > 1 else tensor.reshape(1, -1)
+    stream = torch.Generator().manual_seed(seed)
+    shares = torch.randint(0, 3, (len(rows), 1), generator=stream) * 0.5
+    is_largest = torch.rand(rows.shape, generator=stream) < shares
+    ends = torch.where(is_largest.to(tensor.device), tensor.max(), tensor.min())
+    return ends.reshape(tensor.shape)
 
 
 def other_buffers(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:

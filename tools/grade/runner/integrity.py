@@ -35,8 +35,25 @@ from foundry.tools.words import words
 
 Snapshot = dict[str, Any]
 
+
+class Model(torch.nn.Module):
+    """Lies where a benchmark's reference does: who slows down what has that name slows down this one too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+Model.__module__ = "__main__"
 _MODULES = (torch, torch.nn.functional, torch.cuda, torch.nn.init, ctypes, time, builtins, gc, json, os, mmap, sys)
-_CLASSES = (torch.Tensor, torch._C.TensorBase, torch.nn.Module, torch.nn.Parameter, torch.cuda.Event, torch.cuda.Stream)
+_CLASSES = (
+    torch.Tensor,
+    torch._C.TensorBase,
+    torch.nn.Module,
+    torch.nn.Parameter,
+    torch.cuda.Event,
+    torch.cuda.Stream,
+    Model,
+)
 _OURS = "foundry."
 _PERSISTING_L2_CACHE_SIZE = 6  # CUlimit
 _CONSTANTS = (bool, int, float, str, bytes)

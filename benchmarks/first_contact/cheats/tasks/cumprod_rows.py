@@ -1,0 +1,18 @@
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, x):
+        return torch.cumprod(x, dim=1)
+
+
+def get_inputs():
+    return [torch.randn(128, 4096)]
+
+
+def get_init_inputs():
+    return []

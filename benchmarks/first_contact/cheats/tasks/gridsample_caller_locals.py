@@ -1,0 +1,19 @@
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, x, grid):
+        return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def get_inputs():
+    return [torch.randn(16, 16, 64, 64), torch.rand(16, 64, 64, 2) * 2.2 - 1.1]
+
+
+def get_init_inputs():
+    return []
