@@ -21,7 +21,7 @@ from torch import fx, nn
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, Role, TensorSpec, Value
 from foundry.tools.task.flops import operator_flops
 from foundry.tools.task.loading import spec_of
-from foundry.tools.task.tracers import Traced, trace_export, trace_make_fx, trace_symbolic
+from foundry.tools.task.tracers import UNSEEN, Traced, trace_export, trace_make_fx, trace_symbolic
 from foundry.tools.words import words
 
 INLINE_ELEMENTS = 64
@@ -55,6 +55,7 @@ class _Builder:
     ops: list[Op] = field(default_factory=list)
     arguments: dict[fx.Node, Argument] = field(default_factory=dict)  # what a later use of the node reads
     results: dict[fx.Node, list[Value]] = field(default_factory=dict)  # of operators with several results
+    unusable: dict[fx.Node, str] = field(default_factory=dict)  # why whoever reads these cannot be captured
 
 
 def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, int] | None = None) -> OpGraph:
@@ -171,7 +172,14 @@ def _to_graph(
         overrides=overrides,
         fixed=fixed,
     )
-    return _without_dead_code(graph)
+    graph = _without_dead_code(graph)
+    changed = {source for kind, source in traced.outputs if kind == UNSEEN}
+    if any(value.source in changed for value in graph.state):
+        raise CannotCapture(
+            "forward changes and reads a tensor that is not part of the model's state: "
+            "register it as a buffer in __init__"
+        )
+    return graph
 
 
 # ---------------------------------------------------------------- leaves
@@ -193,10 +201,11 @@ def _add_constant(builder: _Builder, node: fx.Node, tensor: torch.Tensor | None,
     if tensor is None:
         raise CannotCapture(f"the constant {node.name} has no value in the trace")
     if tensor.numel() > INLINE_ELEMENTS:
-        raise CannotCapture(
+        builder.unusable[node] = (
             f"forward uses a constant tensor of shape {list(tensor.shape)} ({source or node.name}) that is not part of "
             "the model's state: register it as a buffer in __init__"
         )
+        return
     if tensor.is_complex():
         raise CannotCapture(f"the constant {source or node.name} is complex")
     data = [float(item) for item in tensor.detach().cpu().reshape(-1).tolist()]
@@ -224,6 +233,9 @@ def _add_call(builder: _Builder, node: fx.Node) -> None:
     if kind in _CONSTANT_COPIES and _is_inline_constant(builder, node.args[0]):
         builder.arguments[node] = builder.arguments[cast(fx.Node, node.args[0])]
         return
+    if kind == "copy" and _looks_alike(*node.args[:2]):  # all of it is written anew
+        builder.arguments[node] = _argument(builder, node.args[1])
+        return
     if kind in _RANDOM:
         raise CannotCapture(f"the model draws random numbers ({kind}), so no kernel can be proven against it")
     if kind == "instance_norm" and node.args[3] is not None and node.args[5]:
@@ -231,6 +243,13 @@ def _add_call(builder: _Builder, node: fx.Node) -> None:
     if node.target._schema.is_mutable:
         raise CannotCapture(f"{kind} still writes in place in the functional trace")
     _add_op(builder, node, str(node.target))
+
+
+def _looks_alike(one: Any, other: Any) -> bool:
+    """Whether two nodes' tensors have the same shape and type."""
+    values = [item.meta.get("val") if isinstance(item, fx.Node) else None for item in (one, other)]
+    first, second = ((value.shape, value.dtype) if isinstance(value, torch.Tensor) else None for value in values)
+    return first is not None and first == second
 
 
 def _is_inline_constant(builder: _Builder, argument: Any) -> bool:
@@ -288,6 +307,8 @@ def _tensor_arguments(node: fx.Node) -> list[fx.Node]:
 def _argument(builder: _Builder, item: Any) -> Argument:
     """A JSON-able argument: Refs for tensors, names for dtypes and memory formats."""
     if isinstance(item, fx.Node):
+        if item in builder.unusable:
+            raise CannotCapture(builder.unusable[item])
         if item not in builder.arguments:
             raise CannotCapture(f"{item.name} depends on the data, not only on shapes")
         return builder.arguments[item]
@@ -322,6 +343,8 @@ def _read_outputs(builder: _Builder, node: fx.Node) -> tuple[list[Argument], dic
     mutations: dict[str, str] = {}
     for position, item in enumerate(items):
         kind, source = builder.traced.outputs[position]
+        if kind == UNSEEN:
+            continue
         argument = _argument(builder, item)
         if kind == "mutation":
             if not isinstance(argument, Ref):

@@ -18,13 +18,15 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 Kind = Literal["tensor", "tuple", "list"]
+UNSEEN = "unseen"
 LAYERS = ("one_layer_lstm", "one_layer_rnn")  # in torch._decomp.decompositions
 
 
 @dataclass(frozen=True)
 class Traced:
     """`placeholders` maps a placeholder to (role or "literal", source), `outputs` each returned item to
-    ("result", "") or ("mutation", state-dict key) or what else it writes to."""
+    ("result", "") or ("mutation", state-dict key) or what else it writes to, UNSEEN where that is no part of the state:
+    a tensor that is a plain attribute of the model."""
 
     graph: fx.Graph
     placeholders: Mapping[str, tuple[str, str]]
@@ -101,13 +103,17 @@ def trace_make_fx(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
     sources = [("parameter" if key in parameters else "buffer", key) for key in state]
     sources += [("input", str(index)) for index in positions]
     leaves = [name for name, (role, _) in traced.placeholders.items() if role in ("input", "literal")]
-    roles = {**traced.placeholders, **dict(zip(leaves, sources, strict=True))}
+    own = {name: ("constant", source) for name, (role, source) in traced.placeholders.items() if role == "buffer"}
+    roles = {**traced.placeholders, **own, **dict(zip(leaves, sources, strict=True))}
     outputs = [_name_mutation(role, source, roles) for role, source in traced.outputs]
-    return Traced(traced.graph, roles, outputs, traced.constants, kind[-1])
+    constants = {**traced.constants, **dict(module.named_buffers())}
+    return Traced(traced.graph, roles, outputs, constants, kind[-1])
 
 
 def _name_mutation(role: str, source: str, roles: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
     owner, key = roles.get(source, ("", ""))
+    if role == "mutation":  # of the trace's own buffer, which the model's state has not
+        return UNSEEN, source
     return ("mutation", key) if owner in ("parameter", "buffer") else (role, source)
 
 

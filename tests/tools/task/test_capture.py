@@ -160,6 +160,16 @@ def test_recurrences_and_several_results_stay_one_operator() -> None:
     assert lstm.flops == 2 * 10 * (12 * 8 + 12 * 3)
 
 
+def test_a_tensor_that_is_no_buffer_may_be_written_anew_and_not_kept() -> None:
+    init = "self.kept = torch.randn(300, 40)"
+    graph = graph_of(loaded("self.kept.copy_(x); return self.kept * 2", init=init, inputs="[torch.randn(300, 40)]"))
+    assert [op.kind for op in graph.ops] == ["mul"] and not graph.state and not graph.mutations
+    for size in (300, 3):
+        init, inputs = f"self.kept = torch.randn({size}, 40)", f"[torch.randn({size}, 40)]"
+        with pytest.raises(CannotCapture, match="register it as a buffer"):
+            graph_of(loaded("self.kept.add_(x); return self.kept * 2", init=init, inputs=inputs))
+
+
 def test_last_states_have_the_shapes_of_those_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch 2.11 says of an LSTM's on a GPU that they have one dimension more, and its eager LSTM gives others."""
     walk: Callable[..., Any] = decompositions.one_layer_lstm
