@@ -10,8 +10,11 @@ from mmap import mmap
 
 import pytest
 
-from foundry.tools.grade.judge.link import SLICE_S, RunnerLink
+from foundry.tools.grade.judge import link as links
+from foundry.tools.grade.judge.link import RunnerLink
 from foundry.tools.process.channel import Channel
+
+SLICE_S = 0.15
 
 
 def answers_late(channel: Channel, counted: mmap) -> None:
@@ -56,8 +59,10 @@ def linked(counted: mmap) -> Iterator[Callable[[str, Callable[[], None]], Runner
 
 @pytest.mark.parametrize("side", ["reference", "candidate"])
 def test_others_may_time_while_pytorch_compiles_and_it_stands_still(
-    linked: Callable[[str, Callable[[], None]], RunnerLink], counted: mmap, side: str
+    linked: Callable[[str, Callable[[], None]], RunnerLink], counted: mmap, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(links, "SLICE_S", SLICE_S)
+
     looks = list[bool]()
 
     def look() -> None:

@@ -245,5 +245,9 @@ def test_a_mean_of_what_is_centred_counts_in_units_of_its_deviations(tmp_path: P
         for buffer, off, is_right in ((centred, 1e-7, True), (centred, 1e-2, False), (usual, 1e-2, False)):
             error = comparison.measure((buffer.expected.truth + off).float(), buffer.expected)
             assert accepts(error, buffer_limit(buffer, buffer.ieee)) is is_right, (buffer.name, off)
+        off = 2e-5 * centred.expected.norm / centred.spec.numel**0.5
+        error = comparison.measure((centred.expected.truth + off).float(), centred.expected)
+        assert not accepts(error, buffer_limit(centred, centred.ieee))
+        assert accepts(error, buffer_limit(centred, centred.tf32, is_tf32=True))
         trial.inputs.close()
     made.close()

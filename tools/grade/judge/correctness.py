@@ -254,7 +254,7 @@ class Examination:
         for tensor, buffer in zip(updated, question.trial.buffers, strict=False):
             error, limit = comparison.measure(tensor, buffer.expected), buffer_limit(buffer, buffer.ieee)
             if self.worst_class == "tf32" and not accepts(error, limit):  # a mean of products has their error
-                limit, self.accuracy = buffer_limit(buffer, buffer.tf32), "tf32"
+                limit, self.accuracy = buffer_limit(buffer, buffer.tf32, is_tf32=True), "tf32"
             if not accepts(error, limit):
                 text = comparison.describe_mismatch(tensor, buffer.expected, limit, error)
                 raise _Failed(

@@ -27,6 +27,7 @@ MOST_UNSTABLE = 1e-4  # of an output's elements
 LUCK = 2.0  # times the worst of PyTorch's nine draws: a kernel has one, of other roundings
 MOST_BY_LUCK = 4  # elements beyond twice the worst of one of PyTorch's draws: as many, once in 2**4 such draws at most
 BUFFER_NORM = 1e-5  # running statistics carry the rounding of a different order of summation
+TF32_BUFFER_NORM = 2.0**-15  # and a sixteenth of TF32's, of which most averages out, where PyTorch may use that
 
 
 def weighing(trial: Trial, index: int) -> int:
@@ -121,7 +122,7 @@ def excuse_unstable(found: list[OutputError], trial: Trial) -> list[OutputError]
     ]
 
 
-def buffer_limit(buffer: UpdatedBuffer, own: OutputError) -> OutputError:
-    """The largest error that an updated buffer may have, given PyTorch's error `own`."""
+def buffer_limit(buffer: UpdatedBuffer, own: OutputError, *, is_tf32: bool = False) -> OutputError:
+    """The largest error that an updated buffer may have, given PyTorch's error `own`, with TF32 or without."""
     limit = error_limit(own, buffer.spec.dtype, buffer.spec.numel)
-    return OutputError(max(limit.norm, BUFFER_NORM), limit.violation)
+    return OutputError(max(limit.norm, TF32_BUFFER_NORM if is_tf32 else BUFFER_NORM), limit.violation)
