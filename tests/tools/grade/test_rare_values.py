@@ -221,8 +221,8 @@ import torch
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second = torch.nn.BatchNorm1d(32), torch.nn.BatchNorm1d(16)
-        self.between = torch.nn.Linear(32, 16, bias=False)
+        self.first, self.second = torch.nn.BatchNorm1d(32), torch.nn.BatchNorm1d(64)
+        self.between = torch.nn.Linear(32, 64, bias=False)
 
     def forward(self, x):
         return self.second(self.between(self.first(x)))
