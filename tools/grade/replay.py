@@ -229,7 +229,11 @@ def _offer(folder: Path, end_work: Callable[[], object]) -> None:
 def _offers(folder: Path, end_work: Callable[[], object]) -> Iterator[None]:
     """Every now and then `_offer`s, wherever the Python code in it stands."""
 
+    is_over = False
+
     def offer(_number: int, _frame: FrameType | None) -> None:
+        if is_over:  # the alarm rang while it was turned off
+            return
         _offer(folder, end_work)
         signal.setitimer(signal.ITIMER_REAL, OFFER_S)  # not before this one was answered
 
@@ -239,6 +243,7 @@ def _offers(folder: Path, end_work: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     finally:
+        is_over = True
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
 

@@ -273,7 +273,8 @@ def _twins_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
         for _ in range(2):  # the first may prepare its weights
             link.operators(1)
     except RunnerFailed as failed:
-        return Gate(TWINS, True, f"it refuses another instance: {failed.evidence}")
+        how = "it refuses" if failed.has_raised else "it fails with"
+        return Gate(TWINS, failed.has_raised, f"{how} another instance: {failed.evidence}")
     gate = _answer_gate(TWINS, link, trial, "after another instance of ModelNew with other parameters was called")
     with contextlib.suppress(RunnerFailed):
         link.forget(slot=1, case=1)
