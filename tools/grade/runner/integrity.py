@@ -52,6 +52,8 @@ _CLASSES = (
     torch.nn.Parameter,
     torch.cuda.Event,
     torch.cuda.Stream,
+    json.JSONEncoder,
+    json.JSONDecoder,
     Model,
 )
 _OURS = "foundry."

@@ -34,6 +34,7 @@ from foundry.tools.grade.runner.record import record_beside, record_hidden, time
 from foundry.tools.grade.runner.sentry import Endings, line_of
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import Message
+from foundry.tools.words import words
 
 Phase = Literal["load", "build", "first", "steady"]
 
@@ -343,6 +344,24 @@ class Array(np.ndarray):
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return super().__array_function__(function, types, args, kwargs)
+
+
+def _telling(name: str) -> Callable[..., Any]:
+    """A method of plain arrays as a function of Python's: where native code calls it, nothing else tells of it."""
+    function = getattr(np.ndarray, name)
+
+    def __array_function__(self: Array, *args: Any, **kwargs: Any) -> Any:
+        return function(self.view(np.ndarray), *map(_unmarked, args), **kwargs)
+
+    return __array_function__
+
+
+for _name in words(
+    "sort argsort partition argpartition searchsorted cumsum cumprod sum prod mean std var max min argmax argmin ptp "
+    "any all clip dot round trace take choose compress repeat put nonzero conj conjugate byteswap"
+):
+    if hasattr(np.ndarray, _name):  # NumPy 2 has some of them no more
+        setattr(Array, _name, _telling(_name))
 
 
 def _unmarked(value: Any) -> Any:

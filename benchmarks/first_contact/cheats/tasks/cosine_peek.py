@@ -1,0 +1,16 @@
+import torch, torch.nn as nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+
+    def forward(self, a, b):
+        return F.cosine_similarity(a, b, dim=-1)
+
+def get_inputs():
+    return [torch.randn(4096, 256), torch.randn(4096, 256)]
+
+def get_init_inputs():
+    return []

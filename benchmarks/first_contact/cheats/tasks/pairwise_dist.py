@@ -1,0 +1,16 @@
+import torch, torch.nn as nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+
+    def forward(self, a, b):
+        return torch.cdist(a, b, p=1.0)
+
+def get_inputs():
+    return [torch.randn(256, 64), torch.randn(256, 64)]
+
+def get_init_inputs():
+    return []
