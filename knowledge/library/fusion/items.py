@@ -8,7 +8,7 @@ and each would be a pass over memory and a launch of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.library.fusion.chains import MOST_PARTS, merge_maps, plain_view
@@ -16,7 +16,7 @@ from foundry.knowledge.library.fusion.short_rows import unrolled_rows
 from foundry.knowledge.library.fusion.state import FusionState
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.access import Step, expressions
-from foundry.knowledge.library.ir.kernels import Load, MapKernel, RowKernel, Store, View
+from foundry.knowledge.library.ir.kernels import Load, MapKernel, RowKernel, View
 from foundry.knowledge.library.ir.weight import parts_of
 from foundry.knowledge.opgraph import contiguous_strides
 
@@ -44,9 +44,10 @@ def join_items(state: FusionState) -> bool:
                 if id(step) in known:
                     trial.swap(known[id(step)], step)
             left = _Group(trial, group, most).join()
-            if all(len(step.stores) <= STORES_AT_THE_END for step in left):
-                break
-        if len(group) >= LEAST_GAIN * len(left):
+            is_gain = len(group) >= LEAST_GAIN * len(left)
+            if not is_gain or all(len(step.stores) <= STORES_AT_THE_END for step in left):
+                break  # with fewer stores no more would join
+        if is_gain:
             state.take(trial)
             changed = True
     return changed
@@ -203,15 +204,26 @@ def written_out(kernel: MapKernel, items: _Items) -> MapKernel:
 def _are_apart(first: MapKernel, second: MapKernel) -> bool:
     """Whether no element is written by both, in one item or in two."""
     both = {store.buffer for store in first.stores} & {store.buffer for store in second.stores}
-    ones = [store for store in first.stores if store.buffer in both]
-    others = [store for store in second.stores if store.buffer in both]
-    return all(one.buffer != other.buffer or _never_meet(one, other, first.shape) for one in ones for other in others)
+    ones, others = (
+        {name: [plain_view(store.view, first.shape) for store in stores if store.buffer == name] for name in both}
+        for stores in (first.stores, second.stores)
+    )
+    return all(_never_meet(ones[name], others[name], first.shape) for name in both)
 
 
-def _never_meet(one: Store, other: Store, shape: Shape) -> bool:
-    """Whether two stores with the same strides reach no element in common: all that each reaches is a multiple of their
-    common divisor away from its offset."""
-    here, there = plain_view(one.view, shape), plain_view(other.view, shape)
-    apart = abs(here.offset - there.offset)
-    reach = sum(abs(stride) * (size - 1) for size, stride in zip(shape, here.strides, strict=True))
-    return here.strides == there.strides and (apart > reach or apart % max(1, math.gcd(*here.strides)) != 0)
+def _never_meet(ones: Sequence[View], others: Sequence[View], shape: Shape) -> bool:
+    """Whether no two views of each, all with the same strides, reach an element in common: all that one reaches is a
+    multiple of the strides' common divisor away from its offset."""
+    strides = ones[0].strides
+    if any(view.strides != strides for view in (*ones, *others)):
+        return False
+    reach, divisor = (
+        sum(abs(stride) * (size - 1) for size, stride in zip(shape, strides, strict=True)),
+        math.gcd(*strides),
+    )
+    offsets = [view.offset for view in others]
+    return all(
+        abs(view.offset - offset) > reach or (view.offset - offset) % max(1, divisor) != 0
+        for view in ones
+        for offset in offsets
+    )
