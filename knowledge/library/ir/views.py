@@ -6,6 +6,7 @@ Slices, permutations, expansions, flips, reshapes and the inlining of a producer
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -70,6 +71,7 @@ def _decompose(sizes: Sequence[int], point_map: View, shape: Shape) -> tuple[lis
     return offsets, steps
 
 
+@functools.lru_cache(maxsize=1 << 15)  # a search makes a hundred plans of a graph, nearly the same
 def through(view: View, old: Shape, point_map: View, new: Shape) -> View | None:
     """`view` of the space `old` as a view of the space `new`, whose points `point_map` sends to `old`; None if that is
     not affine."""
