@@ -212,3 +212,30 @@ def test_what_the_grader_does_around_a_call_is_no_part_of_what_pytorch_takes_a_s
     share, names = json.loads(done.stdout.strip().splitlines()[-1])
     assert names == ["aten.embedding"], done.stderr
     assert not time_gate({"torch_time": share, "longest": names}).passed, share
+
+
+LEAVES = """
+import atexit, json, os, sys
+sys.path.insert(0, sys.argv[2])
+from foundry.tools.grade.runner.sentry import AtExit
+sys.stdout = open(1, "w", closefd=False)  # with a buffer
+watched = AtExit("candidate.py")
+exec(compile(sys.argv[1], "candidate.py", "exec"))
+print(json.dumps(watched.printed()), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "printed"),
+    [
+        ("import atexit; print('compiling'); atexit.register(lambda: None)", ""),
+        ("import atexit; atexit.register(print, 'speedup 14')", "speedup 14"),
+        ("import atexit, os; atexit.register(lambda: (os.write(1, b'correct'), os._exit(0)))", "correct"),
+        ("import atexit, time; atexit.register(time.sleep, 60)", ""),
+    ],
+)
+def test_what_is_left_to_the_end_of_a_process_is_heard_and_nothing_before_it(
+    forks: Forks, tmp_path: Path, left: str, printed: str
+) -> None:
+    done = forks(LEAVES + "os._exit(0)", left, tmp_path, folder=tmp_path)
+    assert json.loads(done.stderr.strip().splitlines()[-1]) == printed

@@ -31,7 +31,7 @@ from foundry.tools.audit.acts.looks import LOOKS_AWAY, looks_away
 from foundry.tools.grade.runner.ablate import follow_cffi
 from foundry.tools.grade.runner.programs import Programs, plain
 from foundry.tools.grade.runner.record import record_beside, record_hidden, time_operators
-from foundry.tools.grade.runner.sentry import Endings, line_of
+from foundry.tools.grade.runner.sentry import AtExit, line_of
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import Message
 from foundry.tools.words import words
@@ -109,7 +109,7 @@ class Observer:
         self._outermost: tuple[FrameType, int] | None = None  # of its own frames, and when it began
         self._own_ns = 0  # of the processor in such frames, on their thread
         self.has_threads = False  # of Python's, since then
-        self._endings = Endings(where)
+        self._at_exit = AtExit(where)
         _mark_arrays()
         follow_cffi(lambda path: sys.audit("ctypes.dlopen", path), _looked_up)  # as ctypes says of itself
         self._follow_threads()
@@ -275,7 +275,7 @@ class Observer:
             "kept": self._kept,
             "tritons": sorted(self._tritons),
             "unnamed": self._unnamed,
-            "printed": self._endings.printed(),
+            "printed": self._at_exit.printed(),
             "arithmetic": procfs.arithmetic(),
         }
 

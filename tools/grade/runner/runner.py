@@ -62,16 +62,17 @@ from foundry.tools.process import procfs
 from foundry.tools.process.channel import Channel, ChannelClosed, Message, close_all
 from foundry.tools.protocol.orders import PROCESS_EVENTS, SPOILED
 from foundry.tools.task import bundle, loading
+from foundry.tools.words import words
 
 if TYPE_CHECKING:
     from foundry.tools.grade.runner.ablate import Silenced
     from foundry.tools.grade.runner.observe import Observer
 
 KEPT_CALLS = 6
-COMMANDS = (  # of the judge's: a method each
-    *("load", "build", "state", "inputs", "restore", "forget", "token", "call", "run", "collect", "look", "perturb"),
-    *("peek", "vary", "memory", "soak", "spoil", "inspect", "observe", "operators", "fewer", "copies", "pretend"),
-    "profile",
+Command = Callable[[Message, list[int]], Message]
+COMMANDS = words(  # of the judge's: a method each
+    "load build state inputs restore forget token call run collect look perturb peek "
+    "vary memory soak spoil inspect observe operators fewer copies pretend profile"
 )
 
 Clock = Callable[[], int]
@@ -120,9 +121,7 @@ class Runner:
 
     def serve(self, link: Channel) -> None:
         """Until the judge hangs up."""
-        commands: dict[str, Callable[[Message, list[int]], Message]] = {
-            name: getattr(self, f"_{name}") for name in COMMANDS
-        }
+        commands: dict[str, Command] = {name: getattr(self, f"_{name}") for name in COMMANDS}
         while True:
             message, handles = link.receive()
             number = message.get("number")
@@ -355,9 +354,9 @@ class Runner:
         """For the audit: what a watched process did; where native code does nothing, which of it was asked for."""
         if self._silenced is not None:
             return {"silenced": sorted(self._silenced.names)}
-        observer, slot = self._observer, self._slots[message["slot"]]
         from foundry.tools.grade.runner.observe import watched_calls
 
+        observer, slot = self._observer, self._slots[message["slot"]]
         if observer is None:
             raise Refused("crash", "nobody watches this process")
         call, hide = lambda record: self._forward(slot, record=record)[1], partial(self._guard, "crash")
@@ -365,8 +364,7 @@ class Runner:
         answer = watched_calls(observer, call, forward, hide, message, self._clock)
         if self._device.type == "cuda":
             others = [*slot.tensors, *self._state_of(slot).tensors]
-            call = partial(self._call_plainly, slot, waits=False)
-            work = partial(self._find_unfinished, call, others)
+            work = partial(self._find_unfinished, partial(self._call_plainly, slot, waits=False), others)
             answer["unfinished"] = guarded("crash", work, self._where, self._device)
             answer["kernels"] = record_launches(lambda: self._forward(slot, record=False))
         return answer

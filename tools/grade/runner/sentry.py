@@ -60,7 +60,7 @@ def line_of(frame: FrameType | None, event: str, where: str) -> int:
     return frame.f_lineno if frame is not None and frame.f_code.co_filename == where else 0
 
 
-class Endings:
+class AtExit:
     """What the candidate's file leaves to the end of its process; started once, before its text runs there."""
 
     def __init__(self, where: str) -> None:
@@ -78,6 +78,7 @@ class Endings:
         """What that prints in a copy of this process, which then is at its end: the beginning of it."""
         if not self._left:
             return ""
+        sys.stdout.flush()  # or the copy would print what was printed before
         reads, writes = os.pipe()
         child = os.fork()
         if not child:
