@@ -48,7 +48,7 @@ from foundry.tools.task import bundle
 SLOT = 0
 DISGUISED = "without a grader in sight"
 ALONE = "provenance (other libraries)"
-PUBLIC, TWINS = "public inputs", "another instance"
+PUBLIC, ANOTHER_INSTANCE = "public inputs", "another instance"
 FEWER_ROWS, OTHER_ADDRESSES = "provenance (fewer rows)", "provenance (other addresses)"
 LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than a fraction of a second
 LATE_S = 0.3
@@ -58,7 +58,7 @@ CLOCKS = ((1 / 1024, "slowly"), (1000.0, "fast"))
 SLACK = 4.0  # times the accuracy that the protocol asks for
 CALLS = 2  # of an ablated forward that are judged: the first, and one after many others
 PURPOSES = ("observe", "silent", "undone")  # of the runners, in this order
-TWIN_BYTES = 256 << 20  # of parameters, which another instance has too
+INSTANCE_BYTES = 256 << 20  # of parameters, which another instance has too
 PATIENCE = 5.0  # times the limit of one forward: two calls, one of them traced
 
 _DRAWING = threading.Lock()  # PyTorch's and Python's seeds are the whole process's
@@ -154,9 +154,11 @@ def _watch(
             gates += [_copies_gate(watched, case, trial), _clocks_gate(watched, trial)] if on_cpu else []
         if answer.passed and on_cpu and policy != "open":
             gates.append(_alone_gate(watched, trial))
-        twins = _twins_gate(watched, case, trial) if answer.passed and case.has_parameters() else answer
-        gates += [twins] if twins is not answer else []
-        if twins.passed and policy != "open":
+        is_right = answer.passed
+        if is_right and case.has_parameters():
+            gates.append(_another_instance_gate(watched, case, trial))
+            is_right = gates[-1].passed
+        if is_right and policy != "open":
             # The last questions: each may end the process, and on a GPU vector loads at other addresses do.
             last = (_elsewhere_gate, _fewer_gate) if on_cpu else (_fewer_gate, _elsewhere_gate)
             bundle.give_back()  # of the public inputs: those to come are copied in the candidate's process
@@ -260,11 +262,11 @@ def _copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     )
 
 
-def _twins_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
+def _another_instance_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     """The answer after another instance of ModelNew, with other parameters, was called in the same process: a network
     has many layers of a kind, and each has weights of its own."""
-    if sum(tensor.nbytes for tensor in case.state("seeded").parcel.tensors()) > TWIN_BYTES:
-        return Gate(TWINS, True, "not asked: its parameters are large")
+    if sum(tensor.nbytes for tensor in case.state("seeded").parcel.tensors()) > INSTANCE_BYTES:
+        return Gate(ANOTHER_INSTANCE, True, "not asked: its parameters are large")
     try:
         with _DRAWING:
             link.build(1, case)
@@ -274,8 +276,10 @@ def _twins_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
             link.operators(1)
     except RunnerFailed as failed:
         how = "it refuses" if failed.has_raised else "it fails with"
-        return Gate(TWINS, failed.has_raised, f"{how} another instance: {failed.evidence}")
-    gate = _answer_gate(TWINS, link, trial, "after another instance of ModelNew with other parameters was called")
+        return Gate(ANOTHER_INSTANCE, failed.has_raised, f"{how} another instance: {failed.evidence}")
+    gate = _answer_gate(
+        ANOTHER_INSTANCE, link, trial, "after another instance of ModelNew with other parameters was called"
+    )
     with contextlib.suppress(RunnerFailed):
         link.forget(slot=1, case=1)
     words = "keep what is prepared from parameters with the instance"

@@ -25,7 +25,9 @@ from foundry.tools.protocol.rules import (
 ANYTHING, NOTHING = OutputError(math.inf, math.inf), OutputError(0.0, 0.0)
 MOST_UNSTABLE = 1e-4  # of an output's elements
 LUCK = 2.0  # times the worst of PyTorch's nine draws: a kernel has one, of other roundings
-MOST_BY_LUCK = 4  # elements beyond twice the worst of one of PyTorch's draws: as many, once in 2**4 such draws at most
+MOST_BY_LUCK = (
+    4  # elements: of two draws of the same errors, as many of one are beyond the worst of the other once in 2**4
+)
 BUFFER_NORM = 1e-5  # running statistics carry the rounding of a different order of summation
 TF32_BUFFER_NORM = 2.0**-15  # and a sixteenth of TF32's, of which most averages out, where PyTorch may use that
 

@@ -179,7 +179,7 @@ class RunnerLink:
             self._asked_ns = time.time_ns()
             self._channel.send({**message, "number": number}, handles)
             if compiles:
-                limit_s = self._let_others(limit_s)
+                limit_s = self._wait_letting_others_time(limit_s)
             answer, extra = self._channel.receive(limit_s, limit_bytes=ANSWER_BYTES)
             if self.turns is not None:
                 self.turns.end(timed=message["do"] == "run")
@@ -205,7 +205,7 @@ class RunnerLink:
             raise RunnerFailed(kind, line, side=self._side, has_raised=kind == "crash")
         return answer
 
-    def _let_others(self, limit_s: float) -> float:
+    def _wait_letting_others_time(self, limit_s: float) -> float:
         """Waits until there is an answer, or next to no time is left; returns how much of the limit is. A compiler
         takes half a minute for a network and the GPU hardly at all: every now and then the process is stopped, and
         others may time."""

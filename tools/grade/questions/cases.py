@@ -20,7 +20,7 @@ from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
-from foundry.tools.grade.questions.statistics import updated_buffers
+from foundry.tools.grade.questions.running_statistics import updated_buffers
 from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
 from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer
 from foundry.tools.grade.questions.widening import in_float64, tf32_allowed

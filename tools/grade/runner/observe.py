@@ -346,7 +346,7 @@ class Array(np.ndarray):
         return super().__array_function__(function, types, args, kwargs)
 
 
-def _telling(name: str) -> Callable[..., Any]:
+def _watched_method(name: str) -> Callable[..., Any]:
     """A method of plain arrays as a function of Python's: where native code calls it, nothing else tells of it."""
     function = getattr(np.ndarray, name)
 
@@ -361,7 +361,7 @@ for _name in words(
     "any all clip dot round trace take choose compress repeat put nonzero conj conjugate byteswap"
 ):
     if hasattr(np.ndarray, _name):  # NumPy 2 has some of them no more
-        setattr(Array, _name, _telling(_name))
+        setattr(Array, _name, _watched_method(_name))
 
 
 def _unmarked(value: Any) -> Any:
