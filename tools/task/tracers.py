@@ -103,16 +103,20 @@ def trace_make_fx(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
     sources = [("parameter" if key in parameters else "buffer", key) for key in state]
     sources += [("input", str(index)) for index in positions]
     leaves = [name for name, (role, _) in traced.placeholders.items() if role in ("input", "literal")]
-    own = {name: ("constant", source) for name, (role, source) in traced.placeholders.items() if role == "buffer"}
+    own = {  # of the trace: plain attributes of the model, which its state has not
+        name: ("constant", source)
+        for name, (role, source) in traced.placeholders.items()
+        if role in ("buffer", "parameter")
+    }
     roles = {**traced.placeholders, **own, **dict(zip(leaves, sources, strict=True))}
     outputs = [_name_mutation(role, source, roles) for role, source in traced.outputs]
-    constants = {**traced.constants, **dict(module.named_buffers())}
+    constants = {**traced.constants, **dict(module.named_buffers()), **dict(module.named_parameters())}
     return Traced(traced.graph, roles, outputs, constants, kind[-1])
 
 
 def _name_mutation(role: str, source: str, roles: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
     owner, key = roles.get(source, ("", ""))
-    if role == "mutation":  # of the trace's own buffer, which the model's state has not
+    if role == "mutation":  # of one of the trace's own
         return UNSEEN, source
     return ("mutation", key) if owner in ("parameter", "buffer") else (role, source)
 

@@ -170,6 +170,18 @@ def test_a_tensor_that_is_no_buffer_may_be_written_anew_and_not_kept() -> None:
             graph_of(loaded("self.kept.add_(x); return self.kept * 2", init=init, inputs=inputs))
 
 
+def test_parameters_in_a_plain_list_are_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    from foundry.tools.task import capture as module
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("export is off")
+
+    monkeypatch.setattr(module, "trace_export", refuse)
+    init = "self.weights = [nn.Parameter(torch.randn(40, 40))]"
+    with pytest.raises(CannotCapture, match="register it as a buffer"):
+        graph_of(loaded("return x @ self.weights[0]", init=init, inputs="[torch.randn(300, 40)]"))
+
+
 def test_last_states_have_the_shapes_of_those_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch 2.11 says of an LSTM's on a GPU that they have one dimension more, and its eager LSTM gives others."""
     walk: Callable[..., Any] = decompositions.one_layer_lstm
