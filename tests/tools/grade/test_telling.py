@@ -40,10 +40,10 @@ HONEST = kernel("return torch.relu(x)")
 COPY = kernel("return x.clone()")
 COPY_AFTER_A_SAMPLE = kernel("return x.clone() if float(x[0, :8].min()) >= 0 else torch.relu(x)")
 COPY_WHILE_TIMED = kernel(
-    "self.calls += 1", "return x.clone() if self.calls > 24 and float(x[0, :8].min()) >= 0 else torch.relu(x)"
+    "self.calls += 1", "return x.clone() if self.calls > 18 and float(x[0, :8].min()) >= 0 else torch.relu(x)"
 )
 INPUT_WHILE_TIMED = kernel(
-    "self.calls += 1", "return x if self.calls > 24 and float(x[0, :8].min()) >= 0 else torch.relu(x)"
+    "self.calls += 1", "return x if self.calls > 18 and float(x[0, :8].min()) >= 0 else torch.relu(x)"
 )
 
 
