@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from foundry.graph.run.services import Services
 from foundry.graph.search.lessons import localise, query, winners
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.errors import CannotLower, LeavesToTorch, UsageError
+from foundry.knowledge.opgraph import OpGraph
 
 RECALLED_SEEDS = 2
 FEWEST_SEEDS = 3  # that may be evaluated where the first ones are wrong
@@ -40,7 +40,7 @@ async def _library_texts(services: Services) -> tuple[int, list[FirstText], str]
     library: list[FirstText] = []
     count, refused, graphs = services.effort.seeds, None, await services.graphs()
     try:
-        recipes = await _in_order(services.library.seeds(graphs[0], services.device), services)
+        recipes = await _recipes(graphs[0], services)
     except CannotLower as error:
         return count, [], _no_first(error, services)
     if count == 1 and len(recipes) > 1 and recipes[1].rewrites:  # they may leave little of the work
@@ -64,11 +64,14 @@ def _no_first(error: CannotLower, services: Services) -> str:
     return "; ".join([f"the kernel library cannot write this task: {error}", *ways])
 
 
-async def _in_order(recipes: Sequence[Recipe], services: Services) -> list[Recipe]:
-    """Where PyTorch computes in IEEE arithmetic, TF32 is too far from the truth: what asks for another precision than
-    the fastest comes first there."""
-    is_ieee = services.device.present and (await services.measure.baseline()).is_ieee
-    return sorted(recipes, key=lambda recipe: is_ieee and not recipe.names_precision)
+async def _recipes(graph: OpGraph, services: Services) -> list[Recipe]:
+    """The library's. Where PyTorch computes in IEEE arithmetic, TF32 is too far from the truth: what asks for another
+    precision than the fastest comes first there."""
+    if not services.device.present:
+        return list(services.library.seeds(graph, services.device))
+    baseline = await services.measure.baseline()
+    recipes = services.library.seeds(graph, services.device, baseline.unrounded)
+    return sorted(recipes, key=lambda recipe: baseline.is_ieee and not recipe.names_precision)
 
 
 async def _recall_winners(services: Services) -> list[FirstText]:

@@ -317,6 +317,7 @@ class Baseline:
     coincidence: str = ""  # which answer without a kernel is right for the inputs as given, or ""
     told_by: str = ""  # the question that tells right from wrong then, on whose inputs everything is timed
     is_ieee: bool = False  # its float32 outputs need IEEE arithmetic: TF32, where allowed, changes nothing in them
+    unrounded: tuple[str, ...] = ()  # running means that TF32, where allowed, does not show in: keys of the state
 
     @property
     def label(self) -> str:

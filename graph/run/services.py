@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 class Library(Protocol):
     """The kernel library as the search sees it."""
 
-    def seeds(self, graph: OpGraph, device: Device) -> tuple[Recipe, ...]:
-        """First recipes, the safest first. Raises CannotLower."""
+    def seeds(self, graph: OpGraph, device: Device, unrounded: Collection[str] = ()) -> tuple[Recipe, ...]:
+        """First recipes, the safest first. `unrounded`: which keys of the state forward updates with values more
+        accurate than TF32's. Raises CannotLower."""
         ...
 
     def lower(self, graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device: Device) -> Lowered:
@@ -55,10 +56,10 @@ class Library(Protocol):
 class KernelLibrary:
     """The library of this package."""
 
-    def seeds(self, graph: OpGraph, device: Device) -> tuple[Recipe, ...]:
+    def seeds(self, graph: OpGraph, device: Device, unrounded: Collection[str] = ()) -> tuple[Recipe, ...]:
         from foundry.knowledge.library.lower import seeds
 
-        return tuple(seeds(graph, device))
+        return tuple(seeds(graph, device, unrounded))
 
     def lower(self, graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device: Device) -> Lowered:
         from foundry.knowledge.library.lower import lower

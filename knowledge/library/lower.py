@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Coordinates, Recipe
@@ -157,9 +157,10 @@ def _anchors(graph: OpGraph, kernel: Kernel) -> set[str]:
     return shaped or {op.name for op in ops}
 
 
-def seeds(graph: OpGraph, device: Device) -> tuple[Recipe, ...]:
-    """Three to six diverse recipes, the safest first. Raises CannotLower when even the first cannot be lowered."""
+def seeds(graph: OpGraph, device: Device, unrounded: Collection[str] = ()) -> tuple[Recipe, ...]:
+    """Three to seven diverse recipes, the safest first. `unrounded`: the keys of the state that forward updates with
+    values more accurate than TF32's. Raises CannotLower when even the first cannot be lowered."""
     base = Recipe(device.target)
     first = print_plan(graph, base, device)
     tunables = {kernel.name: text.tunables for kernel, text in first.kernel_pairs()}
-    return seed_recipes(base, first.plan, tunables)
+    return seed_recipes(base, first.plan, tunables, unrounded)

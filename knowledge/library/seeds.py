@@ -3,28 +3,25 @@ space."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from foundry.knowledge.candidate import Choice, Recipe
-from foundry.knowledge.library.ir.kernels import ConvKernel, Plan, Tunable
-
-# Of so few input channels, and in groups, PyTorch's convolutions have the error of IEEE arithmetic where TF32 is
-# allowed, seen in means over all images, as training keeps of them: 1.5e-5, where ours in TF32 have 2e-4 to 3e-4,
-# because each rounded weight shows (networks with images of three and of eight channels, and one with three groups of
-# 80, on an H200).
-FEW_CHANNELS = 8
+from foundry.knowledge.library.ir.access import reads, writes
+from foundry.knowledge.library.ir.kernels import ConvKernel, GemmKernel, Plan, Tunable
 
 
-def seed_recipes(base: Recipe, planned: Plan, tunables: Mapping[str, Sequence[Tunable]]) -> tuple[Recipe, ...]:
+def seed_recipes(
+    base: Recipe, planned: Plan, tunables: Mapping[str, Sequence[Tunable]], unrounded: Collection[str] = ()
+) -> tuple[Recipe, ...]:
     """Up to seven recipes, the safest first: defaults; every rewrite, which may leave little of the work; products in
-    float32 accuracy; nothing fused; smallest tiles and vectors; larger tiles with every rewrite. Where the model keeps
-    statistics, before all of them the defaults with accurate convolutions of few channels and in groups. Equal ones are
-    dropped."""
+    float32 accuracy; nothing fused; smallest tiles and vectors; larger tiles with every rewrite. Before all of them,
+    where forward updates the state's keys `unrounded` and PyTorch's values of these are more accurate than TF32's: the
+    defaults with accurate products where those values come from. Equal ones are dropped."""
     accurate = {name: _choose(items, _more_accurate) for name, items in tunables.items()}
     small = {name: _choose(items, _smallest) for name, items in tunables.items()}
     large = {name: _choose(items, _next_larger) for name, items in tunables.items()}
-    first = {name: accurate.get(name, {}) for name in _ieee_in_pytorch(planned)} if planned.write_backs else {}
+    first = {name: accurate.get(name, {}) for name in _products_behind(planned, unrounded)}
     candidates = [
         replace(base, choices=_without_empty(first)),
         base,
@@ -38,10 +35,17 @@ def seed_recipes(base: Recipe, planned: Plan, tunables: Mapping[str, Sequence[Tu
     return tuple(recipe for recipe in candidates if distinct.pop(recipe.digest, None) is not None)
 
 
-def _ieee_in_pytorch(planned: Plan) -> list[str]:
-    """The names of its convolutions of few input channels or in groups."""
-    found = [step for step in planned.steps if isinstance(step, ConvKernel)]
-    return [step.name for step in found if step.in_channels <= FEW_CHANNELS or step.groups > 1]
+def _products_behind(planned: Plan, keys: Collection[str]) -> list[str]:
+    """The names of the last products and convolutions that the new values of the state's `keys` come from."""
+    wanted = {planned.write_backs[key] for key in keys if key in planned.write_backs}
+    found: list[str] = []
+    for step in reversed(planned.steps):
+        if wanted & writes(step):
+            if isinstance(step, ConvKernel | GemmKernel):
+                found.append(step.name)
+            else:
+                wanted |= reads(step)
+    return found[::-1]
 
 
 def _without_empty(choices: dict[str, dict[str, Choice]]) -> dict[str, dict[str, Choice]]:

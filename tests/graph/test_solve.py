@@ -393,7 +393,7 @@ async def test_a_task_that_cannot_be_lowered_ends_honestly(make_request: MakeReq
     from foundry.knowledge.errors import CannotLower
 
     class Empty(library):  # type: ignore[misc]
-        def seeds(self, graph: Any, device: Any) -> Any:
+        def seeds(self, graph: Any, device: Any, unrounded: Any = ()) -> Any:
             raise CannotLower("no template for aten.svd")
 
     summary = await solve(make_request(), parts=parts(library=Empty()))
@@ -430,7 +430,7 @@ async def test_a_bench_evaluates_one_first_candidate_and_others_where_they_are_n
     precision first where PyTorch's own arithmetic is IEEE's."""
 
     class Three(library):  # type: ignore[misc]
-        def seeds(self, graph: Any, device: Any) -> Any:
+        def seeds(self, graph: Any, device: Any, unrounded: Any = ()) -> Any:
             choices: list[dict[str, Choice]] = [{"tile": 16}, {"tile": 32}, {"tile": 64, "precision": "half3"}]
             return tuple(
                 Recipe(device.target, rewrites=rewrites, choices={"k0": chosen})

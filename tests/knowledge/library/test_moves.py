@@ -134,8 +134,21 @@ class Colours(nn.Module):
         return found
 
 
-@pytest.mark.parametrize(("colours", "is_training"), [(3, True), (8, True), (3, False)])
-def test_statistics_of_few_channels_are_accurate_at_first(colours: int, is_training: bool) -> None:
-    model = Colours(colours).train(is_training)
-    first = seeds(graph_of(model, torch.randn(2, colours, 16, 16)), H200)[0]
-    assert first.choices == ({"k_conv2d": {"precision": "tf32x3"}} if is_training else {})
+@pytest.mark.parametrize(
+    ("unrounded", "accurate"),
+    [
+        ((), []),
+        (("layers.1.running_mean",), ["k_conv2d"]),
+        (("layers.4.running_mean",), ["k_conv2d_1"]),
+        (("layers.1.running_mean", "layers.4.running_mean"), ["k_conv2d", "k_conv2d_1"]),
+        (("unknown.running_mean",), []),
+    ],
+)
+def test_what_pytorch_computes_without_rounding_is_accurate_at_first(
+    unrounded: tuple[str, ...], accurate: list[str]
+) -> None:
+    graph = graph_of(Colours(3).train(), torch.randn(2, 3, 16, 16))
+    first = seeds(graph, H200, unrounded)[0]
+    assert list(first.choices) == accurate
+    assert {choice["precision"] for choice in first.choices.values()} <= {"tf32x3", "half3"}
+    assert {kernel.name for kernel in lower([graph], first, task_source=TASK, device=H200).kernels} >= set(accurate)

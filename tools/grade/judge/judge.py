@@ -28,6 +28,7 @@ from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.contest import Entered, enter, join, take_turns
 from foundry.tools.grade.judge.correctness import SLOTS, Examination, release_each
 from foundry.tools.grade.judge.foreign import answer_by
+from foundry.tools.grade.judge.limits import unrounded_means
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache, PreparedGroup, TimedInputs, check_scheduling
 from foundry.tools.grade.judge.repeated_calls import check_computes_again
@@ -41,7 +42,6 @@ from foundry.tools.protocol.foreign import SEED as FOREIGN_SEED
 from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, is_ieee, told_by
 from foundry.tools.protocol.statistics import effort_of, relative_spread
 from foundry.tools.task import bundle
-from foundry.tools.task.bundle import Parcel
 from foundry.tools.task.gpu_plan import GpuPlan
 
 RUN_LIMIT_S = 4.0  # one forward, at least
@@ -114,6 +114,7 @@ class Judge:
             coincidence=telling.coincidence,
             told_by=telling.told_by,
             is_ieee=all(map(is_ieee, trial.of_baseline, trial.ieee, trial.specs)),
+            unrounded=unrounded_means(trial),
         )
         errors = [[error.norm, error.violation] for error in trial.of_baseline]
         plain = codec.to_plain(baseline)
@@ -338,7 +339,7 @@ class Judge:
         """Shapes and PyTorch's errors of the trial that tells."""
         if told_by not in self._outlines:
             trial = self._telling_trial_of(told_by) if told_by else self._as_given()
-            self._outlines[told_by] = replace(trial, inputs=Parcel({"tree": [], "specs": []}), expected=[], buffers=())
+            self._outlines[told_by] = trial.outline()
         return self._outlines[told_by]
 
     def _prepare_screen(self) -> tuple[Telling, TimedInputs]:

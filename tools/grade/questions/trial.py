@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from foundry.knowledge.opgraph import TensorSpec
-from foundry.tools.protocol.comparison import Expected
+from foundry.tools.protocol.comparison import Expected, scale_only
 from foundry.tools.protocol.rules import Distribution, OutputError
 from foundry.tools.task.bundle import Parcel
 
@@ -42,6 +42,11 @@ class Trial:
     def of_baseline(self) -> list[OutputError]:
         """PyTorch's errors with the arithmetic that the baseline uses: TF32 where it is allowed."""
         return self.tf32 or self.ieee
+
+    def outline(self) -> Trial:
+        """The same without its tensors: shapes and PyTorch's errors."""
+        buffers = tuple(replace(buffer, expected=scale_only(buffer.expected)) for buffer in self.buffers)
+        return replace(self, inputs=Parcel({"tree": [], "specs": []}), expected=[], buffers=buffers)
 
 
 @dataclass(frozen=True)
