@@ -41,9 +41,10 @@ _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
         "it computes the same function from other operations than the task's; strict asks for the task's own",
     ),
     "own-strides": (
-        frozenset({"strict"}),
+        frozenset({"fair", "strict"}),
         "other strides",
-        "it is silently wrong on inputs with other strides; strict asks to follow them, to copy or to raise an error",
+        "it is silently wrong on inputs that are transposed in memory: follow their strides, copy (x.contiguous()) or "
+        "raise an exception; policy open allows it",
     ),
     "approximation": (
         frozenset({"fair", "strict"}),

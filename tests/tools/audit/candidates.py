@@ -66,7 +66,8 @@ return out"""
 
 
 def candidate(forward: str, top: str = "") -> str:
-    return TOP + top + MODEL + "\n".join(f"        {line}" for line in forward.split("\n")) + "\n"
+    lines = ["x = x.contiguous()", *forward.split("\n")]
+    return TOP + top + MODEL + "\n".join(f"        {line}" for line in lines) + "\n"
 
 
 # ---------------------------------------------------------------- honest, in styles that look like something else
