@@ -34,12 +34,13 @@ TF32_BUFFER_NORM = 2.0**-15  # and a sixteenth of TF32's, of which most averages
 
 # Error of a running mean below which PyTorch has not rounded the weights before it to TF32, though it may. Means over
 # all images show each rounded weight: of networks on an H200 ours in TF32 were off by 6e-5 to 3e-4, where cuDNN's were
-# at 3e-6 to 2.6e-5 (convolutions of few channels, in groups, of one pixel, with strides), which no rule foretells.
+# at 1.5e-5 to 2.6e-5 or less (convolutions of few channels, in groups, of one pixel, with strides), which no rule
+# foretells.
 UNROUNDED_MEAN = 5e-5
 
 
 def unrounded_means(trial: Trial) -> tuple[str, ...]:
-    """The running means that PyTorch leaves more accurate than TF32, where it may use that, has them."""
+    """The keys of the running means that PyTorch, where it may use TF32, makes more accurate than TF32 would be."""
     means = [buffer for buffer in trial.buffers if buffer.name.rpartition(".")[2] == MEAN]
     return tuple(mean.name for mean in means if trial.tf32 is not None and mean.tf32.norm < UNROUNDED_MEAN)
 
