@@ -17,7 +17,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-23"
+PROTOCOL_VERSION = "foundry-24"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
@@ -51,6 +51,9 @@ Parameters = Literal[
     "integers at their ends",
     "as before",
 ]
+# Changed as an optimiser changes them, without `load_state_dict`: versions move, no hook is called.
+IN_PLACE: tuple[Parameters, ...] = ("few changed", "few more")
+
 Pattern = Literal[
     "",
     "constant",

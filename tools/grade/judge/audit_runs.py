@@ -38,6 +38,7 @@ from foundry.tools.protocol.orders import (
     OTHER_CLOCKS,
     OTHER_STRIDES,
     PROCESS_EVENTS,
+    SPOILED,
     STRIDED,
     public_seeds,
 )
@@ -54,7 +55,8 @@ LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than 
 LATE_S = 0.3
 IN_A_ROW_S = 0.2  # on a GPU, where no run changes the speed of its clocks
 IN_A_ROW_BYTES = 256 << 20  # of outputs at most: a copy of them takes memory, and such calls are no moment apart
-CLOCKS = ((1 / 1024, "slowly"), (1000.0, "fast"))
+SLOWLY = 1 / 1024  # as fast as they should
+CLOCKS = ((SLOWLY, "slowly"), (1000.0, "fast"))
 SLACK = 4.0  # times the accuracy that the protocol asks for
 CALLS = 2  # of an ablated forward that are judged: the first, and one after many others
 PURPOSES = ("observe", "silent", "undone")  # of the runners, in this order
@@ -195,18 +197,15 @@ def _public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInput
                 drawn = public.draw(case, seed)
         except TaskError:
             continue
-        for is_changed, how in ((False, ""), (True, " with a few elements changed")):
+        where = f"on the inputs of torch.manual_seed({seed})"
+        for is_changed in (False, True):
             try:
                 with _DRAWING:
                     trial = replace(case.public_trial(seed, drawn, is_changed=is_changed), buffers=known.buffers)
             except TaskError:
                 continue
             try:
-                where = f"on the inputs of torch.manual_seed({seed}){how}"
-                gate = _answer_gate(PUBLIC, link, trial, where)
-                if gate.passed and link.on_cpu and not is_changed:  # right, and maybe ready before it was asked
-                    kept = _copies_gate(link, case, trial)
-                    gate = gate if kept.passed else Gate(PUBLIC, False, f"{where}, {kept.evidence}")
+                gate = (_changed_gate if is_changed else _drawn_gate)(link, case, trial, where)
             finally:
                 link.let_go(SLOT)
                 trial.inputs.close()
@@ -217,13 +216,44 @@ def _public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInput
     return Gate(PUBLIC, True, f"right on the inputs that benchmarks draw (torch.manual_seed {asked}), too")
 
 
-def _answer_gate(name: str, link: RunnerLink, trial: Trial, where: str, *, awake_s: float = 0.0) -> Gate:
+def _drawn_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gate:
+    """Inputs as they are drawn. The last call leaves its answer in free memory, and a clock that hardly moves on."""
+    gate = _answer_gate(PUBLIC, link, trial, where)
+    if gate.passed and link.on_cpu:  # right, and maybe ready before it was asked
+        kept = _copies_gate(link, case, trial)
+        gate = gate if kept.passed else Gate(PUBLIC, False, f"{where}, {kept.evidence}")
+    if not gate.passed:
+        return gate
+    try:
+        if link.on_cpu:
+            link.ask({"do": "pretend", "factor": SLOWLY}, [], link.run_limit_s)
+        link.soak(SLOT, 1, link.run_limit_s)
+    except RunnerFailed as failed:
+        return Gate(failed.gate or PUBLIC, False, f"called again {where} it fails: {failed.evidence}")
+    return gate
+
+
+def _changed_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gate:
+    """A few elements changed, asked at once after the question before: whoever keeps its answer for a moment, or finds
+    it in the memory that it gets and looks only at a part of it, mistakes one for the other. Then asked as usual."""
+    changed = f"{where} with a few elements changed"
+    soon = f"{changed}, at once after those that they were before (compute every element in every call)"
+    gate = _answer_gate(PUBLIC, link, trial, f"{soon},", poison=SPOILED)
+    if link.on_cpu:
+        with contextlib.suppress(RunnerFailed):
+            link.ask({"do": "pretend", "factor": 0}, [], link.run_limit_s)
+    return _answer_gate(PUBLIC, link, trial, changed) if gate.passed else gate
+
+
+def _answer_gate(
+    name: str, link: RunnerLink, trial: Trial, where: str, *, awake_s: float = 0.0, poison: int = NAN_BYTES
+) -> Gate:
     """Whether the answer to a trial is right in this process; accuracy was judged before, so that near its limit is not
-    beyond it."""
+    beyond it. SPOILED leaves free memory as it is."""
     try:
         link.inputs(SLOT, 0, trial.inputs)
         buffers = [item.spec for item in trial.buffers]
-        _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers, awake_s=awake_s)
+        _, outputs = link.call(SLOT, trial.specs, poison, buffers=buffers, awake_s=awake_s)
     except RunnerFailed as failed:
         return Gate(failed.gate or name, False, f"{where} it fails: {failed.evidence}")
     wrong = _wrong(outputs, trial)

@@ -30,7 +30,7 @@ from foundry.tools.process.idleness import Idleness
 from foundry.tools.process.turns import Turns
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.orders import Layout
-from foundry.tools.protocol.rules import Parameters
+from foundry.tools.protocol.rules import IN_PLACE, Parameters
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
 
@@ -269,6 +269,7 @@ class RunnerLink:
         """Copies parameters in; returns why they could not be matched, or ""."""
         packed = case.state(kind)
         message: Message = {"do": "state", "case": number, "keys": packed.keys, "mutable": packed.mutable}
+        message["loads"] = kind not in IN_PLACE
         return str(self._place(f"state {number}", packed.parcel, message).get("unmatched", ""))
 
     def inputs(self, slot: int, number: int, parcel: Parcel) -> None:

@@ -41,8 +41,8 @@ class Stale:
         right = f"the outputs are right with {_list_names(self.names)} as {they}"
         if self.is_certain:
             return (
-                f"they are stale: {right} before load_state_dict changed {them}, and wrong for the values "
-                f"that the model holds now. Prepare weights {_WHEN}"
+                f"they are stale: {right} before load_state_dict or an optimiser changed {them}, and wrong for "
+                f"the values that the model holds now. Prepare weights {_WHEN} (no hook sees a step)"
             )
         return (
             f"{right} when the model was constructed: {they} not read, or what was prepared from {them} is stale "

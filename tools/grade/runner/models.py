@@ -117,16 +117,16 @@ def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {key: tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 
-def load_tensors(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Gives a model other parameters and buffers, in place; where it has hooks for that, by load_state_dict too. Those
-    that stay as they are keep their version: it says nothing then of the others."""
+def load_tensors(model: nn.Module, tensors: dict[str, torch.Tensor], *, loads: bool) -> None:
+    """Gives a model other parameters and buffers, in place; with `loads`, where it has hooks for that, by
+    load_state_dict too. Those that stay as they are keep their version: it says nothing then of the others."""
     own = plain_state(model)
     with torch.no_grad():
         for name, tensor in tensors.items():
             if not torch.equal(own[name], tensor.to(own[name].device)):
                 own[name].copy_(tensor)
         inner = cast(nn.Module, getattr(model, "_orig_mod", model))
-        if any(map(_notices_loading, inner.modules())):
+        if loads and any(map(_notices_loading, inner.modules())):
             inner.load_state_dict(tensors, strict=False)
 
 

@@ -201,7 +201,7 @@ class Runner:
         self._names[message["case"]] = names
         keys = list(message["keys"])
         loaded = {names[key]: tensor for key, tensor in zip(keys, given, strict=True)}
-        self._guard("crash", lambda: load_tensors(model, loaded))
+        self._guard("crash", lambda: load_tensors(model, loaded, loads=message["loads"]))
 
         def current() -> list[torch.Tensor]:
             now = plain_state(model)
