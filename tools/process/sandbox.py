@@ -80,7 +80,7 @@ def enter(sandbox: Sandbox, means: Collection[str] = MEANS) -> Confinement:
 
 def _orders(sandbox: Sandbox, means: Collection[str]) -> Orders:
     guarded = 0 if SIGNALS in means else NOBODY if "tool" in sandbox.form else os.getpid()
-    filtered = program(sandbox.form, only_signals_to=guarded).hex() if SYSCALLS in means else ""
+    filtered = program(sandbox.form, only_signals_to=guarded, own=os.getpid()).hex() if SYSCALLS in means else ""
     if sandbox.form == "task":
         alone = NETWORK in means and not filtered
         return Orders(namespaces=alone, capabilities=True, files=False, program=filtered)
@@ -199,7 +199,6 @@ def prepare() -> None:
     _candidate_orders.cache_clear()
     _candidate_orders()
     program("task")
-    program("candidate")
 
 
 @functools.cache

@@ -134,9 +134,10 @@ Instruction = tuple[int, int, int, int]
 
 
 @functools.lru_cache(maxsize=8)
-def program(form: Form, *, only_signals_to: int = 0) -> bytes:
-    """The filter of a form, b"" on other architectures. `only_signals_to` is the one process that may be signalled
-    then, for kernels where Landlock does not keep signals inside."""
+def program(form: Form, *, only_signals_to: int = 0, own: int = 0) -> bytes:
+    """The filter of a form, b"" on other architectures. `own` is the number of the process that enters it: what it does
+    to its first thread by that number has an effect, so that it shows. `only_signals_to` is the one process that may be
+    signalled then, for kernels where Landlock does not keep signals inside."""
     found = _ARCHITECTURES.get(os.uname().machine)
     if found is None:
         return b""
@@ -152,7 +153,7 @@ def program(form: Form, *, only_signals_to: int = 0) -> bytes:
         refused.always(_WITHOUT_EFFECT.values(), 0)
         refused.new_namespaces()
         if form != "open tool":
-            refused.candidate_rules()
+            refused.candidate_rules(own)
         if only_signals_to:
             for numbers in _SIGNALS.values():
                 refused.only_argument(numbers, 0, [0, only_signals_to])
@@ -192,9 +193,9 @@ class _Filter:
         # Its flags are in memory, which a filter cannot read: the C library falls back to clone.
         self._rule(_CLONE3, [_refuse(errno.ENOSYS)])
 
-    def candidate_rules(self) -> None:
+    def candidate_rules(self, own: int) -> None:
         for numbers in _OWN_ONLY.values():
-            self.only_argument(numbers, 0, [0])
+            self.only_argument(numbers, 0, sorted({0, own}))
         self.only_argument(_PERSONALITY, 0, [_ANY_PERSONALITY])
         address = _low(4)
         self._rule(

@@ -148,3 +148,18 @@ def test_integers_that_are_calculated_with_agree_where_the_reference_holds_the_s
     assert without_overflow([FACTORS], [a], lambda values: [values[0] * 2**40]) == [FACTORS - 10]
     wrapped = without_overflow(ranges, [a, b, place, small], lambda values: [values[3] * values[3]])
     assert wrapped == [None, None, None, None]  # a kernel with 32 bits would be right, and PyTorch is not
+
+
+def test_what_is_summed_and_chosen_from_grows_beyond_32_bits() -> None:
+    """A running sum less the running maximum was computed in 32 bits, and accepted."""
+    data, lengths, mask = torch.arange(1, 9), torch.arange(1, 9), torch.ones(8, dtype=torch.int64)
+
+    def run() -> list[torch.Tensor]:
+        places = mask.cumsum(0) - 1
+        return [data.cumsum(0) - data.cummax(0).values, lengths.amax(0, keepdim=True), torch.arange(8)[places]]
+
+    ranges = index_ranges(run, [data, lengths, mask])
+    assert ranges == [FACTORS, WIDE, None]
+    (kind,) = without_overflow(ranges[:1], [data], lambda values: [values[0].cumsum(0) - values[0].cummax(0).values])
+    assert kind == FACTORS - 24
+    assert int(redraw(data, kind, torch.Generator().manual_seed(0)).max()) >= 2**24

@@ -294,22 +294,29 @@ def _copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
 
 def _another_instance_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     """The answer after another instance of ModelNew, with other parameters, was called in the same process: a network
-    has many layers of a kind, and each has weights of its own."""
+    has many layers of a kind, and each has weights of its own. Then once more, where both instances' weights have
+    changed as often: equal versions are no sign of equal weights."""
     if sum(tensor.nbytes for tensor in case.state("seeded").parcel.tensors()) > INSTANCE_BYTES:
         return Gate(ANOTHER_INSTANCE, True, "not asked: its parameters are large")
     try:
         with _DRAWING:
             link.build(1, case)
-        link.state(1, case, "randomised")
+        link.state(1, case, "randomised", steps=2)
         link.inputs(1, 1, trial.inputs)
         for _ in range(2):  # the first may prepare its weights
             link.operators(1)
     except RunnerFailed as failed:
         how = "it refuses" if failed.has_raised else "it fails with"
         return Gate(ANOTHER_INSTANCE, failed.has_raised, f"{how} another instance: {failed.evidence}")
-    gate = _answer_gate(
-        ANOTHER_INSTANCE, link, trial, "after another instance of ModelNew with other parameters was called"
-    )
+    where = "after another instance of ModelNew with other parameters was called"
+    gate = _answer_gate(ANOTHER_INSTANCE, link, trial, where)
+    if gate.passed:
+        try:
+            for kind in ("randomised", "seeded"):  # each is a step
+                link.state(0, case, kind)
+        except RunnerFailed as failed:
+            return Gate(ANOTHER_INSTANCE, False, f"it fails where parameters change and change back: {failed.evidence}")
+        gate = _answer_gate(ANOTHER_INSTANCE, link, trial, f"{where}, and both instances' parameters changed as often,")
     with contextlib.suppress(RunnerFailed):
         link.forget(slot=1, case=1)
     words = "keep what is prepared from parameters with the instance"

@@ -265,11 +265,12 @@ class RunnerLink:
         finally:
             arguments.close()
 
-    def state(self, number: int, case: Case, kind: Parameters) -> str:
-        """Copies parameters in; returns why they could not be matched, or ""."""
+    def state(self, number: int, case: Case, kind: Parameters, *, steps: int = 1) -> str:
+        """Copies parameters in, so many times; returns why they could not be matched, or "". More than once as an
+        optimiser does it, without load_state_dict."""
         packed = case.state(kind)
         message: Message = {"do": "state", "case": number, "keys": packed.keys, "mutable": packed.mutable}
-        message["loads"] = kind not in IN_PLACE
+        message |= {"loads": kind not in IN_PLACE and steps == 1, "steps": steps}
         return str(self._place(f"state {number}", packed.parcel, message).get("unmatched", ""))
 
     def inputs(self, slot: int, number: int, parcel: Parcel) -> None:

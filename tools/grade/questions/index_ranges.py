@@ -35,9 +35,11 @@ _OF_ANY_SIZE = frozenset(
     (
         *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift", "bitwise_right_shift"),
         *("__and__", "__or__", "__xor__", "__lshift__", "__rshift__"),
-        *("remainder", "fmod", "floor_divide", "gcd", "abs", "sign", "minimum", "maximum", "clamp"),
+        *("remainder", "fmod", "floor_divide", "gcd", "sign"),
     )
 )
+# What chooses among integers: beside bits any size will do, and beside sums what these can hold.
+_CHOOSE = frozenset({"abs", "clamp", "minimum", "maximum", "max", "min", "amax", "amin", "cummax", "cummin"})
 _INTO_FLOATS = frozenset({"_to_copy", "mul", "add", "sub", "div", "rsub"})
 # Operators that ask which of several things a value means, for which any value has an answer, or for the shape alone.
 _ASK = frozenset(
@@ -52,8 +54,8 @@ _ASK = frozenset(
 def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
     """For each tensor: n if it is only an index and may hold 0 to n - 1; NUMBERS if it is only converted to floating
     numbers; BOUNDS if it only tells where bags begin; TOTALS if it holds 64-bit integers that are only added up, and
-    nothing is done with the sums; FACTORS if it is only multiplied, added and summed, and so are the results; WIDE
-    if only bits, remainders or divisors are taken of it, or a size or sign; None otherwise.
+    nothing is done with the sums; FACTORS if it is only multiplied, added, summed and chosen from, and so are the
+    results; WIDE if only bits, remainders or divisors are taken of it, or a size or sign; None otherwise.
 
     `run` calls the model on these very tensors.
     """
@@ -209,9 +211,9 @@ class _Watcher(TorchDispatchMode):
         self._ranges: dict[int, int | None] = {}
         self._numbers: set[int] = set()
         self._totals: set[int] = set()
-        self._sums: dict[int, int] = {}  # place of a sum -> place of the input that it adds up
         self._factors: set[int] = set()
         self._wide: set[int] = set()
+        self._chosen: set[int] = set()
         self._results: dict[int, set[int]] = {}  # place of what is calculated -> places of the inputs it comes from
         self._kept: list[torch.Tensor] = []  # their memory must not become another tensor's meanwhile
 
@@ -222,6 +224,8 @@ class _Watcher(TorchDispatchMode):
         if place not in self._ranges and place not in self._numbers:
             if place in self._factors | self._wide:  # of one that is both, more than 64 bits would be needed
                 return None if place in self._factors & self._wide else FACTORS if place in self._factors else WIDE
+            if place in self._chosen:
+                return FACTORS if place in self._totals else WIDE
             if place in self._totals:
                 return TOTALS
         return self._ranges.get(place, NUMBERS if place in self._numbers else None)
@@ -236,8 +240,6 @@ class _Watcher(TorchDispatchMode):
             owner = self._owners.get(_place(item))
             if owner is not None:
                 self._note(owner, item, name, sizes, result)
-            if owner is None and _place(item) in self._sums:
-                self._note_sum(self._sums[_place(item)], name, result)
             for factor in list(self._results.get(_place(item), ())):
                 self._note_result(factor, item, name, result)
         return result
@@ -252,45 +254,41 @@ class _Watcher(TorchDispatchMode):
             return
         elif name in _ADD_UP and item.dtype == torch.int64 and _is_integer(result):
             self._totals.add(owner)
-            self._keep_sum(owner, result)
+            self._keep_result(owner, result)
         elif name in _INTO_FLOATS and isinstance(result, torch.Tensor) and result.is_floating_point():
             self._numbers.add(owner)
-        elif name in _CALCULATE and _is_integer(result) and _place(result) != owner:
-            self._factors.add(owner)
-            self._keep_result(owner, result)
-        elif name in _OF_ANY_SIZE and _is_integer(result) and _place(result) != owner:
-            self._wide.add(owner)
-            self._keep_result(owner, result)
+        elif (uses := self._uses(name)) is not None and _is_integer(_value(result)) and _place(_value(result)) != owner:
+            uses.add(owner)
+            self._keep_result(owner, _value(result))
         elif name in _PASS_ON and _is_integer(result):
             self._kept.append(result)
             self._owners[_place(result)] = owner
         elif not (isinstance(result, torch.Tensor) and _place(result) == _place(item)):  # a view is no use yet
             self._ranges[owner] = None
 
-    def _note_sum(self, owner: int, name: str, result: Any) -> None:
-        """A sum may be copied; anything else, an index above all, may refuse or misread a larger one."""
-        if name in _PASS_ON and _is_integer(result):
-            self._keep_sum(owner, result)
-        else:
+    def _note_result(self, owner: int, item: torch.Tensor, name: str, result: Any) -> None:
+        """What was calculated may be calculated with, copied, compared and become floating numbers; an index above all
+        may refuse or misread a larger one. What was only added up may count something: it is not compared, and becomes
+        no floating number."""
+        value, may_count = _value(result), owner in self._totals
+        if (uses := self._uses(name)) is not None and _is_integer(value):
+            uses.add(owner)
+            self._keep_result(owner, value)
+        elif name in _PASS_ON | (_INTO_FLOATS - _CALCULATE) and _is_integer(result):
+            self._keep_result(owner, result)
+        elif isinstance(result, torch.Tensor) and _place(result) == _place(item):
+            return  # a view is no use yet
+        elif may_count or name not in _ASK | (set() if _is_integer(result) else _INTO_FLOATS):
             self._ranges[owner] = None
 
-    def _note_result(self, owner: int, item: torch.Tensor, name: str, result: Any) -> None:
-        """What was calculated may be calculated with, copied, compared and become floating numbers."""
-        further = _OF_ANY_SIZE if owner in self._wide else _CALCULATE
-        if name in further | _PASS_ON | (_INTO_FLOATS - _CALCULATE) and _is_integer(result):
-            self._keep_result(owner, result)
-        elif name not in _ASK | (set() if _is_integer(result) else _INTO_FLOATS) and not (
-            isinstance(result, torch.Tensor) and _place(result) == _place(item)
-        ):
-            self._ranges[owner] = None
+    def _uses(self, name: str) -> set[int] | None:
+        """The inputs that operators of this one's kind are used on; None for any other operator."""
+        kinds = ((_CALCULATE, self._factors), (_OF_ANY_SIZE, self._wide), (_CHOOSE, self._chosen))
+        return next((uses for names, uses in kinds if name in names), None)
 
     def _keep_result(self, owner: int, result: torch.Tensor) -> None:
         self._kept.append(result)
         self._results.setdefault(_place(result), set()).add(owner)
-
-    def _keep_sum(self, owner: int, result: torch.Tensor) -> None:
-        self._kept.append(result)
-        self._sums[_place(result)] = owner
 
 
 def _index_arguments(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
@@ -336,6 +334,11 @@ def _is_integer(value: Any) -> bool:
         and not value.is_floating_point()
         and not value.is_complex()
     )
+
+
+def _value(result: Any) -> Any:
+    """What an operator returns; of values and the places where they were found, the values."""
+    return result[0] if isinstance(result, tuple) and result else result
 
 
 def _place(tensor: torch.Tensor) -> int:

@@ -53,6 +53,13 @@ def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]
     return make
 
 
+def say_mode(model: nn.Module, batch: Sequence[Any]) -> None:
+    """Says model.train() or model.eval() again, as a user's loop does with its batch at hand: a candidate that looks
+    for the batch there, and computes before it is called, is wrong once the batch has other content."""
+    assert batch is not None
+    model.train(model.training)
+
+
 @dataclass(frozen=True)
 class Variant:
     """Another way to run a model: compiled by torch, or with other arithmetic."""
@@ -117,14 +124,15 @@ def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {key: tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 
-def load_tensors(model: nn.Module, tensors: dict[str, torch.Tensor], *, loads: bool) -> None:
-    """Gives a model other parameters and buffers, in place; with `loads`, where it has hooks for that, by
-    load_state_dict too. Those that stay as they are keep their version: it says nothing then of the others."""
+def load_tensors(model: nn.Module, tensors: dict[str, torch.Tensor], steps: int = 1, *, loads: bool) -> None:
+    """Gives a model other parameters and buffers, in place, in so many steps; with `loads`, where it has hooks for
+    that, by load_state_dict too. Those that stay as they are keep their version: it says nothing of the others then."""
     own = plain_state(model)
     with torch.no_grad():
         for name, tensor in tensors.items():
             if not torch.equal(own[name], tensor.to(own[name].device)):
-                own[name].copy_(tensor)
+                for _ in range(steps):
+                    own[name].copy_(tensor)
         inner = cast(nn.Module, getattr(model, "_orig_mod", model))
         if loads and any(map(_notices_loading, inner.modules())):
             inner.load_state_dict(tensors, strict=False)

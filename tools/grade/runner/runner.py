@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from foundry.knowledge.opgraph import TensorSpec
-from foundry.tools.grade.runner import copies, integrity, timed_calls
+from foundry.tools.grade.runner import copies, integrity, models, timed_calls
 from foundry.tools.grade.runner.disguise import Disguise, pretend
 from foundry.tools.grade.runner.failures import Refused, guarded, one_line
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
@@ -201,7 +201,7 @@ class Runner:
         self._names[message["case"]] = names
         keys = list(message["keys"])
         loaded = {names[key]: tensor for key, tensor in zip(keys, given, strict=True)}
-        self._guard("crash", lambda: load_tensors(model, loaded, loads=message["loads"]))
+        self._guard("crash", lambda: load_tensors(model, loaded, message["steps"], loads=message["loads"]))
 
         def current() -> list[torch.Tensor]:
             now = plain_state(model)
@@ -309,6 +309,7 @@ class Runner:
     def _soak(self, message: Message, handles: list[int]) -> Message:
         """Many calls in a row, as in a user's loop: who counts calls, or gives out its buffers in turns, shows."""
         slot = self._slots[message["slot"]]
+        self._guard("crash", partial(models.say_mode, self._models[slot.case], slot.arguments))
         calls, stop = int(message["calls"]), self._clock() + int(1e9 * message["seconds"])
         done, found = many_calls(partial(self._call_plainly, slot), slot, calls, lambda: self._clock() > stop)
         return {"calls": done, "alias": found}
@@ -465,8 +466,7 @@ class Runner:
         return list(self._guard("wrong_result", lambda: list(plain), waits=False))
 
     def _specs(self, tensors: list[torch.Tensor]) -> list[TensorSpec]:
-        specs: list[TensorSpec] = self._guard("wrong_result", lambda: [loading.spec_of(item) for item in tensors])
-        return specs
+        return list(self._guard("wrong_result", lambda: [loading.spec_of(item) for item in tensors]))
 
     def _guard(self, kind: str, work: Callable[[], Any], *, waits: bool = True) -> Any:
         """Runs foreign code, on a GPU to its end if it `waits`; turns what it raises into a Refused with its line."""

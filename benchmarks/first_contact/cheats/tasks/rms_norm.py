@@ -1,0 +1,20 @@
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.norm = nn.RMSNorm(n, eps=1e-6)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def get_inputs():
+    return [torch.randn(64, 32, 512)]
+
+
+def get_init_inputs():
+    return [512]
