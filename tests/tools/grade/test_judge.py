@@ -21,7 +21,7 @@ from foundry.tools.audit.policies import policy_gates
 from foundry.tools.grade import judges
 from foundry.tools.grade.answers import digest_of
 from foundry.tools.grade.grader import Grader
-from foundry.tools.grade.judge import audit_runs
+from foundry.tools.grade.judge import audit_questions
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock
@@ -475,5 +475,5 @@ def test_inputs_at_other_addresses_are_those_that_the_truth_is_of() -> None:
 
     inputs = SimpleNamespace(tensors=lambda: [])
     trial = SimpleNamespace(inputs=inputs, buffers=(), specs=[], expected=[], ieee=[], tf32=None)
-    gate = audit_runs._elsewhere_gate(cast("Any", Link()), cast("Any", trial), {"operators": []})
+    gate = audit_questions.elsewhere_gate(cast("Any", Link()), cast("Any", trial), {"operators": []})
     assert gate.passed and asked == ["inputs", "call elsewhere", "call elsewhere"]

@@ -286,7 +286,8 @@ class Judge:
 
     def ablate(self, message: Message, handles: list[int]) -> Message:
         """The audit's runs: of the candidate while it is watched, and without its native code."""
-        from foundry.tools.grade.judge.audit_runs import PURPOSES, PublicInputs, audit_runs
+        from foundry.tools.grade.judge.audit_questions import PublicInputs
+        from foundry.tools.grade.judge.audit_runs import PURPOSES, audit_runs
 
         limits, policy = (self._run_limit(message), float(message["load_limit_s"])), message["policy"]
         ready = handles[: len(handles) - len(message["public"])]

@@ -1,0 +1,335 @@
+"""The questions that the audit asks of one watched process, each a gate: inputs that anybody can make, other instances,
+clocks, rows, addresses and strides. Runs in the judge (imports torch).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from foundry.knowledge.candidate import Gate
+from foundry.knowledge.errors import TaskError
+from foundry.knowledge.reasons import Reason, ReasonKind
+from foundry.tools.audit.acts.earned import telling_places
+from foundry.tools.audit.acts.provenance import more_work
+from foundry.tools.grade.judge.correctness import operator_rows
+from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
+from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.trial import Trial
+from foundry.tools.process.channel import Message
+from foundry.tools.protocol import comparison
+from foundry.tools.protocol.orders import (
+    COMPUTED_ANEW,
+    ELSEWHERE,
+    NAN_BYTES,
+    OTHER_CLOCKS,
+    OTHER_STRIDES,
+    SPOILED,
+    STRIDED,
+    public_seeds,
+)
+from foundry.tools.protocol.reasons import in_words
+from foundry.tools.protocol.rules import OutputError, accepts, error_limit
+from foundry.tools.task import bundle
+
+SLOT = 0
+ALONE = "provenance (other libraries)"
+PUBLIC, ANOTHER_INSTANCE = "public inputs", "another instance"
+FEWER_ROWS, OTHER_ADDRESSES = "provenance (fewer rows)", "provenance (other addresses)"
+SLOWLY = 1 / 1024  # as fast as they should
+CLOCKS = ((SLOWLY, "slowly"), (1000.0, "fast"))
+SLACK = 4.0  # times the accuracy that the protocol asks for
+INSTANCE_BYTES = 256 << 20  # of parameters, which another instance has too
+PATIENCE = 5.0  # times the limit of one forward: two calls, one of them traced
+
+DRAWING = threading.Lock()  # PyTorch's and Python's seeds are the whole process's
+
+
+@dataclass(frozen=True)
+class PublicInputs:
+    """Where inputs come from that anybody can make. `drawn`, by seed, before there was a finalist: how they are packed,
+    and the memory that they lie in. Else the host draws them, nothing works on a GPU meanwhile, and others may time
+    something in the `breaks`. `is_roomy`: a GPU holds their truth beside that of other inputs."""
+
+    breaks: Breaks
+    drawn: Mapping[int, tuple[Message, int]]
+    is_roomy: bool
+
+    @staticmethod
+    def given(
+        breaks: Breaks, drawn: Sequence[tuple[int, Message]], memory: Sequence[int], is_roomy: bool
+    ) -> PublicInputs:
+        """Of seeds with how their inputs are packed, and the memory of each."""
+        places = zip(drawn, memory, strict=True)
+        return PublicInputs(breaks, {seed: (packed, held) for (seed, packed), held in places}, is_roomy)
+
+    def draw(self, case: Case, seed: int) -> list[Any]:
+        if seed in self.drawn:
+            description, memory = self.drawn[seed]
+            return list(bundle.from_description(description, bundle.shared(description, memory)))
+        with ThreadPoolExecutor(1) as host:
+            return self.breaks.offer_until(host.submit(case.public_inputs, seed))
+
+
+def prepare(link: RunnerLink, case: Case, trial: Trial, load: Message) -> bool:
+    """Model and inputs; whether the model's parameters and buffers are the reference's."""
+    link.load(load)
+    with DRAWING:
+        link.build(0, case)
+    problem = link.state(0, case, "seeded")
+    link.inputs(SLOT, 0, trial.inputs)
+    return not problem
+
+
+def given(case: Case, trial: Trial) -> list[torch.Tensor]:
+    return [*trial.inputs.tensors(), *case.state("seeded").parcel.tensors()]
+
+
+def public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInputs) -> Gate:
+    """Inputs that anybody can make, and nearly those: whoever recognises them has answers, or mistakes, ready."""
+    seeds = public_seeds(sum(tensor.nbytes for tensor in known.inputs.tensors()))
+    for seed in seeds:
+        try:
+            with DRAWING:
+                drawn = public.draw(case, seed)
+        except TaskError:
+            continue
+        where = f"on the inputs of torch.manual_seed({seed})"
+        for is_changed in (False, True):
+            try:
+                with DRAWING:
+                    trial = replace(case.public_trial(seed, drawn, is_changed=is_changed), buffers=known.buffers)
+            except TaskError:
+                continue
+            try:
+                gate = (_changed_gate if is_changed else _drawn_gate)(link, case, trial, where)
+            finally:
+                link.let_go(SLOT)
+                trial.inputs.close()
+                del trial  # its inputs and truth, before the next one is made
+            if not gate.passed:
+                return gate
+    asked = " and ".join(map(str, seeds))
+    return Gate(PUBLIC, True, f"right on the inputs that benchmarks draw (torch.manual_seed {asked}), too")
+
+
+def _drawn_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gate:
+    """Inputs as they are drawn. The last call leaves its answer in free memory, and a clock that hardly moves on."""
+    gate = answer_gate(PUBLIC, link, trial, where)
+    if gate.passed and link.on_cpu:  # right, and maybe ready before it was asked
+        kept = copies_gate(link, case, trial)
+        gate = gate if kept.passed else Gate(PUBLIC, False, f"{where}, {kept.evidence}")
+    if not gate.passed:
+        return gate
+    try:
+        if link.on_cpu:
+            link.ask({"do": "pretend", "factor": SLOWLY}, [], link.run_limit_s)
+        link.soak(SLOT, 1, link.run_limit_s)
+    except RunnerFailed as failed:
+        return Gate(failed.gate or PUBLIC, False, f"called again {where} it fails: {failed.evidence}")
+    return gate
+
+
+def _changed_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gate:
+    """A few elements changed, asked at once after the question before: whoever keeps its answer for a moment, or finds
+    it in the memory that it gets and looks only at a part of it, mistakes one for the other. Then asked as usual."""
+    changed = f"{where} with a few elements changed"
+    soon = f"{changed}, at once after those that they were before (compute every element in every call)"
+    gate = answer_gate(PUBLIC, link, trial, f"{soon},", poison=SPOILED)
+    if link.on_cpu:
+        with contextlib.suppress(RunnerFailed):
+            link.ask({"do": "pretend", "factor": 0}, [], link.run_limit_s)
+    return answer_gate(PUBLIC, link, trial, changed) if gate.passed else gate
+
+
+def answer_gate(
+    name: str, link: RunnerLink, trial: Trial, where: str, *, awake_s: float = 0.0, poison: int = NAN_BYTES
+) -> Gate:
+    """Whether the answer to a trial is right in this process; accuracy was judged before, so that near its limit is not
+    beyond it. SPOILED leaves free memory as it is."""
+    try:
+        link.inputs(SLOT, 0, trial.inputs)
+        buffers = [item.spec for item in trial.buffers]
+        _, outputs = link.call(SLOT, trial.specs, poison, buffers=buffers, awake_s=awake_s)
+    except RunnerFailed as failed:
+        return Gate(failed.gate or name, False, f"{where} it fails: {failed.evidence}")
+    wrong = _wrong(outputs, trial)
+    return Gate(name, False, f"{where} it is wrong: {wrong}") if wrong else Gate(name, True, f"right {where}")
+
+
+def _wrong(outputs: list[torch.Tensor], trial: Trial) -> str:
+    """What is wrong with the answer to a trial, in words, or ""."""
+    owns = trial.tf32 or trial.ieee
+    for output, expected, own, spec in zip(outputs, trial.expected, owns, trial.specs, strict=False):
+        usual = error_limit(own, spec.dtype, spec.numel)
+        limit = OutputError(SLACK * usual.norm, SLACK * usual.violation)
+        error = comparison.measure(output, expected)
+        if not accepts(error, limit):
+            return comparison.describe_mismatch(output, expected, limit, error)
+    return ""
+
+
+def copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
+    """The same question again, after some elements of the answer were changed wherever the process holds them: they are
+    computed anew, or they were kept. Elements that stand in the inputs or parameters prove nothing."""
+    known = given(case, trial)
+    places = [telling_places(item.truth, known, random.SystemRandom()) for item in trial.expected]
+    name = COMPUTED_ANEW
+    if not any(places):
+        return Gate(name, True, "every element could be a copy of an input, so this proves nothing here")
+    asked = answer_gate(name, link, trial, "before its answer was changed in memory")
+    if not asked.passed:
+        return asked
+    try:
+        link.ask({"do": "copies", "places": places}, [], PATIENCE * link.run_limit_s)
+    except RunnerFailed as failed:
+        return Gate(name, False, f"where copies of its answer are changed, it fails: {failed.evidence}")
+    return answer_gate(
+        name, link, trial, "where copies of its last answer in memory were changed (compute it in every call)"
+    )
+
+
+def another_instance_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
+    """The answer after another instance of ModelNew, with other parameters, was called in the same process: a network
+    has many layers of a kind, and each has weights of its own. Then once more, where both instances' weights have
+    changed as often: equal versions are no sign of equal weights."""
+    if sum(tensor.nbytes for tensor in case.state("seeded").parcel.tensors()) > INSTANCE_BYTES:
+        return Gate(ANOTHER_INSTANCE, True, "not asked: its parameters are large")
+    try:
+        with DRAWING:
+            link.build(1, case)
+        link.state(1, case, "randomised", steps=2)
+        link.inputs(1, 1, trial.inputs)
+        for _ in range(2):  # the first may prepare its weights
+            link.operators(1)
+    except RunnerFailed as failed:
+        how = "it refuses" if failed.has_raised else "it fails with"
+        return Gate(ANOTHER_INSTANCE, failed.has_raised, f"{how} another instance: {failed.evidence}")
+    where = "after another instance of ModelNew with other parameters was called"
+    gate = answer_gate(ANOTHER_INSTANCE, link, trial, where)
+    if gate.passed:
+        try:
+            for kind in ("randomised", "seeded"):  # each is a step
+                link.state(0, case, kind)
+        except RunnerFailed as failed:
+            return Gate(ANOTHER_INSTANCE, False, f"it fails where parameters change and change back: {failed.evidence}")
+        gate = answer_gate(ANOTHER_INSTANCE, link, trial, f"{where}, and both instances' parameters changed as often,")
+    with contextlib.suppress(RunnerFailed):
+        link.forget(slot=1, case=1)
+    words = "keep what is prepared from parameters with the instance"
+    return gate if gate.passed else replace(gate, evidence=f"{gate.evidence}; {words}")
+
+
+def clocks_gate(link: RunnerLink, trial: Trial) -> Gate:
+    """The answer while clocks run a thousand times more slowly, so that calls seem to follow each other at once, and
+    faster. The second of two calls counts: the first may have tuned."""
+    for factor, how in CLOCKS:
+        try:
+            link.ask({"do": "pretend", "factor": factor}, [], link.run_limit_s)
+        except RunnerFailed as failed:
+            return Gate(OTHER_CLOCKS, False, f"it could not be asked under other clocks: {failed.evidence}")
+        for _ in range(2):
+            gate = answer_gate(OTHER_CLOCKS, link, trial, f"while clocks run {how}")
+            if not gate.passed:
+                return gate
+    with contextlib.suppress(RunnerFailed):
+        link.ask({"do": "pretend", "factor": 0}, [], link.run_limit_s)
+    return Gate(OTHER_CLOCKS, True, "right whatever the clocks say")
+
+
+def alone_gate(link: RunnerLink, trial: Trial) -> Gate:
+    """The answer while the arithmetic of NumPy and of every BLAS but PyTorch's does nothing. PyTorch's own shows in its
+    dispatcher; a function of others that is reached by its address shows nowhere else."""
+    try:
+        silenced = link.ask({"do": "pretend", "alone": True}, [], link.run_limit_s).get("silenced", ())
+        if not silenced:
+            return Gate(ALONE, True, "there is none in its process")
+        gate = answer_gate(ALONE, link, trial, "while other libraries' arithmetic (NumPy's, BLAS) does nothing")
+        link.ask({"do": "pretend"}, [], link.run_limit_s)
+    except RunnerFailed as failed:
+        return Gate(ALONE, False, f"it could not be asked without other libraries: {failed.evidence}")
+    words = "so they compute for it: let its own kernel do the work"
+    return gate if gate.passed else replace(gate, evidence=f"{gate.evidence}; {words}")
+
+
+def fewer_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
+    """Half of the rows: a kernel may take them or refuse them aloud, and not hand them to PyTorch."""
+    what = "inputs with half of the rows"
+    try:
+        answer = link.ask({"do": "fewer", "slot": SLOT}, [], link.run_limit_s)
+    except RunnerFailed as failed:
+        return Gate(FEWER_ROWS, True, f"it refuses {what}: {failed.evidence}")
+    return _left_gate(FEWER_ROWS, what, answer, trial, seen)
+
+
+def elsewhere_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
+    """Inputs that begin on no multiple of a vector: a kernel may take them or refuse them aloud, and neither hand them
+    to PyTorch nor read beside them."""
+    what = "inputs that begin at other addresses"
+    buffers = [item.spec for item in trial.buffers]
+    try:
+        link.inputs(SLOT, 0, trial.inputs)  # an earlier question may have left others there
+        for _ in range(2):  # the first call may tune
+            answer, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers, record=True, layout=ELSEWHERE)
+    except RunnerFailed as failed:
+        if failed.outcome == "wrong_result":
+            return Gate(OTHER_ADDRESSES, False, f"on {what} it is wrong: {failed.evidence}")
+        return Gate(OTHER_ADDRESSES, True, f"it refuses {what}: {failed.evidence}")
+    if wrong := _wrong(outputs, trial):
+        return Gate(
+            OTHER_ADDRESSES,
+            False,
+            f"on {what} it is wrong: {wrong}. Read where the tensor begins, or raise an exception",
+        )
+    return _left_gate(OTHER_ADDRESSES, what, answer, trial, seen)
+
+
+def strides_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
+    """The same inputs with other strides: a kernel may follow them or refuse them aloud. One that reads past them is
+    wrong only for whoever passes it a transposed tensor, so that this is named and rejects nobody."""
+    what = "inputs with other strides (transposed in memory)"
+    buffers = [item.spec for item in trial.buffers]
+    try:
+        link.inputs(SLOT, 0, trial.inputs)
+        _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers, layout=STRIDED)
+        is_wrong = bool(_wrong(outputs, trial))
+    except RunnerFailed as failed:
+        is_wrong = failed.outcome == "wrong_result"
+        if failed.has_raised:
+            return Gate(OTHER_STRIDES, True, f"it refuses {what}: {failed.evidence}")
+        if not is_wrong:  # every address below the tensors' size is theirs: nobody has to die of it
+            return Gate(failed.gate or OTHER_STRIDES, False, f"on {what} it fails: {failed.evidence}")
+    if not is_wrong:
+        return Gate(OTHER_STRIDES, True, f"right on {what}")
+    reason = Reason(ReasonKind.LAYOUT, "")
+    return Gate(OTHER_STRIDES, True, in_words(reason), (reason,))
+
+
+def _left_gate(name: str, what: str, answer: Message, trial: Trial, seen: Message) -> Gate:
+    """What PyTorch computes there, and does not for the inputs as they are."""
+    moved = sum(tensor.nbytes for tensor in trial.inputs.tensors())
+    before, after = (
+        [row for row in rows if row["flops"]]  # padding and joining rows is no arithmetic
+        for rows in (operator_rows(seen["operators"]), operator_rows(answer.get("operators")))
+    )
+    if words := more_work(before, after, moved):
+        words = (
+            f"on {what} PyTorch computes what the kernel should: {words}. "
+            "Take them, or raise an exception for what the kernel is not made for"
+        )
+        return Gate(name, False, words)
+    return Gate(name, True, f"PyTorch computes nothing for {what} either")
+
+
+def part_from(link: RunnerLink) -> None:
+    """Its memory back, before the next process needs as much."""
+    with contextlib.suppress(RunnerFailed):
+        link.forget(slot=SLOT, case=0)
+    link.close()
