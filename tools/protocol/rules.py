@@ -46,6 +46,7 @@ Parameters = Literal[
     "few huge",
     "negated",
     "rearranged",
+    "statistics",
     "other buffers",
     "rearranged buffers",
     "integers at their ends",
@@ -233,6 +234,10 @@ DISTRIBUTIONS = (
     HUNDREDTH,
     NEGATED,
     MIXED,
+    Distribution("running statistics changed", parameters="statistics"),
+    Distribution("other buffers", parameters="other buffers"),  # at once after a call with the parameters as given:
+    Distribution("buffers rearranged", parameters="rearranged buffers"),  # only buffers have changed since
+    Distribution("integer buffers at their ends", parameters="integers at their ends"),
     Distribution("parameters rearranged", parameters="rearranged"),  # after a call with those that have the same sums
     RANDOMISED,
     Distribution("every other parameter changed", parameters="every other"),  # and at once after that
@@ -242,9 +247,6 @@ DISTRIBUTIONS = (
     Distribution("few parameters changed again", parameters="few changed"),  # others of those of the constructor
     Distribution("few bits", parameters="few bits", pattern="few bits"),
     Distribution("large parameters", parameters="large"),
-    Distribution("other buffers", parameters="other buffers"),
-    Distribution("buffers rearranged", parameters="rearranged buffers"),
-    Distribution("integer buffers at their ends", parameters="integers at their ends"),
     Distribution("two groups", scale=8.0, pattern="two groups"),
     Distribution("other masks", pattern="other masks"),
     Distribution("masks of other counts", pattern="masks of other counts"),

@@ -246,7 +246,7 @@ class Examination:
                     f"{gate}: outputs own their memory",
                     "wrong_result",
                     f"{shared} elements of output {index} have no memory of their own ({usual} of PyTorch's): it is a "
-                    "view that repeats itself (stride 0). Write every element",
+                    "view that repeats itself (stride 0), or lies in another output. Write every element of each",
                 )
 
     def _check_buffers(self, updated: list[torch.Tensor], question: _Question) -> None:

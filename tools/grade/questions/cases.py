@@ -105,6 +105,9 @@ class Case:
             return False
         if distribution.is_of_buffers:
             return bool(self._tables(distribution.parameters))
+        if distribution.parameters == "statistics":
+            rest = (item for item in self._states.seeded.items() if item[0] not in self._learned)
+            return any(itertools.starmap(self._is_randomised, rest))
         if distribution.parameters != "seeded":
             return self.has_parameters(2 if distribution.parameters in other_parameters.HALVES else 1)
         if distribution.pattern in patterns.OF_MASKS:
@@ -310,7 +313,7 @@ class Case:
         outputs = [leaf for leaf in loading.flatten(result) if isinstance(leaf, torch.Tensor)]
         if self._mutable is None:
             self.returns_views = share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
-            self.shared_elements = [shared_elements(output) for output in outputs]
+            self.shared_elements = shared_elements(outputs)
             before = self._states[kind]
             self._mutable = [
                 index

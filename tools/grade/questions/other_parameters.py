@@ -95,6 +95,8 @@ def draw_parameters(
         stream = torch.Generator(_place_of(seeded)).manual_seed(seed ^ 0xFE3)
         most = FEW_MORE if kind == "few more" else None
         return {key: few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
+    if kind == "statistics":
+        return {key: changed[key] if key in chosen - learned else tensor for key, tensor in seeded.items()}
     if kind == "few bits":
         return {key: in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
     if kind == "large":

@@ -264,7 +264,7 @@ def memory_facts(
     outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], kept: list[list[torch.Tensor]]
 ) -> Message:
     """Whose memory the outputs lie in, and how many of their elements share it with each other."""
-    return {"alias": alias(outputs, slot, state, kept), "shared": [shared_elements(output) for output in outputs]}
+    return {"alias": alias(outputs, slot, state, kept), "shared": shared_elements(outputs)}
 
 
 def share_memory(ones: list[torch.Tensor], others: list[Any]) -> bool:
@@ -279,8 +279,32 @@ def place_of(tensor: torch.Tensor) -> int:
     return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 
 
-def shared_elements(tensor: torch.Tensor) -> int:
-    """How many elements of a tensor have no memory of their own: those of a view that repeats itself (stride 0)."""
+def shared_elements(outputs: list[torch.Tensor]) -> list[int]:
+    """How many elements of each output have no memory of their own: those of a view that repeats itself (stride 0), or
+    those that lie in an output before it. Two parts of one block share none."""
+    pairs = [[_common_elements(output, other) for other in outputs[:index]] for index, output in enumerate(outputs)]
+    return [max([_repeated_elements(output), *found]) for output, found in zip(outputs, pairs, strict=True)]
+
+
+def _common_elements(tensor: torch.Tensor, other: torch.Tensor) -> int:
+    """How many elements of a tensor begin in a byte of another one's."""
+    if not _overlap(tensor, other):
+        return 0
+    first = min(tensor.data_ptr(), other.data_ptr())
+    end = max(item.data_ptr() + _extent(item) for item in (tensor, other))
+    taken = torch.zeros(end - first, dtype=torch.bool, device=tensor.device)
+
+    def bytes_of(item: torch.Tensor) -> torch.Tensor:
+        size = item.element_size()
+        steps = (*(size * step for step in item.stride()), 1)
+        return taken.as_strided((*item.shape, size), steps, item.data_ptr() - first)
+
+    bytes_of(other).fill_(True)
+    return int(bytes_of(tensor)[..., 0].sum())
+
+
+def _repeated_elements(tensor: torch.Tensor) -> int:
+    """How many elements of a tensor have no memory of their own because a step of it is 0, or shorter than it must."""
     steps = sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
     own = [(stride, size) for stride, size in steps if stride]
     reach, is_apart = 0, True

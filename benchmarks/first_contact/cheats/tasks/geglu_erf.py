@@ -1,0 +1,14 @@
+import math
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        a, b = x.chunk(2, -1)
+        return F.gelu(a) * b
+
+
+def get_inputs():
+    return [torch.randn(256, 2048)]
