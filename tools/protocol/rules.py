@@ -234,9 +234,10 @@ DISTRIBUTIONS = (
     HUNDREDTH,
     NEGATED,
     MIXED,
+    # At once after calls with the parameters as given, which a fold may have seen: only buffers have changed since.
     Distribution("running statistics changed", parameters="statistics"),
-    Distribution("other buffers", parameters="other buffers"),  # at once after a call with the parameters as given:
-    Distribution("buffers rearranged", parameters="rearranged buffers"),  # only buffers have changed since
+    Distribution("other buffers", parameters="other buffers"),
+    Distribution("buffers rearranged", parameters="rearranged buffers"),
     Distribution("integer buffers at their ends", parameters="integers at their ends"),
     Distribution("parameters rearranged", parameters="rearranged"),  # after a call with those that have the same sums
     RANDOMISED,

@@ -14,9 +14,7 @@ from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Message
-from foundry.tools.protocol.orders import (
-    NAN_BYTES,
-)
+from foundry.tools.protocol.orders import NAN_BYTES
 
 LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than a fraction of a second
 LATE_S = 0.3

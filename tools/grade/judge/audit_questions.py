@@ -297,8 +297,8 @@ def elsewhere_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
 
 
 def strides_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
-    """The same inputs with other strides: a kernel may follow them or refuse them aloud. One that reads past them is
-    wrong only for whoever passes it a transposed tensor, so that this is named and rejects nobody."""
+    """The same inputs with other strides: a kernel may follow them or refuse them aloud. Of one that reads past them
+    this says so; the policy decides whether that rejects it."""
     what = "inputs with other strides (transposed in memory)"
     buffers = [item.spec for item in trial.buffers]
     try:

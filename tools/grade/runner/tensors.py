@@ -23,6 +23,7 @@ from foundry.tools.task import bundle, loading
 SPOILED_ELEMENTS = 8  # of each block: who compares some places with what they should hold hardly meets one
 SPOILING = 0x5D
 POISON_BYTES = 48 << 20
+MARKED_BYTES = 256 << 20  # of two outputs' memory, up to which it is marked whose elements lie where
 KEPT_BYTES = 256 << 20  # outputs of earlier checked calls that are kept alive
 
 
@@ -287,11 +288,14 @@ def shared_elements(outputs: list[torch.Tensor]) -> list[int]:
 
 
 def _common_elements(tensor: torch.Tensor, other: torch.Tensor) -> int:
-    """How many elements of a tensor begin in a byte of another one's."""
+    """How many elements of a tensor begin in a byte of another one's. Of large ones all or none, as both begin at one
+    address or not: marks would take as much memory again, which nobody has planned for."""
     if not _overlap(tensor, other):
         return 0
     first = min(tensor.data_ptr(), other.data_ptr())
     end = max(item.data_ptr() + _extent(item) for item in (tensor, other))
+    if end - first > MARKED_BYTES:
+        return tensor.numel() if tensor.data_ptr() == other.data_ptr() else 0
     taken = torch.zeros(end - first, dtype=torch.bool, device=tensor.device)
 
     def bytes_of(item: torch.Tensor) -> torch.Tensor:
