@@ -1,5 +1,7 @@
 """One process of a bench: takes the tasks that nobody has finished or holds, one after the other. As a program it is
-a lane of `--gpus`: it ends, with the state of its task kept, when whoever started it does."""
+a lane of `--gpus`: it ends, with the state of its task kept, when whoever started it does.
+
+Its warm process begins before this one imports what a bench needs: both take a second or more."""
 
 from __future__ import annotations
 
@@ -11,25 +13,32 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from foundry.graph.bench.one_task import is_too_large, run_task, runs_of
-from foundry.graph.bench.request import BenchRequest
-from foundry.graph.bench.results import ResultFile, TaskResult
-from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks, in_turn
-from foundry.graph.run.opening import WarmParts
-from foundry.knowledge.codec import decode
-from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError
-from foundry.tools.machine.device import describe, take_share_of_cores
+from foundry.tools.machine.device import describe, take_share_of_cores, usable_cores
+from foundry.tools.process.zygote import Zygote
 
-Listener = Callable[[BenchTask, TaskResult | None], None]  # None: the task begins
+if TYPE_CHECKING:
+    from foundry.graph.bench.request import BenchRequest
+    from foundry.graph.bench.results import TaskResult
+    from foundry.graph.bench.tasks import BenchTask
+    from foundry.knowledge.device import Device
+
+Listener = Callable[["BenchTask", "TaskResult | None"], None]  # None: the task begins
 
 
-async def work(request: BenchRequest, tell: Listener, stop: asyncio.Event) -> None:
-    """Solves the tasks that are left and appends their lines, until none is left or `stop` is set."""
-    results, parts = ResultFile(request.where), WarmParts()
-    versions = versions_of(describe(request.target))
+async def work(request: BenchRequest, tell: Listener, stop: asyncio.Event, zygote: Zygote | None = None) -> None:
+    """Solves the tasks that are left and appends their lines, until none is left or `stop` is set. `zygote`: the warm
+    process, which this ends; None: the first task begins one."""
+    from foundry.graph.bench.one_task import is_too_large, run_task, runs_of
+    from foundry.graph.bench.results import ResultFile
+    from foundry.graph.bench.tasks import digest_of, find_tasks, in_turn
+    from foundry.graph.run.opening import WarmParts
+
+    results, parts = ResultFile(request.where), WarmParts(zygote)
     try:
+        versions = versions_of(describe(request.target))
         for task in in_turn(find_tasks(request)):
             digest = digest_of(task)
             if stop.is_set() or results.knows(task.name, digest):
@@ -86,17 +95,22 @@ def _watch_for_the_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> 
         loop.call_soon_threadsafe(stop.set)
 
 
-async def _lane(request: BenchRequest) -> None:
+async def _lane(asked: str) -> None:
+    """`asked`: a BenchRequest as JSON."""
+    zygote = Zygote.begin(threads=usable_cores())
+    from foundry.graph.bench.request import BenchRequest
+    from foundry.knowledge.codec import decode
+
     stop = asyncio.Event()
     watch = (asyncio.get_running_loop(), stop)
     threading.Thread(target=_watch_for_the_end, args=watch, daemon=True).start()
-    await work(request, lambda _task, _line: None, stop)
+    await work(decode(BenchRequest, asked), lambda _task, _line: None, stop, zygote)
 
 
 def main() -> None:
     try:
         take_share_of_cores(int(sys.argv[2]), int(sys.argv[3]))
-        asyncio.run(_lane(decode(BenchRequest, sys.argv[1])))
+        asyncio.run(_lane(sys.argv[1]))
     except FoundryError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

@@ -117,8 +117,9 @@ class WarmParts(Parts):
     """This package's own, and the warm process of all workers: it starts at the first moment, while the task is read
     and the device is asked, and serves one run after another."""
 
-    def __init__(self) -> None:
-        self._zygote: Zygote | None = None
+    def __init__(self, zygote: Zygote | None = None) -> None:
+        """`zygote`: one that has begun already."""
+        self._zygote = zygote
 
     def begin(self) -> None:
         from foundry.tools.machine.device import usable_cores
