@@ -158,6 +158,7 @@ class OpGraph:
     outputs: list[Argument]  # Refs, in order; None and numbers are returned as they are
     tracer: str  # "export" | "make_fx" | "symbolic"
     training: bool = True
+    reads_mode: bool = False  # the model does something else in the other of train() and eval()
     output_kind: Literal["tensor", "tuple", "list"] = "tensor"
     mutations: dict[str, str] = field(default_factory=dict)  # state-dict key -> value written back to it
     overrides: dict[str, int] = field(default_factory=dict)  # module constants of the task that gave this shape

@@ -109,4 +109,4 @@ def module_file(
         body = cuda_module(entries, device)
     else:
         raise CannotLower(f"no module template for target {device.target}")
-    return assemble(task_source, body, device.target, overrides or {})
+    return assemble(task_source, entries, body, device.target, overrides or {})

@@ -26,7 +26,11 @@ from foundry.tools.protocol.orders import LEADS, NO_LEADS, OTHER_CLOCKS
 from foundry.tools.protocol.reasons import make_gate
 from foundry.tools.targets.base import built_file
 
-LABELS = {ReasonKind.FLUSHES: "flushes-denormals", ReasonKind.LAYOUT: "own-strides"}  # of what was measured
+LABELS = {  # of what was measured
+    ReasonKind.FLUSHES: "flushes-denormals",
+    ReasonKind.LAYOUT: "own-strides",
+    ReasonKind.MODE: "own-mode",
+}
 _BINDING = frozenset({"_holder", "_checked", "_flat"})  # functions of Foundry's own binding
 
 

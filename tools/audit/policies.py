@@ -16,6 +16,7 @@ from foundry.tools.audit.text.forbidden import OTHER_COMPILERS, is_or_is_in
 from foundry.tools.audit.text.leads import Lead
 from foundry.tools.audit.text.native import native_texts, strip_comments
 from foundry.tools.audit.text.source import CandidateSource, foundry_literals, methods_of
+from foundry.tools.protocol.orders import OTHER_MODE, OTHER_STRIDES
 
 # label -> (policies that refuse it, gate, why)
 _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
@@ -42,9 +43,15 @@ _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
     ),
     "own-strides": (
         frozenset({"fair", "strict"}),
-        "other strides",
+        OTHER_STRIDES,
         "it is silently wrong on inputs that are transposed in memory: follow their strides, copy (x.contiguous()) or "
         "raise an exception; policy open allows it",
+    ),
+    "own-mode": (
+        frozenset({"fair", "strict"}),
+        OTHER_MODE,
+        "it is silently wrong in the other of model.train() and model.eval(): compute that mode too, leave it to "
+        "Model.forward, or raise an exception where self.training is not what it was made for; policy open allows it",
     ),
     "approximation": (
         frozenset({"fair", "strict"}),

@@ -197,6 +197,8 @@ def replay(folder: Path) -> None:
     get_init_inputs = getattr(case.module, "get_init_inputs", list)
     make = candidate_maker((folder / KERNEL).read_text(encoding="utf-8"), str(folder / "candidate.py"))
     model = make({"seed": SEED, "drawn_on": "cpu"}, get_init_inputs()).to(device)  # a sanitizer slows what a GPU draws
+    if task.options.mode != "as_given":
+        model.train(task.options.mode == "train")
     with torch.no_grad():
         _offer(folder, end_work)
         if is_smallest and not drawn:

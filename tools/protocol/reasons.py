@@ -39,6 +39,8 @@ _OTHERS = {
     "GCC before 13 links this in where -ffast-math or -Ofast stands in the command that links",
     ReasonKind.LAYOUT: "it reads inputs with other strides (a transposed tensor) as if they had the task's, and is "
     "silently wrong: pass it none, or let it follow strides, copy (x.contiguous()) or raise an exception",
+    ReasonKind.MODE: "after model.{} it gives silently other answers than PyTorch: compute that mode too, leave it to "
+    "Model.forward, or raise an exception where self.training is not what it was made for",
     ReasonKind.MORE: "{} more that are not listed",
 }
 

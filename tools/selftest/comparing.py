@@ -21,7 +21,8 @@ from foundry.knowledge import codec
 from foundry.knowledge.candidate import Stage
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
-from foundry.tools.grade.questions.cases import Case, cases_of
+from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.task_cases import cases_of
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Channel, Message
 from foundry.tools.protocol.rules import AS_GIVEN, Parameters, distributions

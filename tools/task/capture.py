@@ -12,7 +12,7 @@ import operator
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -21,6 +21,7 @@ from torch import fx, nn
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, Role, TensorSpec, Value
 from foundry.tools.task.flops import operator_flops
 from foundry.tools.task.loading import spec_of
+from foundry.tools.task.modes import other_answer
 from foundry.tools.task.tracers import UNSEEN, Traced, trace_export, trace_make_fx, trace_symbolic
 from foundry.tools.words import words
 
@@ -100,12 +101,20 @@ def _trace_first(model: nn.Module, inputs: Sequence[Any], overrides: Mapping[str
         try:
             with _quietly(), torch.no_grad():
                 traced = tracer(model, tuple(inputs))
-            return _to_graph(traced, name, model.training, dict(overrides), fixed)
+            graph = _to_graph(traced, name, model.training, dict(overrides), fixed)
+            return replace(graph, reads_mode=_reads_mode(model, inputs))
         except CannotCapture:
             raise
         except Exception as error:  # tracers raise anything; each one's reason is kept for the message
             problems[name] = error
     raise CannotCapture(f"no tracer could follow the model: {_why_none(model, problems)}")
+
+
+def _reads_mode(model: nn.Module, inputs: Sequence[Any]) -> bool:
+    try:
+        return other_answer(model, inputs) != "same"
+    except torch.OutOfMemoryError:
+        return True  # a kernel then refuses the other mode, which is always allowed
 
 
 def _why_none(model: nn.Module, problems: Mapping[str, Exception]) -> str:
@@ -375,6 +384,7 @@ def _without_dead_code(graph: OpGraph) -> OpGraph:
         outputs=graph.outputs,
         tracer=graph.tracer,
         training=graph.training,
+        reads_mode=graph.reads_mode,
         output_kind=graph.output_kind,
         mutations=graph.mutations,
         overrides=graph.overrides,

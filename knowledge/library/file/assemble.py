@@ -39,7 +39,7 @@ class Body:
     holes: Mapping[str, str]  # @NAME@ of the template -> text
 
 
-def assemble(task_source: str, body: Body, target: str, overrides: Mapping[str, int]) -> str:
+def assemble(task_source: str, entries: Sequence[Entry], body: Body, target: str, overrides: Mapping[str, int]) -> str:
     """Fills the target's template; the literals come first, so that tools find them without running anything."""
     if '"""' in body.source or body.source.endswith("\\"):
         raise CannotLower("the kernel's source cannot stand in a raw string")
@@ -52,9 +52,24 @@ def assemble(task_source: str, body: Body, target: str, overrides: Mapping[str, 
         "ABOUT": f"FOUNDRY = {pprint.pformat(body.about, width=110, sort_dicts=False)}",
         "SOURCE": f'SOURCE = r"""{body.source}"""',
         "MODEL": model,
+        "MODE": _mode_text(entries),
         **body.holes,
     }
     return fill(template, holes)
+
+
+def _mode_text(entries: Sequence[Entry]) -> str:
+    """Lines of forward that refuse the mode that was not captured, where the model does something else in it."""
+    graph = entries[0].plan.graph if entries else None
+    if graph is None or not graph.reads_mode:
+        return ""
+    own, other, is_other = (
+        ("train", "eval", "not self.training") if graph.training else ("eval", "train", "self.training")
+    )
+    words = f"compiled for model.{own}(): use Model in {other}(), where it does something else"
+    return f'''        if {is_other}:
+            raise RuntimeError("{words}")
+'''
 
 
 def fill(template: str, holes: Mapping[str, str]) -> str:

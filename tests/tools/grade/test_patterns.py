@@ -13,7 +13,6 @@ from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.judge.limits import limit_of
 from foundry.tools.grade.judge.telling import find_telling
 from foundry.tools.grade.questions import other_parameters
-from foundry.tools.grade.questions.cases import cases_of
 from foundry.tools.grade.questions.other_parameters import can_be_rearranged, draw_parameters, draw_tables
 from foundry.tools.grade.questions.patterns import (
     PLAIN,
@@ -24,6 +23,7 @@ from foundry.tools.grade.questions.patterns import (
     structure_of,
     transform,
 )
+from foundry.tools.grade.questions.task_cases import cases_of
 from foundry.tools.protocol.comparison import measure
 from foundry.tools.protocol.rules import (
     AS_GIVEN,

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from foundry.tools.grade.judge.limits import buffer_limit, excuse_unstable, limit_of, with_luck
-from foundry.tools.grade.questions.cases import Case, cases_of
+from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.task_cases import cases_of
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.rules import AS_GIVEN, DISTRIBUTIONS, FEW_CHANGED, OutputError, accepts

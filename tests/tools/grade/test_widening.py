@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foundry.tools.grade.questions.cases import cases_of
+from foundry.tools.grade.questions.task_cases import cases_of
 from foundry.tools.protocol.rules import AS_GIVEN
 from foundry.tools.task.file import read_task
 

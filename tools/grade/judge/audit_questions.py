@@ -23,6 +23,7 @@ from foundry.tools.audit.acts.provenance import more_work
 from foundry.tools.grade.judge.correctness import operator_rows
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.task_cases import OtherMode
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
@@ -31,13 +32,14 @@ from foundry.tools.protocol.orders import (
     ELSEWHERE,
     NAN_BYTES,
     OTHER_CLOCKS,
+    OTHER_MODE,
     OTHER_STRIDES,
     SPOILED,
     STRIDED,
     public_seeds,
 )
 from foundry.tools.protocol.reasons import in_words
-from foundry.tools.protocol.rules import OutputError, accepts, error_limit
+from foundry.tools.protocol.rules import OutputError, accepts, error_limit, worst_of
 from foundry.tools.task import bundle
 
 SLOT = 0
@@ -181,6 +183,16 @@ def _wrong(outputs: list[torch.Tensor], trial: Trial) -> str:
     return ""
 
 
+def _wrong_buffers(found: list[torch.Tensor], trial: Trial) -> str:
+    """What is wrong with the buffers that a call has updated, in words, or ""."""
+    for buffer, item in zip(trial.buffers, found, strict=False):
+        usual = error_limit(worst_of(buffer.ieee, buffer.tf32), buffer.spec.dtype, buffer.spec.numel)
+        limit = OutputError(SLACK * usual.norm, SLACK * usual.violation)
+        if not accepts(comparison.measure(item, buffer.expected), limit):
+            return f"{buffer.name} is wrong"
+    return ""
+
+
 def copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     """The same question again, after some elements of the answer were changed wherever the process holds them: they are
     computed anew, or they were kept. Elements that stand in the inputs or parameters prove nothing."""
@@ -230,6 +242,35 @@ def another_instance_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
         link.forget(slot=1, case=1)
     words = "keep what is prepared from parameters with the instance"
     return gate if gate.passed else replace(gate, evidence=f"{gate.evidence}; {words}")
+
+
+def mode_gate(link: RunnerLink, trial: Trial, other: OtherMode) -> Gate:
+    """The answer in the other of train() and eval(), which a user sets with one call: right, left to PyTorch, or
+    refused aloud. Of one that gives another answer this says so; the policy decides whether that rejects it."""
+    asked = other.trial or trial
+    try:
+        with DRAWING:
+            link.build(1, other.case)
+        link.state(1, other.case, asked.distribution.parameters)
+        link.inputs(1, 1, asked.inputs)
+        buffers = [item.spec for item in other.trial.buffers] if other.trial else []
+        _, found = link.call(1, asked.specs, NAN_BYTES, buffers=buffers)
+        if other.trial:
+            is_wrong = bool(_wrong(found, asked) or _wrong_buffers(found[len(asked.specs) :], asked))
+        else:  # random there: then two calls give two answers
+            is_wrong = all(map(bundle.same_bits, found, link.call(1, asked.specs, NAN_BYTES)[1]))
+    except RunnerFailed as failed:
+        if failed.has_raised:
+            return Gate(OTHER_MODE, True, f"it refuses {other.name}: {failed.evidence}")
+        is_wrong = failed.outcome == "wrong_result"
+        if not is_wrong:
+            return Gate(failed.gate or OTHER_MODE, False, f"after model.{other.name} it fails: {failed.evidence}")
+    with contextlib.suppress(RunnerFailed):
+        link.forget(slot=1, case=1)
+    if not is_wrong:
+        return Gate(OTHER_MODE, True, f"right after model.{other.name}, too")
+    reason = Reason(ReasonKind.MODE, other.name)
+    return Gate(OTHER_MODE, True, in_words(reason), (reason,))
 
 
 def clocks_gate(link: RunnerLink, trial: Trial) -> Gate:

@@ -29,6 +29,7 @@ from foundry.tools.grade.judge.audit_questions import (
     copies_gate,
     elsewhere_gate,
     fewer_gate,
+    mode_gate,
     part_from,
     prepare,
     public_gate,
@@ -36,6 +37,7 @@ from foundry.tools.grade.judge.audit_questions import (
 )
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.task_cases import OtherMode, other_mode_of
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
@@ -66,12 +68,13 @@ def audit_runs(
     which takes a second on a GPU, most of it small steps one after another; nobody else is let in meanwhile.
     """
     case.state("seeded")  # packed once for all three
+    other = other_mode_of(case, trial, load["device"])
     ways = ("silent", "undone") if policy != "open" else ()
     with ThreadPoolExecutor(len(ways) if at_once and ways else 1) as beside:
         work = [partial(run_without, links[way], case, trial, {**load, "ablate": way}) for way in ways]
         begun = [beside.submit(one) for one in work] if at_once else []
         public.breaks.is_quiet = lambda: all(one.done() for one in begun)
-        seen, gates = _watch(links["observe"], case, trial, load, policy, public)
+        seen, gates = _watch(links["observe"], case, trial, load, policy, public, other)
         runs = [one.result() for one in begun] or [one() for one in work]
     if runs:
         gates += ablation_gates(*runs)
@@ -79,7 +82,13 @@ def audit_runs(
 
 
 def _watch(
-    watched: RunnerLink, case: Case, trial: Trial, load: Message, policy: Policy, public: PublicInputs
+    watched: RunnerLink,
+    case: Case,
+    trial: Trial,
+    load: Message,
+    policy: Policy,
+    public: PublicInputs,
+    other: OtherMode | None,
 ) -> tuple[Message, list[Gate]]:
     """What was observed, and the gates of what that process did and of its answers."""
     on_cpu = load["device"] == "cpu"
@@ -109,6 +118,8 @@ def _watch(
         if is_right and case.has_parameters():
             gates.append(another_instance_gate(watched, case, trial))
             is_right = gates[-1].passed
+        if is_right and other is not None:
+            gates.append(mode_gate(watched, trial, other))
         if is_right and policy != "open":
             # The last questions: each may end the process, and on a GPU vector loads at other addresses do.
             last = (elsewhere_gate, fewer_gate) if on_cpu else (fewer_gate, elsewhere_gate)

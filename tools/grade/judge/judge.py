@@ -33,7 +33,8 @@ from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache, PreparedGroup, TimedInputs, check_scheduling
 from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
-from foundry.tools.grade.questions.cases import Case, cases_of
+from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.task_cases import cases_of
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import MAY_PAUSE, Channel, Message, close_all
 from foundry.tools.process.gpu_memory import OutOfGpuMemory
@@ -373,8 +374,7 @@ class Judge:
 
     def _fresh_cases(self, stage: Stage, *, only_first: bool = False) -> list[Case]:
         seed = self._seeds.draw(stage, f"{stage}: parameters")
-        made = cases_of(self._task, [seed], self._place, only_first=only_first)
-        for case in made:
+        for case in (made := cases_of(self._task, [seed], self._place, only_first=only_first)):
             case.learn_from(self._case())
         return made
 

@@ -29,7 +29,6 @@ from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
 from foundry.tools.protocol.rules import (
     AS_GIVEN,
-    EPSILON,
     FEW_CHANGED,
     INDICES,
     Distribution,
@@ -39,6 +38,7 @@ from foundry.tools.protocol.rules import (
 )
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
+from foundry.tools.task.modes import OtherAnswer, other_answer
 
 DRAWS = 8  # of PyTorch's error, where one tells little
 
@@ -47,7 +47,7 @@ class Case:
     """A task at one set of shapes and dtypes, with one seed for the initial parameters."""
 
     def __init__(self, task: Task, overrides: dict[str, int], dtype: DType | None, seed: int, device: str) -> None:
-        self.overrides, self.dtype, self.seed = overrides, dtype, seed
+        self.task, self.overrides, self.dtype, self.seed = task, overrides, dtype, seed
         self._device = torch.device(device)
         self._loaded, self._literals = loading.load(task, overrides=overrides, dtype=dtype), literals(task.source)
         self._tolerance = task.options.tolerance
@@ -79,6 +79,10 @@ class Case:
         self.may_lack_memory = True  # for a float64 run; told by the first one, while there is no candidate
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
         self.shared_elements: list[int] = []  # of each output of the reference, those without memory of their own
+
+    @property
+    def is_training(self) -> bool:
+        return self._model.training
 
     @property
     def name(self) -> str:
@@ -124,6 +128,11 @@ class Case:
             least = WIDE if distribution.pattern == "other indices" else 1
             return any(count is not None and count >= least for count in self._ranges)
         return self.has_floats or not distribution.pattern
+
+    def other_answer(self, inputs: Parcel) -> OtherAnswer:
+        """What PyTorch does in the other of train() and eval()."""
+        self._load_state(self._model, "seeded")
+        return other_answer(self._model, inputs.value())
 
     def has_structure(self) -> bool:
         """Whether inputs have something in common in every draw (a triangle of zeros, symmetry)."""
@@ -470,25 +479,6 @@ class Case:
                 for pair in zip(inputs, others, strict=True)
             ]
         return self._structures
-
-
-def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool) -> list[Case]:
-    """The file's own shapes first, then extra shapes, then further dtypes."""
-    wanted: list[tuple[dict[str, int], DType | None]] = [({}, None)]
-    if not only_first:
-        wanted += [(dict(shape), None) for shape in task.options.extra_shapes]
-        wanted += [({}, _as_dtype(dtype)) for dtype in task.options.dtypes]
-    return [
-        Case(task, overrides, dtype, seed, device)
-        for (overrides, dtype), seed in zip(wanted, itertools.cycle(seeds), strict=False)
-    ]
-
-
-def _as_dtype(name: str) -> DType:
-    for dtype in EPSILON:
-        if dtype == name:
-            return dtype
-    raise TaskError(f"dtype {name} is not a floating dtype that can be solved for")
 
 
 def _contiguous(tensor: torch.Tensor) -> TensorSpec:

@@ -118,10 +118,17 @@ def allow_tf32(where: Tf32) -> None:
     torch.backends.cudnn.allow_tf32 = where != "none"
 
 
-def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers by name."""
-    state = model.state_dict(keep_vars=True)
-    return {key: tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+def plain_state(model: nn.Module, prefix: str = "") -> dict[str, torch.Tensor]:
+    """Parameters and persistent buffers by the names that state_dict() gives them, read as they lie, as whoever reads
+    `model.norm.running_mean` does: state_dict() may run code of the candidate's that brings them up to date."""
+    passing = model._non_persistent_buffers_set
+    buffers = {key: tensor for key, tensor in model._buffers.items() if key not in passing}
+    held = {**model._parameters, **buffers}
+    found = {f"{prefix}{key}": tensor for key, tensor in held.items() if isinstance(tensor, torch.Tensor)}
+    for name, module in model._modules.items():
+        if module is not None:
+            found |= plain_state(module, f"{prefix}{name}.")
+    return found
 
 
 def load_tensors(model: nn.Module, tensors: dict[str, torch.Tensor], steps: int = 1, *, loads: bool) -> None:

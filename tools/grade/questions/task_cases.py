@@ -1,0 +1,83 @@
+"""A task's cases: its own shapes and dtypes, further ones, and the other of train() and eval(). Runs in the judge."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from foundry.knowledge.errors import TaskError
+from foundry.knowledge.opgraph import DType
+from foundry.knowledge.task import Mode, Task
+from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.trial import Trial
+from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, RANDOMISED
+from foundry.tools.task import bundle
+
+MODE_BYTES = 256 << 20  # of parameters and inputs: the other mode has a model of its own
+
+
+def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool) -> list[Case]:
+    """The file's own shapes first, then extra shapes, then further dtypes."""
+    wanted: list[tuple[dict[str, int], DType | None]] = [({}, None)]
+    if not only_first:
+        wanted += [(dict(shape), None) for shape in task.options.extra_shapes]
+        wanted += [({}, _as_dtype(dtype)) for dtype in task.options.dtypes]
+    return [
+        Case(task, overrides, dtype, seed, device)
+        for (overrides, dtype), seed in zip(wanted, itertools.cycle(seeds), strict=False)
+    ]
+
+
+def _as_dtype(name: str) -> DType:
+    for dtype in EPSILON:
+        if dtype == name:
+            return dtype
+    raise TaskError(f"dtype {name} is not a floating dtype that can be solved for")
+
+
+@dataclass(frozen=True)
+class OtherMode:
+    """The task in the other of train() and eval(). `trial`: a question with its answer; None where random streams
+    decide the answer, as dropout's do."""
+
+    case: Case
+    trial: Trial | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.mode}()"
+
+
+def other_mode_of(case: Case, trial: Trial, place: str) -> OtherMode | None:
+    """None where PyTorch does the same in both modes, or fails in the other one, or where this would take much memory.
+    To be asked before a candidate is there: random streams are the whole process's, and memory may be short. `place`:
+    "cpu" or "cuda"."""
+    held = [*trial.inputs.tensors(), *case.state("seeded").parcel.tensors()]
+    if sum(tensor.nbytes for tensor in held) > MODE_BYTES:
+        return None
+    try:
+        answer = case.other_answer(trial.inputs)
+        if answer in ("same", "fails"):
+            return None
+        mode: Mode = "eval" if case.is_training else "train"
+        task = replace(case.task, options=replace(case.task.options, mode=mode))
+        other = Case(task, case.overrides, case.dtype, case.seed, place)
+        return OtherMode(other, _asked(other) if answer == "other" else None)
+    except (TaskError, torch.OutOfMemoryError):
+        return None
+    finally:
+        bundle.give_back()
+
+
+def _asked(other: Case) -> Trial:
+    """With other parameters and running statistics: initial ones hardly differ from those of a normalised batch. Raises
+    TaskError."""
+    other.trial(AS_GIVEN, secrets.randbits(31)).inputs.close()  # tells what the next one is measured by
+    if not other.has_parameters():
+        return other.trial(AS_GIVEN, secrets.randbits(31))
+    other.randomise(secrets.randbits(31))
+    return other.trial(RANDOMISED, secrets.randbits(31))

@@ -1,0 +1,85 @@
+"""Whether a model computes something else in the other of its two modes, train() and eval(). Imports torch."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from foundry.tools.task import bundle, loading
+
+# What the other mode does on the same inputs, parameters and seed: the same; something else; something else that the
+# random streams decide, as dropout does; it fails, as batch norm does on one row.
+OtherAnswer = Literal["same", "other", "random", "fails"]
+_SEEDS = (0, 1)
+
+
+@torch.no_grad()
+def other_answer(model: nn.Module, inputs: Sequence[Any]) -> OtherAnswer:
+    """What `model` does in its other mode, to outputs and buffers; its modes and buffers are as before then. Calls it
+    up to three times, and not at all where none of its code reads the mode. It must not fail in its own mode."""
+    if not any(map(_reads_mode, model.modules())):
+        return "same"
+    usual = _run(model, inputs, _SEEDS[0])
+    with _turned(model):
+        try:
+            first, second = (_run(model, inputs, seed) for seed in _SEEDS)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # the task's code: whatever it raises
+            return "fails"
+    if _same(usual, first) and _same(first, second):
+        return "same"
+    return "other" if _same(first, second) else "random"
+
+
+def _reads_mode(module: nn.Module) -> bool:
+    """Whether code of a module's class speaks of `training`."""
+    own = type(module).__mro__[: type(module).__mro__.index(nn.Module)]
+    functions = (found for kind in own for found in vars(kind).values() if isinstance(found, types.FunctionType))
+    return any("training" in function.__code__.co_names for function in functions)
+
+
+def _run(model: nn.Module, inputs: Sequence[Any], seed: int) -> list[torch.Tensor]:
+    """Outputs, then the buffers as the call has left them."""
+    with _kept_buffers(model):
+        loading.seed_everything(seed)
+        result = model(*bundle.map_tensors(list(inputs), torch.clone))
+        outputs = [item for item in loading.flatten(result) if isinstance(item, torch.Tensor)]
+        return [*outputs, *(buffer.clone() for buffer in model.buffers())]
+
+
+@contextmanager
+def _turned(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.train(not model.training)
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@contextmanager
+def _kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Forward may write to buffers, and may put new ones in their place."""
+    held = [(module, dict(module._buffers)) for module in model.modules()]
+    values = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for module, buffers in held:
+            module._buffers.update(buffers)
+        for buffer, value in values:
+            buffer.copy_(value)
+
+
+def _same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
+
+    return len(one) == len(other) and all(map(equal, one, other))
