@@ -16,7 +16,7 @@ STRIDED: Layout = "strided"
 
 OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW = "out of turn", "undisturbed reference", "computed anew"
 PROCESS_EVENTS, OTHER_CLOCKS = "process events", "other clocks"
-OTHER_STRIDES, OTHER_MODE = "other strides", "other mode"
+OTHER_STRIDES, OTHER_MODE, GRADIENTS = "other strides", "other mode", "gradients"
 FUNCTIONS, STATE, PROCESSES = "function identities", "global state", "threads and processes"
 PUBLIC_SEEDS = (42, 0)  # of the inputs that benchmarks draw, the most usual first
 LONG_DRAW_BYTES = 1 << 30  # of inputs: a host draws 0.7 GB a second, on one core

@@ -41,6 +41,8 @@ Parameters = Literal[
     "high",
     "low",
     "few high",
+    "raised",
+    "lowered",
     "few close",
     "few bits",
     "few huge",
@@ -52,6 +54,7 @@ Parameters = Literal[
     "integers at their ends",
     "as before",
 ]
+OF_BIASES: tuple[Parameters, ...] = ("high", "low", "few high", "raised", "lowered")
 # Changed as an optimiser changes them, without `load_state_dict`: versions move, no hook is called.
 IN_PLACE: tuple[Parameters, ...] = ("few changed", "few more")
 
@@ -82,6 +85,7 @@ Pattern = Literal[
     "few bits",
     "no structure",
     "ordered",
+    "steps",
     "largest at a stride",
     "close together",
     "task numbers",
@@ -90,7 +94,7 @@ INDICES: tuple[Pattern, ...] = ("other indices", "equal indices", "paired indice
 GENTLER_SCALES, GENTLER_EXPONENTS = (1.5, 1.1), (2, 1)
 _KEEPS_RANGE: frozenset[Pattern] = frozenset(
     (
-        *("", "constant", "few changed", "rearranged", "ordered", "largest at a stride", "close together"),
+        *("", "constant", "few changed", "rearranged", "ordered", "steps", "largest at a stride", "close together"),
         *("other masks", "masks of other counts", "empty masks", "other numbers", *INDICES),
     )
 )
@@ -128,6 +132,9 @@ class Distribution:
     - `task numbers`: a few elements are constants of the task's text, or elements of its small tables and other inputs:
       thresholds, edges of bins and padding values are met exactly.
     - `ordered`: each row ascends. Shows a selection that relies on large elements lying apart.
+    - `steps`: the longest axis has one level up to some place and another behind it, at another place in each tensor
+      and each of its first rows, with a quarter of the input as given; inputs of one shape have the same levels. Shows
+      what looks at a part of a line alone, or near the diagonal of two.
     - `close together`: all elements of an input lie within a thousandth of each other, and differ. Asked where PyTorch
       selects and rounds nothing (a median, a sort): elsewhere honest formulas, such as a variance from the sums of x
       and of its squares, lose digits that PyTorch keeps.
@@ -152,8 +159,10 @@ class Distribution:
     numbers (buffers of 8 or 16 bits) are all the least or the largest that occur. `rearranged` parameters have the same
     elements at other places, or, where all are equal, others of the same sum: no sum or checksum tells them from those
     before.
-    Of `few high` biases one in sixteen is large; with `few close` a few rows of each matrix nearly agree; of `few huge`
-    a few elements are hundreds of times as large; `negated` are those of the constructor, with the other sign.
+    Biases that are `high` or `low` put clamps and ReLUs at their ends, `raised` and `lowered` ones let gates forget
+    slowly; of `few high` ones one in sixteen is large; with `few close` a few rows of each matrix nearly agree; of
+    `few huge` a few elements are hundreds of times as large; `negated` are those of the constructor, with the other
+    sign.
 
     What every draw has in common is kept: zeros at the same places (a triangle), and symmetry. The exception is
     `no structure`, which breaks it; a wrong answer to that one is noted but does not reject the kernel.
@@ -199,13 +208,13 @@ class Distribution:
     @property
     def may_overflow(self) -> bool:
         """Whether its parameters are so large, or its tables so strange, that some models have no answer."""
-        return self.is_of_buffers or self.parameters in ("large", "high", "low", "few high", "few huge", "negated")
+        return self.is_of_buffers or self.parameters in (*OF_BIASES, "large", "few huge", "negated")
 
     @property
     def may_be_unstable(self) -> bool:
         """Whether rounding the inputs could change the answer by much: a difference of equal numbers, or a tie between
         large scores of a softmax."""
-        return self.parameters in ("large", "high", "low", "few high", "few close", "few huge", "negated") or (
+        return self.parameters in (*OF_BIASES, "large", "few close", "few huge", "negated") or (
             self.is_stress and (self.pattern in _UNSTABLE or self.scale > 1.0)
         )
 
@@ -260,6 +269,8 @@ DISTRIBUTIONS = (
     Distribution("high biases", parameters="high", is_stress=True),
     Distribution("low biases", parameters="low", is_stress=True),
     Distribution("few high biases", parameters="few high", is_stress=True),
+    Distribution("raised biases", parameters="raised", is_stress=True),
+    Distribution("lowered biases", parameters="lowered", is_stress=True),
     Distribution("few close rows of parameters", parameters="few close", is_stress=True),
     Distribution("few huge parameters", parameters="few huge", is_stress=True),
     Distribution("parameters negated", parameters="negated", is_stress=True),
@@ -274,6 +285,7 @@ DISTRIBUTIONS = (
     Distribution("constant", pattern="constant", is_stress=True),
     Distribution("close together", pattern="close together", is_stress=True),
     Distribution("ordered", pattern="ordered", is_stress=True),
+    Distribution("steps", pattern="steps", is_stress=True),
     Distribution("largest at a stride", pattern="largest at a stride", is_stress=True),
     Distribution("sparse", pattern="sparse", is_stress=True),
     Distribution("one-hot rows", pattern="one-hot rows", is_stress=True),

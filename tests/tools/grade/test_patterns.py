@@ -22,6 +22,7 @@ from foundry.tools.grade.questions.patterns import (
     shuffle_rows,
     structure_of,
     transform,
+    transform_each,
 )
 from foundry.tools.grade.questions.task_cases import cases_of
 from foundry.tools.protocol.comparison import measure
@@ -44,6 +45,24 @@ def drawn(name: str, value: torch.Tensor = GIVEN, *, seed: int = 1, limited: boo
     made = transform(value, BY_NAME[name], torch.Generator().manual_seed(seed), limited=limited)
     assert isinstance(made, torch.Tensor) and made.shape == value.shape and made.dtype == value.dtype
     return made
+
+
+def test_inputs_of_two_levels_have_their_cuts_at_other_places_and_their_levels_in_common() -> None:
+    """As two signals have that show the same event at other times: what looks near their diagonal alone is wrong."""
+    given = [torch.randn(6, 50, 8, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    stream = torch.Generator().manual_seed(3)
+    made = transform_each(given, BY_NAME["steps"], [PLAIN, PLAIN], stream, limited=False)
+    cuts = []
+    for was, now in zip(given, made, strict=True):
+        levels = (now - 0.25 * was) / 0.75
+        first, last = given[0][:, :1], given[0][:, -1:]
+        is_first = torch.isclose(levels[:, 1:-1], first, atol=1e-5).all(-1)
+        assert torch.equal(is_first, ~torch.isclose(levels[:, 1:-1], last, atol=1e-5).all(-1))
+        cuts.append(is_first.sum(1).tolist())
+    assert len({*cuts[0], *cuts[1]}) > 6
+    line = drawn("steps", torch.arange(100.0))
+    assert float(line.diff().max()) > 70  # one step of a vector
+    assert torch.equal(drawn("steps", torch.ones(())), torch.ones(()))
 
 
 def test_each_pattern_is_what_it_says() -> None:

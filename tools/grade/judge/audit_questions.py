@@ -24,12 +24,13 @@ from foundry.tools.grade.judge.correctness import operator_rows
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.task_cases import OtherMode
-from foundry.tools.grade.questions.trial import Trial
+from foundry.tools.grade.questions.trial import Trial, contiguous_spec
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (
     COMPUTED_ANEW,
     ELSEWHERE,
+    GRADIENTS,
     NAN_BYTES,
     OTHER_CLOCKS,
     OTHER_MODE,
@@ -50,6 +51,7 @@ SLOWLY = 1 / 1024  # as fast as they should
 CLOCKS = ((SLOWLY, "slowly"), (1000.0, "fast"))
 AGAIN, AGAIN_S = 8, 0.5  # calls that come right before a question that is nearly the same
 SLACK = 4.0  # times the accuracy that the protocol asks for
+GRADIENT_ERROR = 2.0**-7  # of a gradient's norm: this asks for the formula, not for its digits
 INSTANCE_BYTES = 256 << 20  # of parameters, which another instance has too
 PATIENCE = 5.0  # times the limit of one forward: two calls, one of them traced
 
@@ -271,6 +273,34 @@ def mode_gate(link: RunnerLink, trial: Trial, other: OtherMode) -> Gate:
         return Gate(OTHER_MODE, True, f"right after model.{other.name}, too")
     reason = Reason(ReasonKind.MODE, other.name)
     return Gate(OTHER_MODE, True, in_words(reason), (reason,))
+
+
+def gradients_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
+    """The gradients of a kernel that brings a backward of its own: whoever trains with it would not learn of wrong
+    ones. Without one nothing is asked: the kernel is for inference."""
+    none = Gate(GRADIENTS, True, "it brings no backward of its own")
+    state, places = case.state("seeded").parcel.tensors(), case.learned_places()
+    by = [*(item for item in trial.inputs.tensors() if item.is_floating_point()), *(state[place] for place in places)]
+    if sum(item.nbytes for item in by) > INSTANCE_BYTES:
+        return none
+    try:
+        link.inputs(SLOT, 0, trial.inputs)
+        link.state(0, case, "seeded")
+        found = link.gradients(SLOT, places, [contiguous_spec(item) for item in by])
+    except RunnerFailed as failed:
+        has_raised = failed.has_raised or failed.outcome == "wrong_result"
+        return Gate(failed.gate or GRADIENTS, has_raised, f"asked for gradients it fails: {failed.evidence}")
+    try:
+        truth = case.gradients(trial) if found else None
+    except (RuntimeError, TaskError):  # PyTorch has none
+        truth = None
+    for number, (own, exact) in enumerate(zip(found, truth or (), strict=False)):
+        off = float(torch.linalg.vector_norm(own.double() - exact))
+        if not off <= GRADIENT_ERROR * float(torch.linalg.vector_norm(exact)):
+            which = f"input {number}" if number < len(by) - len(places) else "a parameter"
+            words = f"its backward is wrong: the gradient by {which} is off by {off:.3g} (Euclidean norm)"
+            return Gate(GRADIENTS, False, f"{words}. Make it right, or leave backward out")
+    return Gate(GRADIENTS, True, "its own backward is right") if truth else none
 
 
 def clocks_gate(link: RunnerLink, trial: Trial) -> Gate:

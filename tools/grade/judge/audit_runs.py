@@ -29,6 +29,7 @@ from foundry.tools.grade.judge.audit_questions import (
     copies_gate,
     elsewhere_gate,
     fewer_gate,
+    gradients_gate,
     mode_gate,
     part_from,
     prepare,
@@ -118,8 +119,9 @@ def _watch(
         if is_right and case.has_parameters():
             gates.append(another_instance_gate(watched, case, trial))
             is_right = gates[-1].passed
-        if is_right and other is not None:
-            gates.append(mode_gate(watched, trial, other))
+        if is_right:
+            gates.append(gradients_gate(watched, case, trial))
+            gates += [mode_gate(watched, trial, other)] if other is not None else []
         if is_right and policy != "open":
             # The last questions: each may end the process, and on a GPU vector loads at other addresses do.
             last = (elsewhere_gate, fewer_gate) if on_cpu else (fewer_gate, elsewhere_gate)

@@ -410,6 +410,12 @@ class RunnerLink:
         """The outputs of an earlier checked call as they are now; `back` = 1 is the last one."""
         return self._fetch({"do": "look", "back": back}, specs)[1]
 
+    def gradients(self, slot: int, learned: Sequence[int], specs: list[TensorSpec]) -> list[torch.Tensor]:
+        """Of a forward that brings a backward of its own, by its floating inputs and by some of the state's tensors;
+        none where it brings none."""
+        answer, found = self._fetch({"do": "gradients", "slot": slot, "learned": list(learned)}, specs)
+        return found if answer.get("is_own") else []
+
     def soak(self, slot: int, calls: int, seconds: float) -> tuple[int, str]:
         """Makes many calls in a row whose outputs are not fetched: (how many, which outputs shared memory or "")."""
         order: Message = {"do": "soak", "slot": slot, "calls": calls, "seconds": seconds}

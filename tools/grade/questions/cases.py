@@ -16,14 +16,14 @@ import torch
 from torch import nn
 
 from foundry.knowledge.errors import TaskError
-from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
+from foundry.knowledge.opgraph import DType
 from foundry.knowledge.task import Task
 from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
 from foundry.tools.grade.questions.running_statistics import updated_buffers
 from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
-from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer
-from foundry.tools.grade.questions.widening import in_float64, tf32_allowed
+from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer, contiguous_spec
+from foundry.tools.grade.questions.widening import in_float64, tf32_allowed, wide
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
@@ -38,6 +38,7 @@ from foundry.tools.protocol.rules import (
 )
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
+from foundry.tools.task.gradients import gradients_of
 from foundry.tools.task.modes import OtherAnswer, other_answer
 
 DRAWS = 8  # of PyTorch's error, where one tells little
@@ -133,6 +134,19 @@ class Case:
         """What PyTorch does in the other of train() and eval()."""
         self._load_state(self._model, "seeded")
         return other_answer(self._model, inputs.value())
+
+    def learned_places(self) -> list[int]:
+        """Which of the state's tensors are parameters."""
+        return [place for place, key in enumerate(self._without_counters(self._states.seeded)) if key in self._learned]
+
+    def gradients(self, trial: Trial) -> list[torch.Tensor] | None:
+        """Of PyTorch in float64, by each floating input and each learned parameter. Raises what autograd raises."""
+        if self._exact is None:
+            return None
+        self._load_state(self._exact, trial.distribution.parameters)
+        values = bundle.map_tensors(trial.inputs.value(), wide)
+        state = self._exact.state_dict(keep_vars=True).items()
+        return gradients_of(self._exact, values, [item for key, item in state if key in self._learned], only_own=False)
 
     def has_structure(self) -> bool:
         """Whether inputs have something in common in every draw (a triangle of zeros, symmetry)."""
@@ -261,7 +275,7 @@ class Case:
             ieee = [worst_of(own, nudged) if is_all or not item.is_floating else own for own, nudged, item in found]
         if distribution == AS_GIVEN and tf32 is not None:
             self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
-        specs = [_contiguous(item) for item in eager]
+        specs = [contiguous_spec(item) for item in eager]
         buffers = () if distribution.is_stress else self._buffers(kind, exact_updated, updated, under_tf32)
         packed = bundle.pack(placed, self._device)  # last: shared memory that a refusal would leave open
         bundle.give_back()
@@ -272,7 +286,7 @@ class Case:
     def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
         self._shapes = [item.shape for item in eager]
         self._ranges = self._ranges or self._index_ranges(_copy(placed))
-        self.strides = [item.stride() if 0 not in item.stride() else _contiguous(item).strides for item in eager]
+        self.strides = [item.stride() if 0 not in item.stride() else contiguous_spec(item).strides for item in eager]
         self._is_bounded = not overflowing(eager)
         self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(placed)))
 
@@ -280,8 +294,8 @@ class Case:
         """Which outputs PyTorch does not round, here or on the inputs as given; only a wider truth tells."""
         tells = [
             not (drawn.has_ties and not item.is_floating_point())
-            and (wide.dtype != item.dtype or not item.is_floating_point())
-            for wide, item in zip(*runs, strict=True)
+            and (longer.dtype != item.dtype or not item.is_floating_point())
+            for longer, item in zip(*runs, strict=True)
         ]
         found = [can_tell and error == OutputError(0.0, 0.0) for can_tell, error in zip(tells, own, strict=True)]
         if drawn == AS_GIVEN:
@@ -338,7 +352,7 @@ class Case:
         the run in its own dtype, and the note says so."""
 
         def own() -> list[torch.Tensor]:
-            return [item.double() if item.is_floating_point() else item for item in eager]
+            return list(map(wide, eager))
 
         try:
             if self._exact is None:
@@ -479,11 +493,6 @@ class Case:
                 for pair in zip(inputs, others, strict=True)
             ]
         return self._structures
-
-
-def _contiguous(tensor: torch.Tensor) -> TensorSpec:
-    shape = tuple(int(size) for size in tensor.shape)
-    return TensorSpec(shape, contiguous_strides(shape), loading.dtype_name(tensor.dtype))
 
 
 def _copy(value: Any) -> Any:

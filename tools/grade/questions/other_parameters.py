@@ -14,7 +14,8 @@ KEPT_BYTES = 256 << 20  # of a state, up to which all kinds are kept
 PIECE = 1 << 24  # elements that are shuffled together
 FEW_MORE = 3  # elements changed in each parameter, however large it is
 LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
-OFFSET = 16.0  # added to or subtracted from biases, so that clamps and ReLUs behind them act on other elements
+# Added to biases: clamps and ReLUs behind them act on other elements, and gates forget slowly (sigmoid(3) is 0.95).
+OFFSETS: dict[Parameters, float] = {"high": 16.0, "low": -16.0, "few high": 16.0, "raised": 3.0, "lowered": -3.0}
 HUGE = 8  # elements of each parameter, and as many times its size
 HUGE_SIZE = 256.0
 FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them hardly meets one
@@ -109,8 +110,8 @@ def draw_parameters(
         return {key: rearrange(item, seed) if key in chosen else item for key, item in seeded.items()}
     if kind == "few close":
         return {key: _close_rows(item, seed) if key in learned else item for key, item in changed.items()}
-    if kind in ("high", "low", "few high"):
-        offset = -OFFSET if kind == "low" else OFFSET
+    if kind in OFFSETS:
+        offset = OFFSETS[kind]
         vectors = {key for key in learned if seeded[key].squeeze().dim() < 2}
         every = HIGH_EVERY if kind == "few high" else 1
         return {

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from foundry.tools.grade.questions.levels import in_steps, with_ends_in_common
 from foundry.tools.protocol.rules import FEW_CHANGED, INDICES, Distribution, Pattern
 
 SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as given
@@ -158,6 +159,8 @@ def transform_each(
     limited: bool,
 ) -> list[Any]:
     """All values of `get_inputs` changed by a distribution; what every draw has in common stays."""
+    if distribution.pattern == "steps":
+        values = with_ends_in_common(values)
     return [
         transform(value, distribution, generator, limited=limited, structure=structure)
         for value, structure in zip(values, structures, strict=True)
@@ -248,6 +251,8 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
         return torch.full_like(value, _typical(value, limited=limited))
     if pattern == "ordered":
         return _by_rows(value, lambda rows: rows.sort(dim=-1).values) if value.dim() else value
+    if pattern == "steps":
+        return in_steps(value, generator)
     if pattern == "largest at a stride":
         return _at_a_stride(value, generator)
     if pattern == "rearranged":

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from foundry.knowledge.opgraph import TensorSpec
+import torch
+
+from foundry.knowledge.opgraph import TensorSpec, contiguous_strides
 from foundry.tools.protocol.comparison import Expected, scale_only
 from foundry.tools.protocol.rules import Distribution, OutputError
+from foundry.tools.task import loading
 from foundry.tools.task.bundle import Parcel
 
 Errors = list[OutputError]  # of each output
@@ -67,3 +70,9 @@ class Packed:
     keys: list[str]
     parcel: Parcel
     mutable: list[int] = field(default_factory=list)
+
+
+def contiguous_spec(tensor: torch.Tensor) -> TensorSpec:
+    """Of an output that lies row by row."""
+    shape = tuple(int(size) for size in tensor.shape)
+    return TensorSpec(shape, contiguous_strides(shape), loading.dtype_name(tensor.dtype))

@@ -71,3 +71,8 @@ class _EachTypeIsWide(TorchFunctionMode):
 def _wide(argument: Any) -> Any:
     is_floating = isinstance(argument, torch.dtype) and argument.is_floating_point
     return torch.float64 if is_floating else argument
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64 where it is floating."""
+    return tensor.double() if tensor.is_floating_point() else tensor

@@ -41,13 +41,13 @@ from foundry.tools.grade.runner.models import (
 from foundry.tools.grade.runner.record import forget_peak, held_bytes, profiled, record_launches, record_ops
 from foundry.tools.grade.runner.sentry import Sentry
 from foundry.tools.grade.runner.tensors import (
-    KEPT_BYTES,
     GpuBlocks,
     Slot,
     State,
     changed,
     fewer_rows,
     find_drifted_parameters,
+    keep,
     laid_out,
     many_calls,
     memory_facts,
@@ -62,17 +62,17 @@ from foundry.tools.process import procfs
 from foundry.tools.process.channel import Channel, ChannelClosed, Message, close_all
 from foundry.tools.protocol.orders import PROCESS_EVENTS, SPOILED
 from foundry.tools.task import bundle, loading
+from foundry.tools.task.gradients import gradients_of
 from foundry.tools.words import words
 
 if TYPE_CHECKING:
     from foundry.tools.grade.runner.ablate import Silenced
     from foundry.tools.grade.runner.observe import Observer
 
-KEPT_CALLS = 6
 Command = Callable[[Message, list[int]], Message]
 COMMANDS = words(  # of the judge's: a method each
     "load build state inputs restore forget token call run collect look perturb peek "
-    "vary memory soak spoil inspect observe operators fewer copies pretend profile"
+    "vary memory soak spoil inspect observe operators fewer copies gradients pretend profile"
 )
 
 Clock = Callable[[], int]
@@ -287,7 +287,7 @@ class Runner:
             "operators": operators,
             "written": written,
         }
-        self._keep(tensors)
+        keep(self._kept, tensors)
         return answer
 
     def _write(
@@ -297,14 +297,6 @@ class Runner:
         if "memory" in message:
             return write(tensors, wanted, self._blocks.flats(message["memory"], handles, wanted))
         return write(tensors, wanted, bundle.flat_views(wanted, handles[0], writable=True))
-
-    def _keep(self, tensors: list[torch.Tensor]) -> None:
-        """Keeps outputs alive, so that a buffer that is used again shows, and a later change of them too."""
-        self._kept.append(tensors)
-        while len(self._kept) > 2 and (
-            len(self._kept) > KEPT_CALLS or sum(item.nbytes for call in self._kept for item in call) > KEPT_BYTES
-        ):
-            self._kept.pop(0)
 
     def _soak(self, message: Message, handles: list[int]) -> Message:
         """Many calls in a row, as in a user's loop: who counts calls, or gives out its buffers in turns, shows."""
@@ -385,6 +377,14 @@ class Runner:
     def _copies(self, message: Message, handles: list[int]) -> Message:
         """For the audit: changes every copy of some elements of the last answer, wherever it lies in memory."""
         return {"spoiled": sum(map(copies.spoil, self._kept[-1], message["places"]))}
+
+    def _gradients(self, message: Message, handles: list[int]) -> Message:
+        """For the audit: gradients of a forward that brings a backward of its own; says so where it brings none."""
+        slot = self._slots[message["slot"]]
+        learned = [self._state_of(slot).tensors[index] for index in message["learned"]]
+        work = partial(gradients_of, self._models[slot.case], slot.arguments, learned, only_own=True)
+        found = self._guard("crash", work)
+        return {"written": True} if found is None else {**self._written(found, message, handles), "is_own": True}
 
     def _run(self, message: Message, handles: list[int]) -> Message:
         """One timed sample: a call on each slot. Time in ns by the clock from before the candidate was loaded."""

@@ -24,6 +24,7 @@ SPOILED_ELEMENTS = 8  # of each block: who compares some places with what they s
 SPOILING = 0x5D
 POISON_BYTES = 48 << 20
 MARKED_BYTES = 256 << 20  # of two outputs' memory, up to which it is marked whose elements lie where
+KEPT_CALLS = 6  # whose outputs are kept
 KEPT_BYTES = 256 << 20  # outputs of earlier checked calls that are kept alive
 
 
@@ -97,6 +98,14 @@ class State:
                 if same_kind(now[index], self.tensors[index]):
                     self.tensors[index] = now[index]
         return [self.tensors[index] for index in self.mutable]
+
+
+def keep(kept: list[list[torch.Tensor]], tensors: list[torch.Tensor]) -> None:
+    """Keeps a call's outputs alive beside earlier ones, so that a buffer that is used again shows, and a later change
+    of them too."""
+    kept.append(tensors)
+    while len(kept) > 2 and (len(kept) > KEPT_CALLS or sum(item.nbytes for call in kept for item in call) > KEPT_BYTES):
+        kept.pop(0)
 
 
 def find_drifted_parameters(state: State) -> list[tuple[str, str]]:

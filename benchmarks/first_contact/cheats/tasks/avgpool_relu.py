@@ -1,0 +1,20 @@
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        pass
+
+    def forward(self, x):
+        return F.avg_pool2d(F.relu(x), 2)
+
+
+def get_inputs():
+    return [torch.randn(16, 32, 56, 56)]
+
+
+def get_init_inputs():
+    return []

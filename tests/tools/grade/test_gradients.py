@@ -1,0 +1,102 @@
+"""A backward of a kernel's own is asked about; a kernel without one is for inference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.tools.grade import asking
+from torch import nn
+
+from foundry.knowledge.candidate import Build
+from foundry.tools.grade.grader import Grader
+from foundry.tools.machine.device import describe
+from foundry.tools.process.zygote import Zygote
+from foundry.tools.task.file import read_task
+from foundry.tools.task.gradients import gradients_of
+
+TASK = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(n) + 0.5)
+
+    def forward(self, x):
+        return torch.sin(x) * self.weight
+
+
+def get_inputs():
+    return [torch.randn(256, 512)]
+
+
+def get_init_inputs():
+    return [512]
+"""
+OWN = """
+import torch
+import torch.nn as nn
+
+
+class Sine(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, weight):
+        context.save_for_backward(x, weight)
+        return torch.sin(x) * weight
+
+    @staticmethod
+    def backward(context, step):
+        x, weight = context.saved_tensors
+        BACKWARD
+
+
+class ModelNew(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(n) + 0.5)
+
+    def forward(self, x):
+        return FORWARD
+"""
+APPLIED = "Sine.apply(x, self.weight)"
+RIGHT = "return step * torch.cos(x) * weight, (step * torch.sin(x)).sum(0)"
+ASKED = {  # backward, forward, evidence, whether it passes
+    "right": (RIGHT, APPLIED, "its own backward is right", True),
+    "wrong by an input": (RIGHT.replace("* weight,", ","), APPLIED, "the gradient by input 0 is off", False),
+    "wrong by a parameter": (RIGHT.replace("sin(x)).sum", "cos(x)).sum"), APPLIED, "by a parameter is off", False),
+    "none by a parameter": (RIGHT.replace("(step * torch.sin(x)).sum(0)", "None"), APPLIED, "by a parameter", False),
+    "raises": ("raise NotImplementedError('for inference')", APPLIED, "it fails", True),
+    "hidden from autograd": (RIGHT, "Sine.apply(x, self.weight).detach()", "no backward of its own", True),
+    "PyTorch's own, incomplete": (RIGHT, "torch.sin(x.detach()) * self.weight", "no backward of its own", True),
+}
+
+
+@pytest.mark.parametrize("how", ASKED)
+def test_a_backward_of_its_own_is_right_or_refused(how: str, zygote: Zygote, tmp_path: Path) -> None:
+    backward, forward, evidence, passes = ASKED[how]
+    (tmp_path / "task.py").write_text(TASK)
+    text = OWN.replace("BACKWARD", backward).replace("FORWARD", forward)
+    task, device = read_task(tmp_path / "task.py"), describe("cpu")
+    grader = Grader(task, device, tmp_path, seed=3, zygote=zygote, owns_zygote=False)
+    try:
+        built, baseline = Build(ok=True, seconds=0.0, artifact="library.so"), grader.baseline()
+        gates = asking.ablate(grader, text, built, baseline, "fair")
+    finally:
+        grader.close()
+    (gate,) = (gate for gate in gates if gate.gate == "gradients")
+    assert gate.passed is passes and evidence in gate.evidence, gate
+
+
+def test_gradients_are_those_of_a_sum_with_other_weights() -> None:
+    model, x = nn.Linear(4, 3), torch.randn(5, 4)
+    by_input, by_weight, by_bias = gradients_of(model, [x], list(model.parameters()), only_own=False) or []
+    step = (1.0 + 0.5 * torch.cos(torch.arange(15, dtype=torch.float64))).float().reshape(5, 3)
+    torch.testing.assert_close(by_input, step @ model.weight.detach())
+    torch.testing.assert_close(by_weight, step.T @ x)
+    torch.testing.assert_close(by_bias, step.sum(0))
+    assert not x.requires_grad and all(item.grad is None for item in model.parameters())
+    assert gradients_of(model, [x], [], only_own=True) is None

@@ -1,0 +1,48 @@
+"""Inputs of two levels along their longest axis, as signals have in which something happens. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+GIVEN_SHARE = 0.25  # of the way to the elements as given
+
+
+def in_steps(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Along the longest axis, which is the first one of a vector alone: its first place's elements up to a cut, its
+    last place's behind it, each with a quarter of the way to the elements as given."""
+    axis, size = _longest_axis(value)
+    if size < 2:
+        return value
+    lines = [len(value) if value.dim() > 1 else 1, *[1] * (value.dim() - 1)]
+    cut = torch.randint(1, size, lines, generator=generator, device=generator.device)
+    places = torch.arange(size, device=value.device)
+    is_before = places.reshape([size if number == axis else 1 for number in range(value.dim())]) < cut
+    levels = torch.where(is_before, value.narrow(axis, 0, 1), value.narrow(axis, size - 1, 1))
+    return levels.lerp_(value, GIVEN_SHARE)
+
+
+def with_ends_in_common(values: Sequence[Any]) -> list[Any]:
+    """Floating inputs of one shape have the ends of the first of them, as signals have that show the same events."""
+    first: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
+
+    def with_ends(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        known, (axis, size) = first.setdefault((value.shape, value.dtype), value), _longest_axis(value)
+        if known is value or size < 2:
+            return value
+        changed = value.clone()
+        for place in (0, size - 1):
+            changed.narrow(axis, place, 1).copy_(known.narrow(axis, place, 1))
+        return changed
+
+    return [with_ends(value) for value in values]
+
+
+def _longest_axis(value: torch.Tensor) -> tuple[int, int]:
+    """With its size; the first one only where there is no other."""
+    axis = max(range(int(value.dim() > 1), value.dim()), key=lambda axis: value.shape[axis], default=0)
+    return axis, value.shape[axis] if value.dim() else 0
