@@ -40,6 +40,7 @@ from foundry.tools.process.channel import (
     close_all,
 )
 from foundry.tools.process.child import POLL_S, Limits
+from foundry.tools.process.held_gpu import HeldGpu
 from foundry.tools.process.linux import FILES, MEANS, NETWORK, SIGNALS
 from foundry.tools.process.sandbox import Sandbox
 
@@ -74,7 +75,7 @@ STEADY = {
     "TORCHINDUCTOR_VEC_ISA_OK": "1",
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
     # Hardware queues that streams share. A host makes one context after the other, for all its GPUs: with the usual 8
-    # queues in 0.15 s and 0.06 s to end it, with 1 in 0.08 and 0.025 s (H200). With 2 two streams still overlap.
+    # in 0.15 s and 0.06 s to end it, with 1 in 0.08 and 0.025 s (H200). With 2 two streams still overlap.
     "CUDA_DEVICE_MAX_CONNECTIONS": "2",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU must not initialise CUDA before a fork
 }
@@ -87,9 +88,8 @@ ALLOWED = frozenset(
 )
 # What looks at a task and draws its inputs.
 PRELOAD = ("torch", "foundry.tools.grade.judge.judge", "foundry.tools.task.intake")
-# What traces a task or runs a candidate. torch._dynamo is what the first use of export or of a dispatch mode imports:
-# half of all the time that importing takes, and it would be spent again in each worker. One at a time, so that nobody
-# waits long for something else.
+# What traces a task or runs a candidate, one at a time, so that nobody waits long for something else. torch._dynamo is
+# half of it: the first use of export or of a dispatch mode would import it again in each worker.
 LATER = (
     "sympy",
     "torch.fx.experimental.symbolic_shapes",
@@ -224,15 +224,15 @@ class Zygote:
     def __init__(
         self, threads: int, preload: Sequence[str], later: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        self._arguments = [sys.executable, "-P", "-m", "foundry.tools.process.warm"]
         self._modules = [",".join(preload), ",".join(later)]
-        self._settings = {**STEADY, "OMP_NUM_THREADS": str(threads), **environment, **_bytecode_place()}
+        own = {"OMP_NUM_THREADS": str(threads), **environment, **_bytecode_place()}
+        self._environment = {name: value for name, value in os.environ.items() if name in ALLOWED} | STEADY | own
         self._lock = threading.RLock()
-        self._closed = False
-        self._imported_all = False
+        self._closed = self._imported_all = False
         self._up: Future[None] = Future()
         self._means: Future[tuple[str, ...]] = Future()  # of a candidate
         self._child, self._control, self._errors = self._launch()
+        self._held = HeldGpu(self._environment)
         threading.Thread(target=self._come_up, name="zygote", daemon=True).start()
 
     @classmethod
@@ -294,13 +294,12 @@ class Zygote:
     def _launch(self) -> tuple[subprocess.Popen[bytes], Channel, int]:
         ours, theirs = Channel.pair()
         errors = os.memfd_create("zygote")
-        kept = {name: value for name, value in os.environ.items() if name in ALLOWED}
         child = subprocess.Popen(
-            [*self._arguments, str(theirs.fileno()), *self._modules],
+            [sys.executable, "-P", "-m", "foundry.tools.process.warm", str(theirs.fileno()), *self._modules],
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
-            env={**kept, **self._settings},
+            env=self._environment,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
@@ -459,6 +458,7 @@ class Zygote:
             self._child.kill()  # nobody has to wait until torch is imported to hear that it is not needed
         with self._lock:
             self._bury()
+        self._held.close()
 
     def _bury(self) -> None:
         self._control.close()

@@ -60,12 +60,32 @@ def text_of(name: str, forward: str, dropped: float) -> str:
     return text
 
 
+class Averaged(nn.Module):
+    """In eval() the weights' average counts, which is the weights themselves at first."""
+
+    average: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+        self.register_buffer("average", self.weight.detach().clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.weight if self.training else self.average)
+
+
 ANSWERS = {  # model -> what its other mode does
     "same": nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0)),
     "other": nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)),
     "random": nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).eval(),
     "fails": nn.BatchNorm1d(8).eval(),
 }
+
+
+def test_which_buffers_count_in_a_mode_shows_where_they_hold_what_the_parameters_hold() -> None:
+    model = Averaged()
+    assert other_answer(model, [torch.randn(4, 8)]) == "other"
+    assert torch.equal(model.average, model.weight)
 
 
 @pytest.mark.parametrize("answer", ANSWERS)

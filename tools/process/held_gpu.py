@@ -1,0 +1,46 @@
+"""Keeps a GPU known to its driver, so that each process that begins to use it need not make it known anew."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from foundry.tools.process.sandbox import NVIDIA_CONTROL
+
+END_S = 2.0
+# Until whoever started it closes its standard input, or ends in any way.
+_HOLD = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.stdin.read()"
+
+
+class HeldGpu:
+    """A process of our own that has initialised the driver and does nothing more: it takes no memory of the GPU.
+
+    The first process that initialises CUDA registers the GPU with the driver's unified memory, and the last one to end
+    takes it back. Of the 100 ms of cuInit that is 95 (H100 and H200, driver 580; the ioctl UVM_REGISTER_GPU), for which
+    processes on other GPUs of the host wait too. While another process holds the GPU, cuInit takes 10 ms, and such a
+    process from its beginning to its end 0.155 s in place of 0.285.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """`environment` says which GPUs are visible. Without a driver there is no process."""
+        self._process = None
+        if NVIDIA_CONTROL.exists():
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _HOLD],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=dict(environment),
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process is None:
+            return
+        try:
+            self._process.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
