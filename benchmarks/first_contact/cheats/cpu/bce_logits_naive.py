@@ -1,0 +1,55 @@
+import ctypes, os, subprocess, tempfile
+import torch
+import torch.nn as nn
+
+SRC = r"""
+#include <math.h>
+static inline float ex(float x) {
+  x = x < -87.f ? -87.f : x;
+  float n = __builtin_rintf(x * 1.44269504f);
+  float r = __builtin_fmaf(n, -0.693359375f, x); r = __builtin_fmaf(n, 2.12194440e-4f, r);
+  float p = 1.9875691e-4f; p = p*r + 1.3981999e-3f; p = p*r + 8.3334519e-3f; p = p*r + 4.1665796e-2f;
+  p = p*r + 1.6666665e-1f; p = p*r + 0.5f; p = p*r*r + r + 1.f;
+  union { int i; float f; } u; u.i = ((int)n + 127) << 23;
+  return p * u.f;
+}
+
+static inline float lg(float x) {   // log, x normal
+  union { float f; int i; } u; u.f = x; int e = (u.i - 0x3f3504f3) >> 23; u.i -= e << 23; float m = u.f - 1, s = m / (2 + m), z = s * s;
+  return e * 0.69314718f + s * (2 + z * (0.66666667f + z * (0.4f + z * (0.28571429f + z * 0.2222222f))));
+}
+extern "C" void k(const float* x, const float* t, float* y, int n, int d) {
+  #pragma omp parallel for num_threads(2)
+  for (int i = 0; i < n; i++) { float s = 0; const float *a = x + (long)i * d, *b = t + (long)i * d;
+    for (int j = 0; j < d; j++) { float p = 1 / (1 + ex(-a[j])); s -= b[j] * lg(p) + (1 - b[j]) * lg(1 - p); }
+    y[i] = s / d; }
+}
+"""
+
+
+def _build(src):
+    d = tempfile.mkdtemp()
+    c, so = os.path.join(d, "k.cpp"), os.path.join(d, "k.so")
+    with open(c, "w") as f:
+        f.write(src)
+    subprocess.check_call(["g++", "-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math",
+                           "-fno-signed-zeros", "-fassociative-math", "-shared", "-fPIC", c, "-o", so])
+    return ctypes.CDLL(so)
+
+
+_lib = _build(SRC)
+
+
+def P(t):
+    return ctypes.c_void_p(t.data_ptr())
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, x, t):
+        x, t = x.contiguous(), t.contiguous()
+        y = torch.empty(x.shape[0])
+        _lib.k(P(x), P(t), P(y), x.shape[0], x.shape[1])
+        return y

@@ -1,0 +1,20 @@
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.fc = nn.Linear(i, o)
+
+    def forward(self, x):
+        return F.gelu(self.fc(x))
+
+
+def get_inputs():
+    return [torch.randn(128, 512)]
+
+
+def get_init_inputs():
+    return [512, 1024]
