@@ -13,7 +13,7 @@ from foundry.tools.task import bundle, loading
 
 
 def gradients_of(
-    model: nn.Module, arguments: Sequence[Any], learned: Sequence[torch.Tensor], *, only_own: bool
+    model: nn.Module, arguments: Sequence[Any], learned: Sequence[torch.Tensor], *, only_own: bool = True
 ) -> list[torch.Tensor] | None:
     """Gradients of a weighted sum of the outputs by each floating input, then by each of the `learned` parameters;
     zeros where there is none. None where the outputs have no gradient, and with `only_own` where no autograd.Function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from foundry.knowledge.candidate import Build
 from foundry.tools.grade.grader import Grader
 from foundry.tools.machine.device import describe
+from foundry.tools.process.sandbox import NVIDIA_CONTROL
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
 from foundry.tools.task.gradients import gradients_of
@@ -64,6 +66,7 @@ class ModelNew(nn.Module):
 """
 APPLIED = "Sine.apply(x, self.weight)"
 RIGHT = "return step * torch.cos(x) * weight, (step * torch.sin(x)).sum(0)"
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not NVIDIA_CONTROL.exists(), reason="there is no NVIDIA GPU here")]
 ASKED = {  # backward, forward, evidence, whether it passes
     "right": (RIGHT, APPLIED, "its own backward is right", True),
     "wrong by an input": (RIGHT.replace("* weight,", ","), APPLIED, "the gradient by input 0 is off", False),
@@ -75,20 +78,25 @@ ASKED = {  # backward, forward, evidence, whether it passes
 }
 
 
+@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=ON_GPU)])
 @pytest.mark.parametrize("how", ASKED)
-def test_a_backward_of_its_own_is_right_or_refused(how: str, zygote: Zygote, tmp_path: Path) -> None:
+def test_a_backward_of_its_own_is_right_or_refused(
+    how: str, place: Literal["cpu", "cuda"], zygote: Zygote, tmp_path: Path
+) -> None:
     backward, forward, evidence, passes = ASKED[how]
     (tmp_path / "task.py").write_text(TASK)
     text = OWN.replace("BACKWARD", backward).replace("FORWARD", forward)
-    task, device = read_task(tmp_path / "task.py"), describe("cpu")
+    task, device = read_task(tmp_path / "task.py"), describe(place)
     grader = Grader(task, device, tmp_path, seed=3, zygote=zygote, owns_zygote=False)
     try:
         built, baseline = Build(ok=True, seconds=0.0, artifact="library.so"), grader.baseline()
         gates = asking.ablate(grader, text, built, baseline, "fair")
     finally:
         grader.close()
-    (gate,) = (gate for gate in gates if gate.gate == "gradients")
+    found = {gate.gate: gate for gate in gates}
+    gate = found["gradients"]
     assert gate.passed is passes and evidence in gate.evidence, gate
+    assert "right on inputs with other strides" in found["other strides"].evidence  # the process is as it was
 
 
 def test_gradients_are_those_of_a_sum_with_other_weights() -> None:

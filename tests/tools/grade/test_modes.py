@@ -15,6 +15,7 @@ from foundry.tools.audit.gates import LABELS
 from foundry.tools.audit.policies import policy_gates
 from foundry.tools.grade.grader import Grader
 from foundry.tools.machine.device import describe
+from foundry.tools.process.sandbox import NVIDIA_CONTROL
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
 from foundry.tools.task.modes import other_answer
@@ -44,9 +45,17 @@ def get_init_inputs():
 """
 
 
-@pytest.fixture(scope="module")
-def device() -> Device:
-    return describe("cpu")
+@pytest.fixture(
+    params=[
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[pytest.mark.gpu, pytest.mark.skipif(not NVIDIA_CONTROL.exists(), reason="there is no NVIDIA GPU")],
+        ),
+    ]
+)
+def device(request: pytest.FixtureRequest) -> Device:
+    return describe(request.param)
 
 
 RIGHT = "return F.relu(self.drop(self.norm(x)))"

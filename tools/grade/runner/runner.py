@@ -382,8 +382,8 @@ class Runner:
         """For the audit: gradients of a forward that brings a backward of its own; says so where it brings none."""
         slot = self._slots[message["slot"]]
         learned = [self._state_of(slot).tensors[index] for index in message["learned"]]
-        work = partial(gradients_of, self._models[slot.case], slot.arguments, learned, only_own=True)
-        found = self._guard("crash", work)
+        self._written([], message, handles)  # its memory is known from now on, whatever comes of the question
+        found = self._guard("crash", partial(gradients_of, self._models[slot.case], slot.arguments, learned))
         return {"written": True} if found is None else {**self._written(found, message, handles), "is_own": True}
 
     def _run(self, message: Message, handles: list[int]) -> Message:
