@@ -76,7 +76,10 @@ def _further_cases(task: Task, graphs: Sequence[OpGraph]) -> Iterator[str]:
 def _captured_mode(graphs: Sequence[OpGraph]) -> str:
     if not graphs:
         return ""
-    return f" (captured in {'training' if graphs[0].training else 'evaluation'} mode)"
+    graph = graphs[0]
+    own, other = ("training", "model.eval()") if graph.training else ("evaluation", "model.train()")
+    differs = f"; after {other} the model does something else: compute that too, or raise an exception there"
+    return f" (captured in {own} mode{differs if graph.reads_mode else ''})"
 
 
 def _tolerance(task: Task) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,29 @@ def test_threads_may_wait_as_the_headers_of_cpp_20_let_them(tmp_path: Path) -> N
         'asm(".text; .globl f; f: cmp $1, %esi; je 1f; mov $0xca, %edi; 1: jmp syscall@plt");\nint g() { return 1; }'
     )
     assert not symbol_gates(compiled(tmp_path, jumps))[0].passed
+
+
+TYPED = r"""
+#include <Python.h>
+struct Kernel { PyObject_HEAD long width; };
+static PyObject* call(PyObject* self, PyObject*, PyObject*) { return PyLong_FromLong(((Kernel*)self)->width); }
+static PyType_Slot slots[] = {{Py_tp_call, (void*)call}, {Py_tp_new, (void*)PyType_GenericNew}, {0, nullptr}};
+static PyType_Spec spec = {"kernels.Kernel", sizeof(Kernel), 0, Py_TPFLAGS_DEFAULT, slots};
+static PyModuleDef def = {PyModuleDef_HEAD_INIT, "kernels", nullptr, -1};
+PyMODINIT_FUNC PyInit_kernels() {
+  PyObject* module = PyModule_Create(&def);
+  PyModule_AddObject(module, "Kernel", PyType_FromSpec(&spec));
+  return module;
+}
+"""
+
+
+def test_an_extension_may_have_types_of_its_own(tmp_path: Path) -> None:
+    header = f"-I{sysconfig.get_path('include')}"
+    gate = symbol_gates(compiled(tmp_path, TYPED, header))[0]
+    assert gate.passed, gate.evidence
+    asks = TYPED.replace("PyLong_FromLong(((Kernel*)self)->width)", 'PyImport_ImportModule("torch")')
+    assert not symbol_gates(compiled(tmp_path, asks, header))[0].passed
 
 
 def test_each_name_that_convicts_has_an_exhibit_and_is_no_lead() -> None:

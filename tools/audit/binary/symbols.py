@@ -82,7 +82,8 @@ _RUNTIME_CALLERS = {
 _PYTHON_VALUES = re.compile(
     r"Py(?:Arg|Long|Float|Bool|Bytes|ByteArray|Buffer|Tuple|List|Unicode|Mem|Err|Exc|Capsule)_\w+|PyModule_(?:Create2|"
     r"Add\w*|FromDefAndSpec2)|PyModuleDef_Init|Py_BuildValue|_Py_(?:None|True|False)Struct|_Py_Dealloc|"
-    r"Py_(?:Inc|Dec)Ref|PyEval_(?:Save|Restore)Thread|PyObject_(?:GetBuffer|CheckBuffer)|_PyArg_\w+"
+    r"Py_(?:Inc|Dec)Ref|PyEval_(?:Save|Restore)Thread|PyObject_(?:GetBuffer|CheckBuffer|Free)|_PyArg_\w+|"
+    r"PyType_(?:FromSpec|Ready|GenericNew|GenericAlloc)|_PyObject_New"  # types of its own
 )
 # Of C++ names that a library defines itself, those that are never a header's: what they start or read is the system's.
 _NEVER_INLINE = re.compile(r"_ZNSt6thread(?:15_M_start_thread|6detach)\w*|_ZNSt6chrono3_V2\w+3nowEv")

@@ -71,7 +71,9 @@ def audit_runs(
     case.state("seeded")  # packed once for all three
     other = other_mode_of(case, trial, load["device"])
     ways = ("silent", "undone") if policy != "open" else ()
-    with ThreadPoolExecutor(len(ways) if at_once and ways else 1) as beside:
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(len(ways) if at_once and ways else 1) as beside:
+        if other is not None:
+            stack.callback(other.close)
         work = [partial(run_without, links[way], case, trial, {**load, "ablate": way}) for way in ways]
         begun = [beside.submit(one) for one in work] if at_once else []
         public.breaks.is_quiet = lambda: all(one.done() for one in begun)

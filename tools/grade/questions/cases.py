@@ -6,7 +6,7 @@ A case is one set of shapes and dtypes of a task: the file's own, each of its ex
 from __future__ import annotations
 
 import contextlib
-import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
@@ -17,7 +17,7 @@ from torch import nn
 
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType
-from foundry.knowledge.task import Task
+from foundry.knowledge.task import Mode, Task
 from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
 from foundry.tools.grade.questions.running_statistics import updated_buffers
@@ -82,10 +82,6 @@ class Case:
         self.shared_elements: list[int] = []  # of each output of the reference, those without memory of their own
 
     @property
-    def is_training(self) -> bool:
-        return self._model.training
-
-    @property
     def name(self) -> str:
         """In words, "" for the file's own shapes and dtypes."""
         changed = [*(f"{name}={value}" for name, value in self.overrides.items()), self.dtype or ""]
@@ -112,7 +108,7 @@ class Case:
             return bool(self._tables(distribution.parameters))
         if distribution.parameters == "statistics":
             rest = (item for item in self._states.seeded.items() if item[0] not in self._learned)
-            return any(itertools.starmap(self._is_randomised, rest))
+            return any(self._is_randomised(*item) for item in rest)
         if distribution.parameters != "seeded":
             return self.has_parameters(2 if distribution.parameters in other_parameters.HALVES else 1)
         if distribution.pattern in patterns.OF_MASKS:
@@ -130,14 +126,16 @@ class Case:
             return any(count is not None and count >= least for count in self._ranges)
         return self.has_floats or not distribution.pattern
 
-    def other_answer(self, inputs: Parcel) -> OtherAnswer:
-        """What PyTorch does in the other of train() and eval()."""
+    def other_mode(self, inputs: Parcel) -> tuple[Mode, OtherAnswer]:
+        """The other of train and eval, and what PyTorch does in it."""
         self._load_state(self._model, "seeded")
-        return other_answer(self._model, inputs.value())
+        return "eval" if self._model.training else "train", other_answer(self._model, inputs.value())
 
     def learned_places(self) -> list[int]:
-        """Which of the state's tensors are parameters."""
-        return [place for place, key in enumerate(self._without_counters(self._states.seeded)) if key in self._learned]
+        """Which of the state's tensors are parameters of their own: who shares one may not share its gradient."""
+        state = self._without_counters(self._model.state_dict(keep_vars=True))
+        often = Counter(map(id, state.values()))
+        return [n for n, (key, item) in enumerate(state.items()) if key in self._learned and often[id(item)] == 1]
 
     def gradients(self, trial: Trial) -> list[torch.Tensor] | None:
         """Of PyTorch in float64, by each floating input and each learned parameter. Raises what autograd raises."""
@@ -145,8 +143,8 @@ class Case:
             return None
         self._load_state(self._exact, trial.distribution.parameters)
         values = bundle.map_tensors(trial.inputs.value(), wide)
-        state = self._exact.state_dict(keep_vars=True).items()
-        return gradients_of(self._exact, values, [item for key, item in state if key in self._learned], only_own=False)
+        state = list(self._without_counters(self._exact.state_dict(keep_vars=True)).values())
+        return gradients_of(self._exact, values, [state[n] for n in self.learned_places()], only_own=False)
 
     def has_structure(self) -> bool:
         """Whether inputs have something in common in every draw (a triangle of zeros, symmetry)."""

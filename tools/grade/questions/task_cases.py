@@ -11,13 +11,13 @@ import torch
 
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType
-from foundry.knowledge.task import Mode, Task
+from foundry.knowledge.task import Task
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, RANDOMISED
 from foundry.tools.task import bundle
 
-MODE_BYTES = 256 << 20  # of parameters and inputs: the other mode has a model of its own
+MODE_BYTES = 256 << 20  # of parameters, inputs and outputs: the other mode has a model of its own
 
 
 def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool) -> list[Case]:
@@ -51,19 +51,24 @@ class OtherMode:
     def name(self) -> str:
         return f"{self.case.mode}()"
 
+    def close(self) -> None:
+        """Frees the memory that is shared with runners."""
+        self.case.close()
+        if self.trial is not None:
+            self.trial.inputs.close()
+
 
 def other_mode_of(case: Case, trial: Trial, place: str) -> OtherMode | None:
     """None where PyTorch does the same in both modes, or fails in the other one, or where this would take much memory.
     To be asked before a candidate is there: random streams are the whole process's, and memory may be short. `place`:
     "cpu" or "cuda"."""
     held = [*trial.inputs.tensors(), *case.state("seeded").parcel.tensors()]
-    if sum(tensor.nbytes for tensor in held) > MODE_BYTES:
+    if sum(tensor.nbytes for tensor in held) + sum(spec.nbytes for spec in trial.specs) > MODE_BYTES:
         return None
     try:
-        answer = case.other_answer(trial.inputs)
+        mode, answer = case.other_mode(trial.inputs)
         if answer in ("same", "fails"):
             return None
-        mode: Mode = "eval" if case.is_training else "train"
         task = replace(case.task, options=replace(case.task.options, mode=mode))
         other = Case(task, case.overrides, case.dtype, case.seed, place)
         return OtherMode(other, _asked(other) if answer == "other" else None)
