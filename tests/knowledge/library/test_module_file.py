@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from timeit import repeat
 from types import ModuleType
@@ -43,7 +44,7 @@ from foundry.knowledge.library.ir.kernels import (
     View,
 )
 from foundry.knowledge.library.printers import module_file, print_kernel
-from foundry.knowledge.opgraph import DType, Ref, contiguous_strides
+from foundry.knowledge.opgraph import DType, OpGraph, Ref, contiguous_strides
 from foundry.tools.targets.base import read_literals
 from foundry.tools.targets.cpu import CpuTarget
 
@@ -192,6 +193,19 @@ def test_task_source_is_kept_without_its_input_makers_and_with_overrides() -> No
 def test_inputs_of_another_shape_or_type_are_refused(tmp_path: Path, wrong: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"input 0: compiled for a cpu tensor of \(4, 8\)"):
         model(scale_plan(4, 8), tmp_path)(wrong)
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_the_mode_that_was_not_captured_is_refused_where_it_means_something_else(
+    is_training: bool, tmp_path: Path
+) -> None:
+    graph = OpGraph([], [], [], [], "export", training=is_training, reads_mode=True)
+    made = model(replace(scale_plan(4, 8), graph=graph), tmp_path).train(is_training)
+    assert torch.equal(made(torch.ones(4, 8)), torch.full((4, 8), 2.0))
+    with pytest.raises(RuntimeError, match=r"compiled for model.(train|eval)\(\)"):
+        made.train(not is_training)(torch.ones(4, 8))
+    free = model(replace(scale_plan(4, 8), graph=replace(graph, reads_mode=False)), tmp_path)
+    assert torch.equal(free.train(not is_training)(torch.ones(4, 8)), torch.full((4, 8), 2.0))
 
 
 def test_inputs_with_other_strides_give_the_same_answer(tmp_path: Path) -> None:
