@@ -31,6 +31,7 @@ from foundry.tools.protocol.rules import (
     DISTRIBUTIONS,
     Distribution,
     OutputError,
+    Parameters,
     Seeds,
     accepts,
     stress_limit,
@@ -63,6 +64,16 @@ def test_inputs_of_two_levels_have_their_cuts_at_other_places_and_their_levels_i
     line = drawn("steps", torch.arange(100.0))
     assert float(line.diff().max()) > 70  # one step of a vector
     assert torch.equal(drawn("steps", torch.ones(())), torch.ones(()))
+
+
+@pytest.mark.parametrize(("kind", "offset"), [("raised", 3.0), ("lowered", -3.0), ("high", 16.0), ("low", -16.0)])
+def test_biases_move_by_as_much_as_their_kind_says(kind: Parameters, offset: float) -> None:
+    state = {"weight": torch.randn(8, 8), "bias": torch.zeros(8), "scale": torch.ones(1, 8, 1)}
+    usual = draw_parameters("randomised", state, state, set(state), set(state), 5)
+    moved = draw_parameters(kind, state, state, set(state), set(state), 5)
+    assert torch.equal(moved["weight"], usual["weight"])
+    for key in ("bias", "scale"):
+        assert torch.equal(moved[key], usual[key] + offset)
 
 
 def test_each_pattern_is_what_it_says() -> None:
