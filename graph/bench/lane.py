@@ -1,7 +1,7 @@
 """One process of a bench: takes the tasks that nobody has finished or holds, one after the other. As a program it is
 a lane of `--gpus`: it ends, with the state of its task kept, when whoever started it does.
 
-Its warm process begins before this one imports what a bench needs: both take a second or more."""
+Its warm process begins before this one imports what a bench needs, so that both go on at once."""
 
 from __future__ import annotations
 
