@@ -278,11 +278,10 @@ def mode_gate(link: RunnerLink, trial: Trial, other: OtherMode) -> Gate:
 def gradients_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     """The gradients of a kernel that brings a backward of its own: whoever trains with it would not learn of wrong
     ones. Without one nothing is asked: the kernel is for inference."""
-    none = Gate(GRADIENTS, True, "it brings no backward of its own")
     state, places = case.state("seeded").parcel.tensors(), case.learned_places()
     by = [*(item for item in trial.inputs.tensors() if item.is_floating_point()), *(state[place] for place in places)]
     if sum(item.nbytes for item in by) > INSTANCE_BYTES:
-        return none
+        return Gate(GRADIENTS, True, "not asked: its inputs and parameters are large")
     try:
         link.inputs(SLOT, 0, trial.inputs)
         link.state(0, case, "seeded")
@@ -290,17 +289,21 @@ def gradients_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     except RunnerFailed as failed:
         has_raised = failed.has_raised or failed.outcome == "wrong_result"
         return Gate(failed.gate or GRADIENTS, has_raised, f"asked for gradients it fails: {failed.evidence}")
+    if not found:
+        return Gate(GRADIENTS, True, "it brings no backward of its own")
     try:
-        truth = case.gradients(trial) if found else None
-    except (RuntimeError, TaskError):  # PyTorch has none
+        truth = case.gradients(trial)
+    except (RuntimeError, TaskError):
         truth = None
-    for number, (own, exact) in enumerate(zip(found, truth or (), strict=False)):
+    if truth is None:
+        return Gate(GRADIENTS, True, "not asked: PyTorch gives no gradients to compare with")
+    for number, (own, exact) in enumerate(zip(found, truth, strict=True)):
         off = float(torch.linalg.vector_norm(own.double() - exact))
         if not off <= GRADIENT_ERROR * float(torch.linalg.vector_norm(exact)):
             which = f"input {number}" if number < len(by) - len(places) else "a parameter"
             words = f"its backward is wrong: the gradient by {which} is off by {off:.3g} (Euclidean norm)"
             return Gate(GRADIENTS, False, f"{words}. Make it right, or leave backward out")
-    return Gate(GRADIENTS, True, "its own backward is right") if truth else none
+    return Gate(GRADIENTS, True, "its own backward is right")
 
 
 def clocks_gate(link: RunnerLink, trial: Trial) -> Gate:
