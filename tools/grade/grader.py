@@ -66,6 +66,7 @@ from foundry.tools.tune.session import Cell
 CAPTURE_S, BASELINE_S = 150.0, 180.0
 CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
 AUDITED = 3  # processes of the audit's own runs
+CONTESTED = 1  # of the kernel beside its rivals, should it win
 OTHER_THREADS = (7,)  # in the watched one: few shapes divide by it, and a kernel may not need a number of its own
 STOCKED_AT_ONCE = 3
 HOST_BYTES = 4 << 30  # of the machine's memory, for each process that waits: a context takes a tenth of it
@@ -152,9 +153,11 @@ class Grader:
         self._closed = True
         if self._owns_zygote:
             self._zygote.close()
-        for worker in () if self._owns_zygote else tuple(self._forked):
-            if worker.alive:
-                self._zygote.end(worker.pid)
+        else:
+            for worker in tuple(self._forked):
+                if worker.alive:
+                    self._zygote.end(worker.pid, waits=False)
+            self._zygote.await_dying()  # all together: whoever comes next asks how much of the GPU's memory is free
         self._runners.close()
         self._public.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -276,17 +279,20 @@ class Grader:
         self, text: str, stage: Stage, begins: Callable[[], object] = lambda: None, holds: Holds | None = None
     ) -> None:
         """Starts what a timing needs on a GPU, before the device is held for it, and what the next candidate will."""
-        groups = effort_of(stage, self._device.target).min_groups
-        candidates, holds = groups + 1 + (0 if stage == "screen" else AUDITED), holds or Holds()
-        wanted = {REFERENCE: groups, kind_of(text): candidates}
-        self._runners.make_ready(text, wanted, self._waiting, starting=holds.starting, begins=begins)
+        starting, wanted = (holds or Holds()).starting, self._wanted(text, stage)
+        self._runners.make_ready(text, wanted, self._waiting, starting=starting, begins=begins)
 
     def stock(self, holds: Holds | None = None) -> bool:
         """Makes some processes ready for a proof to come; whether there were any to make."""
-        groups = effort_of("final", self._device.target).min_groups
-        wanted = {REFERENCE: groups, CANDIDATE: groups + 1 + AUDITED}
-        starting = (holds or Holds()).starting
+        starting, wanted = (holds or Holds()).starting, self._wanted(_ANY_CANDIDATE, "final")
         return self._runners.stock(_ANY_CANDIDATE, wanted, self._waiting, STOCKED_AT_ONCE, starting)
+
+    def _wanted(self, text: str, stage: Stage) -> dict[str, int]:
+        """The processes that one candidate takes: to be checked in and, group by group, to be timed in. Those of a file
+        that compiles itself end with its proof: nothing is left of them for a contest."""
+        groups, kind = effort_of(stage, self._device.target).min_groups, kind_of(text)
+        besides = 0 if stage == "screen" else AUDITED + (CONTESTED if kind == CANDIDATE else 0)
+        return {REFERENCE: groups, kind: 1 + groups + besides}
 
     @property
     def _waiting(self) -> int:

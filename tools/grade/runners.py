@@ -152,11 +152,11 @@ class Runners:
         self._make_missing(text, starting, missing)
 
     def stock(self, text: str, wanted: Mapping[str, int], most: int, at_once: int, starting: Starting = _free) -> bool:
-        """Lets so many wait for whatever comes next, besides those for candidates under way, and makes some of them
-        ready; whether there were any to make."""
-        besides = Counter(wanted)
+        """Lets so many wait for whatever comes next, and makes some of them ready; whether there were any to make.
+        Candidates that are under way take from these first."""
+        at_least = Counter(wanted)
         return self._on_gpu and self._make_missing(
-            text, starting, lambda: self._missing(wanted, most, besides=besides)[:at_once]
+            text, starting, lambda: _in_order(self._missing(wanted, most, at_least=at_least))[:at_once]
         )
 
     def _make_missing(
@@ -178,9 +178,9 @@ class Runners:
             self._start(found, text, let_others, begins)
         return bool(found)
 
-    def _missing(self, kinds: Iterable[str], most: int, *, besides: Counter[str] | None = None) -> list[str]:
+    def _missing(self, kinds: Iterable[str], most: int, *, at_least: Counter[str] | None = None) -> list[str]:
         """The kind of each process that is to be started now. The caller is alone."""
-        all_asked = sum(self._asked.values(), besides or Counter[str]())
+        all_asked = sum(self._asked.values(), Counter[str]()) | (at_least or Counter[str]())  # the larger of each
         missing: list[str] = []
         for kind in kinds:
             known = len(self._waiting.get(kind, ())) + self._starting[kind]

@@ -153,6 +153,7 @@ class LocalWorkbench:
         self._baseline: asyncio.Future[Baseline] | None = None
         self._sanitizer = Sanitizer(task, device.target)
         self._stocking: asyncio.Future[None] | None = None
+        self._proving = set[str]()  # texts under proof
         self._contest: asyncio.Future[None] | None = None  # its rivals are compiled
 
     @property
@@ -284,6 +285,7 @@ class LocalWorkbench:
             return await self._in_thread(lambda: ask_again(work, is_doubtful, LOOKS))
         finally:
             self._timings -= 1
+            self._proving.discard(text)
             if stage == "screen":
                 self._look_ahead()
 
@@ -402,6 +404,8 @@ class LocalWorkbench:
     def _begin(self, text: str, stage: Stage) -> asyncio.Event:
         """Starts the processes that will time a candidate, while it is compiled and checked. The event is set once
         the first is coming: whoever needs one waits for it then, and makes none besides."""
+        if stage != "screen":
+            self._proving.add(text)
         if text in self._readying:
             return self._coming[text]
         is_coming = self._coming[text] = asyncio.Event()
@@ -415,19 +419,21 @@ class LocalWorkbench:
         return is_coming
 
     def _look_ahead(self) -> None:
-        """Where candidates are searched, a proof will come: what takes its seconds is begun while nobody times."""
+        """Where candidates are searched, a proof will come: what takes its seconds is begun while nobody times. A proof
+        that is under way has been given what it takes."""
         if self.device.target == "cuda" and not self._is_closed and (self._stocking is None or self._stocking.done()):
             self._stocking = asyncio.ensure_future(self._stock())
 
     async def _stock(self) -> None:
         is_missing = True
-        while is_missing and not self._timings and not self._is_closed:
+        while is_missing and not self._timings and not self._proving and not self._is_closed:
             is_missing = await self._in_thread(lambda: self._grader.stock(self._holds()))
         if not self._is_closed:
             await self._in_thread(self._sanitizer.begin)
 
     async def _give_up(self, text: str) -> None:
         """A candidate is not timed: what was started for it serves the next one, or ends."""
+        self._proving.discard(text)
         begun = self._readying.pop(text, None)
         if begun is not None:
             await begun

@@ -161,11 +161,15 @@ def test_who_rests_waits_for_those_that_were_buried(runners: Runners) -> None:
     assert not any(folder is not None and folder.exists() for folder in folders)
 
 
-def test_a_stock_is_made_a_few_at_a_time_besides_what_candidates_need(runners: Runners) -> None:
+def test_a_stock_is_made_a_few_at_a_time_and_candidates_under_way_take_from_it(runners: Runners) -> None:
     wanted = {REFERENCE: 2, CANDIDATE: 3}
-    assert runners.stock(PLAIN, wanted, 12, 3) and waiting(runners) == 3
+    assert runners.stock(PLAIN, wanted, 12, 1) and list(runners._waiting) == [CANDIDATE], "most of these are wanted"
+    assert runners.stock(PLAIN, wanted, 12, 3) and waiting(runners) == 4
     assert runners.stock(PLAIN, wanted, 12, 3) and waiting(runners) == 5
     assert not runners.stock(PLAIN, wanted, 12, 3)
     runners.make_ready(OTHER, {REFERENCE: 2, CANDIDATE: 2}, 12)
     assert waiting(runners) == 5, "a candidate takes what is there"
-    assert runners.stock(PLAIN, wanted, 8, 9) and waiting(runners) == 8, "and no more wait than may"
+    assert not runners.stock(PLAIN, wanted, 12, 3), "and nothing is made besides, as long as it has not"
+    runners.discard(runners.take(PLAIN))
+    assert runners.stock(PLAIN, wanted, 12, 3) and waiting(runners) == 5
+    assert runners.stock(PLAIN, {REFERENCE: 9}, 8, 9) and waiting(runners) == 8, "and no more wait than may"
