@@ -18,7 +18,7 @@ from foundry.tools.process.zygote import Zygote
 from .conftest import SHORT_END, TOY, Cli, Done, interrupt, rows, working_below
 
 EVALUATED = "SELECT candidate, stage, step, at, body FROM evaluations ORDER BY candidate, stage"
-SEARCH = ("--evaluations", "9", "--minutes", "20", "--islands", "2", "--no-learn", "--seed", "5", *SHORT_END)
+SEARCH = ("--evaluations", "5", "--minutes", "20", "--islands", "2", "--no-learn", "--seed", "5", *SHORT_END)
 
 
 @dataclass
@@ -102,7 +102,7 @@ def test_the_end_is_that_of_any_run(story: Story) -> None:
     )
     names = {row[0] for row in rows(story.run, EVALUATED)} - {"c0"}
     assert summary["evaluations"] == len(names) >= len({row[0] for row in story.at_interrupt})
-    assert summary["evaluations"] <= 9 + 2  # an island in flight may end what it began
+    assert summary["evaluations"] <= 5 + 2  # an island in flight may end what it began
     sources = [json.loads(row[4])["candidate"]["source"] for row in rows(story.run, EVALUATED) if row[1] == "screen"]
     assert len(sources) == len(set(sources))  # no text was evaluated twice
     steps = [row[0] for row in rows(story.run, "SELECT step FROM decisions")]

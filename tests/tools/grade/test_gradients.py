@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from collections.abc import Iterator
 
 import pytest
 import torch
 from tests.tools.grade import asking
 from torch import nn
 
-from foundry.knowledge.candidate import Build
+from foundry.knowledge.candidate import Baseline, Build
 from foundry.tools.grade.grader import Grader
 from foundry.tools.machine.device import describe
 from foundry.tools.process.sandbox import NVIDIA_CONTROL
@@ -78,21 +77,25 @@ ASKED = {  # backward, forward, evidence, whether it passes
 }
 
 
-@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=ON_GPU)])
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=ON_GPU)])
+def sine(
+    request: pytest.FixtureRequest, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Grader, Baseline]]:
+    """A grader of the task and the reference's times."""
+    folder = tmp_path_factory.mktemp("sine")
+    (folder / "task.py").write_text(TASK)
+    task, device = read_task(folder / "task.py"), describe(request.param)
+    grader = Grader(task, device, folder, seed=3, zygote=zygote, owns_zygote=False)
+    yield grader, grader.baseline()
+    grader.close()
+
+
 @pytest.mark.parametrize("how", ASKED)
-def test_a_backward_of_its_own_is_right_or_refused(
-    how: str, place: Literal["cpu", "cuda"], zygote: Zygote, tmp_path: Path
-) -> None:
+def test_a_backward_of_its_own_is_right_or_refused(how: str, sine: tuple[Grader, Baseline]) -> None:
     backward, forward, evidence, passes = ASKED[how]
-    (tmp_path / "task.py").write_text(TASK)
     text = OWN.replace("BACKWARD", backward).replace("FORWARD", forward)
-    task, device = read_task(tmp_path / "task.py"), describe(place)
-    grader = Grader(task, device, tmp_path, seed=3, zygote=zygote, owns_zygote=False)
-    try:
-        built, baseline = Build(ok=True, seconds=0.0, artifact="library.so"), grader.baseline()
-        gates = asking.ablate(grader, text, built, baseline, "fair")
-    finally:
-        grader.close()
+    grader, baseline = sine
+    gates = asking.ablate(grader, text, Build(ok=True, seconds=0.0, artifact="library.so"), baseline, "fair")
     found = {gate.gate: gate for gate in gates}
     gate = found["gradients"]
     assert gate.passed is passes and evidence in gate.evidence, gate
