@@ -98,6 +98,7 @@ def _watch_for_the_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> 
 async def _lane(asked: str) -> None:
     """`asked`: a BenchRequest as JSON."""
     zygote = Zygote.begin(threads=usable_cores())
+    zygote.go_on()
     from foundry.graph.bench.request import BenchRequest
     from foundry.knowledge.codec import decode
 

@@ -127,6 +127,7 @@ class WarmParts(Parts):
 
         if self._zygote is None:
             self._zygote = Zygote.begin(threads=usable_cores())
+            self._zygote.go_on()
 
     async def ceilings(self, device: Device) -> Device:
         from foundry.tools.machine.ceilings import with_known_ceilings

@@ -34,9 +34,9 @@ from foundry.tools.grade.folders import prepare_folders
 from foundry.tools.machine.holds import WaitClock
 from foundry.tools.process.channel import close_all
 from foundry.tools.process.child import Finished, Limits, run_command
+from foundry.tools.process.environment import ALLOWED
 from foundry.tools.process.linux import FILES, MEANS, SIGNALS, SYSCALLS
 from foundry.tools.process.sandbox import LOCAL_TOOL, OPEN_TOOL, confine_tool, own_package
-from foundry.tools.process.zygote import ALLOWED
 
 if TYPE_CHECKING:
     from foundry.tools.task.loading import LoadedTask

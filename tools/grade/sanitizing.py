@@ -52,15 +52,18 @@ class Sanitizer:
         self._means: tuple[str, ...] | None = None  # that confine what is checked
         self._waiting: dict[str, Replaying] = {}  # by check
         self._is_closed = False
-        self._guard = threading.Lock()
+        self._guard, self._trial = threading.Lock(), threading.Lock()
 
-    def try_out(self, means: Collection[str]) -> None:
-        """Finds out by which of the means the tool's programs can be confined here; the caller shares the device."""
-        if self._tool:
-            self._means = means_under((str(self._tool),), tuple(means))
+    def _try_out(self, means: Collection[str], holds: Holds) -> None:
+        """Finds out, once, by which of the means the tool's programs can be confined here. That takes a second, in
+        which no other process gets its context."""
+        with self._trial:
+            if self._tool and self._means is None:
+                self._means = holds.start(lambda: means_under((str(self._tool),), tuple(means)))
 
-    def begin(self) -> None:
+    def begin(self, means: Collection[str], holds: Holds) -> None:
         """Starts what waits for the next winner; none of it touches a GPU before it has one."""
+        self._try_out(means, holds)
         with self._guard:
             for check in CHECKS if self._means is not None and not self._is_closed else ():
                 known = self._waiting.get(check)
@@ -79,9 +82,7 @@ class Sanitizer:
             return []
         if self._tool is None:
             return [Gate("compute-sanitizer", True, "not asked: the tool is not installed here")]
-        if self._means is None:
-            with holds().shared():
-                self.try_out(means)
+        self._try_out(means, holds())
         is_sharing = compiles_itself(text) or may_share(build)
         needed = [check for check in CHECKS if is_sharing or check not in OF_SHARED_MEMORY]
         with ThreadPoolExecutor(len(CHECKS) if at_once else 1) as pool:

@@ -216,7 +216,7 @@ class LocalWorkbench:
         baseline, _ = await asyncio.gather(self.baseline(), self._compile_ahead(text, build))
         await self._begin(text, stage).wait()
         if stage != "screen":
-            self._threads.submit(self._sanitizer.begin)
+            self._threads.submit(self._begin_sanitizer)
 
         def work() -> Verdict:
             return self._grader.verify(text, build, stage, baseline, self._holds())
@@ -347,8 +347,7 @@ class LocalWorkbench:
     async def aclose(self) -> None:
         """Ends every process and removes their directories."""
         self._is_closed = True
-        left = list(self._readying.values())
-        begun = [*left, self._stocking] if self._stocking else left
+        begun = [*self._readying.values(), *([self._stocking] if self._stocking else [])]
         await asyncio.gather(*begun, return_exceptions=True)
         await asyncio.gather(self._in_thread(self._sanitizer.close), self._in_thread(self._grader.close))
         asked = [request for request in (self._intake, self._baseline, self._contest) if request is not None]
@@ -386,9 +385,7 @@ class LocalWorkbench:
 
     async def _take_in(self) -> Intake:
         if self.device.target == "cuda" and self.device.present:  # the host's cores have nothing else to do
-            trial = partial(self._sanitizer.try_out, self.notes.isolation)
-            tried = self._in_thread(partial(self._holds().start, trial))
-            checked, captured, _ = await asyncio.gather(self._check(), self._sharing(self._grader.capture), tried)
+            checked, captured = await asyncio.gather(self._check(), self._sharing(self._grader.capture))
         else:
             checked = await self._sharing(self._grader.check)
             ready = self._sharing(self._grader.prepare) if self.device.present else asyncio.sleep(0)
@@ -429,7 +426,10 @@ class LocalWorkbench:
         while is_missing and not self._timings and not self._proving and not self._is_closed:
             is_missing = await self._in_thread(lambda: self._grader.stock(self._holds()))
         if not self._is_closed:
-            await self._in_thread(self._sanitizer.begin)
+            await self._in_thread(self._begin_sanitizer)
+
+    def _begin_sanitizer(self) -> None:
+        self._sanitizer.begin(self.notes.isolation, self._holds())
 
     async def _give_up(self, text: str) -> None:
         """A candidate is not timed: what was started for it serves the next one, or ends."""
@@ -450,7 +450,9 @@ class LocalWorkbench:
         intake = await self.intake()
         if not self.device.present:
             return Baseline(0.0, 0.0, [spec.shape for spec in intake.outputs])
-        return await self._in_thread(lambda: self._grader.baseline(self._holds()))
+        found = await self._in_thread(lambda: self._grader.baseline(self._holds()))
+        self._threads.submit(self._begin_sanitizer)  # nobody needs a GPU while the first candidates are compiled
+        return found
 
     def _absent(self, purpose: str) -> str:
         return f"there is no {self.device.target} device here to {purpose}"

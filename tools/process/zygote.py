@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import os
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from foundry.knowledge.errors import FoundryError, MissingTool
-from foundry.knowledge.home import foundry_home
 from foundry.tools.process import child as process
 from foundry.tools.process import sandbox
 from foundry.tools.process.channel import (
@@ -40,6 +38,7 @@ from foundry.tools.process.channel import (
     close_all,
 )
 from foundry.tools.process.child import POLL_S, Limits
+from foundry.tools.process.environment import ALLOWED, STEADY, bytecode_place
 from foundry.tools.process.held_gpu import HeldGpu
 from foundry.tools.process.linux import FILES, MEANS, NETWORK, SIGNALS
 from foundry.tools.process.sandbox import Sandbox
@@ -49,6 +48,7 @@ ANSWER_S = 60.0  # of the warm process, which may be importing the largest modul
 TRIAL_S = 60.0  # of a sandbox with a GPU in it, on which many may be starting just then
 ERROR_BYTES = 1 << 20  # what a worker writes beyond this is dropped
 DYING_POLL_S = 0.004
+FORK_POLL_S = 0.001
 FOLDER_POLL_S = 0.5  # how often the size of a worker's folders is read
 # From the whole sandbox downwards; what a machine lacks anyway makes some of these the same.
 _LEFT_OUT: tuple[frozenset[str], ...] = (
@@ -59,33 +59,6 @@ _LEFT_OUT: tuple[frozenset[str], ...] = (
 )
 ALWAYS = ("session", "limits", "environment")  # isolation that needs nothing of the kernel's newer means
 
-# Large temporaries of eager PyTorch otherwise go through mmap in some processes and not in others, which makes the
-# same code several times slower by page faults and every speedup over it a fiction; passive waiting keeps one
-# process's threads from spinning on the cores while another one is timed.
-STEADY = {
-    "MALLOC_MMAP_THRESHOLD_": "2000000000",
-    "MALLOC_TRIM_THRESHOLD_": "4000000000",
-    "MALLOC_TOP_PAD_": "67108864",
-    "OMP_WAIT_POLICY": "passive",
-    "GOMP_SPINCOUNT": "0",
-    "OMP_DYNAMIC": "false",
-    "OPENBLAS_NUM_THREADS": "1",  # NumPy's; its threads would be lost in a fork
-    # TorchInductor reads these when it is imported. In a fresh cache it would ask by seven compilations, and as many
-    # processes that import torch, whether g++ can do what the processor can: 14 s, and then the same code.
-    "TORCHINDUCTOR_VEC_ISA_OK": "1",
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    # Hardware queues that streams share. A host makes one context after the other, for all its GPUs: with the usual 8
-    # in 0.15 s and 0.06 s to end it, with 1 in 0.08 and 0.025 s (H200). With 2 two streams still overlap.
-    "CUDA_DEVICE_MAX_CONNECTIONS": "2",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU must not initialise CUDA before a fork
-}
-# Nothing else of the user's environment, above all no key, reaches code that a model may have written.
-ALLOWED = frozenset(
-    {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "FOUNDRY_HOME"}
-    | {"LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CC", "CXX", "CUDA_HOME", "CUDA_PATH", "FOUNDRY_BUILD_CACHE"}
-    | {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}  # which GPU is the first: the one that is locked
-    | {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TORCH_CUDA_ARCH_LIST"}
-)
 # What looks at a task and draws its inputs.
 PRELOAD = ("torch", "foundry.tools.grade.judge.judge", "foundry.tools.task.intake")
 # What traces a task or runs a candidate, one at a time, so that nobody waits long for something else. torch._dynamo is
@@ -225,10 +198,11 @@ class Zygote:
         self, threads: int, preload: Sequence[str], later: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         self._modules = [",".join(preload), ",".join(later)]
-        own = {"OMP_NUM_THREADS": str(threads), **environment, **_bytecode_place()}
+        own = {"OMP_NUM_THREADS": str(threads), **environment, **bytecode_place()}
         self._environment = {name: value for name, value in os.environ.items() if name in ALLOWED} | STEADY | own
         self._lock = threading.RLock()
         self._closed = self._imported_all = False
+        self._forks, self._forks_change = 0, threading.Lock()  # that wait for their turn
         self._up: Future[None] = Future()
         self._means: Future[tuple[str, ...]] = Future()  # of a candidate
         self._child, self._control, self._errors = self._launch()
@@ -275,10 +249,12 @@ class Zygote:
     def _import_all(self) -> None:
         self.wait()
         while not self._imported_all:
+            while self._forks:
+                time.sleep(FORK_POLL_S)
             self._imported_all = not self._ask({"op": "import"}, again=True)["left"]
 
     def go_on(self) -> None:
-        """Imports what is left in the background; forks come in between."""
+        """Imports what is left in the background; forks come first."""
         if not self._imported_all:
             threading.Thread(target=self._settle_quietly, name="zygote", daemon=True).start()
 
@@ -423,12 +399,18 @@ class Zygote:
             "sandbox": asdict(sandbox) if sandbox else None,
             "means": list(means),
         }
+        self._count_fork(1)
         try:
             answer = self._ask(message, [theirs.fileno(), errors], again=True)
         finally:
+            self._count_fork(-1)
             theirs.close()
         watched = sandbox.writable if sandbox else ()
         return Worker(self, int(answer["pid"]), ours, errors, limits, directory, watched, folder_locks)
+
+    def _count_fork(self, more: int) -> None:
+        with self._forks_change:
+            self._forks += more
 
     def end(self, pid: int, *, waits: bool = True) -> str:
         """Kills a worker's tree; returns how the worker ended, in words, where it `waits` until it is gone."""
@@ -482,19 +464,3 @@ class Zygote:
                 self._await_ready()
                 self._imported_all = False
                 return self._ask(message, handles)
-
-
-def _bytecode_place() -> dict[str, str]:
-    """Where the warm process keeps compiled modules, if not beside them.
-
-    Some installers compile nothing ahead (uv), and who may not write to the installation would compile two thousand
-    modules at every start, which takes three times as long as importing them.
-    """
-    found = importlib.util.find_spec("torch")
-    if found is None or not found.origin:
-        return {}
-    largest = Path(found.origin).parent / "_dynamo" / "__init__.py"
-    is_compiled = Path(importlib.util.cache_from_source(str(largest))).exists()
-    if is_compiled or os.access(largest.parent, os.W_OK):
-        return {}
-    return {"PYTHONPYCACHEPREFIX": str(foundry_home() / "bytecode")}

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from foundry.tools.process.zygote import STEADY
+from foundry.tools.process.environment import STEADY
 
 HEAPS = 120
 SCRIPT = f"""

@@ -214,14 +214,31 @@ print(warm._child.pid, worker.pid, left, flush=True)
     until(lambda: all(map(is_gone, pids)), "the end of all that it had started")
 
 
-def test_nobody_waits_for_what_only_others_need(tmp_path: Path) -> None:
-    (tmp_path / "worker_entries.py").write_text(
-        ENTRIES
-        + """
+TELLS_WHAT_IS_LOADED = """
 def loaded(channel, message, handles):
     channel.send({"loaded": sorted({"quick", "slow", "slower"} & set(sys.modules))})
 """
+
+
+def test_who_is_early_comes_between_the_imports_that_go_on_in_the_background(tmp_path: Path) -> None:
+    (tmp_path / "worker_entries.py").write_text(ENTRIES + TELLS_WHAT_IS_LOADED)
+    (tmp_path / "quick.py").write_text("")
+    for name in ("slow", "slower"):
+        (tmp_path / f"{name}.py").write_text("import time; time.sleep(1.0)")
+    warm = Zygote.begin(
+        threads=1, preload=["quick"], later=["slow", "slower"], environment={"PYTHONPATH": str(tmp_path)}
     )
+    warm.go_on()
+    early = warm.fork("worker_entries:serve", ROOMY, early=True)
+    assert "slower" not in early.request({"do": "loaded"})[0]["loaded"]
+    warm.settle()
+    again = warm.fork("worker_entries:serve", ROOMY, early=True)
+    assert again.request({"do": "loaded"})[0]["loaded"] == ["quick", "slow", "slower"]
+    warm.close()
+
+
+def test_nobody_waits_for_what_only_others_need(tmp_path: Path) -> None:
+    (tmp_path / "worker_entries.py").write_text(ENTRIES + TELLS_WHAT_IS_LOADED)
     for name in ("quick", "slow", "slower"):
         (tmp_path / f"{name}.py").write_text("")
     warm = Zygote.begin(
