@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && defined(GEMM_PAIRS)
 #include <immintrin.h>
 #endif
 
@@ -25,8 +25,9 @@ GEMM_INLINE T* aligned(char* p) {
 }
 
 // Two bfloat16 that are neighbours along k, as one word: one instruction multiplies 16 pairs of them and adds both products
-// to a float32. Words move like floats and are never computed with.
-#if defined(__AVX512BF16__)
+// to a float32. Words move like floats and are never computed with. For kernels that ask for it: reading its header
+// takes 0.3 s.
+#if defined(__AVX512BF16__) && defined(GEMM_PAIRS)
 constexpr int PAIR_BYTES = 64;  // of the vectors for which there is such an instruction
 template <class V>
 GEMM_INLINE V add_pairs(V sum, const float* a, V b) {

@@ -20,6 +20,7 @@ from foundry.knowledge.library.ir.kernels import Apply, GemmKernel, Named, Plan,
 from foundry.knowledge.opgraph import DType
 
 DEPTH = 192  # default block_k: sums restart, so the error stays below that of a vendor library; no time lost
+WITH_PAIRS = "#define GEMM_PAIRS"  # before the templates: one of the kernels multiplies bfloat16 as they are
 _STREAMED_COLUMNS = 1024
 _PARALLEL_FLOPS = 200_000  # below this a parallel region costs more than it saves
 _FLOATS: dict[str, DType] = {"float": "float32", "double": "float64", "int64_t": "int64", "int32_t": "int32"}
@@ -339,7 +340,7 @@ def _print_packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[s
     barriers = shape.threads > 1 and not kernel.constant_b and not constants["BY_BATCH"]
     return PrintedKernel(
         functions=text,
-        shared=(read_library_text("cpu/contractions/gemm.cpp"),),
+        shared=(*([WITH_PAIRS] if constants["PAIRS"] else []), read_library_text("cpu/contractions/gemm.cpp")),
         call="{\n" + code.indent(call, 1) + "\n}",
         template="gemm",
         choices=values,
