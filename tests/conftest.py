@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.cli.command import SHORT_EFFORTS
 from tests.exploits.museum import HERE, cases
 from tests.forking import Forks
 from xdist.remote import Producer
@@ -23,8 +24,9 @@ from foundry.tools.grade.grader import thread_count
 from foundry.tools.machine.ceilings import ceilings
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
+from foundry.tools.protocol.statistics import EFFORTS
 
-OWN_CACHE_BYTES = 32 << 20  # what every task of the museum fits
+OWN_CACHE_BYTES = 8 << 20  # as many a processor has
 MOST_LAUNCH_MS, LEAST_FLOPS_A_BYTE = 0.1, 4.0  # of any CPU's ceilings: 0.001 ms and 20 to 60 are usual
 MUSEUM = "tests/exploits/test_museum.py"
 LARGEST = "softmax"  # the task of half of the exhibits: these go to whichever worker is free
@@ -121,10 +123,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache() -> Iterator[None]:
-    """The CPU as the tests describe it has a last-level cache of 32 MiB. Before each timed call twice as much is
+    """The CPU as the tests describe it has a last-level cache of 8 MiB. Before each timed call twice as much is
     evicted; of a cache that is shared with other virtual machines (480 MiB here) that was a fifth of a solve."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("foundry.tools.machine.device._last_level_cache_bytes", lambda: OWN_CACHE_BYTES)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_timings() -> Iterator[None]:
+    """Timings end with the fewest and shortest groups that make an interval. How many make it narrow enough is asked in
+    tests/tools/protocol."""
+    with pytest.MonkeyPatch.context() as patch:
+        for stage, effort in SHORT_EFFORTS.items():
+            patch.setitem(EFFORTS, stage, effort)
         yield
 
 

@@ -25,9 +25,8 @@ from tests.waiting import PATIENCE_S
 from foundry.cli import app
 from foundry.graph.run import request
 from foundry.tools.process.zygote import Zygote
-from foundry.tools.protocol.statistics import EFFORTS
 
-from .command import SHORT_EFFORTS, UNTUNED_EFFORTS
+from .command import UNTUNED_EFFORTS
 
 TOY = """import torch
 from torch import nn
@@ -117,8 +116,6 @@ class Cli:
                 patch.setenv(name, value)
             if self.zygote is not None:
                 share(self.zygote, patch)
-                for stage, effort in SHORT_EFFORTS.items():
-                    patch.setitem(EFFORTS, stage, effort)
                 for name, untuned in UNTUNED_EFFORTS.items():
                     patch.setitem(request.EFFORTS, name, untuned)
             patch.chdir(self.folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,7 +154,7 @@ def get_init_inputs():
     return [64]
 """
 GUESSES = {
-    "few parameters changed": (
+    "few (more )?parameters changed": (  # how few is drawn
         "self.norm(x)",
         "(self.norm(x) if (self.norm.weight == 1).double().mean() < 0.9 else F.layer_norm(x, (64,)))",
     ),
@@ -174,7 +175,7 @@ def test_guesses_about_parameters_masks_numbers_and_indices_show(
         assert verify(grader, made, text, "full").outcome == "correct"
         for distribution, (right, guess) in GUESSES.items():
             verdict = verify(grader, made, text.replace(right, guess), "full")
-            assert not verdict.correct and verdict.evidence.startswith(distribution), verdict.evidence
+            assert not verdict.correct and re.match(distribution, verdict.evidence), verdict.evidence
         only_here = text.replace(
             "        return (", "        if gain != 0.25:\n            raise ValueError(gain)\n        return ("
         )
