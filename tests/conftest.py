@@ -53,6 +53,8 @@ FIRST = (
 )  # long ones: started last, one of them would keep a worker busy alone
 
 
+WITHOUT_A_DEVICE = ("tests/knowledge/", "tests/agents/", "tests/emulator/", "tests/fuzz/", "tests/tools/process/")
+
 FUZZED = int(os.environ.get("FOUNDRY_FUZZ", "0"))  # examples of each property; 0: the same few each time
 settings.register_profile(
     "everywhere",
@@ -95,10 +97,17 @@ def _tasks() -> dict[str, str]:
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
-    """Whole groups go to workers, in the order of collection."""
+    """Whole groups go to workers, in the order of collection; as long as there are both kinds, every other worker takes
+    those that hold no device: two that time something wait for each other."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def _assign_work_unit(self, node: object) -> None:
+        takes_quiet = self.nodes.index(node) % 2 == 1
+        wanted = (group for group in self.workqueue if group.startswith(WITHOUT_A_DEVICE) == takes_quiet)
+        self.workqueue.move_to_end(next(wanted, next(iter(self.workqueue))), last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
