@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pytest
 import torch
 from tests.emulator.emulator import build_emulation
 from tests.knowledge.library.cuda.cases import H200, Case
@@ -35,6 +36,11 @@ run_emulation(Path(sys.argv[1]), order["names"], addresses, order["workspace"])
 for name in order["outputs"]:
     numpy.save(f"{sys.argv[3]}/{name}.npy", arrays[name])
 """
+
+
+def parts(count: int) -> list[Any]:
+    """Parts of as many cases each, of all kinds, for a test each; every other one is slow."""
+    return [pytest.param(part, marks=[pytest.mark.slow] * (part % 2)) for part in range(count)]
 
 
 def check_emulated(cases: Mapping[str, Case], folder: Path, device: Device = H200, *, shares: bool = False) -> int:

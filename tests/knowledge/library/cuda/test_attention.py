@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.knowledge.library.cuda.attention_cases import ATTENTION, Heads, attention
 from tests.knowledge.library.cuda.cases import H200, Case
-from tests.knowledge.library.cuda.emulated import SIXTEEN, check_emulated
+from tests.knowledge.library.cuda.emulated import SIXTEEN, check_emulated, parts
 from tests.knowledge.library.cuda.test_kernels import candidate, run_candidate
 
 from foundry.knowledge.library.cuda.contractions import attention_mma
@@ -26,7 +26,7 @@ from foundry.tools.targets.cuda import parse_ptxas
 PARTS = 2
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS))
 def test_emulated(part: int, tmp_path: Path) -> None:
     few = replace(H200, cores=3)  # so that blocks take several tiles one after the other
     check_emulated({name: made(name) for name in sorted(ATTENTION)[part::PARTS]}, tmp_path, few)

@@ -25,7 +25,7 @@ from tests.knowledge.library.cuda.conv_cases import (
     TILED,
     conv,
 )
-from tests.knowledge.library.cuda.emulated import check_emulated
+from tests.knowledge.library.cuda.emulated import check_emulated, parts
 from tests.knowledge.library.cuda.test_kernels import candidate, run_candidate
 
 from foundry.knowledge.library.cuda.convolutions.space import conv_space
@@ -42,7 +42,7 @@ _EVERY = CONVOLUTIONS | CONVOLUTIONS_SIXTEEN_BIT
 _NAMES = sorted(CONVOLUTIONS)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS))
 def test_emulated(part: int, tmp_path: Path) -> None:
     torch.manual_seed(7)
     check_emulated({name: _EVERY[name]() for name in sorted(_EVERY)[part::PARTS]}, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.knowledge.library.cuda.cases import H200, Case, F, load, view
 from tests.knowledge.library.cuda.compiled import spills_of
-from tests.knowledge.library.cuda.emulated import check_emulated
+from tests.knowledge.library.cuda.emulated import check_emulated, parts
 from tests.knowledge.library.cuda.window_cases import CASES, SIXTEEN_BIT, STAYING
 
 from foundry.knowledge.library.file.assemble import Entry
@@ -29,7 +29,7 @@ def seeded(name: str) -> Case:
     return _EVERY[name]()
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS))
 def test_emulated(part: int, tmp_path: Path) -> None:
     check_emulated({name: seeded(name) for name in sorted(_EVERY.keys() - STAYING)[part::PARTS]}, tmp_path)
 

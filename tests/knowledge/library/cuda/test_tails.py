@@ -18,7 +18,7 @@ import torch
 from tests.emulator.emulator import build_emulation
 from tests.knowledge.library.cuda.cases import H200
 from tests.knowledge.library.cuda.compiled import compile_unit
-from tests.knowledge.library.cuda.emulated import CHILD, SIXTEEN, storage
+from tests.knowledge.library.cuda.emulated import CHILD, SIXTEEN, parts, storage
 from tests.knowledge.library.cuda.tail_cases import CONVOLUTIONS, PRODUCTS, TailCase
 from tests.knowledge.library.lowering import as_module, graph_of
 
@@ -135,7 +135,7 @@ def test_each_way_to_reduce(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS))
 def test_emulated(part: int, tmp_path: Path) -> None:
     check_plans({name: _EVERY[name]() for name in _MORE[part::PARTS]}, tmp_path)
 
