@@ -113,7 +113,9 @@ async def test_a_step_that_is_taken_up_again_is_shown_the_same_brief(
 
 
 @pytest.mark.parametrize(
-    ("lines", "strands"), [(3, 1), (30, 3), (90, 1)], ids=["before the islands", "with several in flight", "late"]
+    ("lines", "strands"),
+    [pytest.param(3, 1, marks=pytest.mark.slow), (30, 3), pytest.param(90, 1, marks=pytest.mark.slow)],
+    ids=["before the islands", "with several in flight", "late"],
 )
 async def test_kill_9_loses_only_what_was_in_flight(
     make_request: Callable[..., SolveRequest], parts: Any, machine: Any, tmp_path: Path, lines: int, strands: int

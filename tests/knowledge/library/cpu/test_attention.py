@@ -106,6 +106,7 @@ def test_attention(cpu_kernel: Any, case: Case) -> None:
     assert all(printed.choices[name] == choice for name, choice in case.choices)
 
 
+@pytest.mark.slow  # every value of every number; the others ask for a few
 def test_epilogue_with_residual_and_every_tunable_value(cpu_kernel: Any) -> None:
     torch.manual_seed(1)
     q, k, v, residual = (torch.randn(2, 50, 32) for _ in range(4))

@@ -165,6 +165,7 @@ def test_other_types(cpu_kernel: Any, dtype: Any) -> None:
     assert _error(y, truth) < (1e-14 if dtype == "float64" else 5e-3)
 
 
+@pytest.mark.slow  # every value of every number; the others ask for a few
 def test_every_tunable_value_is_legal(cpu_kernel: Any) -> None:
     torch.manual_seed(3)
     case = Case(2, (20, 40), (17, 19), (3, 3), padding=(1, 1))
@@ -229,6 +230,7 @@ def test_depthwise_along_channels(cpu_kernel: Any, case: Case, dtype: Any) -> No
     assert _error(y[right], truth[right]) < limit
 
 
+@pytest.mark.slow  # every value of every number; the others ask for a few
 def test_every_tunable_value_of_depthwise_is_legal(cpu_kernel: Any) -> None:
     torch.manual_seed(5)
     case = Case(2, (72, 72), (37, 41), (3, 3), padding=(1, 1), groups=72)

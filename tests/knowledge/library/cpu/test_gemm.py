@@ -103,6 +103,7 @@ def test_product_with_bias_and_relu(cpu_kernel: Any, case: Case) -> None:
     assert _error(got, truth) <= 2 * _error(eager, truth) + 1e-7
 
 
+@pytest.mark.slow  # every value of every number; the others ask for a few
 def test_every_tunable_value_is_legal(cpu_kernel: Any) -> None:
     torch.manual_seed(0)
     kernel, inputs, c = _kernel(Case(45, 70, 300))

@@ -39,8 +39,8 @@ for name in order["outputs"]:
 
 
 def parts(count: int) -> list[Any]:
-    """Parts of as many cases each, of all kinds, for a test each; every other one is slow."""
-    return [pytest.param(part, marks=[pytest.mark.slow] * (part % 2)) for part in range(count)]
+    """Parts of as many cases each, of all kinds, for a test each; all but the first quarter, or the first, are slow."""
+    return [pytest.param(part, marks=[pytest.mark.slow] * (part >= max(1, count // 4))) for part in range(count)]
 
 
 def check_emulated(cases: Mapping[str, Case], folder: Path, device: Device = H200, *, shares: bool = False) -> int:
