@@ -187,7 +187,6 @@ MEMORY.append((x.clone(), result.clone()))
 return result"""
 
 
-@pytest.mark.slow  # exhibits of the museum do the same
 def test_results_kept_and_given_out_again_are_caught_though_always_right(floats: tuple[Grader, Baseline]) -> None:
     grader, baseline = floats
     cached = asking.time(grader, candidate(FLOATS, KEPT, top="MEMORY = []"), LOADED, "full", baseline)

@@ -247,7 +247,6 @@ async def test_compile_is_reported_or_its_failure_noted(
         await bench.aclose()
 
 
-@pytest.mark.slow
 async def test_compile_is_timed_below_a_folder_with_a_space(
     zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

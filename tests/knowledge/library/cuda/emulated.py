@@ -39,8 +39,10 @@ for name in order["outputs"]:
 
 
 def parts(count: int) -> list[Any]:
-    """Parts of as many cases each, of all kinds, for a test each; all but the first quarter, or the first, are slow."""
-    return [pytest.param(part, marks=[pytest.mark.slow] * (part >= max(1, count // 4))) for part in range(count)]
+    """The numbers of `count` parts of the cases, each with some of every kind, for a test each. A quarter of them, one
+    at least, is asked always; the others are slow tests."""
+    asked = max(1, count // 4)
+    return [pytest.param(part, marks=[pytest.mark.slow] * (part >= asked)) for part in range(count)]
 
 
 def check_emulated(cases: Mapping[str, Case], folder: Path, device: Device = H200, *, shares: bool = False) -> int:
