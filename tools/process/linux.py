@@ -14,7 +14,7 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 
 NETWORK = "network namespace"
@@ -44,7 +44,8 @@ _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
 
 # Landlock's rights (include/uapi/linux/landlock.h), with the ABI version from which each exists.
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _ALL_FILES = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _MAKE_DEVICES = (1 << 6) | (1 << 11)  # character and block devices: in no writable folder either
@@ -61,10 +62,11 @@ class Orders:
 
     `readable`: files and folders with all below, to read, list and execute; `openable`: the same without listing;
     `writable`: everything but devices; `devices`: read, write, ioctl. `temporary` is the folder that is seen as /tmp;
-    it must be empty. `hidden`: folders that are seen empty. `files` off leaves the file system open,
-    `capabilities` on leaves them. `program` is a seccomp filter in hexadecimal. With `loopback` the programs inside may
-    speak with each other over a network that ends here. With `thread_names` a process may name its threads through
-    /proc, as NVIDIA's driver does when it starts: error 304 of CUDA otherwise.
+    it must be empty. `hidden`: folders that are seen empty. `files` off leaves the file system open but for `closed`:
+    device files that cannot be opened to write, and so not be used. `capabilities` on leaves them. `program` is a
+    seccomp filter in hexadecimal. With `loopback` the programs inside may speak with each other over a network that
+    ends here. With `thread_names` a process may name its threads through /proc, as NVIDIA's driver does when it starts:
+    error 304 of CUDA otherwise.
     """
 
     namespaces: bool = True
@@ -76,6 +78,7 @@ class Orders:
     openable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
     temporary: str = ""
     hidden: tuple[str, ...] = ()
     program: str = ""
@@ -109,6 +112,9 @@ def confine(orders: Orders) -> Confinement:
         private = {MEMORY: SHARED_MEMORY, TEMPORARY: TEMPORARY_FILES}
         own = tuple(path for name, path in private.items() if name in done.active)
         _attempt(done, FILES, lambda: _restrict_files(orders, own, done))
+    elif orders.closed:
+        with contextlib.suppress(OSError):
+            _close_devices(orders.closed)
     _keep_death_signal(parent, death_signal)
     if orders.program:
         _attempt(done, SYSCALLS, lambda: install_filter(bytes.fromhex(orders.program)))
@@ -260,11 +266,7 @@ def _restrict_files(orders: Orders, own: tuple[str, ...], done: Confinement) -> 
     everything = max(rights for version, rights in _ALL_FILES.items() if version <= abi)
     tcp = _TCP if abi >= 4 and not orders.loopback else 0
     attributes = struct.pack("=QQQ", everything, tcp, _SCOPES if abi >= 6 else 0)
-    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
-    rules = _succeed(
-        libc.syscall(_SYS_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0)), "landlock"
-    )
-    try:
+    with _rules(attributes, 24 if abi >= 6 else 16 if abi >= 4 else 8) as rules:
         to_run = _EXECUTE | _READ_FILE
         for paths, rights in (
             (orders.readable, to_run | _READ_DIR),
@@ -275,13 +277,35 @@ def _restrict_files(orders: Orders, own: tuple[str, ...], done: Confinement) -> 
             for path in paths:
                 _allow(rules, path, rights & everything)
         _allow_own_process(rules, everything & (_WRITE_FILE | _TRUNCATE) if orders.thread_names else 0)
-        _succeed(libc.syscall(_SYS_LANDLOCK_RESTRICT, rules, ctypes.c_uint32(0)), "landlock")
-    finally:
-        os.close(rules)
     if abi >= 6:
         done.active.append(SIGNALS)
     else:
         done.refused[SIGNALS] = f"this kernel's Landlock has version {abi}, it needs 6"
+
+
+@contextlib.contextmanager
+def _rules(attributes: bytes, size: int) -> Iterator[int]:
+    """New rules, to which rights are added and which then hold for this process."""
+    asked = libc.syscall(_SYS_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
+    rules = _succeed(asked, "landlock")
+    try:
+        yield rules
+        _succeed(libc.syscall(_SYS_LANDLOCK_RESTRICT, rules, ctypes.c_uint32(0)), "landlock")
+    finally:
+        os.close(rules)
+
+
+def _close_devices(closed: tuple[str, ...]) -> None:
+    """From now on these files of /dev cannot be opened to write, nor new ones in / itself. Rules only allow, each for
+    a folder with all below, so everything else in / and in /dev gets one."""
+    if landlock_abi() < 2:  # the first version cannot allow that files move from folder to folder
+        return
+    with _rules(struct.pack("=QQQ", _WRITE_FILE | _REFER, 0, 0), 8) as rules:
+        for folder in ("/", "/dev"):
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.path != "/dev" and entry.path not in closed:
+                        _allow(rules, entry.path, _WRITE_FILE | _REFER)
 
 
 def _allow(rules: int, path: str, rights: int) -> None:

@@ -22,6 +22,7 @@ _CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: the clock of a whole proces
 # stmxcsr, or with 0x8040, ldmxcsr: what crtfastmath.o is made of on x86-64
 _FAST_MATH = re.compile(rb"\x0f\xae\x5c.{1,24}?\x40\x80\x00\x00.{0,24}?\x0f\xae\x54", re.DOTALL)
 _WRITING = os.O_WRONLY | os.O_RDWR
+_GPUS = Path("/proc/driver/nvidia/gpus")  # NVIDIA's driver: a folder for each
 # Where CPython keeps what a C function calls: PyCFunctionObject.m_ml and PyMethodDescrObject.d_method.
 _METHOD_TABLES = ((types.BuiltinFunctionType, 16), (types.MethodDescriptorType, 40))
 _HAS_KNOWN_LAYOUT = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
@@ -41,6 +42,17 @@ def cpu_ns(pid: int) -> int | None:
         return time.clock_gettime_ns(((~pid) << 3) | _CPUCLOCK_SCHED)
     except OSError:
         return None
+
+
+def gpu_files() -> dict[str, str]:
+    """The device file of each GPU that NVIDIA's driver lists here, by its UUID as CUDA_VISIBLE_DEVICES takes it."""
+    found = {}
+    for described in _GPUS.glob("*/information"):
+        with contextlib.suppress(OSError):
+            facts = dict(re.findall(r"^([\w ]+?)\s*:\s*(\S+)", described.read_text(), re.MULTILINE))
+            if {"GPU UUID", "Device Minor"} <= {*facts}:
+                found[facts["GPU UUID"]] = f"/dev/nvidia{facts['Device Minor']}"
+    return found
 
 
 @contextlib.contextmanager

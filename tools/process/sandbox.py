@@ -2,8 +2,9 @@
 
 A candidate reads what Python, torch and compilers consist of and what describes the machine, and writes to folders of
 its own. It does not see the user's home, the run with its seeds and receipts, other candidates, or any other process,
-and it has no network. The user's own task keeps the file system and loses only the network. A compiler reads its own
-installation and writes to one folder, so that nothing else can be included into a kernel.
+and it has no network. The user's own task keeps the file system and loses only the network. Neither can use a GPU
+that is not its own. A compiler reads its own installation and writes to one folder, so that nothing else can be
+included into a kernel.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from foundry import tools
 from foundry.tools.process import linux
 from foundry.tools.process.channel import Channel, ChannelClosed
 from foundry.tools.process.linux import FILES, MEANS, MEMORY, NETWORK, SIGNALS, SYSCALLS, Confinement, Orders
+from foundry.tools.process.procfs import gpu_files
 from foundry.tools.process.seccomp import Form, program
 
 LAUNCHER = str(Path(linux.__file__).resolve())
@@ -83,7 +85,8 @@ def _orders(sandbox: Sandbox, means: Collection[str]) -> Orders:
     filtered = program(sandbox.form, only_signals_to=guarded, own=os.getpid()).hex() if SYSCALLS in means else ""
     if sandbox.form == "task":
         alone = NETWORK in means and not filtered
-        return Orders(namespaces=alone, capabilities=True, files=False, program=filtered)
+        closed = _foreign_gpus() if FILES in means else ()
+        return Orders(namespaces=alone, capabilities=True, files=False, closed=closed, program=filtered)
     orders = _candidate_orders()
     return replace(
         orders,
@@ -196,9 +199,22 @@ def prepare_gpu() -> None:
 
 def prepare() -> None:
     """Works out in the warm process what all workers have in common; again when it has imported more."""
+    _foreign_gpus.cache_clear()
     _candidate_orders.cache_clear()
     _candidate_orders()
     program("task")
+
+
+@functools.cache
+def _foreign_gpus() -> tuple[str, ...]:
+    """The device files of GPUs that CUDA_VISIBLE_DEVICES does not name; none where it names a GPU by anything but the
+    UUID that the kernel's driver lists.
+
+    A process that can open them initialises all of them: half of cuInit's time belongs to the other of two H200s.
+    """
+    files = gpu_files()
+    own = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return tuple(path for uuid, path in files.items() if uuid not in own) if {*own} <= {*files} else ()
 
 
 @functools.cache
@@ -208,6 +224,7 @@ def _candidate_orders() -> Orders:
     tools = [part for name in (*_TOOLS, *named) for part in _parts_of(shutil.which(name) or "")]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     gpu = [str(path) for pattern in _GPU_DEVICES for path in Path("/dev").glob(pattern)]
+    gpu = [path for path in gpu if path not in _foreign_gpus()]
     return Orders(
         readable=tuple(_distinct([*_SYSTEM, *_python(), *_narrow([*tools, *_cuda_homes(), *libraries]), *_MACHINE])),
         writable=("/dev/shm",) if gpu else (),
