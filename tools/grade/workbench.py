@@ -495,6 +495,6 @@ async def open_workbench(
     check_limits()
     allowed, is_shared = vars(allowance or Allowance()), zygote is not None
     zygote = zygote or Zygote.begin(threads=thread_count(device))
-    await asyncio.to_thread(zygote.wait)
+    await asyncio.to_thread(zygote.wait, device.uuid)
     grader = Grader(task, device, scratch, seed=seed, zygote=zygote, owns_zygote=not is_shared, **allowed)
     return LocalWorkbench(task, device, grader)

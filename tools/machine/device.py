@@ -13,11 +13,10 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool, UsageError
-from foundry.tools.process.procfs import gpu_files
 
 NO_GPU = "none (compile only)"
 SECONDS_TO_ANSWER = 20.0
@@ -49,13 +48,11 @@ version, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
 cuda.cuDriverGetVersion(ctypes.byref(version))
 # The second version gives a MIG instance's own; drivers before 11.4 have the first only.
 get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
-count, uuids = ctypes.c_int(), []
+known = get_uuid(raw, device) == 0
+count = ctypes.c_int()
 cuda.cuDeviceGetCount(ctypes.byref(count))
-for number in range(count.value):
-    known = cuda.cuDeviceGet(ctypes.byref(value), number) == 0 and get_uuid(raw, value) == 0
-    uuids.append(str(uuid.UUID(bytes=bytes(raw))) if known else "")
 print(json.dumps({
-    "uuids": uuids,
+    "uuid": str(uuid.UUID(bytes=bytes(raw))) if known else "", "count": count.value,
     "name": name.value.decode(), "memory": total.value, "cores": attribute(16), "cache": attribute(38),
     "major": attribute(75), "minor": attribute(76), "shared_per_block": attribute(97), "driver": version.value,
 }))
@@ -74,15 +71,10 @@ def describe(target: TargetName | Literal["auto"] = "auto") -> Device:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, each as CUDA_VISIBLE_DEVICES names it; none without a driver.
-
-    Where the kernel's driver lists a GPU, its name is the UUID: numbers change with the GPUs that a process can open.
-    """
-    uuids = _gpu().get("uuids", [])
+    """The GPUs that this process may use, each as CUDA_VISIBLE_DEVICES names it; none without a driver."""
+    count = int(_gpu().get("count", 0))
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    numbers = [name.strip() for name in named.split(",")] if named else [str(number) for number in range(len(uuids))]
-    listed = gpu_files()
-    return [f"GPU-{uuid}" if f"GPU-{uuid}" in listed else number for uuid, number in zip(uuids, numbers, strict=False)]
+    return [name.strip() for name in named.split(",")][:count] if named else [str(number) for number in range(count)]
 
 
 def chosen_gpus(asked: str) -> list[str]:
@@ -291,7 +283,7 @@ def _describe_cuda() -> Device:
         return Device("cuda", NO_GPU, "sm_90", 132, 60 << 20, 16, 0, present=False, facts=facts)
     driver = int(gpu["driver"])
     facts["driver"] = f"CUDA {driver // 1000}.{driver % 1000 // 10}"
-    facts["uuid"] = gpu["uuids"][0]
+    facts["uuid"] = str(gpu["uuid"])
     facts["shared_per_block"] = str(gpu["shared_per_block"])
     return Device(
         target="cuda",
@@ -302,21 +294,20 @@ def _describe_cuda() -> Device:
         vector_bytes=16,
         memory_bytes=int(gpu["memory"]),
         facts=facts,
-        uuid=gpu["uuids"][0],
+        uuid=str(gpu["uuid"]),
     )
 
 
 @functools.cache
-def _gpu() -> dict[str, Any]:
-    """What the driver says of the first device that CUDA_VISIBLE_DEVICES shows, and the UUIDs of all that it shows; {}
-    when there is no driver or none.
+def _gpu() -> dict[str, int | str]:
+    """What the driver says of the first device that CUDA_VISIBLE_DEVICES shows, {} when there is no driver or none.
 
     Raises MissingTool when a driver is there and stays silent: that is a busy or broken machine, not one without a GPU.
     """
     argv = [sys.executable, "-I", "-c", _ASK_DRIVER]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS_OF_DRIVER)
-        answer: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+        answer: dict[str, int | str] = json.loads(done.stdout) if done.returncode == 0 else {}
     except subprocess.TimeoutExpired:
         what = f"the GPU's driver gave no answer in {SECONDS_OF_DRIVER:g} s"
         raise MissingTool(what, "try again when fewer programs start on it, or use --target cpu") from None

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from foundry.knowledge.home import foundry_home
 
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+
 # Large temporaries of eager PyTorch otherwise go through mmap in some processes and not in others, which makes the
 # same code several times slower by page faults and every speedup over it a fiction; passive waiting keeps one
 # process's threads from spinning on the cores while another one is timed.
@@ -33,7 +35,7 @@ STEADY = {
 ALLOWED = frozenset(
     {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "FOUNDRY_HOME"}
     | {"LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CC", "CXX", "CUDA_HOME", "CUDA_PATH", "FOUNDRY_BUILD_CACHE"}
-    | {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}  # which GPU is the first: the one that is locked
+    | {VISIBLE_GPUS, "CUDA_DEVICE_ORDER"}  # which GPU is the first: the one that is locked
     | {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TORCH_CUDA_ARCH_LIST"}
 )
 

@@ -27,6 +27,7 @@ from typing import Any
 from foundry import tools
 from foundry.tools.process import linux
 from foundry.tools.process.channel import Channel, ChannelClosed
+from foundry.tools.process.environment import VISIBLE_GPUS
 from foundry.tools.process.linux import FILES, MEANS, MEMORY, NETWORK, SIGNALS, SYSCALLS, Confinement, Orders
 from foundry.tools.process.procfs import gpu_files
 from foundry.tools.process.seccomp import Form, program
@@ -213,7 +214,7 @@ def _foreign_gpus() -> tuple[str, ...]:
     A process that can open them initialises all of them: half of cuInit's time belongs to the other of two H200s.
     """
     files = gpu_files()
-    own = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    own = [name.strip() for name in os.environ.get(VISIBLE_GPUS, "").split(",")]
     return tuple(path for uuid, path in files.items() if uuid not in own) if {*own} <= {*files} else ()
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from foundry.tools.process import child, sandbox
 from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, Message, close_all
 from foundry.tools.process.child import Limits
+from foundry.tools.process.environment import VISIBLE_GPUS
 
 CRASHED = 70  # exit code of a worker whose entry function raised
 DEATH_S = 3.0  # a killed process may be held up in a driver; it is reaped later then
@@ -70,6 +71,10 @@ class Server:
         if message["op"] == "import":
             self._import_next()
             return {"left": len(self._later)}
+        if message["op"] == "see":
+            os.environ[VISIBLE_GPUS] = str(message["gpu"])
+            sandbox.prepare()
+            return {}
         if message["op"] == "fork":
             return {"pid": self._fork(message, handles)}
         if message["op"] == "dying":

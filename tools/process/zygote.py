@@ -38,9 +38,10 @@ from foundry.tools.process.channel import (
     close_all,
 )
 from foundry.tools.process.child import POLL_S, Limits
-from foundry.tools.process.environment import ALLOWED, STEADY, bytecode_place
+from foundry.tools.process.environment import ALLOWED, STEADY, VISIBLE_GPUS, bytecode_place
 from foundry.tools.process.held_gpu import HeldGpu
 from foundry.tools.process.linux import FILES, MEANS, NETWORK, SIGNALS
+from foundry.tools.process.procfs import gpu_files
 from foundry.tools.process.sandbox import Sandbox
 
 START_S = 120.0  # import torch from a cold disk
@@ -236,9 +237,15 @@ class Zygote:
         zygote.wait()
         return zygote
 
-    def wait(self) -> None:
-        """Returns when workers can be forked. Raises MissingTool."""
+    def wait(self, gpu: str = "") -> None:
+        """Returns when workers can be forked; of several GPUs they see from now on the one that has this UUID, if any
+        is named. Raises MissingTool, FoundryError."""
         self._up.result()
+        files = gpu_files()
+        name = f"GPU-{gpu}"
+        if len(files) > 1 and name in files and self._environment.get(VISIBLE_GPUS) != name:
+            self._environment[VISIBLE_GPUS] = name  # of a process that is started anew, too
+            self._ask({"op": "see", "gpu": name}, again=True)
 
     def settle(self) -> None:
         """Returns when the process has nothing left to do by itself, so that something can be timed. Raises

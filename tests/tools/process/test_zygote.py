@@ -112,6 +112,26 @@ def test_a_worker_numbers_the_gpus_as_the_locking_process_does(plain: Zygote) ->
     worker.end()
 
 
+def test_of_several_gpus_workers_see_the_one_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a warm process that had to be started again. One GPU alone keeps the name that the user gave it."""
+    (tmp_path / "worker_entries.py").write_text(ENTRIES)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    warm = Zygote.begin(threads=1, preload=["ctypes"], later=[], environment={"PYTHONPATH": str(tmp_path)})
+    warm.settle()  # so that no trial of its own starts it again meanwhile
+    seen = []
+    for files, asked in (({"GPU-a": "/dev/null"}, "a"), ({"GPU-a": "/dev/null", "GPU-b": "/dev/full"}, "b")):
+        monkeypatch.setattr(warm_process, "gpu_files", lambda files=files: files)
+        for gpu in ("", "MIG-c", asked):
+            warm.wait(gpu)
+        for _ in range(2):
+            worker = fork(warm)
+            seen.append(worker.request({"do": "echo"})[0]["gpus"][1])
+            worker.end()
+            os.kill(warm.pid, signal.SIGKILL)
+    warm.close()
+    assert seen == ["1", "1", "GPU-b", "GPU-b"]
+
+
 def test_a_worker_starts_quickly_and_alone(zygote: Zygote) -> None:
     """By both their CPU time: nothing is imported again. The warm process has one thread, else nobody could fork it."""
     zygote.settle()
