@@ -77,9 +77,11 @@ def drawn_on(device: torch.device, make: Callable[[], Made]) -> Made:
 
 
 def flatten(result: Any) -> list[Any]:
-    """The leaves of nested tuples and lists, in order."""
-    if isinstance(result, tuple | list):
-        return [leaf for item in result for leaf in flatten(item)]
+    """The leaves of nested tuples and lists, in order: what they hold, whatever a subclass would say when it is asked,
+    for it could begin to compute then."""
+    for kind in (tuple, list):
+        if issubclass(type(result), kind):
+            return [leaf for item in kind.__iter__(result) for leaf in flatten(item)]
     return [result]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from foundry.knowledge.errors import RandomTask, TaskError
 from foundry.tools.task.file import read_task
-from foundry.tools.task.loading import LONG_DRAW_BYTES, LoadedTask, check_reference, drawn_on, load
+from foundry.tools.task.loading import LONG_DRAW_BYTES, LoadedTask, check_reference, drawn_on, flatten, load
 
 TASK = """import torch
 import torch.nn.functional as F
@@ -114,3 +116,17 @@ def test_what_only_the_host_can_construct_is_constructed_there() -> None:
     made = drawn_on(torch.device("meta"), lambda: torch.rand(2, generator=generator).tolist())
     assert len(made) == 2
     assert drawn_on(torch.device("meta"), lambda: torch.rand(2)).is_meta
+
+
+def test_a_container_is_asked_for_what_it_holds_and_cannot_compute_it_then() -> None:
+    class Late(list[torch.Tensor]):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            raise AssertionError("it was asked")
+
+    class Named(NamedTuple):
+        out: torch.Tensor
+        parts: tuple[torch.Tensor, ...]
+
+    ones = [torch.tensor(float(number)) for number in range(4)]
+    leaves = flatten([Late(ones[:1]), Named(ones[1], (ones[2], ones[3]))])
+    assert [id(leaf) for leaf in leaves] == [id(one) for one in ones]
