@@ -43,6 +43,24 @@ def test_a_sleeping_command_and_its_detached_child_are_killed(tmp_path: Path) ->
     until(lambda: is_gone(int(noted.read_text())), "the end of the detached child")
 
 
+def test_memory_that_a_fork_shares_counts_once() -> None:
+    code = (
+        "import os, time\n"
+        "held = b'x' * (250 << 20)\n"
+        "for number in range(3):\n"
+        "    if not os.fork():\n"
+        "        own = b'y' * ({own} << 20)\n"
+        "        time.sleep(0.5)\n"
+        "        os._exit(0)\n"
+        "for number in range(3):\n"
+        "    os.wait()\n"
+    )
+    done = run_command(python(code.format(own=8)), SMALL)
+    assert (done.returncode, done.reason) == (0, ""), "250 MB and 3 times 8 are less than 400"
+    done = run_command(python(code.format(own=80)), SMALL)
+    assert done.reason == "needs more than 0.4 GB of memory"
+
+
 def test_memory_is_limited() -> None:
     eater = "b = []\nwhile True: b.append(bytearray(20 << 20)); b[-1][::4096] = b'x' * len(b[-1][::4096])"
     done = run_command(python(eater), Limits(wall_s=PATIENCE_S, memory_bytes=300 << 20))
