@@ -46,7 +46,7 @@ def test_rows_of_every_kind(cpu_kernel: Harness, kind: str, largest: bool) -> No
         assert_in_order(cpu_kernel, drawn(kind, 3, 1500), 0, count, largest=largest)
 
 
-@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize("is_sorted", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_ties_are_those_of_topk(cpu_kernel: Harness, is_sorted: bool) -> None:
     """The judge compares indices; a task whose numbers are all the same tells."""
     ties: Ties = "as in topk" if is_sorted else "as in unsorted topk"
