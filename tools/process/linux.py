@@ -297,7 +297,8 @@ def _rules(attributes: bytes, size: int) -> Iterator[int]:
 
 def _close_devices(closed: tuple[str, ...]) -> None:
     """From now on these files of /dev cannot be opened to write, nor new ones in / itself. Rules only allow, each for
-    a folder with all below, so everything else in / and in /dev gets one."""
+    a folder with all below, so everything else in / and in /dev gets one. A kernel that cannot do so closes nothing:
+    the code is the user's own, and only takes longer to start."""
     if landlock_abi() < 2:  # the first version cannot allow that files move from folder to folder
         return
     with _rules(struct.pack("=QQQ", _WRITE_FILE | _REFER, 0, 0), 8) as rules:

@@ -28,9 +28,9 @@ from foundry.tools.process.linux import (
     TEMPORARY,
     Orders,
 )
-from foundry.tools.process.procfs import cpu_ns, gpu_files
+from foundry.tools.process.procfs import cpu_ns
 from foundry.tools.process.sandbox import Sandbox
-from foundry.tools.process.seccomp import Form, program
+from foundry.tools.process.seccomp import program
 from foundry.tools.process.zygote import ALWAYS, Worker, Zygote
 
 ENTRIES = """
@@ -467,75 +467,7 @@ def test_only_threads_of_its_own_can_be_named_by_a_process_whose_driver_does_so(
         assert done.output.splitlines()[2] != "written"
 
 
-WRITING = """
-import os
-for path in ("/dev/full", "/dev/null", "/dev/shm/foundry-written", "/proc/self/comm", "one/file", "/dev/stdout"):
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT)
-        if path != "/dev/stdout":
-            os.write(file, b"x")
-        print("written", flush=True)
-    except OSError as error:
-        print(error.strerror, flush=True)
-os.rename("one/file", "two/moved")
-os.remove("/dev/shm/foundry-written")
-"""
-
-
-@NEEDS[FILES]
-def test_a_device_that_is_closed_cannot_be_opened_and_all_else_can_be_written(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    orders = Orders(namespaces=False, capabilities=True, files=False, closed=("/dev/full", "/dev/no-such-device"))
-    argv = [sys.executable, "-I", "-S", sandbox.LAUNCHER, json.dumps(asdict(orders)), sys.executable, "-c", WRITING]
-    done = run_command(argv, Limits(wall_s=20), cwd=tmp_path)
-    assert done.output.splitlines() == ["Permission denied", *["written"] * 5]
-    assert done.returncode == 0 and (tmp_path / "two" / "moved").exists(), done.output
-
-
-def test_other_gpus_are_closed_where_a_process_sees_its_own_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {"GPU-a": "/dev/null", "GPU-b": "/dev/zero", "GPU-c": "/dev/full"}
-    monkeypatch.setattr(sandbox, "gpu_files", lambda: files)
-    monkeypatch.setattr(sandbox, "_GPU_DEVICES", ("null", "zero", "full"))
-    monkeypatch.setattr(sandbox, "_DEVICES", ())
-    closed = {}
-    try:
-        for named in ("GPU-b", "GPU-c, GPU-a", "1", "", "GPU-b,1", "MIG-b"):
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-            sandbox.prepare()
-            task = sandbox._orders(Sandbox("task"), [FILES])
-            left = {*sandbox._orders(Sandbox("candidate"), [FILES]).devices}
-            assert left.isdisjoint(task.closed) and left | {*task.closed} == {*files.values()}
-            assert not sandbox._orders(Sandbox("task"), [SYSCALLS]).closed
-            closed[named] = task.closed
-    finally:
-        monkeypatch.undo()
-        sandbox.prepare()
-    assert closed["GPU-b"] == ("/dev/null", "/dev/full") and closed["GPU-c, GPU-a"] == ("/dev/zero",)
-    assert not any(paths for named, paths in closed.items() if named not in ("GPU-b", "GPU-c, GPU-a"))
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not sandbox.NVIDIA_CONTROL.exists(), reason="there is no GPU")
 def test_a_gpu_takes_nothing_from_the_sandbox(zygote: Zygote) -> None:
     assert {*zygote.isolation} == {*ALWAYS, *HERE}
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(len(gpu_files()) < 2, reason="the kernel does not list two GPUs")
-@pytest.mark.parametrize("form", ["task", "candidate"])
-def test_a_process_uses_its_own_gpu_and_cannot_open_another(form: Form, code: Path, tmp_path: Path) -> None:
-    (tmp_path / "tmp").mkdir()
-    warm = Zygote.begin(threads=1, preload=["ctypes"], later=[], environment={"PYTHONPATH": str(code)})
-    asked = Sandbox(form, readable=(str(code),), writable=(str(tmp_path),), temporary=str(tmp_path / "tmp"))
-    try:
-        for own in gpu_files():
-            warm.wait(own.removeprefix("GPU-"))
-            confined = Confined(warm.fork("confined_entries:serve", Limits(wall_s=30), sandbox=asked), tmp_path, code)
-            for uuid, path in gpu_files().items():
-                said = confined(f"os.close(os.open({path!r}, os.O_RDWR))")
-                assert said is None if uuid == own else "Permission denied" in said
-            assert confined("__import__('foundry.tools.process.sandbox', fromlist=['x']).gpu_answers()") is True
-            confined.worker.end()
-    finally:
-        warm.close()
