@@ -41,7 +41,8 @@ Phase = Literal["load", "build", "first", "steady"]
 OBSERVED_NS = 10**9  # for calls of one observation
 LATE_NS = 3 * 10**8  # for calls before the closest look: a file may wait until it is not looked at any more
 STEADY_CALLS = 3
-NOTICEABLE_NS = 10**5  # of the processor, in one call of forward: less may be the watching itself
+NOTICEABLE_NS = 10**5  # of the processor, in one call of forward: so little is no work that a kernel is spared
+IDLE_CALLS, IDLE_ROUNDS = 50, 9  # by the quickest round of which the cost of watching a call is measured
 MOST_EVENTS = 400
 MOST_KEPT = 32
 _INSTALLED = (*{sysconfig.get_paths()[key] + "/" for key in ("stdlib", "platstdlib", "purelib", "platlib")}, "/usr/lib")
@@ -83,6 +84,8 @@ _BY_ITSELF: dict[str, tuple[int, ...]] = {
     "ctypes.string_at": (),
     "mmap.__new__": (),
 }
+_RETURNS = frozenset(words("return c_return c_exception"))
+_EVENTS = frozenset(words("call c_call")) | _RETURNS
 _CODE_MAP = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ..x. \S+ \S+ \d+\s*(.*)$")
 
 
@@ -90,7 +93,7 @@ class Observer:
     """Started once in a process, before the candidate's text runs there. `where` is the candidate's file."""
 
     def __init__(self, where: str) -> None:
-        self._where = where
+        self._where = self._timed_file = where
         self._seen: dict[tuple[str, str, str, int], None] = {}
         self._busy = False
         self._callback = ctypes.CFUNCTYPE(None)(lambda: None)  # ctypes makes its page of callbacks with the first one
@@ -102,12 +105,15 @@ class Observer:
         self._folder = tempfile.gettempdir()
         self._programs = Programs()
         self.phase: Phase = "load"
-        self._calls: dict[tuple[str, int], int] | None = (
+        self._calls: dict[tuple[str, int], float] | None = (
             None  # of a steady forward, while it is watched; their CPU time
         )
-        self._outside: tuple[FrameType, tuple[str, int], int] | None = None  # one in flight, and when it began
-        self._outermost: tuple[FrameType, int] | None = None  # of its own frames, and when it began
-        self._own_ns = 0  # of the processor in such frames, on their thread
+        self._outside: tuple[FrameType, tuple[str, int], float] | None = None  # one in flight, and when it began
+        self._outermost: tuple[FrameType, float] | None = None  # of its own frames, and when it began
+        self._own_ns = 0.0  # of the processor in such frames, on their thread
+        self._told_ns = dict.fromkeys(_EVENTS, 0.0)  # of the processor, for being told of one
+        self._noted_ns = dict.fromkeys(_EVENTS, 0.0)  # of the processor, for noting one besides
+        self._watching_ns = 0.0  # of the processor, for all of that so far
         self.has_threads = False  # of Python's, since then
         self._at_exit = AtExit(where)
         _mark_arrays()
@@ -140,32 +146,54 @@ class Observer:
     def _note_call(self, frame: FrameType, event: str, argument: Any) -> None:
         """Profile function of every thread: what the candidate's own lines call outside its file, and the time that the
         processor takes for what comes back without calling a line of it."""
-        found, outside = self._calls, self._outside
-        if found is None:
+        self._watching_ns += self._told_ns[event]
+        outside = self._outside
+        is_return = event in _RETURNS
+        if is_return:
+            outermost = self._outermost
+            if (outside is None or frame is not outside[0]) and (outermost is None or frame is not outermost[0]):
+                return
+        is_own = frame.f_code.co_filename == self._timed_file
+        if not (is_own or is_return or (event == "call" and self._is_called_by_own(frame))) or self._calls is None:
             return
-        if event in ("c_return", "c_exception", "return"):
-            if event == "return" and self._outermost is not None and frame is self._outermost[0]:
-                self._own_ns += time.thread_time_ns() - self._outermost[1]
-                self._outermost = None
-            is_its_end = (event == "return") == (frame.f_code.co_filename != self._where)
-            if outside is not None and frame is outside[0] and is_its_end:
-                self._outside = None
-                found[outside[1]] += time.thread_time_ns() - outside[2]
-            return
-        name, caller = "", frame
-        if event == "c_call" and frame.f_code.co_filename == self._where:
-            name = _path(argument)
-        elif event == "call" and frame.f_code.co_filename == self._where:
+        begin_ns = time.thread_time_ns()
+        now_ns = begin_ns - self._watching_ns
+        if is_return:
+            self._note_return(frame, is_python=event == "return", is_own=is_own, now_ns=now_ns)
+        else:
+            self._note_start(frame, argument if event == "c_call" else None, is_own=is_own, now_ns=now_ns)
+        self._watching_ns += time.thread_time_ns() - begin_ns + self._noted_ns[event]
+
+    def _is_called_by_own(self, frame: FrameType) -> bool:
+        caller = frame.f_back
+        return caller is not None and caller.f_code.co_filename == self._timed_file
+
+    def _note_return(self, frame: FrameType, *, is_python: bool, is_own: bool, now_ns: float) -> None:
+        if is_python and self._outermost is not None and frame is self._outermost[0]:
+            self._own_ns += now_ns - self._outermost[1]
+            self._outermost = None
+        if self._outside is not None and frame is self._outside[0] and is_python != is_own and self._calls is not None:
+            _, key, begin_ns = self._outside
             self._outside = None
-            self._outermost = self._outermost or (frame, time.thread_time_ns())
-        elif event == "call" and frame.f_back is not None and frame.f_back.f_code.co_filename == self._where:
+            self._calls[key] += now_ns - begin_ns
+
+    def _note_start(self, frame: FrameType, function: Any, *, is_own: bool, now_ns: float) -> None:
+        """Notes a call: of the candidate's own function, of `function` of C by one, or of another function by one."""
+        if is_own and function is None:
+            self._outside = None
+            self._outermost = self._outermost or (frame, now_ns)
+            return
+        caller = frame
+        if is_own or frame.f_back is None:
+            name = _path(function)
+        else:
             name, caller = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}", frame.f_back
             if frame.f_code.co_name in ("__array_ufunc__", "__array_function__"):
                 name = f"numpy.{getattr(frame.f_locals.get('function'), '__name__', '?')}"
-        if name:
+        if self._calls is not None:
             key = (name, caller.f_lineno)
-            found.setdefault(key, 0)
-            self._outside = (frame, key, time.thread_time_ns())
+            self._calls.setdefault(key, 0)
+            self._outside = (frame, key, now_ns)
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
         wanted = _EVERYWHERE.get(event)
@@ -250,8 +278,15 @@ class Observer:
 
     def _look(self, run: Callable[[], Any]) -> dict[tuple[str, int], float]:
         """The share of each (name, line) in one call."""
-        found: dict[tuple[str, int], int] = {}
-        self._calls, self._outside, self._outermost, self._own_ns = found, None, None, 0
+        found: dict[tuple[str, int], float] = {}
+        self._measure_watching()
+        self._calls, self._outside, self._outermost, self._own_ns = found, None, None, 0.0
+        self._watch(run)
+        all_ns = max(1.0, self._own_ns, sum(found.values()))
+        return {key: spent_ns / all_ns if spent_ns > NOTICEABLE_NS else 0.0 for key, spent_ns in found.items()}
+
+    def _watch(self, run: Callable[[], Any]) -> None:
+        """Calls `run` while this thread's calls are watched."""
         self._busy = True
         sys.setprofile(self._note_call)
         self._busy = False
@@ -262,8 +297,31 @@ class Observer:
             sys.setprofile(None)
             self._busy = False
             self._calls = None
-        all_ns = max(1, self._own_ns)
-        return {key: spent_ns / all_ns if spent_ns > NOTICEABLE_NS else 0.0 for key, spent_ns in found.items()}
+
+    def _measure_watching(self) -> None:
+        """Sets what it takes to be told of one call or return, and to note it: some forty times what a function of
+        Python's library takes that calls many small ones, so that no time may contain it."""
+        for function, events in _KINDS:
+            alone_ns = min(_idle_ns(function) for _ in range(IDLE_ROUNDS))
+            for file, costs in ((self._where, self._told_ns), (__file__, self._noted_ns)):
+                self._timed_file = file
+                costs |= dict.fromkeys(events, 0.0)
+                took_ns = self._idle_watched_ns(function) - alone_ns
+                costs |= dict.fromkeys(events, max(0.0, took_ns) / (2 * IDLE_CALLS))
+        self._timed_file = self._where
+
+    def _idle_watched_ns(self, function: Callable[[int], Any]) -> float:
+        """Time of the processor, in ns, for calls that do next to nothing, without what watching is known to take."""
+        spent_ns: list[float] = []
+
+        def run() -> None:
+            for _ in range(IDLE_ROUNDS):
+                before_ns = self._watching_ns
+                spent_ns.append(_idle_ns(function) - (self._watching_ns - before_ns))
+
+        self._calls, self._outside, self._outermost = {}, None, None
+        self._watch(run)
+        return min(spent_ns)
 
     def report(self) -> Message:
         """Everything noted so far, as JSON."""
@@ -316,6 +374,23 @@ def watched_calls(
         share, longest = hide(lambda: time_operators(forward, clock))
         found |= {"torch_time": share, "longest": longest[:4]}
     return found
+
+
+def _idle_ns(function: Callable[[int], Any]) -> int:
+    """Time of the processor, in ns, for calls of a function that does next to nothing."""
+    begin_ns = time.thread_time_ns()
+    for _ in range(IDLE_CALLS):
+        function(0)
+    return time.thread_time_ns() - begin_ns
+
+
+def _do_nothing(_: int) -> None: ...
+
+
+_KINDS: tuple[tuple[Callable[[int], Any], tuple[str, ...]], ...] = (
+    (_do_nothing, ("call", "return")),
+    (abs, ("c_call", "c_return", "c_exception")),
+)
 
 
 def _looked_up(path: str, name: str, kind: Any, function: Any) -> Any:
