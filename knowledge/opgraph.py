@@ -149,6 +149,20 @@ class OperatorRun:
 
 
 @dataclass(frozen=True)
+class Arrangement:
+    """How forward arranges what it returns: one result alone, or a tuple, list or dict of arrangements."""
+
+    kind: Literal["result", "tuple", "list", "dict"] = "result"
+    items: tuple[Arrangement, ...] = ()
+    keys: tuple[str, ...] = ()  # of a dict, in order, one for each of the items
+
+    @classmethod
+    def flat(cls, count: int, kind: Literal["tuple", "list"] = "tuple") -> Arrangement:
+        """So many results side by side."""
+        return cls(kind, (cls(),) * count)
+
+
+@dataclass(frozen=True)
 class OpGraph:
     """Inputs, state and constants, operators in execution order, and what forward returns."""
 
@@ -159,7 +173,7 @@ class OpGraph:
     tracer: str  # "export" | "make_fx" | "symbolic"
     training: bool = True
     reads_mode: bool = False  # the model does something else in the other of train() and eval()
-    output_kind: Literal["tensor", "tuple", "list"] = "tensor"
+    arrangement: Arrangement = Arrangement()  # of the outputs, which it takes in order
     mutations: dict[str, str] = field(default_factory=dict)  # state-dict key -> value written back to it
     overrides: dict[str, int] = field(default_factory=dict)  # module constants of the task that gave this shape
     fixed: dict[str, Argument] = field(default_factory=dict)  # inputs that are no tensors: position -> value traced

@@ -23,7 +23,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
 
-FORMAT = "10"
+FORMAT = "11"
 SCHEMA = (
     event_log.SCHEMA
     + """

@@ -160,7 +160,7 @@ def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[st
         elif item is None or isinstance(item, bool | int | float):
             outputs.append(OutputView("", literal=item))
         else:
-            raise CannotLower("forward returns nested results")
+            raise CannotLower(f"forward returns a {type(item).__name__}")
     write_backs: dict[str, str] = {}
     for key, name in graph.mutations.items():
         view = _return_tensor(builder, builder.tensors[name], last, name)
@@ -220,7 +220,7 @@ def _assemble(
         buffers=buffers,
         steps=steps,
         outputs=tuple(outputs),
-        output_kind=graph.output_kind,
+        arrangement=graph.arrangement,
         labels=tuple(dict.fromkeys(labels)),
         fused=fusion.fused,
         materialised=fusion.materialised,

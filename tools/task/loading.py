@@ -15,13 +15,13 @@ import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
 from foundry.knowledge.errors import RandomTask, TaskError
-from foundry.knowledge.opgraph import DType, TensorSpec
+from foundry.knowledge.opgraph import Arrangement, DType, TensorSpec
 from foundry.knowledge.task import Task
 from foundry.knowledge.task_text import overridden_source
 
@@ -76,13 +76,41 @@ def drawn_on(device: torch.device, make: Callable[[], Made]) -> Made:
     return make()
 
 
+def arrange(result: Any) -> tuple[Arrangement, list[Any]]:
+    """How nested tuples, lists and dicts are arranged, and their leaves in order: what they hold, whatever a subclass
+    would say when it is asked, for it could begin to compute then. A dict with other keys than strings is a leaf."""
+    if issubclass(type(result), tuple):
+        return _arranged("tuple", list(tuple.__iter__(result)))
+    if issubclass(type(result), list):
+        return _arranged("list", list(list.__iter__(result)))
+    if issubclass(type(result), dict) and all(type(key) is str for key in dict.keys(result)):
+        return _arranged("dict", list(dict.values(result)), tuple(dict.keys(result)))
+    return Arrangement(), [result]
+
+
+def _arranged(
+    kind: Literal["tuple", "list", "dict"], held: list[Any], keys: tuple[str, ...] = ()
+) -> tuple[Arrangement, list[Any]]:
+    parts = [arrange(item) for item in held]
+    return Arrangement(kind, tuple(part for part, _ in parts), keys), [leaf for _, own in parts for leaf in own]
+
+
 def flatten(result: Any) -> list[Any]:
-    """The leaves of nested tuples and lists, in order: what they hold, whatever a subclass would say when it is asked,
-    for it could begin to compute then."""
-    for kind in (tuple, list):
-        if issubclass(type(result), kind):
-            return [leaf for item in kind.__iter__(result) for leaf in flatten(item)]
-    return [result]
+    """The leaves of nested tuples, lists and dicts, in order."""
+    return arrange(result)[1]
+
+
+def dict_keys(result: Any) -> list[str]:
+    """The keys that lead to each leaf which lies in a dict, in order: "['boxes']['scores']"."""
+
+    def walk(arrangement: Arrangement, path: str) -> Iterator[str]:
+        if arrangement.kind == "result" and path:
+            yield path
+        steps = [f"[{key!r}]" for key in arrangement.keys] or [""] * len(arrangement.items)
+        for step, item in zip(steps, arrangement.items, strict=True):
+            yield from walk(item, path + step)
+
+    return list(walk(arrange(result)[0], ""))
 
 
 def placed(value: Any, device: torch.device | None) -> Any:
@@ -250,7 +278,7 @@ class Checked:
 
 
 def check_reference(loaded: LoadedTask, *, seed: int = 0, device: torch.device = CPU) -> Checked:
-    """Runs the reference on a device and returns what its outputs are, nested tuples flattened.
+    """Runs the reference on a device and returns what its outputs are, nested tuples, lists and dicts flattened.
 
     Raises TaskError, one line each: no output tensors, empty outputs, NaN outputs, inputs changed in place, a model
     with random output, a non-deterministic model.
@@ -330,7 +358,8 @@ def _tensors(result: Any) -> list[torch.Tensor]:
     for leaf in leaves:
         if not (leaf is None or isinstance(leaf, torch.Tensor | int | float)):
             raise TaskError(
-                f"forward returned a {type(leaf).__name__}", "it must return a tensor or a tuple or list of tensors"
+                f"forward returned a {type(leaf).__name__}",
+                "it must return a tensor, or a tuple, list or dict of tensors, the keys of a dict being strings",
             )
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors:

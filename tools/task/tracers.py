@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 import torch
@@ -17,7 +18,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
-Kind = Literal["tensor", "tuple", "list"]
+from foundry.knowledge.opgraph import Arrangement
+from foundry.tools.task.loading import arrange
+
 UNSEEN = "unseen"
 LAYERS = ("one_layer_lstm", "one_layer_rnn")  # in torch._decomp.decompositions
 
@@ -32,14 +35,47 @@ class Traced:
     placeholders: Mapping[str, tuple[str, str]]
     outputs: list[tuple[str, str]]
     constants: Mapping[str, torch.Tensor]
-    output_kind: Kind
+    arrangement: Arrangement  # of the results
 
 
 def trace_export(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
     """torch.export's training IR made functional; composite operators stay whole (empty decomposition table)."""
+    if isinstance(model, fx.GraphModule):
+        flat, arrangement = _flattened(model)
+        return _from_program(_export(flat, inputs), inputs, arrangement)
+    with _flat_results(model) as arrangements:
+        program = _export(model, inputs)
+    return _from_program(program, inputs, arrangements[-1])
+
+
+def _export(model: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
     with _short_recurrences():
-        program = torch.export.export(model, inputs, strict=False).run_decompositions({})
-    return _from_program(program, inputs)
+        program: ExportedProgram = torch.export.export(model, inputs, strict=False).run_decompositions({})
+        return program
+
+
+def _flattened(module: fx.GraphModule) -> tuple[fx.GraphModule, Arrangement]:
+    """A graph with the same results as a flat tuple, and how they were arranged. Its code calls no `forward`."""
+    graph = fx.Graph()
+    arrangement, results = arrange(graph.graph_copy(module.graph, {}))
+    graph.output(tuple(results))
+    return fx.GraphModule(module, graph), arrangement
+
+
+@contextlib.contextmanager
+def _flat_results(model: nn.Module) -> Iterator[list[Arrangement]]:
+    """Lets forward return its results as a flat tuple, and keeps how they were arranged."""
+    arrangements: list[Arrangement] = []
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def flat(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        arrangement, results = arrange(forward(*args, **kwargs))
+        arrangements.append(arrangement)
+        return tuple(results)
+
+    with mock.patch.object(model, "forward", flat):
+        yield arrangements
 
 
 @contextlib.contextmanager
@@ -85,18 +121,19 @@ def trace_make_fx(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     saved = {key: value.detach().clone() for key, value in model.named_buffers()}
     positions = [index for index, item in enumerate(inputs) if isinstance(item, torch.Tensor)]
-    kind: list[Kind] = []
+    arrangements: list[Arrangement] = []
 
     def call(values: list[torch.Tensor], given: list[torch.Tensor]) -> tuple[Any, ...]:
         fresh = iter(given)
         arguments = tuple(next(fresh) if isinstance(item, torch.Tensor) else item for item in inputs)
         result = functional_call(model, dict(zip(state, values, strict=True)), arguments)
-        kind.append(kind_of(result))
-        return tuple(result) if isinstance(result, tuple | list) else (result,)
+        arrangement, results = arrange(result)
+        arrangements.append(arrangement)
+        return tuple(results)
 
     arguments = ([value.detach() for value in state.values()], [inputs[index] for index in positions])
     module = make_fx(call, pre_dispatch=True)(*arguments)
-    traced = trace_export(module, arguments)
+    traced = _from_program(_export(module, arguments), arguments, arrangements[-1])
     for key, value in saved.items():  # tracing on real tensors ran the model once
         model.get_buffer(key).copy_(value)
     parameters = dict(model.named_parameters())
@@ -111,7 +148,7 @@ def trace_make_fx(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
     roles = {**traced.placeholders, **own, **dict(zip(leaves, sources, strict=True))}
     outputs = [_name_mutation(role, source, roles) for role, source in traced.outputs]
     constants = {**traced.constants, **dict(module.named_buffers()), **dict(module.named_parameters())}
-    return Traced(traced.graph, roles, outputs, constants, kind[-1])
+    return Traced(traced.graph, roles, outputs, constants, traced.arrangement)
 
 
 def _name_mutation(role: str, source: str, roles: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
@@ -121,16 +158,7 @@ def _name_mutation(role: str, source: str, roles: Mapping[str, tuple[str, str]])
     return ("mutation", key) if owner in ("parameter", "buffer") else (role, source)
 
 
-def kind_of(result: Any) -> Kind:
-    """Whether forward returns a tensor, a tuple or a list; nested or named structures have no kind here."""
-    if isinstance(result, torch.Tensor):
-        return "tensor"
-    if isinstance(result, tuple | list) and not any(isinstance(item, tuple | list | dict) for item in result):
-        return "list" if isinstance(result, list) else "tuple"
-    raise TypeError(f"forward returns a nested {type(result).__name__}; only a flat tuple or list is supported")
-
-
-def _from_program(program: ExportedProgram, inputs: tuple[Any, ...]) -> Traced:
+def _from_program(program: ExportedProgram, inputs: tuple[Any, ...], arrangement: Arrangement) -> Traced:
     roles: dict[str, tuple[str, str]] = {}
     leaves = [leaf for item in inputs for leaf in (item if isinstance(item, list | tuple) else [item])]
     position = 0
@@ -154,15 +182,4 @@ def _from_program(program: ExportedProgram, inputs: tuple[Any, ...]) -> Traced:
             outputs.append(("mutation", str(result.target)))
         else:
             outputs.append((result.kind.name.lower().replace("_", " "), str(result.target)))
-    return Traced(program.graph_module.graph, roles, outputs, program.constants, _kind_of_program(program))
-
-
-def _kind_of_program(program: ExportedProgram) -> Kind:
-    """From the tree of the call's result: a leaf, or a flat tuple or list."""
-    spec = program.call_spec.out_spec
-    if spec is None or spec.is_leaf():
-        return "tensor"
-    kind = spec.type
-    if kind is not None and issubclass(kind, tuple | list) and all(child.is_leaf() for child in spec.children()):
-        return "list" if issubclass(kind, list) else "tuple"
-    raise TypeError("forward returns a nested structure; only a tensor or a flat tuple or list is supported")
+    return Traced(program.graph_module.graph, roles, outputs, program.constants, arrangement)

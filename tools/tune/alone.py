@@ -18,7 +18,7 @@ from foundry.knowledge.library.ir.cost import flops, traffic_bytes
 from foundry.knowledge.library.ir.kernels import Buffer, Kernel, OutputView, Plan, PrintedKernel
 from foundry.knowledge.library.lower import print_plan
 from foundry.knowledge.library.printers import module_file, print_kernel
-from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.opgraph import Arrangement, OpGraph
 from foundry.knowledge.roofline import used_precision
 
 # The file's model: whoever runs it registers the parameters.
@@ -63,7 +63,7 @@ class Subject:
                 buffers[name] = replace(buffer, role="input", source=str(inputs))
                 inputs += 1
         outputs = tuple(OutputView(name, buffers[name].shape, buffers[name].strides) for name in writes)
-        return Plan(buffers, (self.kernel,), outputs, "tuple", ieee_only=self.whole.ieee_only)
+        return Plan(buffers, (self.kernel,), outputs, Arrangement.flat(len(outputs)), ieee_only=self.whole.ieee_only)
 
     def signature(self) -> str:
         """Equal for kernels that differ in names only: tuning one of them tunes all."""

@@ -80,7 +80,7 @@ def plan_authored(graph: OpGraph, kernel: AuthoredKernel, *, ieee_only: bool = F
     step = AuthoredStep(NAME, kernel, read, written, graph.flops, tuple(op.name for op in graph.ops))
     outputs = tuple(_output(item, graph, buffers) for item in graph.outputs)
     return Plan(
-        buffers, (step,), outputs, graph.output_kind, write_backs=write_backs, fixed=graph.fixed, ieee_only=ieee_only
+        buffers, (step,), outputs, graph.arrangement, write_backs=write_backs, fixed=graph.fixed, ieee_only=ieee_only
     )
 
 
@@ -92,7 +92,7 @@ def _output(item: object, graph: OpGraph, buffers: Mapping[str, Buffer]) -> Outp
         return OutputView(buffer.name, buffer.shape, buffer.strides)
     if item is None or isinstance(item, bool | int | float):
         return OutputView("", literal=item)
-    raise CannotLower("forward returns nested results")
+    raise CannotLower(f"forward returns a {type(item).__name__}")
 
 
 SCRATCH_TYPES: tuple[DType, ...] = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8")

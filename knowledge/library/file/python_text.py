@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from foundry.knowledge.library.file.assemble import Entry
 from foundry.knowledge.library.ir.access import step_buffers
 from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
-from foundry.knowledge.opgraph import ITEM_BYTES, Ref
+from foundry.knowledge.opgraph import ITEM_BYTES, Arrangement, Ref
 
 Traffic = Sequence[tuple[Sequence[str], Sequence[str]]]  # buffers that each step reads, and that it writes
 
@@ -92,9 +92,16 @@ def results_text(plan: Plan) -> str:
         same = (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
         geometry = f"{tuple_text(view.shape)}, {tuple_text(view.strides)}, {view.offset}"
         items.append(name if same else f"{name}.as_strided({geometry})")
-    if plan.output_kind == "tensor":
-        return items[0]
-    return f"[{', '.join(items)}]" if plan.output_kind == "list" else tuple_text(items)
+    return _arranged_text(plan.arrangement, iter(items))
+
+
+def _arranged_text(arrangement: Arrangement, results: Iterator[str]) -> str:
+    if arrangement.kind == "result":
+        return next(results)
+    items = [_arranged_text(item, results) for item in arrangement.items]
+    if arrangement.kind == "dict":
+        return f"{{{', '.join(f'{key!r}: {item}' for key, item in zip(arrangement.keys, items, strict=True))}}}"
+    return f"[{', '.join(items)}]" if arrangement.kind == "list" else tuple_text(items)
 
 
 def traffic_of(plan: Plan) -> list[tuple[list[str], list[str]]]:

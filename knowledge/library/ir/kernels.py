@@ -24,7 +24,7 @@ from foundry.knowledge.library.ir.exprs import walk as walk
 from foundry.knowledge.library.ir.printed import KernelSummary as KernelSummary
 from foundry.knowledge.library.ir.printed import PrintedKernel as PrintedKernel
 from foundry.knowledge.library.ir.printed import Tunable as Tunable
-from foundry.knowledge.opgraph import Argument, DType, OpGraph
+from foundry.knowledge.opgraph import Argument, Arrangement, DType, OpGraph
 
 # ---------------------------------------------------------------- kernels
 
@@ -432,7 +432,7 @@ class Plan:
     buffers: dict[str, Buffer]
     steps: tuple[Kernel | TorchCall, ...]
     outputs: tuple[OutputView, ...]
-    output_kind: Literal["tensor", "tuple", "list"]
+    arrangement: Arrangement
     labels: tuple[str, ...] = ()  # "algebra:<name>", "rewrite:<name>", "torch:<op>"
     fused: tuple[str, ...] = ()  # values that stay in registers and could be materialised ("split")
     materialised: tuple[str, ...] = ()  # values that Recipe.materialise forced to memory ("fuse")

@@ -17,6 +17,7 @@ from foundry.knowledge.library.cpu.module import FLAGS
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import Apply, Buffer, Load, MapKernel, Plan, Store, View
 from foundry.knowledge.limits import Limiter
+from foundry.knowledge.opgraph import Arrangement
 from foundry.knowledge.thought import Aspect, Failure
 from foundry.tools.grade.answers import no_timing
 from foundry.tools.grade.roofline import profile
@@ -70,7 +71,7 @@ def shuffled() -> str:
         "y": Buffer("y", (64, 1024, 2), (2048, 2, 1), "float32", "output"),
     }
     device = Device("cpu", "test", "x86-64", 2, 32 << 20, 64, 8 << 30)
-    printed = print_map(kernel, Plan(buffers, (kernel,), (), "tensor"), device, {})
+    printed = print_map(kernel, Plan(buffers, (kernel,), (), Arrangement()), device, {})
     entry = "const float* b_x = (const float*)b[0]; float* b_y = (float*)b[1];"
     return f'{printed.functions}\nextern "C" int foundry_forward(void** b) {{ {entry} {printed.call} return 0; }}'
 

@@ -23,6 +23,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import Buffer, Kernel, Plan, PrintedKernel
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT
+from foundry.knowledge.opgraph import Arrangement
 
 FLAGS = ["-march=native", "-std=c++17", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
 FLAGS += ["-Wall", "-Werror", "-shared", "-fPIC"]
@@ -63,7 +64,7 @@ class CpuHarness:
     ) -> PrintedKernel:
         buffers = {name: _buffer(name, t, "parameter" if name in parameters else "input") for name, t in inputs.items()}
         buffers |= {name: _buffer(name, t, "output") for name, t in outputs.items()}
-        plan = Plan(buffers, (kernel,), (), "tensor")
+        plan = Plan(buffers, (kernel,), (), Arrangement())
         printed = printer(kernel, plan, self.device, choices or {})
         tensors = {**inputs, **outputs}
         for name, size in printed.prepared_sizes.items():

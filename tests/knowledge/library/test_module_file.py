@@ -44,7 +44,7 @@ from foundry.knowledge.library.ir.kernels import (
     View,
 )
 from foundry.knowledge.library.printers import module_file, print_kernel
-from foundry.knowledge.opgraph import DType, OpGraph, Ref, contiguous_strides
+from foundry.knowledge.opgraph import Arrangement, DType, OpGraph, Ref, contiguous_strides
 from foundry.tools.targets.base import read_literals
 from foundry.tools.targets.cpu import CpuTarget
 
@@ -111,7 +111,7 @@ def scale_plan(rows: int, columns: int, strides: tuple[int, int] | None = None) 
         "p": buffer("p", (columns,), "parameter", "scale"),
         "y": buffer("y", (rows, columns), "output"),
     }
-    return Plan(buffers, (kernel,), (OutputView("y", (rows, columns), (columns, 1)),), "tensor")
+    return Plan(buffers, (kernel,), (OutputView("y", (rows, columns), (columns, 1)),), Arrangement())
 
 
 def entry(plan: Plan) -> Entry:
@@ -265,13 +265,18 @@ def test_temporaries_share_scratch_memory_and_pytorch_may_step_in(tmp_path: Path
     buffers |= {"x": buffer("x", (4, 8), "input", "0"), "y": buffer("y", (4, 8), "output")}
     views = [OutputView("y", (4, 8), (8, 1)), OutputView("order", (4, 8), (8, 1)), OutputView("", literal=3)]
     outputs = (*views, OutputView("top", (4,), (1,)))
-    plan = Plan(buffers, steps, outputs, "tuple")
+    plan = Plan(buffers, steps, outputs, Arrangement.flat(len(outputs)))
     candidate = model(plan, tmp_path)
     x = torch.randn(4, 8)
     y, order, three, top = candidate(x)
     values, expected = torch.softmax(x.exp(), 1).sort(-1, descending=True)
     assert torch.allclose(y, -values.sqrt(), rtol=1e-6)
     assert torch.equal(order, expected) and three == 3 and top.tolist() == [7] * 4
+    inner = Arrangement("dict", (Arrangement.flat(2, "list"), Arrangement()), ("it's", "top"))
+    nested = replace(plan, arrangement=Arrangement("tuple", (inner, Arrangement())), outputs=(*views, views[0]))
+    found, again = model(nested, tmp_path)(x)
+    assert list(found) == ["it's", "top"] and type(found["it's"]) is list and found["top"] == 3
+    assert torch.equal(found["it's"][0], y) and torch.equal(found["it's"][1], order) and torch.equal(again, y)
 
 
 def test_written_back_buffers_change_in_place(tmp_path: Path) -> None:
@@ -279,7 +284,7 @@ def test_written_back_buffers_change_in_place(tmp_path: Path) -> None:
     update = MapKernel("seen_next", (8,), (Store("n", View(0, (1,)), value),))
     base = scale_plan(4, 8)
     buffers = base.buffers | {"s": buffer("s", (8,), "parameter", "seen"), "n": buffer("n", (8,), "temporary")}
-    plan = Plan(buffers, (*base.steps, update), base.outputs, "tensor", write_backs={"seen": "n"})
+    plan = Plan(buffers, (*base.steps, update), base.outputs, Arrangement(), write_backs={"seen": "n"})
     candidate = model(plan, tmp_path)
     place = candidate.seen.data_ptr()
     candidate(torch.randn(4, 8))
@@ -320,7 +325,7 @@ def test_constants_live_in_the_source(tmp_path: Path) -> None:
         "y": buffer("y", (4, 8), "output"),
     }
     kernel = MapKernel("shift", (4, 8), (Store("y", View(0, (8, 1)), value),))
-    plan = Plan(buffers, (kernel,), (OutputView("y", (4, 8), (8, 1)),), "tensor")
+    plan = Plan(buffers, (kernel,), (OutputView("y", (4, 8), (8, 1)),), Arrangement())
     x = torch.randn(4, 8)
     assert torch.equal(model(plan, tmp_path)(x), x + torch.arange(8) / 8)
 
@@ -328,7 +333,7 @@ def test_constants_live_in_the_source(tmp_path: Path) -> None:
 def test_names_that_mean_something_in_python_are_no_trouble(tmp_path: Path) -> None:
     kernel = MapKernel("rename", (32,), (Store("lambda", View(0, (1,)), apply("neg", load("input", 1))),))
     buffers = {"input": buffer("input", (4, 8), "input", "0"), "lambda": buffer("lambda", (4, 8), "output")}
-    plan = Plan(buffers, (kernel,), (OutputView("lambda", (4, 8), (8, 1)),), "list")
+    plan = Plan(buffers, (kernel,), (OutputView("lambda", (4, 8), (8, 1)),), Arrangement.flat(1, "list"))
     x = torch.randn(4, 8)
     assert torch.equal(model(plan, tmp_path)(x)[0], -x)
 

@@ -13,7 +13,7 @@ from torch._decomp import decompositions
 
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import TaskError
-from foundry.knowledge.opgraph import OpGraph, Ref
+from foundry.knowledge.opgraph import Arrangement, OpGraph, Ref
 from foundry.knowledge.task import Task, TaskOptions
 from foundry.tools.task.capture import CannotCapture, capture
 from foundry.tools.task.file import read_task
@@ -156,8 +156,26 @@ def test_recurrences_and_several_results_stay_one_operator() -> None:
     lstm = next(op for op in graph.ops if op.kind == "lstm")
     assert [value.spec.shape for value in lstm.outputs] == [(5, 2, 3), (1, 2, 3), (1, 2, 3)]
     assert graph.outputs == [Ref(lstm.outputs[0].name), Ref(lstm.outputs[1].name)]
-    assert graph.output_kind == "tuple"
+    assert graph.arrangement == Arrangement.flat(2)
     assert lstm.flops == 2 * 10 * (12 * 8 + 12 * 3)
+
+
+@pytest.mark.parametrize("tracer", ["export", "make_fx", "symbolic"])
+def test_results_are_arranged_as_forward_arranges_them(tracer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foundry.tools.task import capture as module
+
+    def give_up(*_: object) -> None:
+        raise ValueError
+
+    for other in {"export", "make_fx", "symbolic"} - {tracer}:
+        monkeypatch.setattr(module, f"trace_{other}", give_up)
+    graph = graph_of(loaded("return {'b': x + 1, 'a': [x * 2, (x, None)], 'c': 3}"))
+    leaf = Arrangement()
+    nested = Arrangement("list", (leaf, Arrangement.flat(2)))
+    assert graph.tracer == tracer
+    assert graph.arrangement == Arrangement("dict", (leaf, nested, leaf), ("b", "a", "c"))
+    assert [op.kind for op in graph.ops] == ["add", "mul"] and len(graph.outputs) == 5
+    assert graph.outputs[3:] == [None, 3]
 
 
 def test_a_tensor_that_is_no_buffer_may_be_written_anew_and_not_kept() -> None:
@@ -243,7 +261,7 @@ def test_data_dependent_models_are_refused_with_the_reasons() -> None:
         ({"body": "return x", "inputs": "[torch.randn(N, 'a')]"}, "line 16: get_inputs() failed: TypeError"),
         ({"body": "return x @ x"}, "line 13: Model.forward failed on the inputs"),
         ({"body": "return None"}, "forward returned no tensor"),
-        ({"body": "return {'y': x}"}, "forward returned a dict"),
+        ({"body": "return {1: x}"}, "forward returned a dict"),
         ({"body": "return x[:0]"}, "output 0 is empty"),
         ({"body": "return x.sum()", "inputs": "[torch.randn(0, 3)]"}, "input 0 of get_inputs() has no elements"),
         ({"body": "return torch.log(x)"}, "output 0 holds NaN"),

@@ -240,6 +240,14 @@ class Examination:
             raise _Failed(f"{gate}: inputs unchanged", "wrong_result", f"forward changed its input {which} in place")
         if answer.get("alias") and not case.returns_views:
             raise _Failed(f"{gate}: outputs own their memory", "wrong_result", str(answer["alias"])[:300])
+        keys = answer.get("keys", case.keys)
+        if keys != case.keys:
+            raise _Failed(
+                f"{gate}: keys",
+                "wrong_result",
+                f"forward returned {_keys_text(keys)}, the reference {_keys_text(case.keys)}: return the same keys in "
+                "the same order",
+            )
         for index, (shared, usual) in enumerate(zip(answer.get("shared", ()), case.shared_elements, strict=False)):
             if shared > usual:
                 raise _Failed(
@@ -430,6 +438,11 @@ def _excuse(failed: _Failed, distribution: Distribution) -> str:
     ):
         return "relies on what every draw of get_inputs has in common (zeros, symmetry)"
     return ""
+
+
+def _keys_text(keys: Any) -> str:
+    """A candidate's process may have sent anything."""
+    return f"the keys {', '.join(map(str, keys))[:200]}" if isinstance(keys, list) and keys else "no dict"
 
 
 def _evidence_of_pass(found: OutputError, own: OutputError, limit: OutputError, note: str) -> str:

@@ -80,6 +80,7 @@ class Case:
         self.may_lack_memory = True  # for a float64 run; told by the first one, while there is no candidate
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
         self.shared_elements: list[int] = []  # of each output of the reference, those without memory of their own
+        self.keys: list[str] = []  # of dicts, which lead to its results
 
     @property
     def name(self) -> str:
@@ -334,7 +335,7 @@ class Case:
         outputs = [leaf for leaf in loading.flatten(result) if isinstance(leaf, torch.Tensor)]
         if self._mutable is None:
             self.returns_views = share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
-            self.shared_elements = shared_elements(outputs)
+            self.shared_elements, self.keys = shared_elements(outputs), loading.dict_keys(result)
             before = self._states[kind]
             self._mutable = [
                 index

@@ -271,21 +271,21 @@ class Runner:
             spared = [*slot.tensors, *state.tensors] if self._device.type == "cuda" else None
             call, hold = partial(self._call_plainly, slot, waits=False), None if spared is None else gpu_kernels().hold
             work = partial(timed_calls.call_in_a_row, call, message["awake"], self._clock, spared, hold)
-            tensors = guarded("crash", work, self._where, self._device)
+            tensors, keys = guarded("crash", work, self._where, self._device), {}
         else:
             state.reset()
             if message["poison"] != SPOILED:  # `spoil` has come before it
                 poison(wanted, message["poison"], self._device)
             result, operators = self._forward(slot, record=bool(message.get("record")))
-            tensors = self._output_tensors(result)
+            tensors, keys = self._output_tensors(result), {"keys": loading.dict_keys(result)}
         buffers = state.updated() if message.get("buffers") else []
-        written = self._write([*tensors, *buffers], wanted, message, handles)
         answer: Message = {
+            "written": self._write([*tensors, *buffers], wanted, message, handles),
             "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
             "changed": changed(slot),
             **memory_facts(tensors, slot, state.tensors, self._kept),
+            **keys,
             "operators": operators,
-            "written": written,
         }
         keep(self._kept, tensors)
         return answer

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foundry.knowledge.opgraph import Argument, DType, Op, OpGraph, Ref, TensorSpec, Value
+from foundry.knowledge.opgraph import Argument, Arrangement, DType, Op, OpGraph, Ref, TensorSpec, Value
 
 
 def _given(item: Argument, values: dict[str, Any]) -> Any:
@@ -61,7 +61,9 @@ class Sketch:
         return Ref(names[0])
 
     def graph(self, *results: Ref) -> OpGraph:
-        return OpGraph(self.inputs, self.state, self.ops, list(results), "export", output_kind="tuple")
+        return OpGraph(
+            self.inputs, self.state, self.ops, list(results), "export", arrangement=Arrangement.flat(len(results))
+        )
 
     def run(self, graph: OpGraph) -> list[torch.Tensor]:
         """What a graph over the same leaves gives; every result must have the shape that the graph says."""

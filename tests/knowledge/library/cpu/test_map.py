@@ -23,7 +23,7 @@ from foundry.knowledge.library.ir.kernels import (
     Store,
     View,
 )
-from foundry.knowledge.opgraph import DType, contiguous_strides
+from foundry.knowledge.opgraph import Arrangement, DType, contiguous_strides
 
 Harness = Any
 
@@ -246,7 +246,7 @@ def _plan(x: torch.Tensor, y: torch.Tensor, kernel: MapKernel) -> Plan:
         "x": Buffer("x", tuple(x.shape), tuple(x.stride()), "float32", "input"),
         "y": Buffer("y", tuple(y.shape), tuple(y.stride()), "float32", "output"),
     }
-    return Plan(buffers, (kernel,), (), "tensor")
+    return Plan(buffers, (kernel,), (), Arrangement())
 
 
 @pytest.mark.parametrize("stream", [0, 1])

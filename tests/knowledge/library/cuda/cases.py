@@ -33,7 +33,7 @@ from foundry.knowledge.library.ir.kernels import (
     Store,
     View,
 )
-from foundry.knowledge.opgraph import DType, contiguous_strides
+from foundry.knowledge.opgraph import Arrangement, DType, contiguous_strides
 
 H200 = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)
 F: DType = "float32"
@@ -59,7 +59,7 @@ class Case:
         for name, tensor in self.outputs.items():
             buffers[name] = _buffer(name, tensor, "output", "")
         views = tuple(OutputView(name, tuple(t.shape), tuple(t.stride())) for name, t in self.outputs.items())
-        return Plan(buffers, (self.kernel,), views, "tuple", ieee_only=self.ieee_only)
+        return Plan(buffers, (self.kernel,), views, Arrangement.flat(len(views)), ieee_only=self.ieee_only)
 
     def check(self, found: dict[str, torch.Tensor], label: str = "") -> None:
         for key, truth in self.outputs.items():

@@ -45,7 +45,7 @@ from foundry.knowledge.library.ir.kernels import (
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.library.printers import module_file, print_kernel
-from foundry.knowledge.opgraph import DType, Ref
+from foundry.knowledge.opgraph import Arrangement, DType, Ref
 from foundry.tools.targets.base import read_literals
 from foundry.tools.targets.cuda import CudaTarget
 from foundry.tools.task.capture import capture
@@ -216,7 +216,7 @@ def softmax_plan(rows: int, columns: int) -> Plan:
     }
     outputs = (OutputView("y", shape, strides), OutputView("y", (columns, rows), (1, columns)))
     steps: tuple[Kernel | TorchCall, ...] = (first, flipped, copied, softmax)
-    return Plan(buffers, steps, outputs, "tuple", write_backs={"seen": "half"})
+    return Plan(buffers, steps, outputs, Arrangement.flat(len(outputs)), write_backs={"seen": "half"})
 
 
 def candidate(*shapes: tuple[int, int], **choices: Choice) -> str:
@@ -310,7 +310,7 @@ def with_both_kinds_of_shared_memory() -> str:
     kernel = MapKernel("turned", size, (Store("y", View(15359, (-1,)), Load("x", View(0, (1,)), F)),))
     launch = Launch("foundry_turned", (1, 1, 1), (256, 1, 1), ("y", "x"), 30 * 1024)
     printed = PrintedKernel(BOTH_KINDS, encode([launch]), "map", {}, (), 0, 0, 0)
-    plan = Plan(buffers, (kernel,), (OutputView("y", size, (1,)),), "tensor")
+    plan = Plan(buffers, (kernel,), (OutputView("y", size, (1,)),), Arrangement())
     return module_file(TASK, [Entry(plan, (printed,))], H200)
 
 

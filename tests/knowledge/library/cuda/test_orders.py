@@ -14,7 +14,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.library.cuda.dialect import runtime_header
 from foundry.knowledge.library.ir.kernels import Buffer, Emit, Named, Plan, PrintedKernel, Reduction, RowKernel, Store
 from foundry.knowledge.library.printers import print_kernel
-from foundry.knowledge.opgraph import contiguous_strides
+from foundry.knowledge.opgraph import Arrangement, contiguous_strides
 
 
 def channels(batch: int, count: int, size: int, **choices: Choice) -> PrintedKernel:
@@ -28,7 +28,7 @@ def channels(batch: int, count: int, size: int, **choices: Choice) -> PrintedKer
     strides = contiguous_strides(shape)
     buffers = {"x": Buffer("x", shape, strides, F, "input"), "y": Buffer("y", shape, strides, F, "output")}
     kernel = RowKernel("norm", (count,), (batch, size), stages, ("batch_norm",))
-    return print_kernel(kernel, Plan(buffers, (kernel,), (), "tuple"), H200, choices)
+    return print_kernel(kernel, Plan(buffers, (kernel,), (), Arrangement.flat(0)), H200, choices)
 
 
 @pytest.mark.parametrize(
