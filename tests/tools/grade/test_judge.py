@@ -23,6 +23,7 @@ from foundry.tools.grade import judges
 from foundry.tools.grade.answers import digest_of
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.judge import audit_questions
+from foundry.tools.grade.judge.link import RunnerFailed
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock
@@ -478,3 +479,22 @@ def test_inputs_at_other_addresses_are_those_that_the_truth_is_of() -> None:
     trial = SimpleNamespace(inputs=inputs, buffers=(), specs=[], expected=[], ieee=[], tf32=None)
     gate = audit_questions.elsewhere_gate(cast("Any", Link()), cast("Any", trial), {"operators": []})
     assert gate.passed and asked == ["inputs", "call elsewhere", "call elsewhere"]
+
+
+def test_whoever_dies_when_clocks_are_right_again_has_not_passed() -> None:
+    class Link:
+        run_limit_s = 1.0
+
+        def inputs(self, *given: object) -> None: ...
+
+        def call(self, *given: object, **how: object) -> tuple[dict[str, object], list[object]]:
+            return {}, []
+
+        def ask(self, message: dict[str, float], *rest: object) -> None:
+            if not message["factor"]:
+                raise RunnerFailed("crash", "it ended with signal 11")
+
+    inputs = SimpleNamespace(tensors=lambda: [])
+    trial = SimpleNamespace(inputs=inputs, buffers=(), specs=[], expected=[], ieee=[], tf32=None)
+    gate = audit_questions.clocks_gate(cast("Any", Link()), cast("Any", trial))
+    assert not gate.passed and "once clocks are right again: it ended with signal 11" in gate.evidence

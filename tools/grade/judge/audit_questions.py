@@ -153,9 +153,18 @@ def _changed_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gat
     soon = f"{changed}, at once after those that they were before (compute every element in every call)"
     gate = answer_gate(PUBLIC, link, trial, f"{soon},", poison=SPOILED)
     if link.on_cpu:
-        with contextlib.suppress(RunnerFailed):
-            link.ask({"do": "pretend", "factor": 0}, [], link.run_limit_s)
+        gate = _with_clocks_right(link, gate)
     return answer_gate(PUBLIC, link, trial, changed) if gate.passed else gate
+
+
+def _with_clocks_right(link: RunnerLink, gate: Gate) -> Gate:
+    """The gate, once clocks are right again; whoever was right and fails at that has failed."""
+    try:
+        link.ask({"do": "pretend", "factor": 0}, [], link.run_limit_s)
+    except RunnerFailed as failed:
+        if gate.passed:
+            return Gate(failed.gate or gate.gate, False, f"it fails once clocks are right again: {failed.evidence}")
+    return gate
 
 
 def answer_gate(
@@ -318,9 +327,7 @@ def clocks_gate(link: RunnerLink, trial: Trial) -> Gate:
             gate = answer_gate(OTHER_CLOCKS, link, trial, f"while clocks run {how}")
             if not gate.passed:
                 return gate
-    with contextlib.suppress(RunnerFailed):
-        link.ask({"do": "pretend", "factor": 0}, [], link.run_limit_s)
-    return Gate(OTHER_CLOCKS, True, "right whatever the clocks say")
+    return _with_clocks_right(link, Gate(OTHER_CLOCKS, True, "right whatever the clocks say"))
 
 
 def alone_gate(link: RunnerLink, trial: Trial) -> Gate:
