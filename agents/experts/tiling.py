@@ -20,7 +20,9 @@ def opinion(move: Move, situation: Situation) -> Opinion:
 def _tile(move: Move, situation: Situation) -> Opinion:
     """Larger tiles buy reuse until they leave the nearest cache or the registers."""
     tunable = situation.tunable(move)
-    if isinstance(move.value, str) and tunable is not None and size_of(move.value) is not None:
+    if isinstance(move.value, str) and size_of(move.value) is not None:
+        if tunable is None or move.value not in tunable.values:
+            return Opinion(1.0)  # measured of the template elsewhere: it has this one beside other numbers only
         place = tunable.values.index(move.value)  # register tiles are listed best first, by loads and registers
         order = f"{place + 1} of {len(tunable.values)} in the order of loads for each multiply-add"
         return Opinion(1.5 - place / len(tunable.values), order)

@@ -18,8 +18,9 @@ from foundry.agents.expert import experts
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prompt import render, template
 from foundry.agents.route import ROLES, ranking
+from foundry.agents.situation import Situation
 from foundry.knowledge.limits import Limiter
-from foundry.knowledge.thought import Aspect, Diagnosis, Directive, Failure, Role
+from foundry.knowledge.thought import Aspect, Diagnosis, Directive, Failure, Move, Role
 
 FIFTH = """
 from foundry.agents.expert import Expert
@@ -58,6 +59,14 @@ def test_prompts_refuse_missing_and_unknown_slots_and_keep_braces_of_values() ->
         render("question", {"question": "why?"})
     with pytest.raises(ValueError, match="no slot for weather"):
         render("question", {"question": "", "context": "", "weather": ""})
+
+
+def test_a_tile_that_was_measured_beside_other_numbers_is_no_trouble(toy: Any) -> None:
+    """A template may have it there only: an island ended with "tuple.index(x): x not in tuple"."""
+    situation = Situation(toy.brief())
+    kernel, tunable = next((kernel, item) for kernel in situation.kernels.values() for item in kernel.tunables)
+    move = Move("set", "tile", tunable.name, kernel.name, kernel.template, "7x3")
+    assert experts()["tiling"].opinion(move, situation).weight == 1.0
 
 
 @pytest.fixture
