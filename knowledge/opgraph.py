@@ -150,16 +150,25 @@ class OperatorRun:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How forward arranges what it returns: one result alone, or a tuple, list or dict of arrangements."""
+    """How values are arranged, those that forward takes or returns: one alone, or a tuple, list or dict of more."""
 
-    kind: Literal["result", "tuple", "list", "dict"] = "result"
+    kind: Literal["leaf", "tuple", "list", "dict"] = "leaf"
     items: tuple[Arrangement, ...] = ()
     keys: tuple[str, ...] = ()  # of a dict, in order, one for each of the items
 
     @classmethod
     def flat(cls, count: int, kind: Literal["tuple", "list"] = "tuple") -> Arrangement:
-        """So many results side by side."""
+        """So many values side by side."""
         return cls(kind, (cls(),) * count)
+
+    @property
+    def steps(self) -> list[str]:
+        """What leads to each of the items: "[0]" or "['boxes']"."""
+        return [f"[{step!r}]" for step in self.keys or range(len(self.items))]
+
+    @property
+    def leaves(self) -> int:
+        return 1 if self.kind == "leaf" else sum(item.leaves for item in self.items)
 
 
 @dataclass(frozen=True)
@@ -174,6 +183,7 @@ class OpGraph:
     training: bool = True
     reads_mode: bool = False  # the model does something else in the other of train() and eval()
     arrangement: Arrangement = Arrangement()  # of the outputs, which it takes in order
+    takes: Arrangement | None = None  # how get_inputs() arranges what it gives; None where nobody captured it
     mutations: dict[str, str] = field(default_factory=dict)  # state-dict key -> value written back to it
     overrides: dict[str, int] = field(default_factory=dict)  # module constants of the task that gave this shape
     fixed: dict[str, Argument] = field(default_factory=dict)  # inputs that are no tensors: position -> value traced

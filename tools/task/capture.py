@@ -18,9 +18,9 @@ from typing import Any, Literal, cast
 import torch
 from torch import fx, nn
 
-from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, Role, TensorSpec, Value
+from foundry.knowledge.opgraph import Argument, Arrangement, Op, OpGraph, Ref, Role, TensorSpec, Value
 from foundry.tools.task.flops import operator_flops
-from foundry.tools.task.loading import spec_of
+from foundry.tools.task.loading import arrange, rebuilt, spec_of
 from foundry.tools.task.modes import other_answer
 from foundry.tools.task.tracers import UNSEEN, Traced, trace_export, trace_make_fx, trace_symbolic
 from foundry.tools.words import words
@@ -62,20 +62,21 @@ class _Builder:
 def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, int] | None = None) -> OpGraph:
     """The operator graph of `model(*inputs)`, without gradients, at exactly these shapes.
 
-    OpGraph.inputs lists tensors, each one's `source` is its position in get_inputs(). A floating-point number among the
-    inputs is one of them, without dimensions and of float64, where the model computes with it alone; other inputs that
+    OpGraph.inputs lists tensors; each one's `source` is its position among the leaves of get_inputs(). A floating-point
+    number is one of them, without dimensions and of float64, where the model computes with it alone; other inputs that
     are no tensors are part of the graph and listed in OpGraph.fixed. Operators are functional ATen calls; norms,
     softmax, convolutions, attention, losses and recurrences stay whole. Raises CannotCapture.
     """
-    for index, item in enumerate(inputs):
-        if isinstance(item, tuple | list | dict):
+    takes, leaves = arrange(tuple(inputs))
+    for index, item in enumerate(leaves):
+        if not (item is None or isinstance(item, torch.Tensor | int | float | str)):
             raise CannotCapture(f"input {index} is a {type(item).__name__}; only tensors and numbers can be captured")
-    graph = _trace_first(model, inputs, overrides or {})
-    if not any(isinstance(item, float) for item in inputs):
+    graph = _trace_first(model, takes, leaves, overrides or {})
+    if not any(isinstance(item, float) for item in leaves):
         return graph
     try:
-        open_numbers = [torch.tensor(i, dtype=torch.float64) if isinstance(i, float) else i for i in inputs]
-        general = _trace_first(model, open_numbers, overrides or {})
+        open_numbers = [torch.tensor(i, dtype=torch.float64) if isinstance(i, float) else i for i in leaves]
+        general = _trace_first(model, takes, open_numbers, overrides or {})
     except CannotCapture:
         return graph  # Python decides by the number, or an operator takes it as an attribute
     return general if _result_types(general) == _result_types(graph) else graph
@@ -86,7 +87,7 @@ def _result_types(graph: OpGraph) -> list[Any]:
     return [graph.values[item.ref].spec if isinstance(item, Ref) else item for item in graph.outputs]
 
 
-def _trace_first(model: nn.Module, inputs: Sequence[Any], overrides: Mapping[str, int]) -> OpGraph:
+def _trace_first(model: nn.Module, takes: Arrangement, leaves: Sequence[Any], overrides: Mapping[str, int]) -> OpGraph:
     """By the first tracer that can follow the model."""
     tracers: list[tuple[Literal["export", "make_fx", "symbolic"], Callable[..., Traced]]] = [
         ("export", trace_export),
@@ -94,15 +95,15 @@ def _trace_first(model: nn.Module, inputs: Sequence[Any], overrides: Mapping[str
         ("symbolic", trace_symbolic),
     ]
     fixed: dict[str, Argument] = {
-        str(index): item for index, item in enumerate(inputs) if item is None or isinstance(item, int | float | str)
+        str(index): item for index, item in enumerate(leaves) if item is None or isinstance(item, int | float | str)
     }
     problems: dict[str, Exception] = {}
     for name, tracer in tracers:
         try:
             with _quietly(), torch.no_grad():
-                traced = tracer(model, tuple(inputs))
+                traced = tracer(model, takes, tuple(leaves))
             graph = _to_graph(traced, name, model.training, dict(overrides), fixed)
-            return replace(graph, reads_mode=_reads_mode(model, inputs))
+            return replace(graph, takes=takes, reads_mode=_reads_mode(model, rebuilt(takes, iter(leaves))))
         except CannotCapture:
             raise
         except Exception as error:  # tracers raise anything; each one's reason is kept for the message

@@ -95,6 +95,16 @@ def _arranged(
     return Arrangement(kind, tuple(part for part, _ in parts), keys), [leaf for _, own in parts for leaf in own]
 
 
+def rebuilt(arrangement: Arrangement, leaves: Iterator[Any]) -> Any:
+    """The next leaves, arranged."""
+    if arrangement.kind == "leaf":
+        return next(leaves)
+    items = [rebuilt(item, leaves) for item in arrangement.items]
+    if arrangement.kind == "dict":
+        return dict(zip(arrangement.keys, items, strict=True))
+    return items if arrangement.kind == "list" else tuple(items)
+
+
 def flatten(result: Any) -> list[Any]:
     """The leaves of nested tuples, lists and dicts, in order."""
     return arrange(result)[1]
@@ -104,11 +114,10 @@ def dict_keys(result: Any) -> list[str]:
     """The keys that lead to each leaf which lies in a dict, in order: "['boxes']['scores']"."""
 
     def walk(arrangement: Arrangement, path: str) -> Iterator[str]:
-        if arrangement.kind == "result" and path:
+        if arrangement.kind == "leaf" and path:
             yield path
-        steps = [f"[{key!r}]" for key in arrangement.keys] or [""] * len(arrangement.items)
-        for step, item in zip(steps, arrangement.items, strict=True):
-            yield from walk(item, path + step)
+        for step, item in zip(arrangement.steps, arrangement.items, strict=True):
+            yield from walk(item, path + step * bool(arrangement.keys))
 
     return list(walk(arrange(result)[0], ""))
 
@@ -349,7 +358,9 @@ def _run_seeded(loaded: LoadedTask, model: nn.Module, inputs: list[Any], seed: i
 
 
 def _copy(inputs: list[Any]) -> list[Any]:
-    return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+    arrangement, leaves = arrange(inputs)
+    copies = (value.clone() if isinstance(value, torch.Tensor) else value for value in leaves)
+    return list(rebuilt(arrangement, copies))
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
@@ -370,7 +381,7 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 
 def _check_inputs_unchanged(before: list[Any], after: list[Any]) -> None:
-    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+    for index, (old, new) in enumerate(zip(flatten(before), flatten(after), strict=False)):
         if isinstance(old, torch.Tensor) and not _bits_equal(old, new):
             raise TaskError(f"forward changes its input {index} in place", "let it return a new tensor instead")
 

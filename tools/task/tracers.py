@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -19,7 +19,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from foundry.knowledge.opgraph import Arrangement
-from foundry.tools.task.loading import arrange
+from foundry.tools.task.loading import arrange, flatten, rebuilt
 
 UNSEEN = "unseen"
 LAYERS = ("one_layer_lstm", "one_layer_rnn")  # in torch._decomp.decompositions
@@ -38,14 +38,15 @@ class Traced:
     arrangement: Arrangement  # of the results
 
 
-def trace_export(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
-    """torch.export's training IR made functional; composite operators stay whole (empty decomposition table)."""
+def trace_export(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:
+    """torch.export's training IR made functional; composite operators stay whole (empty decomposition table). `leaves`
+    are the inputs, which the model takes arranged."""
     if isinstance(model, fx.GraphModule):
-        flat, arrangement = _flattened(model)
-        return _from_program(_export(flat, inputs), inputs, arrangement)
-    with _flat_results(model) as arrangements:
-        program = _export(model, inputs)
-    return _from_program(program, inputs, arrangements[-1])
+        flat, arrangement = _flattened(model, takes)
+        return _from_program(_export(flat, leaves), leaves, arrangement)
+    with _flat_forward(model, takes) as arrangements:
+        program = _export(model, leaves)
+    return _from_program(program, leaves, arrangements[-1])
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
@@ -54,8 +55,10 @@ def _export(model: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
         return program
 
 
-def _flattened(module: fx.GraphModule) -> tuple[fx.GraphModule, Arrangement]:
+def _flattened(module: fx.GraphModule, takes: Arrangement) -> tuple[fx.GraphModule, Arrangement]:
     """A graph with the same results as a flat tuple, and how they were arranged. Its code calls no `forward`."""
+    if takes.leaves != len(takes.items):
+        raise TypeError("a graph of nested inputs is not followed")
     graph = fx.Graph()
     arrangement, results = arrange(graph.graph_copy(module.graph, {}))
     graph.output(tuple(results))
@@ -63,17 +66,18 @@ def _flattened(module: fx.GraphModule) -> tuple[fx.GraphModule, Arrangement]:
 
 
 @contextlib.contextmanager
-def _flat_results(model: nn.Module) -> Iterator[list[Arrangement]]:
-    """Lets forward return its results as a flat tuple, and keeps how they were arranged."""
+def _flat_forward(model: nn.Module, takes: Arrangement) -> Iterator[list[Arrangement]]:
+    """Lets forward take its inputs, and return its results, side by side, and keeps how the results were arranged."""
     arrangements: list[Arrangement] = []
     forward = model.forward
 
-    @functools.wraps(forward)
-    def flat(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        arrangement, results = arrange(forward(*args, **kwargs))
+    def flat(*leaves: Any) -> tuple[Any, ...]:
+        arrangement, results = arrange(forward(*rebuilt(takes, iter(leaves))))
         arrangements.append(arrangement)
         return tuple(results)
 
+    if takes.leaves == len(takes.items):
+        functools.update_wrapper(flat, forward)  # kernels have the names of the inputs
     with mock.patch.object(model, "forward", flat):
         yield arrangements
 
@@ -108,44 +112,44 @@ def _shaped(last: Any, given: Any) -> Any:
     return tuple(_shaped(*pair) for pair in zip(last, given, strict=True))
 
 
-def trace_symbolic(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
+def trace_symbolic(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:
     """symbolic_trace keeps Python that tensors do not decide out of the way of export."""
-    return trace_export(fx.symbolic_trace(model), inputs)
+    return trace_export(fx.symbolic_trace(model), takes, leaves)
 
 
-def trace_make_fx(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
+def trace_make_fx(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:
     """make_fx on real tensors follows Python that export refuses; export then makes its trace functional.
 
     Parameters and buffers go in as arguments, and their roles are put back by position.
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     saved = {key: value.detach().clone() for key, value in model.named_buffers()}
-    positions = [index for index, item in enumerate(inputs) if isinstance(item, torch.Tensor)]
+    positions = [index for index, item in enumerate(leaves) if isinstance(item, torch.Tensor)]
     arrangements: list[Arrangement] = []
 
     def call(values: list[torch.Tensor], given: list[torch.Tensor]) -> tuple[Any, ...]:
         fresh = iter(given)
-        arguments = tuple(next(fresh) if isinstance(item, torch.Tensor) else item for item in inputs)
-        result = functional_call(model, dict(zip(state, values, strict=True)), arguments)
+        every = (next(fresh) if isinstance(item, torch.Tensor) else item for item in leaves)
+        result = functional_call(model, dict(zip(state, values, strict=True)), rebuilt(takes, every))
         arrangement, results = arrange(result)
         arrangements.append(arrangement)
         return tuple(results)
 
-    arguments = ([value.detach() for value in state.values()], [inputs[index] for index in positions])
+    arguments = ([value.detach() for value in state.values()], [leaves[index] for index in positions])
     module = make_fx(call, pre_dispatch=True)(*arguments)
-    traced = _from_program(_export(module, arguments), arguments, arrangements[-1])
+    traced = _from_program(_export(module, arguments), flatten(arguments), arrangements[-1])
     for key, value in saved.items():  # tracing on real tensors ran the model once
         model.get_buffer(key).copy_(value)
     parameters = dict(model.named_parameters())
     sources = [("parameter" if key in parameters else "buffer", key) for key in state]
     sources += [("input", str(index)) for index in positions]
-    leaves = [name for name, (role, _) in traced.placeholders.items() if role in ("input", "literal")]
+    names = [name for name, (role, _) in traced.placeholders.items() if role in ("input", "literal")]
     own = {  # of the trace: plain attributes of the model, which its state has not
         name: ("constant", source)
         for name, (role, source) in traced.placeholders.items()
         if role in ("buffer", "parameter")
     }
-    roles = {**traced.placeholders, **own, **dict(zip(leaves, sources, strict=True))}
+    roles = {**traced.placeholders, **own, **dict(zip(names, sources, strict=True))}
     outputs = [_name_mutation(role, source, roles) for role, source in traced.outputs]
     constants = {**traced.constants, **dict(module.named_buffers()), **dict(module.named_parameters())}
     return Traced(traced.graph, roles, outputs, constants, traced.arrangement)
@@ -158,9 +162,8 @@ def _name_mutation(role: str, source: str, roles: Mapping[str, tuple[str, str]])
     return ("mutation", key) if owner in ("parameter", "buffer") else (role, source)
 
 
-def _from_program(program: ExportedProgram, inputs: tuple[Any, ...], arrangement: Arrangement) -> Traced:
+def _from_program(program: ExportedProgram, leaves: Sequence[Any], arrangement: Arrangement) -> Traced:
     roles: dict[str, tuple[str, str]] = {}
-    leaves = [leaf for item in inputs for leaf in (item if isinstance(item, list | tuple) else [item])]
     position = 0
     for item in program.graph_signature.input_specs:
         name, source = item.arg.name, item.target or ""

@@ -17,6 +17,7 @@ from foundry.knowledge.library.file.python_text import (
     labels_of,
     parameter_keys,
     place_temporaries,
+    refusals,
     results_text,
     traffic_of,
     tuple_text,
@@ -242,7 +243,7 @@ class _EntryText:
     # -- Python
 
     def _forward(self) -> str:
-        lines = [f"_only(leaves[{key}], 'input {key}', {value!r})" for key, value in self._plan.fixed.items()]
+        lines = refusals(self._plan, "leaves")
         for buffer in inputs_of(self._plan):
             leaf = f"leaves[{buffer.source}], 'input {buffer.source}'"
             lines.append(f"{variable(buffer.name)} = _checked({leaf}, {_geometry(buffer)})")

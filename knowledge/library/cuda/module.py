@@ -25,6 +25,7 @@ from foundry.knowledge.library.file.python_text import (
     memory_of,
     parameter_keys,
     place_temporaries,
+    refusals,
     results_text,
     round_up,
     span_bytes,
@@ -181,7 +182,7 @@ class _EntryText:
             "slots = table.slots",
             "device = torch.device('cuda', torch.cuda.current_device())",
         ]
-        lines += [f"_only(inputs[{key}], 'input {key}', {value!r})" for key, value in self._plan.fixed.items()]
+        lines += refusals(self._plan, "inputs")
         for buffer in inputs_of(self._plan):
             source = f"inputs[{buffer.source}], 'input {buffer.source}'"
             lines += self._check(buffer, source)

@@ -10,13 +10,14 @@ import ast
 import hashlib
 import json
 import pprint
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge import syntax
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import Plan, PrintedKernel
+from foundry.knowledge.opgraph import Arrangement
 
 _NOT_KEPT = frozenset({"get_inputs", "get_init_inputs"})
 
@@ -52,10 +53,26 @@ def assemble(task_source: str, entries: Sequence[Entry], body: Body, target: str
         "ABOUT": f"FOUNDRY = {pprint.pformat(body.about, width=110, sort_dicts=False)}",
         "SOURCE": f'SOURCE = r"""{body.source}"""',
         "MODEL": model,
-        "MODE": _mode_text(entries),
+        "REFUSALS": _keys_text(entries) + _mode_text(entries),
         **body.holes,
     }
     return fill(template, holes)
+
+
+def _keys_text(entries: Sequence[Entry]) -> str:
+    """Lines of forward that refuse dicts with other keys than those that were captured."""
+    graph = entries[0].plan.graph if entries else None
+    lines = [] if graph is None or graph.takes is None else _key_refusals(graph.takes, "args")
+    return "".join(f"        {line}\n" for line in lines)
+
+
+def _key_refusals(arrangement: Arrangement, where: str) -> Iterator[str]:
+    """Lines that refuse dicts with other keys, or in another order; `where` holds what is arranged."""
+    if arrangement.kind == "dict":
+        keys = list(arrangement.keys)
+        yield f"_only(list({where}), {f'the keys of {where}'!r}, {keys!r})"
+    for step, item in zip(arrangement.steps, arrangement.items, strict=True):
+        yield from _key_refusals(item, where + step)
 
 
 def _mode_text(entries: Sequence[Entry]) -> str:

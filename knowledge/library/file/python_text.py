@@ -96,12 +96,19 @@ def results_text(plan: Plan) -> str:
 
 
 def _arranged_text(arrangement: Arrangement, results: Iterator[str]) -> str:
-    if arrangement.kind == "result":
+    if arrangement.kind == "leaf":
         return next(results)
     items = [_arranged_text(item, results) for item in arrangement.items]
     if arrangement.kind == "dict":
         return f"{{{', '.join(f'{key!r}: {item}' for key, item in zip(arrangement.keys, items, strict=True))}}}"
     return f"[{', '.join(items)}]" if arrangement.kind == "list" else tuple_text(items)
+
+
+def refusals(plan: Plan, inputs: str) -> list[str]:
+    """Lines that refuse other arguments than those that were captured; `inputs` names the list of their leaves."""
+    takes = plan.graph.takes if plan.graph else None
+    lines = [] if takes is None else [f"_only(len({inputs}), 'number of inputs', {takes.leaves})"]
+    return lines + [f"_only({inputs}[{key}], 'input {key}', {value!r})" for key, value in plan.fixed.items()]
 
 
 def traffic_of(plan: Plan) -> list[tuple[list[str], list[str]]]:

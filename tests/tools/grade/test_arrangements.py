@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from foundry.tools.grade.workbench import open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
-from foundry.tools.task.loading import dict_keys, flatten
+from foundry.tools.task.loading import dict_keys, flatten, load
 from foundry.tools.verify.verify import verify_in
 
 TASK = """
@@ -80,17 +81,57 @@ def test_the_keys_are_those_of_the_reference_in_its_order(grader: Grader, return
     assert evidence in found.evidence
 
 
-async def test_the_library_returns_what_the_reference_returns(task: Task, zygote: Zygote, tmp_path: Path) -> None:
-    bench = await open_workbench(task, describe("cpu"), tmp_path, seed=0, zygote=zygote)
+async def kernel_of(task: Task, zygote: Zygote, folder: Path) -> str:
+    """The library's kernel for a task, which is found right."""
+    bench = await open_workbench(task, describe("cpu"), folder, seed=0, zygote=zygote)
     try:
         (graph,) = (await bench.intake()).graphs
         text = lower([graph], seeds(graph, bench.device)[0], task_source=task.source, device=bench.device).source
-        found = await verify_in(bench, task, text, "fair", "screen")
+        verdict = (await verify_in(bench, task, text, "fair", "screen")).evaluation.verdict
     finally:
         await bench.aclose()
-    assert found.evaluation.verdict is not None and found.evaluation.verdict.outcome == "correct", (
-        found.evaluation.verdict
-    )
+    assert verdict is not None and verdict.outcome == "correct", verdict
+    return text
+
+
+async def test_the_library_returns_what_the_reference_returns(task: Task, zygote: Zygote, tmp_path: Path) -> None:
+    text = await kernel_of(task, zygote, tmp_path)
+    assert "return {'scores': " in text and "'none': None}" in text
+
+
+TAKES = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, levels, extra, scale: float = 2.0):
+        return torch.softmax(levels[0] * extra["weight"], 1), levels[1] + extra["bias"], levels[0].sum(1) * scale
+
+
+def get_inputs():
+    return [[torch.randn(64, 40), torch.randn(64, 40)], {"weight": torch.randn(40), "bias": torch.randn(40)}]
+"""
+
+
+async def test_the_library_takes_what_the_reference_takes(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "takes.py").write_text(TAKES)
+    task = read_task(tmp_path / "takes.py")
+    (tmp_path / "takes_kernel.py").write_text(await kernel_of(task, zygote, tmp_path))
+    spec = importlib.util.spec_from_file_location("takes_kernel", tmp_path / "takes_kernel.py")
+    assert spec is not None and spec.loader is not None
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    model, (levels, extra) = module.ModelNew(), (load(task).inputs(0))
+    expected = module.Model()(levels, extra)
+    for outputs in (model(levels, extra), model(extra=extra, levels=levels)):
+        assert all(torch.allclose(*pair, rtol=1e-5, atol=1e-6) for pair in zip(outputs, expected, strict=True))
+    turned = {"bias": extra["bias"], "weight": extra["weight"]}
+    with pytest.raises(ValueError, match=r"the keys of args\[1\]: compiled for \['weight', 'bias'\]"):
+        model(levels, turned)
+    with pytest.raises(ValueError, match="number of inputs: compiled for 4, got 5"):
+        model(levels, extra, 3.0)
+    with pytest.raises(ValueError, match="number of inputs: compiled for 4, got 5"):
+        model(levels, extra, scale=3.0)
 
 
 class Lying(dict[str, torch.Tensor]):

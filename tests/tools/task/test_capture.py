@@ -178,6 +178,31 @@ def test_results_are_arranged_as_forward_arranges_them(tracer: str, monkeypatch:
     assert graph.outputs[3:] == [None, 3]
 
 
+@pytest.mark.parametrize("tracer", ["export", "make_fx"])
+def test_inputs_are_taken_as_get_inputs_arranges_them(tracer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foundry.tools.task import capture as module
+
+    def give_up(*_: object) -> None:
+        raise ValueError
+
+    for other in {"export", "make_fx", "symbolic"} - {tracer}:
+        monkeypatch.setattr(module, f"trace_{other}", give_up)
+    inputs = "[torch.randn(4, 8), {'b': torch.randn(4, 8), 'a': [torch.randn(8), 0.5, 3]}]"
+    graph = graph_of(loaded("y = rest[0]; return x * y['b'] + y['a'][0] * y['a'][1] + y['a'][2]", inputs=inputs))
+    leaf, nested = Arrangement(), Arrangement("dict", (Arrangement(), Arrangement.flat(3, "list")), ("b", "a"))
+    assert graph.tracer == tracer and graph.takes == Arrangement("tuple", (leaf, nested))
+    assert [(value.source, value.spec.shape) for value in graph.inputs] == [
+        ("0", (4, 8)), ("1", (4, 8)), ("2", (8,)), ("3", ())
+    ]  # fmt: skip
+    assert graph.fixed == {"4": 3}
+
+
+def test_what_is_neither_a_tensor_nor_a_number_is_no_input() -> None:
+    for inputs, kind in (("[torch.randn(4, 8), torch.float32]", "dtype"), ("[torch.randn(4, 8), {1: 2}]", "dict")):
+        with pytest.raises(CannotCapture, match=f"input 1 is a {kind}; only tensors and numbers"):
+            graph_of(loaded("return x + 1", inputs=inputs))
+
+
 def test_a_tensor_that_is_no_buffer_may_be_written_anew_and_not_kept() -> None:
     init = "self.kept = torch.randn(300, 40)"
     graph = graph_of(loaded("self.kept.copy_(x); return self.kept * 2", init=init, inputs="[torch.randn(300, 40)]"))
