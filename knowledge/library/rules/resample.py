@@ -251,12 +251,19 @@ def _interpolate(builder: Builder, op: Op, taps: Callable[[Expr, int], _Taps]) -
     builder.pointwise(op, _weighted(load, source.shape, points))
 
 
-def _weighted(load: Load, sizes: Sequence[int], points: Sequence[tuple[dict[int, Expr], list[Expr]]]) -> Expr:
-    """The sum of the elements at `points`, each times the product of its weights."""
+def _weighted(
+    load: Load, sizes: Sequence[int], points: Sequence[tuple[dict[int, Expr], list[Expr]]], *, skips: bool = False
+) -> Expr:
+    """The sum of the elements at `points`, each times the product of its weights. With `skips` elements of weight 0
+    count for nothing, NaN included: they stand for points outside."""
     terms = []
     for positions, weights in points:
         weight = reduce(lambda left, right: apply("mul", left, right), weights)
-        terms.append(apply("mul", cast(read_at(load, sizes, positions), weight.dtype), weight))
+        term = apply("mul", cast(read_at(load, sizes, positions), weight.dtype), weight)
+        if skips:
+            none = const(0.0, weight.dtype)
+            term = apply("where", apply("ne", weight, none, dtype="bool"), term, none, dtype=weight.dtype)
+        terms.append(term)
     return reduce(lambda left, right: apply("add", left, right), terms)
 
 
@@ -295,7 +302,7 @@ def _grid_sample(builder: Builder, op: Op) -> None:
         coordinate = cast(Load(grid_load.buffer, view, grid_load.dtype), compute_dtype(grid_load.dtype))
         found = _grid_taps(coordinate, source.shape[axis], mode, padding, corners=corners)
         points = [({**at, axis: position}, [*by, weight]) for at, by in points for position, weight in found]
-    builder.pointwise(op, _weighted(load, source.shape, points))
+    builder.pointwise(op, _weighted(load, source.shape, points, skips=True))
 
 
 def _grid_taps(coordinate: Expr, size: int, mode: int, padding: int, *, corners: bool) -> _Taps:
@@ -305,8 +312,10 @@ def _grid_taps(coordinate: Expr, size: int, mode: int, padding: int, *, corners:
     else:
         position = scalar("mul", scalar("sub", scalar("mul", shifted, float(size)), 1.0), 0.5)
     dtype = position.dtype
-    if padding == _BORDER:
-        position = apply("clamp", position, const(0.0, dtype), const(float(size - 1), dtype))
+    if padding == _BORDER:  # NaN is at the beginning, as PyTorch has it (clip_coordinates in GridSamplerKernel.cpp)
+        first, last = const(0.0, dtype), const(float(size - 1), dtype)
+        begun = apply("where", apply("ge", position, first, dtype="bool"), position, first, dtype=dtype)
+        position = apply("minimum", begun, last)
     if mode == _NEAREST:
         nearest = apply("round", position)
         return [_inside(nearest, const(1.0, dtype), size)]

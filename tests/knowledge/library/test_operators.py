@@ -62,6 +62,19 @@ RESAMPLING: dict[str, Case] = {
         lambda a, g: F.grid_sample(a, g, align_corners=True, padding_mode="border"),
         [x(2, 3, 4, 5), x(2, 3, 6, 2)],
     ),
+    "grid with a border, not a number": (
+        lambda a, g: F.grid_sample(a, g, align_corners=False, padding_mode="border"),
+        [x(2, 3, 4, 5), torch.where(x(2, 3, 6, 2) > 0.8, torch.nan, x(2, 3, 6, 2))],
+    ),
+    "grid beside NaN": (
+        lambda a, g: torch.cat(
+            [F.grid_sample(a, g[:1], padding_mode=p, align_corners=True) for p in ("zeros", "border")]
+        ),
+        [
+            torch.where(torch.eye(5).bool(), torch.nan, x(1, 1, 5, 5)),
+            torch.linspace(-2, 2, 21)[None, None, :, None].expand(1, 9, 21, 2),
+        ],
+    ),
     "grid, nearest": (
         lambda a, g: F.grid_sample(a, g, mode="nearest", align_corners=True),
         [x(1, 2, 4, 5), x(1, 3, 3, 2)],
