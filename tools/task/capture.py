@@ -9,7 +9,6 @@ import contextlib
 import io
 import logging
 import operator
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from torch import fx, nn
 
 from foundry.knowledge.opgraph import Argument, Arrangement, Op, OpGraph, Ref, Role, TensorSpec, Value
 from foundry.tools.task.flops import operator_flops
-from foundry.tools.task.loading import arrange, rebuilt, spec_of
+from foundry.tools.task.loading import arrange, lines_in, rebuilt, spec_of
 from foundry.tools.task.modes import other_answer
 from foundry.tools.task.tracers import UNSEEN, Traced, trace_export, trace_make_fx, trace_symbolic
 from foundry.tools.words import words
@@ -124,8 +123,7 @@ def _why_none(model: nn.Module, problems: Mapping[str, Exception]) -> str:
     if not any("data-dependent" in str(problem) for problem in problems.values()):
         return "; ".join(f"{name}: {_first_line(problem)}" for name, problem in problems.items())
     file = getattr(getattr(model.forward, "__code__", None), "co_filename", "")
-    passed = [frame for problem in problems.values() for frame in traceback.extract_tb(problem.__traceback__)]
-    lines = [frame.lineno for frame in passed if frame.filename == file]
+    lines = [line for problem in problems.values() for line in lines_in(file, problem)]
     where = f" in line {lines[-1]}" if lines else ""
     return f"its Python reads the values of tensors{where}, as `if x.sum() > 0` and x.item() do"
 

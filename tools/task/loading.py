@@ -142,6 +142,18 @@ def seed_everything(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
+def files_passed(error: BaseException) -> list[str]:
+    """The file of each frame that an exception passed, the innermost last."""
+    return [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+
+def lines_in(file: str, error: BaseException) -> list[int]:
+    """The lines of a file that an exception passed, the innermost last. Code that PyTorch has made of the file's may
+    have no lines and no columns, for which `traceback.extract_tb` fails (torch 2.6)."""
+    passed = traceback.walk_tb(error.__traceback__)
+    return [line for frame, line in passed if frame.f_code.co_filename == file and line]
+
+
 @contextlib.contextmanager
 def _users_words(task: Task, doing: str) -> Iterator[None]:
     """Turns whatever the user's code raises into one TaskError with the line of the user's own file."""
@@ -152,16 +164,15 @@ def _users_words(task: Task, doing: str) -> Iterator[None]:
     except torch.OutOfMemoryError:  # of a GPU: others may have taken what there was, which says nothing of the task
         raise
     except BaseException as error:  # a task may raise anything, SystemExit included
-        passed = traceback.extract_tb(error.__traceback__)
-        frames = [frame for frame in passed if frame.filename == task.path]
-        where = f", line {frames[-1].lineno}" if frames else ""
+        files, lines = files_passed(error), lines_in(task.path, error)
+        where = f", line {lines[-1]}" if lines else ""
         first = (str(error).strip().splitlines() or [""])[0][:300]
         what = f"{type(error).__name__}: {first}" if first else type(error).__name__
         name = task.path.rsplit("/", 1)[-1]
         remedy = ""
         if isinstance(error, MemoryError) or "allocate" in first or "out of memory" in first:
             remedy = "the task needs more memory than this machine gives it: make its sizes smaller"
-        elif passed[-1].filename == task.path and (lacking := _lacking(error)):
+        elif files[-1] == task.path and (lacking := _lacking(error)):
             remedy = f"a task is one self-contained file: {lacking}"
         raise TaskError(f"{name}{where}: {doing}: {what}", remedy) from error
 

@@ -181,7 +181,7 @@ def _from_program(program: ExportedProgram, leaves: Sequence[Any], arrangement: 
     for result in program.graph_signature.output_specs:
         if result.kind is OutputKind.USER_OUTPUT:
             outputs.append(("result", ""))
-        elif result.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
+        elif result.kind.name in ("BUFFER_MUTATION", "PARAMETER_MUTATION"):  # torch 2.6 knows no mutated parameters
             outputs.append(("mutation", str(result.target)))
         else:
             outputs.append((result.kind.name.lower().replace("_", " "), str(result.target)))

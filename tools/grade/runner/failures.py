@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from foundry.tools.task.loading import lines_in
 
 MESSAGE_CHARS = 400
 PRINTED_BYTES = 1 << 16  # of what the process printed, looked through for compiler errors
@@ -61,7 +62,7 @@ def one_line(error: BaseException, where: str) -> str:
     if not telling and _BUILD_FAILED in text:
         telling = _printed_errors()
     first = (telling or lines or [""])[0]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if where and frame.filename == where]
-    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    passed = lines_in(where, error) if where else []
+    line = error.lineno if isinstance(error, SyntaxError) else passed[-1] if passed else None
     place = f" (line {line})" if line else ""
     return f"{type(error).__name__}: {first}"[:MESSAGE_CHARS] + place
