@@ -240,11 +240,14 @@ class LoadedTask:
             raise TaskError(
                 f"get_inputs() returned a {type(values).__name__}", "return the list of forward's arguments"
             )
-        limits = self.task.options.input_range
-        for index, value in enumerate(values):
+        arrangement, leaves = arrange(list(values))
+        for index, value in enumerate(leaves):
             if isinstance(value, torch.Tensor) and value.numel() == 0:
                 raise TaskError(f"input {index} of get_inputs() has no elements (shape {list(value.shape)})")
-        return [self._adapt(value, limits) for value in values]
+            if isinstance(value, dict):
+                raise TaskError(f"input {index} of get_inputs() is a dict with other keys than strings")
+        limits = self.task.options.input_range
+        return list(rebuilt(arrangement, (self._adapt(value, limits) for value in leaves)))
 
     def _draw(self, seed: int) -> Any:
         seed_everything(seed)

@@ -14,6 +14,7 @@ from foundry.knowledge.candidate import Build
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.task import Task
 from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.runner.models import LaidOut
 from foundry.tools.grade.workbench import open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
@@ -134,11 +135,64 @@ async def test_the_library_takes_what_the_reference_takes(zygote: Zygote, tmp_pa
         model(levels, extra, scale=3.0)
 
 
+NESTED = """
+import torch
+import torch.nn as nn
+
+
+class NAME(nn.Module):
+    def forward(self, given):
+        rows, (more, factor) = given["rows"], given["more"]
+        RETURN
+
+
+def get_inputs():
+    return [{"rows": [torch.rand(64, 100)], "more": (torch.randn(64, 100).tril(), 0.5)}]
+"""
+HONEST = "return (rows[0] * factor + more).sum(1)"
+
+
+@pytest.mark.parametrize(
+    ("returned", "gate"),
+    [
+        (HONEST, ""),
+        (HONEST.replace("rows[0]", "rows[0].abs()"), "x-1"),  # which are never negative as they are drawn
+        (HONEST.replace("factor", "0.5"), "other numbers"),
+        (HONEST.replace("+ more", "+ more.clamp(-30.0, 30.0)"), "mixed exponents"),
+        (HONEST.replace("+ more", "+ more.tril()"), ""),  # every draw has a triangle of zeros
+    ],
+)
+def test_what_lies_in_dicts_and_lists_is_asked_about(returned: str, gate: str, zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "nested.py").write_text(NESTED.replace("NAME", "Model").replace("RETURN", HONEST))
+    text = NESTED.replace("NAME", "ModelNew").replace("RETURN", returned)
+    task = read_task(tmp_path / "nested.py")
+    grader = Grader(task, describe("cpu"), tmp_path, seed=3, zygote=zygote, owns_zygote=False)
+    try:
+        found = asking.verify(grader, text, Build(True, 0.0), "full", grader.baseline())
+    finally:
+        grader.close()
+    assert (found.outcome == "correct") == (not gate), found.evidence
+    assert found.evidence.startswith(gate), found.evidence
+
+
 class Lying(dict[str, torch.Tensor]):
     def items(self) -> object:  # type: ignore[override]
         raise RuntimeError("asked")
 
     keys = values = __iter__ = items  # type: ignore[assignment]
+
+
+class Several(list[torch.Tensor]):
+    """PyTorch's `tree_map` takes it for a leaf."""
+
+
+def test_results_in_a_list_of_ones_own_are_laid_out_within_the_timed_call() -> None:
+    def turned(x: torch.Tensor) -> Several:
+        return Several([x.T])
+
+    made = LaidOut(turned, [(3, 1)])(torch.randn(3, 4))
+    assert made[0].stride() == (3, 1)
+    assert LaidOut(turned, [(1, 4)])(x := torch.randn(3, 4))[0].data_ptr() == x.data_ptr()
 
 
 def test_a_dict_of_ones_own_is_read_past_its_methods() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from foundry.knowledge.errors import TaskError
-from foundry.knowledge.opgraph import DType
+from foundry.knowledge.opgraph import Arrangement, DType
 from foundry.knowledge.task import Mode, Task
 from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
@@ -71,6 +71,7 @@ class Case:
         self._has_one_sign = False  # some floating input, as given, is nowhere negative, or nowhere positive
         self._uses_tf32 = False  # PyTorch's error is another where it is allowed
         self._ranges: list[int | None] = []  # of each tensor of the inputs, where it is an index
+        self._takes = Arrangement()  # of the inputs, known when first drawn
         self._structures: list[patterns.Structure] | None = None  # of each of the inputs; known when first changed
         self._counters = other_parameters.unread_counters(self._model)
         self._is_bounded = True  # the outputs as given are far from overflowing
@@ -143,7 +144,7 @@ class Case:
         if self._exact is None:
             return None
         self._load_state(self._exact, trial.distribution.parameters)
-        values = bundle.map_tensors(trial.inputs.value(), wide)
+        values = bundle.map_tensors(trial.inputs.value(), wide)  # arranged, as the model takes them
         state = list(self._without_counters(self._exact.state_dict(keep_vars=True)).values())
         return gradients_of(self._exact, values, [state[n] for n in self.learned_places()], only_own=False)
 
@@ -205,7 +206,8 @@ class Case:
 
     def public_trial(self, seed: int, drawn: Sequence[Any], *, is_changed: bool = False) -> Trial:
         """The question that anybody can ask, with its public inputs or a few elements changed. Raises TaskError."""
-        placed = [loading.placed(value, self._device) for value in drawn]
+        self._takes, leaves = loading.arrange(drawn)
+        placed = [loading.placed(value, self._device) for value in leaves]
         if is_changed:
             placed = patterns.with_few_changed(placed, self._structures_of(placed), self._device, limited=self.limited)
         return self._make_trial(AS_GIVEN, seed, placed)
@@ -276,7 +278,7 @@ class Case:
             self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
         specs = [contiguous_spec(item) for item in eager]
         buffers = () if distribution.is_stress else self._buffers(kind, exact_updated, updated, under_tf32)
-        packed = bundle.pack(placed, self._device)  # last: shared memory that a refusal would leave open
+        packed = self._pack(placed)  # last: shared memory that a refusal would leave open
         bundle.give_back()
         luck = partial(self._errors_of_luck, distribution, seed, list(map(comparison.scale_only, expected)))
         unstable = partial(self._errors_when_nudged, kind, packed, expected, patterns.WAYS)
@@ -315,7 +317,7 @@ class Case:
             return {key: older[key] if key in names else tensor for key, tensor in now.items()}
 
         self._states.plan("as before", mixed)
-        placed = trial.inputs.value()
+        placed = loading.flatten(trial.inputs.value())
         eager = self._run(self._model, "as before", _copy(placed))
         truth, _, _ = self._truth("as before", placed, eager, [])
         expected = [self._expect(*pair) for pair in zip(truth, eager, strict=True)]
@@ -325,13 +327,16 @@ class Case:
 
     def inputs(self, seed: int, distribution: Distribution = AS_GIVEN) -> Parcel:
         """Inputs for timing."""
-        return bundle.pack(self._draw(distribution, seed, seed), self._device)
+        return self._pack(self._draw(distribution, seed, seed))
+
+    def _pack(self, leaves: Sequence[Any]) -> Parcel:
+        return bundle.pack(loading.rebuilt(self._takes, iter(leaves)), self._device)
 
     # ------------------------------------------------------------ running the reference
 
-    def _run(self, model: nn.Module, kind: Parameters, inputs: Any) -> list[torch.Tensor]:
+    def _run(self, model: nn.Module, kind: Parameters, inputs: Sequence[Any]) -> list[torch.Tensor]:
         self._load_state(model, kind)
-        result = self._loaded.run(model, inputs)
+        result = self._forward(model, inputs)
         outputs = [leaf for leaf in loading.flatten(result) if isinstance(leaf, torch.Tensor)]
         if self._mutable is None:
             self.returns_views = share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
@@ -389,7 +394,7 @@ class Case:
 
     def _errors_when_nudged(self, kind: Parameters, given: Any, expected: list[Expected], ways: int) -> Errors:
         """PyTorch's largest errors on inputs changed by a unit in the last place, in so many ways."""
-        found, values = list[Errors](), given.value() if isinstance(given, Parcel) else given
+        found, values = list[Errors](), loading.flatten(given.value() if isinstance(given, Parcel) else given)
         for way in range(ways):
             outputs = self._run(self._model, kind, bundle.map_tensors(values, partial(patterns.nudge, way=way)))
             found.append([comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)])
@@ -445,17 +450,21 @@ class Case:
         is_meant = other_parameters.TABLES[kind]
         return {key for key, item in fixed.items() if is_meant(item) and not self._is_randomised(key, item)}
 
-    def _index_ranges(self, inputs: Any) -> list[int | None]:
+    def _forward(self, model: nn.Module, leaves: Sequence[Any]) -> Any:
+        return self._loaded.run(model, loading.rebuilt(self._takes, iter(leaves)))
+
+    def _index_ranges(self, inputs: list[Any]) -> list[int | None]:
         tensors = bundle.tensors_in(inputs)
         if all(item.is_floating_point() or patterns.is_mask(item) for item in tensors):
             return []
         self._load_state(self._model, "seeded")
-        ranges = index_ranges(lambda: self._loaded.run(self._model, inputs), tensors)
+        ranges = index_ranges(lambda: self._forward(self._model, inputs), tensors)
         return without_overflow(ranges, inputs, lambda values: self._run(self._model, "seeded", values))
 
     def _given(self, seed: int) -> list[Any]:
-        """get_inputs() on the device, drawn there."""
-        return self._loaded.inputs(seed, self._device)
+        """The leaves of get_inputs(), drawn on the device: questions change them one by one, however arranged."""
+        self._takes, leaves = loading.arrange(self._loaded.inputs(seed, self._device))
+        return leaves
 
     def _draw(self, distribution: Distribution, seed: int, given_seed: int) -> list[Any]:
         """Inputs of a distribution. `given_seed`: seed of the inputs that the pattern `few changed` changes."""
@@ -477,20 +486,13 @@ class Case:
         if distribution.pattern == "rearranged":  # what the last call had, a few elements changed
             inputs = patterns.transform_each(inputs, FEW_CHANGED, structures, generator, limited=self.limited)
         if distribution.pattern == "no structure":
-            return [
-                patterns.break_structure(value, structure, generator) if structure.is_some else value
-                for value, structure in zip(inputs, structures, strict=True)
-            ]
+            return patterns.break_each(inputs, structures, generator)
         return patterns.transform_each(inputs, distribution, structures, generator, limited=self.limited)
 
     def _structures_of(self, inputs: list[Any]) -> list[patterns.Structure]:
         if self._structures is None:
-            has_some = any(map(patterns.may_have_structure, inputs))
-            others = self._given(self.seed ^ 0x57A7) if has_some else inputs
-            self._structures = [
-                patterns.structure_of(*pair) if has_some else patterns.PLAIN
-                for pair in zip(inputs, others, strict=True)
-            ]
+            others = self._given(self.seed ^ 0x57A7) if any(map(patterns.may_have_structure, inputs)) else inputs
+            self._structures = [patterns.structure_of(*pair) for pair in zip(inputs, others, strict=True)]
         return self._structures
 
 

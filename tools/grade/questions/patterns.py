@@ -116,6 +116,14 @@ def _is_symmetric(value: torch.Tensor) -> bool:
     return value.dim() == 2 and value.shape[0] == value.shape[1] > 1 and torch.equal(value, value.T)
 
 
+def break_each(values: Sequence[Any], structures: Sequence[Structure], generator: torch.Generator) -> list[Any]:
+    """All leaves of `get_inputs`, those with a structure without it."""
+    return [
+        break_structure(value, structure, generator) if structure.is_some else value
+        for value, structure in zip(values, structures, strict=True)
+    ]
+
+
 def transform(
     value: Any,
     distribution: Distribution,
@@ -124,9 +132,7 @@ def transform(
     limited: bool = False,
     structure: Structure = PLAIN,
 ) -> Any:
-    """One value of `get_inputs` changed by a distribution. `limited`: only numbers that occur in the value are used."""
-    if isinstance(value, list | tuple):
-        return type(value)(transform(item, distribution, generator, limited=limited) for item in value)
+    """One leaf of `get_inputs` changed by a distribution. `limited`: only numbers that occur in the value are used."""
     if is_number(value) and distribution.pattern == "other numbers":
         return value * float(0.5 + 0.4 * uniform((), generator))  # inside the range of most things
     if distribution.pattern in _OF_OTHERS:
@@ -158,7 +164,7 @@ def transform_each(
     *,
     limited: bool,
 ) -> list[Any]:
-    """All values of `get_inputs` changed by a distribution; what every draw has in common stays."""
+    """All leaves of `get_inputs` changed by a distribution; what every draw has in common stays."""
     if distribution.pattern == "steps":
         values = with_ends_in_common(values)
     return [

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from foundry.knowledge import codec
 from foundry.knowledge.task import Task
@@ -91,7 +90,8 @@ class LaidOut:
                 return item
             return torch.empty_strided(item.shape, wanted, dtype=item.dtype, device=item.device).copy_(item)
 
-        return tree_map(laid, self.model(*arguments))
+        arrangement, leaves = loading.arrange(self.model(*arguments))
+        return loading.rebuilt(arrangement, map(laid, leaves))
 
 
 def variant_of(model: nn.Module, message: Message, arguments: Sequence[Any]) -> Variant | LaidOut | None:
