@@ -22,20 +22,13 @@ from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
 from foundry.tools.grade.questions.running_statistics import updated_buffers
 from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
+from foundry.tools.grade.questions.ties import may_order, with_ties
 from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer, contiguous_spec
 from foundry.tools.grade.questions.widening import in_float64, tf32_allowed, wide
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
-from foundry.tools.protocol.rules import (
-    AS_GIVEN,
-    FEW_CHANGED,
-    INDICES,
-    Distribution,
-    OutputError,
-    Parameters,
-    worst_of,
-)
+from foundry.tools.protocol.rules import AS_GIVEN, FEW_CHANGED, INDICES, Distribution, OutputError, Parameters, worst_of
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
 from foundry.tools.task.gradients import gradients_of
@@ -74,6 +67,7 @@ class Case:
         self._takes = Arrangement()  # of the inputs, known when first drawn
         self._structures: list[patterns.Structure] | None = None  # of each of the inputs; known when first changed
         self._counters = other_parameters.unread_counters(self._model)
+        self._may_order = may_order(task.source)
         self._is_bounded = True  # the outputs as given are far from overflowing
         self._shapes: list[torch.Size] = []  # of the outputs
         self._usual_tf32: list[OutputError] = []  # the largest that PyTorch had on inputs as given or scaled
@@ -265,6 +259,8 @@ class Case:
                 for item, usual in zip(expected, self._usual, strict=False)
             ]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
+        if self._may_order:
+            ieee = with_ties(ieee, expected, partial(self._run, self._model, kind, _copy(placed)))
         exact = self._find_exact(distribution, ieee, eager if note else truth, eager)
         tf32 = self._tf32_errors(kind, placed, expected, list(zip(eager, ieee, strict=True)))
         if distribution.only_scales and tf32 is not None:  # cuDNN may choose otherwise where memory is short

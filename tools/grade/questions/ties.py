@@ -1,0 +1,60 @@
+"""The order of equal elements, which PyTorch's sort and topk leave open. Runs in the judge; imports torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from foundry.tools.grade.questions.trial import Errors
+from foundry.tools.protocol import comparison
+from foundry.tools.protocol.comparison import Expected
+from foundry.tools.protocol.rules import worst_of
+
+_ORDERING = re.compile("sort|topk")
+_ATEN = torch.ops.aten
+
+
+class InOrder(TorchDispatchMode):
+    """Sorts and selections that give equal elements in the order in which they come, or in the opposite one."""
+
+    def __init__(self, *, turned: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._turned = turned
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = dict(kwargs or {})
+        if func is _ATEN.sort.default:
+            return self._sorted(*args, **named)
+        if func is _ATEN.topk.default:
+            return self._largest(*args, **named)
+        return func(*args, **named)
+
+    def _sorted(self, tensor: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+        if not self._turned or not tensor.dim():
+            return _ATEN.sort.stable(tensor, stable=True, dim=dim, descending=descending)
+        values, places = _ATEN.sort.stable(tensor.flip(dim), stable=True, dim=dim, descending=descending)
+        return values, tensor.shape[dim] - 1 - places
+
+    def _largest(self, tensor: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+        values, places = self._sorted(tensor, dim, largest)
+        return (values, places) if not tensor.dim() else (values.narrow(dim, 0, k), places.narrow(dim, 0, k))
+
+
+def may_order(source: str) -> bool:
+    """Whether a task's text speaks of sorting, or of the largest few."""
+    return bool(_ORDERING.search(source))
+
+
+def with_ties(own: Errors, expected: Sequence[Expected], run: Callable[[], Sequence[torch.Tensor]]) -> Errors:
+    """PyTorch's errors, or larger ones that it has where equal elements come in another order: which of them come first
+    is an implementation's business. A softmax makes them of different ones."""
+    for turned in (False, True):
+        with InOrder(turned=turned):
+            outputs = run()
+        found = [comparison.measure(*pair) for pair in zip(outputs, expected, strict=True)]
+        own = [worst_of(*pair) for pair in zip(own, found, strict=True)]
+    return own
