@@ -116,10 +116,10 @@ class RememberedOverride:
         self.times = 0
 
     @contextmanager
-    def __call__(self, wanted: Mapping[Any, Any]) -> Iterator[None]:
+    def __call__(self, wanted: Mapping[Any, Any], **options: Any) -> Iterator[None]:
         self.times += 1
-        if self.times < 3 or wanted.keys() != self.known.keys():
-            with _override_composite_implicit_decomp(wanted):
+        if self.times < 3 or options or wanted.keys() != self.known.keys():  # torch 2.6 has options
+            with _override_composite_implicit_decomp(wanted, **options):
                 self.known = {op: (dict(op.py_kernels), op_implementations_dict[op]) for op in wanted}
                 yield
             return

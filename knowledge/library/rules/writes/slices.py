@@ -7,7 +7,7 @@ has one memory, and each of its members writes its slice there and copies nothin
 from __future__ import annotations
 
 from foundry.knowledge.library.ir.kernels import Load, View
-from foundry.knowledge.library.rules.builder import Builder, Slices, argument, integer, rule
+from foundry.knowledge.library.rules.builder import Builder, Slices, Tensor, argument, integer, rule
 from foundry.knowledge.library.rules.shape import clip, new_buffer, store_part
 from foundry.knowledge.opgraph import Op, OpGraph, Ref, contiguous_strides
 
@@ -23,6 +23,10 @@ def _scatter_slice(builder: Builder, op: Op) -> None:
     else:
         start = 0 if argument(op, 3, "start") is None else clip(integer(op, 3, "start"), size)
         step, length = integer(op, 5, "step", 1), part.shape[axis]
+    part = builder.expand(part, (*source.shape[:axis], length, *source.shape[axis + 1 :]), op)
+    if length == size:  # nothing of the source is left
+        builder.bind(op, Tensor(source.shape, part.expr))
+        return
     indices = frozenset(range(start, start + length * step, step))
     chain = _chain_before(builder, op, axis, indices)
     if chain is None:
@@ -35,7 +39,6 @@ def _scatter_slice(builder: Builder, op: Op) -> None:
     strides = list(contiguous_strides(tensor.shape))
     offset = start * strides[axis]
     strides[axis] *= step
-    part = builder.expand(part, (*source.shape[:axis], length, *source.shape[axis + 1 :]), op)
     store_part(builder, op, target, part, View(offset, tuple(strides)), f"from{start}")
     # Last: where anything above cannot be lowered, PyTorch makes another tensor of it.
     builder.slices[op.name] = Slices(tensor, axis, indices | (chain.written if chain else frozenset()))
