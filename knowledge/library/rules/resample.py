@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from foundry.knowledge.library.ir.kernels import Apply, Buffer, Const, Expr, Gather, Iota, Load, View
 from foundry.knowledge.library.rules.builder import (
@@ -302,7 +302,7 @@ def _grid_sample(builder: Builder, op: Op) -> None:
         coordinate = cast(Load(grid_load.buffer, view, grid_load.dtype), compute_dtype(grid_load.dtype))
         found = _grid_taps(coordinate, source.shape[axis], mode, padding, corners=corners)
         points = [({**at, axis: position}, [*by, weight]) for at, by in points for position, weight in found]
-    builder.pointwise(op, _weighted(load, source.shape, points, skips=True))
+    builder.pointwise(op, _weighted(load, source.shape, points, skips=padding == _ZEROS))
 
 
 def _grid_taps(coordinate: Expr, size: int, mode: int, padding: int, *, corners: bool) -> _Taps:
@@ -316,15 +316,17 @@ def _grid_taps(coordinate: Expr, size: int, mode: int, padding: int, *, corners:
         first, last = const(0.0, dtype), const(float(size - 1), dtype)
         begun = apply("where", apply("ge", position, first, dtype="bool"), position, first, dtype=dtype)
         position = apply("minimum", begun, last)
+    place = partial(_inside, size=size) if padding == _ZEROS else partial(_up_to, size=size)
     if mode == _NEAREST:
-        nearest = apply("round", position)
-        return [_inside(nearest, const(1.0, dtype), size)]
+        return [place(apply("round", position), const(1.0, dtype))]
     low = apply("floor", position)
     share = apply("sub", position, low)
-    return [
-        _inside(low, scalar("sub", share, 1.0, reverse=True), size),
-        _inside(scalar("add", low, 1.0), share, size),
-    ]
+    return [place(low, scalar("sub", share, 1.0, reverse=True)), place(scalar("add", low, 1.0), share)]
+
+
+def _up_to(position: Expr, weight: Expr, size: int) -> tuple[Expr, Expr]:
+    """The position as an integer; one behind the last has weight 0, and the last stands for it."""
+    return cast(apply("minimum", position, const(float(size - 1), position.dtype)), "int64"), weight
 
 
 def _inside(position: Expr, weight: Expr, size: int) -> tuple[Expr, Expr]:
