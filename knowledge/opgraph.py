@@ -167,6 +167,11 @@ class Arrangement:
         return [f"[{step!r}]" for step in self.keys or range(len(self.items))]
 
     @property
+    def is_flat(self) -> bool:
+        """Whether nothing lies in another tuple, list or dict."""
+        return all(item.kind == "leaf" for item in self.items)
+
+    @property
     def leaves(self) -> int:
         return 1 if self.kind == "leaf" else sum(item.leaves for item in self.items)
 

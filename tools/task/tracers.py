@@ -57,7 +57,7 @@ def _export(model: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
 
 def _flattened(module: fx.GraphModule, takes: Arrangement) -> tuple[fx.GraphModule, Arrangement]:
     """A graph with the same results as a flat tuple, and how they were arranged. Its code calls no `forward`."""
-    if takes.leaves != len(takes.items):
+    if not takes.is_flat:
         raise TypeError("a graph of nested inputs is not followed")
     graph = fx.Graph()
     arrangement, results = arrange(graph.graph_copy(module.graph, {}))
@@ -76,7 +76,7 @@ def _flat_forward(model: nn.Module, takes: Arrangement) -> Iterator[list[Arrange
         arrangements.append(arrangement)
         return tuple(results)
 
-    if takes.leaves == len(takes.items):
+    if takes.is_flat:
         functools.update_wrapper(flat, forward)  # kernels have the names of the inputs
     with mock.patch.object(model, "forward", flat):
         yield arrangements

@@ -197,6 +197,22 @@ def test_inputs_are_taken_as_get_inputs_arranges_them(tracer: str, monkeypatch: 
     assert graph.fixed == {"4": 3}
 
 
+def test_a_list_of_one_tensor_is_not_taken_for_the_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    from foundry.tools.task import capture as module
+
+    task = loaded("return x[0] + 1", inputs="[[torch.randn(4, 8)]]")
+    (value,) = graph_of(task).outputs
+    assert isinstance(value, Ref) and graph_of(task).values[value.ref].spec.shape == (4, 8)
+
+    def give_up(*_: object) -> None:
+        raise ValueError
+
+    for other in ("export", "make_fx"):
+        monkeypatch.setattr(module, f"trace_{other}", give_up)
+    with pytest.raises(CannotCapture, match="a graph of nested inputs is not followed"):
+        graph_of(task)
+
+
 def test_what_is_neither_a_tensor_nor_a_number_is_no_input() -> None:
     with pytest.raises(CannotCapture, match="input 1 is a dtype; only tensors and numbers"):
         graph_of(loaded("return x + 1", inputs="[torch.randn(4, 8), torch.float32]"))
