@@ -9,10 +9,13 @@ import torch
 from tests.tools.grade import asking
 
 from foundry.knowledge.candidate import Build
+from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.grader import Grader
-from foundry.tools.grade.questions.ties import InOrder, may_order
+from foundry.tools.grade.questions.ties import InOrder, may_order, with_ties
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
+from foundry.tools.protocol.comparison import expect
+from foundry.tools.protocol.rules import OutputError
 from foundry.tools.task.file import read_task
 
 TASK = """
@@ -49,6 +52,17 @@ def test_equal_elements_keep_their_order() -> None:
     same = values[:, 1:] == values[:, :-1]
     assert bool((places[:, 1:] > places[:, :-1])[same].all()) and bool((back[:, 1:] < back[:, :-1])[same].all())
     assert may_order(TASK.replace("ORDERED", DEFAULT)) and may_order("x.topk(3)") and not may_order("x.softmax(-1)")
+
+
+@pytest.mark.parametrize("problem", [torch.OutOfMemoryError("no memory"), TaskError("forward failed")])
+def test_a_reference_that_cannot_run_in_another_order_is_judged_by_as_it_ran(problem: Exception) -> None:
+    """A sort that keeps the order may need more memory than there is: the question is asked all the same."""
+
+    def run() -> list[torch.Tensor]:
+        raise problem
+
+    own = [OutputError(1e-7, 1e-6)]
+    assert with_ties(own, [expect(torch.ones(3).double(), torch.ones(3), "float32", 1e-3)], run) == own
 
 
 @pytest.mark.parametrize(
