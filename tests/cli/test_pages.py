@@ -21,7 +21,7 @@ def test_a_run_leaves_a_page_and_writes_it_again(solved: Solved, tmp_path: Path)
 
 
 def test_what_is_neither_a_run_nor_a_bench_has_no_page(cli: Cli) -> None:
-    cli.here("agent", "report", "nothing").is_one_line("no run 'nothing'")
+    assert cli.here("agent", "report", "nothing").is_one_line("no run 'nothing'")
 
 
 def test_what_a_model_was_told_is_shown_with_its_first_bad_answer_and_the_repair(solved: Solved) -> None:
@@ -50,8 +50,8 @@ def test_a_trace_is_filtered_followed_and_exported(solved: Solved, tmp_path: Pat
     solved.cli.here("agent", "trace", run, "--export", "otel", "--out", tmp_path / "spans.json")
     (resource,) = json.loads((tmp_path / "spans.json").read_text())["resourceSpans"]
     assert resource["scopeSpans"][0]["spans"][0]["name"] == "invoke_agent foundry"
-    solved.cli.here("agent", "trace", run, "--kind", "nonsense").is_one_line("--kind nonsense", "evaluation")
-    solved.cli.here("agent", "trace", run, "-c", "c999", "--failures").is_one_line("no candidate c999")
+    assert solved.cli.here("agent", "trace", run, "--kind", "nonsense").is_one_line("--kind nonsense", "evaluation")
+    assert solved.cli.here("agent", "trace", run, "-c", "c999", "--failures").is_one_line("no candidate c999")
 
 
 def test_the_events_are_those_that_the_readme_describes(solved: Solved) -> None:
