@@ -170,7 +170,7 @@ def test_a_memory_that_reads_all_of_the_input_never_hits(integers: tuple[Grader,
     forward = """
 key = bytes(x.numpy())
 if key not in MEMORY:
-    for _ in range(5): self.right(x)
+    for _ in range(20): self.right(x)  # so much work that no busy machine hides who left it out
     MEMORY[key] = self.right(x)
 return MEMORY[key].clone()
 """
