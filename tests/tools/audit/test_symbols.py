@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import sysconfig
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -190,11 +191,9 @@ def test_an_extension_may_have_types_of_its_own(tmp_path: Path) -> None:
 
 
 def test_each_name_that_convicts_has_an_exhibit_and_is_no_lead() -> None:
-    folders = [
-        *(TESTS / "exploits" / "cheats").iterdir(),
-        *(TESTS.parent / "benchmarks/first_contact/cheats").iterdir(),
-    ]
-    known = {path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.py")}
+    with tarfile.open(TESTS.parent / "benchmarks/first_contact/sets.tar.xz") as blind_sets:
+        known = {Path(name).stem for name in blind_sets.getnames() if name.startswith("cheats/")}
+    known |= {path.stem for path in (TESTS / "exploits" / "cheats").glob("*/*.py")}
     for row in CONVICTING:
         assert row.exhibits and known.issuperset(row.exhibits), row
     names = ["dlopen", "fopen", "mprotect", "fork", "cudaStreamSetAttribute", "pthread_detach", "syscall", "_exit"]
