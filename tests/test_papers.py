@@ -18,7 +18,8 @@ from foundry.tools.protocol import rules as protocol
 from foundry.tools.verify import receipt
 
 ROOT = Path(__file__).resolve().parents[1]
-PAPERS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+PAPERS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *PAGES)
 
 
 def between(text: str, mark: str) -> str:

@@ -1,4 +1,4 @@
-"""The README says what the code does."""
+"""README and the pages below docs/ say what the code does."""
 
 from __future__ import annotations
 
@@ -24,16 +24,29 @@ from foundry.tools.task.file import OptionsFile
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+README_CHARACTERS = 9_000  # a first screen, not a manual: everything else has a page below docs/
+
+
+def page(name: str) -> str:
+    """One page of the documentation."""
+    return (ROOT / "docs" / f"{name}.md").read_text()
+
+
+def test_the_readme_stays_short_and_links_every_page() -> None:
+    assert len(README) <= README_CHARACTERS
+    linked = set(re.findall(r"\]\(docs/(\w+)\.md\)", README))
+    assert linked >= {path.stem for path in (ROOT / "docs").glob("*.md")}
 
 
 def test_the_steering_language_is_the_parser_s() -> None:
-    shown = re.search(r"<!-- forms -->\n```\n(.*?)```\n<!-- /forms -->", README, re.DOTALL)
+    shown = re.search(r"<!-- forms -->\n```\n(.*?)```\n<!-- /forms -->", page("steering"), re.DOTALL)
     assert shown and FORMS
     assert [line.strip() for line in shown[1].splitlines()] == [line.strip() for line in forms().splitlines()]
 
 
 def test_every_command_of_the_readme_exists(capsys: pytest.CaptureFixture[str]) -> None:
-    found = re.findall(r"^foundry ((?:agent |knowledge )?\w+)", README, re.MULTILINE)
+    pages = [README, *(path.read_text() for path in (ROOT / "docs").glob("*.md"))]
+    found = re.findall(r"^foundry ((?:agent |knowledge )?\w+)", "\n".join(pages), re.MULTILINE)
     commands = {tuple(words.split()) for words in found}
     assert len(commands) >= 6
     for words in commands:
@@ -53,14 +66,14 @@ def test_every_option_and_argument_says_what_it_is_for() -> None:
 
 def test_the_contract_of_solve_is_the_summary_s() -> None:
     fields = {field.name for field in dataclasses.fields(Summary)}
-    contract = README.split("`foundry agent solve TASK --json`")[1].split("`foundry verify")[0]
+    contract = page("json").split("`foundry agent solve TASK --json`")[1].split("`foundry verify")[0]
     named = set(re.findall(r"`(\w+)`", contract)) - {"accepted", "unproven", "interrupted", "running", "failed"}
     assert {"run", "verdict", "speedup", "speedup_ci95", "evaluations", "wall_s", "kernel", "receipt"} <= named
     assert named <= fields
 
 
 def test_the_contract_of_bench_is_the_result_line_s() -> None:
-    contract = README.split("into `results.jsonl`: ")[1].split("; what is not known")[0]
+    contract = page("json").split("into `results.jsonl`: ")[1].split("; what is not known")[0]
     named = set(re.findall(r"`(\w+(?:\.\w+)?)`", contract)) - {"failed", "torch.compile"}
     assert named == {field.name for field in dataclasses.fields(TaskResult)}
 
@@ -68,9 +81,10 @@ def test_the_contract_of_bench_is_the_result_line_s() -> None:
 def test_the_contract_is_that_of_the_protocol_and_every_link_leads_somewhere() -> None:
     contract = ROOT / "docs/contract.md"
     assert f"`{PROTOCOL_VERSION}`" in contract.read_text() and "`own-strides`" in contract.read_text()
-    for page in (ROOT / "README.md", contract, ROOT / "ARCHITECTURE.md", ROOT / "tests/exploits/README.md"):
-        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
-            assert "://" in target or (page.parent / target).exists(), (page.name, target)
+    papers = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "ARCHITECTURE.md")
+    for paper in (*papers, ROOT / "tests/exploits/README.md"):
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", paper.read_text()):
+            assert "://" in target or (paper.parent / target).exists(), (paper.name, target)
 
 
 def test_every_example_the_readme_names_exists() -> None:
@@ -84,7 +98,7 @@ def test_the_measured_table_is_the_one_of_the_result_file(name: str, kind: str) 
     command = [sys.executable, str(ROOT / "benchmarks/examples.py"), "--table", str(results)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    shown = re.search(rf"<!-- {name} -->\n\n(.*?)\n\n<!-- /{name} -->", README, re.DOTALL)
+    shown = re.search(rf"<!-- {name} -->\n\n(.*?)\n\n<!-- /{name} -->", page("results"), re.DOTALL)
     assert shown and shown[1].strip() == done.stdout.strip()
 
 
@@ -96,13 +110,13 @@ def test_what_the_readme_says_of_experience_is_what_its_data_says() -> None:
     found = re.search(r"fewer in (\d+), more in (\d+), equal in (\d+); sign test p = ([\d.]+)", done.stdout)
     assert found, done.stdout + done.stderr
     fewer, more, equal, p = found.groups()
-    told = " ".join(README.split())
+    told = " ".join(page("results").split())
     assert f"in {fewer} examples, more in {more} and as many in {equal} (sign test p = {p})" in told
     assert float(p) < 0.05 or "has not been shown" in told
 
 
 def test_the_settings_file_of_the_readme_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (shown,) = [text for text in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "[experts]" in text]
+    (shown,) = [text for text in re.findall(r"```toml\n(.*?)```", page("experts"), re.DOTALL) if "[experts]" in text]
     (tmp_path / "foundry.toml").write_text(shown)
     monkeypatch.chdir(tmp_path)
     models = read_models()
@@ -112,6 +126,6 @@ def test_the_settings_file_of_the_readme_is_read(tmp_path: Path, monkeypatch: py
 
 
 def test_every_option_of_a_task_is_listed() -> None:
-    shown = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
+    shown = re.search(r"```toml\n(.*?)```", page("tasks"), re.DOTALL)
     assert shown and set(tomllib.loads(shown[1])) == set(OptionsFile.model_fields)
     OptionsFile.model_validate(tomllib.loads(shown[1]))

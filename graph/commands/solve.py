@@ -61,7 +61,7 @@ def solve(
     """Search a fast, proven kernel for a task.
 
     To tell the experts what to do or to avoid: foundry agent chat last "@tiling avoid unroll 8" while it works, or
-    instructions = "..." in a TOML file beside the task (README, "A task")."""
+    instructions = "..." in a TOML file beside the task (docs/tasks.md)."""
     from foundry.agents.models.settings import find_file
 
     request = replace(_read_request(str(task), target, effort, chat, search), ask=ask, runs=str(runs))

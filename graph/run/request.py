@@ -19,7 +19,7 @@ USUALLY_IN_FLIGHT = 3  # at most: whoever thinks knows less of what the others f
 # Parts of the search that may be left out, to measure what each brings (benchmarks/search.py).
 Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "estimates", "credits"]
 PromptMode = Literal["shipped", "frozen", "evolve"]  # frozen: variants that have earned their place, as they are
-# Off unless asked for: on recorded landscapes no use of them shows (README, "Search: what each part of it brings").
+# Off unless asked for: on recorded landscapes no use of them shows (docs/search.md).
 OFF: tuple[Mechanism, ...] = ("gradients", "migration", "credits")
 # No use of these shows either where the playbook thinks; a model is shown the best kernels of other cells and told its
 # island's role. So they are off while no model thinks.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .conftest import Cli, Solved, rows
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+TRACE_PAGE = (Path(__file__).resolve().parents[2] / "docs/trace.md").read_text()
 
 
 def test_a_run_leaves_a_page_and_writes_it_again(solved: Solved, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_trace_is_filtered_followed_and_exported(solved: Solved, tmp_path: Pat
 
 def test_the_events_are_those_that_the_readme_describes(solved: Solved) -> None:
     """Every kind has its row, the fields of a row are there, and the queries run."""
-    table = README.split("<!-- events -->")[1].split("<!-- /events -->")[0]
+    table = TRACE_PAGE.split("<!-- events -->")[1].split("<!-- /events -->")[0]
     described: dict[str, set[str]] = {}
     for kind, fields in re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) ?\|$", table, re.MULTILINE):
         described.setdefault(kind, set()).update(set(re.findall(r"`(\w+)`", fields)))
@@ -70,5 +70,5 @@ def test_the_events_are_those_that_the_readme_describes(solved: Solved) -> None:
     rare = {"error", "problem", "failed"}  # of what went wrong
     for kind in ("expert", "tool", "proposal", "evaluation"):
         assert described[kind] - rare <= found[kind], kind
-    for query in re.search(r"```sql\n(.*?)```", README, re.DOTALL)[1].strip().split(";\n"):  # type: ignore[index]
+    for query in re.search(r"```sql\n(.*?)```", TRACE_PAGE, re.DOTALL)[1].strip().split(";\n"):  # type: ignore[index]
         assert rows(runs[1], query), query
