@@ -128,7 +128,7 @@ class Op:
 
 
 # Operators that read, of their first operand, what indices choose, and those that read a part of it.
-_CHOOSING = frozenset({"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather", "take"})
+CHOOSING = frozenset({"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather", "take"})
 _PARTS = frozenset({"slice", "select", "narrow", "diagonal", "as_strided"})
 
 
@@ -264,7 +264,7 @@ class OpGraph:
         calls = [op for op in users if not all(read in self.derived for read in op.reads)]
         for op in calls or users:  # what is made of parameters alone need not be made in every call
             is_source = op.reads[0] == name and isinstance(op.args[0], Ref) and op.args[0].ref == name
-            if is_source and op.kind in _CHOOSING and not _reads_again(op, name):
+            if is_source and op.kind in CHOOSING and not _reads_again(op, name):
                 continue
             is_part = is_source and op.kind in _PARTS
             least = max(least, min(whole, op.outputs[0].spec.nbytes) if is_part else whole)

@@ -61,13 +61,15 @@ FLOOR_LOOKS = 3  # at the ceilings, before they call a timing impossible
 @dataclass(frozen=True)
 class Intake:
     """Inputs, outputs and graphs of a task. `graphs`: one for each case (own shapes, extra shapes, dtypes); if the task
-    could not be captured there are none, `capture_note` says why, and `ran` what PyTorch ran instead."""
+    could not be captured there are none, `capture_note` says why, `ran` what PyTorch ran instead, and `work` how much
+    that is: FLOPs plus bytes, 0 where nobody could see it."""
 
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
     graphs: list[OpGraph]
     capture_note: str
     ran: list[OperatorRun] = field(default_factory=list)
+    work: int = 0
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ class LocalWorkbench:
         from foundry.tools.audit import audit, heavier, needs_watching
 
         operators: Sequence[Any] | None = await self._operators(text, build) if verdict.correct else None
-        graph, source = next(iter((await self.intake()).graphs), None), self._task.source
+        intake, source = await self.intake(), self._task.source
         watched: list[Gate] | None = None
         is_proof = verdict.stage != "screen"  # the screen steers a search: there, runs of the audit's own cost too much
         if verdict.correct and (is_proof or needs_watching(text, task_source=source)):
@@ -253,19 +255,10 @@ class LocalWorkbench:
             if launches := seen_launches(seen.get("kernels", ())):
                 self._grader.notes.seen[digest_of(text)] = Seen(launches=launches)
         label = (await self.baseline()).label if verdict.correct else ""
-        return await self._in_thread(
-            lambda: audit(
-                text,
-                build,
-                operators,
-                graph,
-                policy,
-                task_source=source,
-                declared=[label] if label else [],
-                watched=watched,
-                accuracy=verdict.accuracy_class,
-            )
-        )
+        asked = text, build, operators, next(iter(intake.graphs), None), policy
+        known: dict[str, Any] = {"task_source": source, "reference_work": intake.work or None, "watched": watched}
+        known |= {"declared": [label] if label else [], "accuracy": verdict.accuracy_class}
+        return await self._in_thread(lambda: audit(*asked, **known))
 
     async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
         if not self.device.present:
@@ -396,6 +389,7 @@ class LocalWorkbench:
             graphs=[decode_record(OpGraph, item) for item in captured["graphs"]],
             capture_note=captured["note"],
             ran=[decode_record(OperatorRun, item) for item in captured.get("ran", [])],
+            work=int(captured.get("work", 0)),
         )
 
     def _begin(self, text: str, stage: Stage) -> asyncio.Event:

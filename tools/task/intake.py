@@ -10,7 +10,7 @@ import torch
 
 from foundry.knowledge import codec
 from foundry.knowledge.errors import FoundryError
-from foundry.knowledge.opgraph import OperatorRun, OpGraph, TensorSpec
+from foundry.knowledge.opgraph import OpGraph, TensorSpec
 from foundry.knowledge.task import Task
 from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.task import bundle, loading
@@ -24,7 +24,7 @@ codec.prepare(Task)  # 30 ms of each process that reads a task; the warm process
 
 
 def serve(control: Channel) -> None:
-    """Entry of an intake worker: `check`, `capture` or `draw`, on the task that comes with each message."""
+    """Entry of an intake worker: `check`, `capture`, `ran` or `draw`, on the task that comes with each message."""
     warnings.simplefilter("ignore")
     while True:
         message, _ = control.receive()
@@ -40,7 +40,7 @@ def serve(control: Channel) -> None:
                 parcel = bundle.pack(loading.load(task).inputs(message["seed"]))
                 answer, handles = {"inputs": parcel.description}, [parcel.handle]
             else:
-                answer = _check(task, device) if message["do"] == "check" else _capture(task, device)
+                answer = {"check": _check, "capture": _capture, "ran": _ran}[message["do"]](task, device)
         except FoundryError as error:
             answer = {"error": [type(error).__name__, error.problem, error.remedy]}
         except torch.OutOfMemoryError as error:
@@ -88,18 +88,22 @@ def _capture(task: Task, device: torch.device) -> Message:
         for loaded in _cases(task):
             graphs.append(codec.to_plain(operator_graph(loaded, device)))
     except CannotCapture as error:
-        return {"graphs": [], "note": str(error), "ran": [codec.to_plain(row) for row in _ran(task, device)]}
-    return {"graphs": graphs, "note": "", "ran": []}
+        return {"graphs": [], "note": str(error), **_ran(task, device)}
+    return {"graphs": graphs, "note": "", **NOTHING_RAN}
 
 
-def _ran(task: Task, device: torch.device) -> list[OperatorRun]:
-    """What a task without a graph runs; nothing where that cannot be seen either."""
+NOTHING_RAN: Message = {"ran": [], "work": 0}
+
+
+def _ran(task: Task, device: torch.device) -> Message:
+    """What a task without a graph runs, and how much work that is; nothing where that cannot be seen either."""
     loaded = loading.load(task)
     model, inputs = loaded.build_model(0, device), loaded.inputs(0, device)
     try:
-        return operators_ran(lambda: model(*inputs))
+        found = operators_ran(lambda: model(*inputs))
     except Exception:  # whatever the user's model raises here, it raised in no check: the task goes on without
-        return []
+        return NOTHING_RAN
+    return {"ran": [codec.to_plain(row) for row in found.rows], "work": found.work}
 
 
 def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:

@@ -3,42 +3,75 @@ Imports torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from foundry.knowledge.opgraph import OperatorRun
-from foundry.tools.task.flops import operator_flops
+from foundry.knowledge.opgraph import CHOOSING, OperatorRun
+from foundry.tools.task.flops import known_flops
+from foundry.tools.task.operators import COPIES, FREE
 
 MOST = 16
+WRITES_AT_INDICES = ("index_", "_index_put", "scatter", "put_")
 
 
-def operators_ran(run: Callable[[], Any]) -> list[OperatorRun]:
+@dataclass(frozen=True)
+class Ran:
+    """What one call of the reference ran. `rows`: the MOST operators that took the most time. `work`: FLOPs plus bytes
+    of all its computing operators, against which a candidate's use of PyTorch is weighed."""
+
+    rows: list[OperatorRun]
+    work: int
+
+
+def operators_ran(run: Callable[[], Any]) -> Ran:
     """The operators of one call, those that took the most time first; work and bytes are those of all their calls."""
-    work: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {}
+    total = 0
 
     class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal total
             result = func(*args, **(kwargs or {}))
             name = func._schema.name
             inputs, outputs = list(_tensors([*args, *(kwargs or {}).values()])), list(_tensors([result]))
             shapes = [tensor.shape for tensor in inputs], [tensor.shape for tensor in outputs]
-            row = work.setdefault(name, [0, 0, 0])
+            flops = known_flops(name.split("::")[-1], args, kwargs or {}, *shapes)
+            row = rows.setdefault(name, [0, 0, 0])
             row[0] += 1
-            row[1] += operator_flops(name.split("::")[-1], args, kwargs or {}, *shapes)
-            row[2] += sum(tensor.numel() * tensor.element_size() for tensor in [*inputs, *outputs])
+            row[1] += flops
+            row[2] += _nbytes([*inputs, *outputs])
+            total += _work(name.split("::")[-1], flops, inputs, outputs)
             return result
 
     with torch.no_grad(), Counter():  # type: ignore[no-untyped-call]
         run()
     times = _times(run)
-    rows = [
+    found = [
         OperatorRun(name, calls, flops, traffic_bytes, times.get(name, 0.0))
-        for name, (calls, flops, traffic_bytes) in work.items()
+        for name, (calls, flops, traffic_bytes) in rows.items()
     ]
-    return sorted(rows, key=lambda row: (-row.ms, -row.traffic_bytes))[:MOST]
+    return Ran(sorted(found, key=lambda row: (-row.ms, -row.traffic_bytes))[:MOST], total)
+
+
+def _work(kind: str, flops: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> int:
+    """FLOPs plus the bytes that a call surely moves: of a table that indices choose from, and of a tensor that is
+    written where indices say, only as many elements as there are others. Otherwise 2 % of a large table would let
+    PyTorch do all the rest."""
+    if kind in FREE | COPIES:
+        return 0
+    if inputs and kind in CHOOSING:
+        return flops + _nbytes([*inputs[1:], *outputs, *outputs])
+    if inputs and kind.startswith(WRITES_AT_INDICES) and kind.endswith("_"):
+        return 2 * _nbytes(inputs[1:])
+    return flops + _nbytes([*inputs, *outputs])
+
+
+def _nbytes(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _times(run: Callable[[], Any]) -> dict[str, float]:

@@ -25,8 +25,9 @@ def provenance_gates(
 ) -> list[Gate]:
     """The gate "provenance": PyTorch's share of the work in ModelNew.forward is nearly nothing.
 
-    `reference_work` (FLOPs + bytes) replaces the graph's where the reference could not be captured; without either,
-    any computing operator fails. Under open the gate passes and names what PyTorch did.
+    `reference_work` (FLOPs + bytes that the reference's own run dispatched) replaces the graph's where the reference
+    could not be captured; without either, any computing operator fails. Under open the gate passes and names
+    what PyTorch did.
     """
     computing = computing_rows(op_log)
     share = torch_share(op_log, graph, reference_work=reference_work)
@@ -38,9 +39,11 @@ def provenance_gates(
         return [Gate("provenance", True, f"PyTorch computed nothing in forward; {detail}")]
     if policy == "open":
         return [Gate("provenance", True, f"PyTorch ran {words}, which policy open allows")]
-    percent = "all of what it ran" if share is None else f"{100 * share:.3g} % of the reference's work"
-    passed = share is not None and share <= LARGEST_SHARE
-    return [Gate("provenance", passed, f"PyTorch did {percent} in forward: {words}")]
+    if share is None:
+        why = "the reference's own work could not be measured, so that PyTorch may compute nothing in forward"
+        return [Gate("provenance", False, f"{why}; it ran {words}")]
+    percent = f"{100 * share:.3g} % of the reference's work"
+    return [Gate("provenance", share <= LARGEST_SHARE, f"PyTorch did {percent} in forward: {words}")]
 
 
 def time_gate(seen: Mapping[str, Any]) -> Gate:

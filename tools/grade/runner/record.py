@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foundry.tools.task.flops import operator_flops
+from foundry.tools.task.flops import known_flops
 from foundry.tools.task.operators import COPIES, FREE, OF_VIEWS, OWN, TAKEN
 
 if TYPE_CHECKING:
@@ -93,11 +93,9 @@ def _looked_into(run: Callable[[], Any]) -> tuple[Any, list[dict[str, Any]] | No
 def _flops(kind: str, arguments: Any, keywords: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
     """FLOPs of a PyTorch operator; of one that is none (`kind` is "": the candidate may name its own as it likes) or
     whose arguments say nothing, one for each element it reads."""
-    size = sum(int(math.prod(shape)) for shape in inputs)
-    try:
-        return int(operator_flops(kind, arguments, keywords, inputs, outputs)) if kind else size
-    except (LookupError, TypeError, ValueError):
-        return size
+    if kind:
+        return known_flops(kind, arguments, keywords, inputs, outputs)
+    return sum(int(math.prod(shape)) for shape in inputs)
 
 
 def _tensors(items: Sequence[Any]) -> list[torch.Tensor]:
