@@ -57,9 +57,11 @@ async def known_kernels(mark: Mark, services: Services) -> tuple[Known, ...]:
 
 async def recall_known(services: Services) -> tuple[Known, ...]:
     """What earlier runs measured of kernels of the templates that this graph's first candidates have, and those next to
-    them; asked once."""
+    them; asked once. Nothing without a graph: the store finds kernels by their operators."""
     if services.others is None:
         graphs = await services.graphs()
+        if not graphs:
+            return ()
         asked = query(graphs[0], services.device)
         services.others = (await services.recall_known(asked, lambda: _find_templates(graphs[0], services))).known
     return services.others
