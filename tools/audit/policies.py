@@ -53,6 +53,11 @@ _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
         "it is silently wrong in the other of model.train() and model.eval(): compute that mode too, leave it to "
         "Model.forward, or raise an exception where self.training is not what it was made for; policy open allows it",
     ),
+    "not-asked": (
+        frozenset({"strict"}),
+        "questions",
+        "some questions were not asked, because time or memory was short; strict asks all",
+    ),
     "approximation": (
         frozenset({"fair", "strict"}),
         "approximations",

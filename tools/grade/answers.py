@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from foundry.knowledge import codec
-from foundry.knowledge.candidate import Gate, Outcome, Stage, Timing
+from foundry.knowledge.candidate import Baseline, Gate, Outcome, Stage, Timing, Verdict
 from foundry.knowledge.errors import (
     FoundryError,
     MissingTool,
@@ -22,9 +22,10 @@ from foundry.knowledge.errors import (
 from foundry.tools.process.channel import Message
 from foundry.tools.process.zygote import Worker, WorkerDied
 from foundry.tools.profiling.gather import Seen
-from foundry.tools.protocol.orders import PROCESSES
-from foundry.tools.task.limits import GIGABYTES, SECONDS
+from foundry.tools.protocol.orders import NOT_ASKED, PROCESSES
+from foundry.tools.task.limits import GIGABYTES, SECONDS, TimeLimits
 
+FEW_NAMES = 4  # of questions that a label lists; the verdict names all
 OUTCOMES: dict[str, Outcome] = {
     "timeout": "timeout",
     "cheating": "cheating",
@@ -53,6 +54,19 @@ class Notes:
     seen: dict[str, Seen] = field(default_factory=dict)  # where a forward's time goes
     seeds: dict[str, int] = field(default_factory=dict)  # by purpose
     isolation: tuple[str, ...] = ()  # the system's means that are active around candidates
+
+
+def declared_labels(baseline: Baseline, verdict: Verdict) -> list[str]:
+    """What a reader must know of how a kernel was judged: the question that tells, and the questions left out."""
+    if not verdict.correct:
+        return []
+    found = [baseline.label] if baseline.label else []
+    for what in ("time", "memory"):
+        names = [gate.gate for gate in verdict.gates if gate.evidence.startswith(f"{NOT_ASKED} {what}")]
+        if names:
+            listed = ", ".join(names) if len(names) <= FEW_NAMES else f"{len(names)} questions"
+            found.append(f"not-asked:{listed} ({what})")
+    return found
 
 
 def no_timing(stage: Stage, problem: str, seconds: float = 0.0, *, outcome: Outcome = "unproven") -> Timing:
@@ -86,13 +100,19 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def ask_about_task(worker: Worker, message: Message, limit_s: float, handles: Sequence[int] = ()) -> Message:
-    """Sends a request that runs only the task's own code, so that its failure is the task's: raises TaskError."""
+def ask_about_task(
+    worker: Worker, message: Message, limit_s: float, handles: Sequence[int] = (), *, limits: TimeLimits | None = None
+) -> Message:
+    """Sends a request that runs only the task's own code, so that its failure is the task's: raises TaskError. `limits`
+    extend `limit_s` when the worker says how long a forward takes."""
+    limits = limits or TimeLimits()
     try:
-        answer, _ = worker.request(message, handles, timeout_s=limit_s)
+        answer, _ = worker.request(message, handles, timeout_s=limit_s, extend=limits.hear)
     except WorkerDied as died:
         if died.outcome == "timeout":
-            raise TaskError(f"the task did not finish in {limit_s:g} s", f"make it smaller or set {SECONDS}") from died
+            how = limits.measured or "its import, inputs and first forward"
+            problem = f"the task {died.evidence} ({how})"
+            raise TaskError(problem, f"make it smaller or set {SECONDS} to more seconds") from died
         if "memory" in died.evidence:
             raise TaskError(f"the task {died.evidence}", f"make its sizes smaller or set {GIGABYTES}") from died
         raise TaskError(f"the process that ran the task {died.evidence}") from died

@@ -18,7 +18,6 @@ from foundry.tools.machine.scratch import plain_folder
 from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.zygote import Worker, WorkerDied
 
-CONTEST_S = 1800.0
 BUILD_LIMITS_S: dict[RivalName, float] = {"compile": 120.0, "compile max-autotune": 600.0}
 
 
@@ -27,9 +26,11 @@ class PreparedContest:
     them a compiler's, and needs no kernel: so it may be done while one is still searched. `cache`: a folder for
     TorchInductor's, which is another one where its path holds a space: TorchInductor does not quote it."""
 
-    def __init__(self, runners: Runners, message: Message, rivals: Sequence[RivalName], cache: Path) -> None:
+    def __init__(
+        self, runners: Runners, message: Message, rivals: Sequence[RivalName], cache: Path, limit_s: float
+    ) -> None:
         self.rivals = list(rivals)
-        self._runners, self._message = runners, message
+        self._runners, self._message, self._limit_s = runners, message, limit_s
         self._lost: dict[RivalName, str] = {}
         self._problem: Message = {}  # why it cannot be held
         self._open = contextlib.ExitStack()
@@ -109,7 +110,7 @@ class PreparedContest:
 
         try:
             with self._runners.links(workers) as handles:
-                answer, _ = judge.request(message, handles, timeout_s=CONTEST_S, tick=tick, pause=holds.pause)
+                answer, _ = judge.request(message, handles, timeout_s=self._limit_s, tick=tick, pause=holds.pause)
         except (WorkerDied, ChannelClosed) as error:
             return {"failed": ["crash", str(error)]}
         return answer

@@ -49,7 +49,7 @@ from foundry.tools.grade.answers import (
 from foundry.tools.grade.contests import PreparedContest
 from foundry.tools.grade.folders import LOAD_S, TASK, compiles_itself, load_seconds, prepare_folders
 from foundry.tools.grade.judges import DrawnAhead, Judges
-from foundry.tools.grade.pairs import JUDGE_S, PairedRun
+from foundry.tools.grade.pairs import PairedRun
 from foundry.tools.grade.runners import CANDIDATE, REFERENCE, Runners, kind_of
 from foundry.tools.grade.timed_groups import Groups
 from foundry.tools.machine.holds import Holds
@@ -60,10 +60,9 @@ from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.statistics import ScreenHistory, effort_of
 from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_memory
-from foundry.tools.task.limits import gpu_limit_bytes, gpu_memory_bytes, task_memory_bytes, task_seconds
+from foundry.tools.task.limits import TimeLimits, gpu_limit_bytes, gpu_memory_bytes, task_memory_bytes, task_seconds
 from foundry.tools.tune.session import Cell
 
-CAPTURE_S, BASELINE_S = 150.0, 180.0
 CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
 AUDITED = 3  # processes of the audit's own runs
 CONTESTED = 1  # of the kernel beside its rivals, should it win
@@ -103,7 +102,7 @@ class Grader:
         memory_bytes: int | None = None,
         lanes: int = LANES,
     ) -> None:
-        self._notes = Notes()
+        self._notes, self._times = Notes(), TimeLimits()
         self._task, self._device, self._seed = task, device, seed
         self._zygote, self._owns_zygote = zygote, owns_zygote
         self._scratch = scratch / f"workers-{os.getpid()}"
@@ -167,6 +166,7 @@ class Grader:
     def check(self) -> Message:
         """Shapes of inputs and outputs of the task; raises TaskError for one that cannot be judged."""
         answer = self._about_task("check", task_seconds())
+        self._runners.cpu_s = self._times.runner_cpu_s(thread_count(self._device))
         if answer["free_bytes"]:
             sizes, room = decode_record(Sizes, answer["sizes"]), gpu_memory_bytes(int(answer["free_bytes"]))
             self._plan = plan_memory(sizes, room)
@@ -177,7 +177,7 @@ class Grader:
     def capture(self) -> Message:
         """The task's graphs, or a note why there are none and what PyTorch runs instead."""
         try:
-            return self._about_task("capture", CAPTURE_S)
+            return self._about_task("capture", self._times.capture_s)
         except TaskError as error:
             note = f"tracing it failed: {error}"
         with contextlib.suppress(TaskError):  # of a process that traces nothing
@@ -190,7 +190,7 @@ class Grader:
         with self._judges.one() as judge, ThreadPoolExecutor(1) as beside:
             first = {REFERENCE: 1, CANDIDATE: 1}
             ready = beside.submit(self._runners.make_ready, _ANY_CANDIDATE, first, self._waiting)
-            ask_about_task(judge, {"do": "prepare"}, BASELINE_S)
+            ask_about_task(judge, {"do": "prepare"}, self._times.baseline_s, limits=self._times)
             ready.result()
         self._runners.dismiss(_ANY_CANDIDATE)
 
@@ -206,9 +206,10 @@ class Grader:
         try:
             with self._judges.one() as judge, holds.whole():
                 with holds.shared(), self._runners.links([reference]) as handles:
-                    ask_about_task(judge, {"do": "ready_baseline"}, BASELINE_S, handles)
+                    asked = {"do": "ready_baseline", "eager_ms": 1e3 * self._times.forward_s}
+                    ask_about_task(judge, asked, self._times.baseline_s, handles)
                 with holds.alone():
-                    answer = ask_about_task(judge, {"do": "baseline"}, BASELINE_S)
+                    answer = ask_about_task(judge, {"do": "baseline"}, self._times.baseline_s)
                     holds.count(answer)
         finally:
             self._runners.discard(reference)
@@ -251,7 +252,7 @@ class Grader:
     def _new_contest(self, baseline: Baseline, rivals: Sequence[RivalName]) -> PreparedContest:
         message: Message = {**self._limits, "stage": "screen", "errors": self._own_errors, "series": "contest"}
         message |= {"told_by": baseline.told_by, "eager_ms": baseline.eager_ms, "tf32": self._tf32}
-        return PreparedContest(self._runners, message, rivals, self._scratch / "inductor")
+        return PreparedContest(self._runners, message, rivals, self._scratch / "inductor", self._times.contest_s)
 
     def verify(self, text: str, build: Build, stage: Stage, baseline: Baseline, holds: Holds | None = None) -> Verdict:
         """Judges the correctness of one candidate, in a process of its own."""
@@ -323,9 +324,10 @@ class Grader:
         ahead = self._plan.pairs if stage == "screen" else 1  # beside a group of a proof no other process has its file
         with self._judges.one() as judge, contextlib.ExitStack() as stack:
             stack.callback(self._runners.dismiss, text)
-            groups = Groups(stage, self._device.target, self._screens, incumbent_ms, waited=lambda: holds.waited_s)
+            asked = stage, self._device.target, self._screens, incumbent_ms, baseline.eager_ms
+            groups = Groups(*asked, waited=lambda: holds.waited_s)
             stack.enter_context(holds.whole())
-            paired = stack.enter_context(PairedRun(judge, self._runners, holds, message).open())
+            paired = stack.enter_context(PairedRun(judge, self._runners, holds, message, self._times.judge_s).open())
             while not groups.is_enough():
                 answer, ended = paired.run(groups.count, groups.orders(ahead))
                 if "pairs" not in answer:
@@ -343,8 +345,7 @@ class Grader:
     ) -> tuple[list[Gate], Message]:
         """The audit's own runs of a candidate, each in a fresh process: gates, and what its process was seen to do."""
         message: Message = {"do": "ablate", "text": text, "policy": policy, "eager_ms": baseline.eager_ms}
-        message["is_quick"] = not compiles_itself(text)
-        message["load_limit_s"] = self._load_limit(text, build)
+        message |= {"is_quick": not compiles_itself(text), "load_limit_s": self._load_limit(text, build)}
         candidates: list[Worker] = []
         holds = holds or Holds()
         threads = OTHER_THREADS if self._device.target == "cpu" else ()
@@ -361,7 +362,9 @@ class Grader:
                 with self._runners.links(candidates, threads=threads) as handles:
                     asked = {**self._limits, **message}
                     handles += drawn
-                    answer, _ = judge.request(asked, handles, timeout_s=JUDGE_S, tick=tick, pause=holds.pause)
+                    answer, _ = judge.request(
+                        asked, handles, timeout_s=self._times.judge_s, tick=tick, pause=holds.pause
+                    )
         except (WorkerDied, ChannelClosed) as died:
             return [Gate(AUDIT_RUNS, False, f"the audit could not run the candidate: {died}")], {}
         finally:
@@ -396,7 +399,7 @@ class Grader:
                     held = holds.alone() if lasting else holds.shared()
                     with held, self._runners.links([candidate]) as handles, around:
                         asked = {**self._limits, **message, "seconds": lasting}
-                        answer, _ = judge.request(asked, handles, timeout_s=JUDGE_S)
+                        answer, _ = judge.request(asked, handles, timeout_s=self._times.judge_s)
                     raise_error(answer)
                     if "failed" in answer:
                         return {}, str(answer["failed"][1])
@@ -436,13 +439,13 @@ class Grader:
         return worker
 
     def _about_task(self, question: str, limit_s: float) -> Message:
-        worker = self._start_intake(max(limit_s, task_seconds()), early=question == "check")  # which traces nothing
+        worker = self._start_intake(limit_s, early=question == "check")  # which traces nothing
         self._zygote.go_on()
         try:
             message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
             message["device"] = self._device.target if self._device.present else "cpu"
             message["gpu_bytes"] = gpu_limit_bytes()
-            return ask_about_task(worker, {"do": question, **message}, limit_s)
+            return ask_about_task(worker, {"do": question, **message}, limit_s, limits=self._times)
         finally:
             worker.end()
 
@@ -454,7 +457,7 @@ class Grader:
         return Limits(wall_s=wall_s, memory_bytes=task_memory_bytes(), cpu_s=36_000, file_bytes=1 << 40)
 
     def _start_judge(self) -> Worker:
-        limits = self._task_limits(JUDGE_S)
+        limits = self._task_limits(self._times.judge_s)
         return self._fork("foundry.tools.grade.judge.judge:serve", limits, self._scratch, TASK, early=True)
 
     def _open_judge(self, judge: Worker) -> None:
@@ -484,7 +487,7 @@ class Grader:
         try:
             with self._runners.links([candidate]) as handles:
                 asked = {**self._limits, **message}
-                answer, _ = judge.request(asked, handles, timeout_s=JUDGE_S, tick=tick, pause=holds.pause)
+                answer, _ = judge.request(asked, handles, timeout_s=self._times.judge_s, tick=tick, pause=holds.pause)
         except WorkerDied as died:
             answer = {"failed": ["crash", f"the judge {died}"]}
         except ChannelClosed:  # it was gone before it could be linked

@@ -17,7 +17,6 @@ from foundry.tools.machine.holds import Holds
 from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.zygote import Worker, WorkerDied
 
-JUDGE_S = 900.0
 ATTEMPTS = 2  # a reference whose process died is no fault of the candidate
 
 
@@ -41,8 +40,10 @@ class PairedRun:
         runners: Runners,
         holds: Holds,
         message: Message,
+        limit_s: float,
     ) -> None:
         self._judge, self._runners, self._holds, self._message = judge, runners, holds, message
+        self._limit_s = limit_s  # of one request to the judge
         self._looks_alone = message["stage"] != "screen"  # at the reference without a candidate beside it
         self._groups: dict[int, _Group] = {}
 
@@ -149,7 +150,7 @@ class PairedRun:
             with self._runners.links(workers) as handles:
                 asked = {**self._message, **fields, "do": do}
                 pause = self._holds.pause
-                answer, _ = self._judge.request(asked, handles, timeout_s=JUDGE_S, tick=tick, pause=pause)
+                answer, _ = self._judge.request(asked, handles, timeout_s=self._limit_s, tick=tick, pause=pause)
         except WorkerDied as died:
             return {"failed": ["crash", f"the judge {died}"]}
         except ChannelClosed:  # a runner was gone before it could be linked: hardly the one that was just forked

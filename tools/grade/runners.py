@@ -25,9 +25,9 @@ from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled
 from foundry.tools.process.child import Limits
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker
+from foundry.tools.task.limits import RUNNER_CPU_S
 
 RUNNER = "foundry.tools.grade.runner.runner:serve"
-LIFE_S = 900.0  # of a runner, at most
 READY_S = 30.0
 GLANCE_S = 0.5  # how often a process is looked at that works by itself
 AT_ONCE = 4  # contexts that are made before a timing may come in between, and before whoever is first has one
@@ -86,6 +86,7 @@ class Runners:
         await_dying: Callable[[], None],
     ) -> None:
         self._fork, self._scratch, self._memory_bytes, self._on_gpu = fork, scratch, memory_bytes, on_gpu
+        self.cpu_s = RUNNER_CPU_S  # of each process from now on
         self._await_dying = await_dying
         self._options: Message = {"threads": threads, "tf32": tf32, "device": "cuda" if on_gpu else "cpu"}
         self._numbers = itertools.count()
@@ -105,10 +106,9 @@ class Runners:
         folder = self._scratch.absolute() / f"runner-{next(self._numbers)}"
         folder.mkdir(parents=True)
         limits = Limits(
-            wall_s=LIFE_S,
             memory_bytes=self._memory_bytes,
             shared_bytes=self._memory_bytes,
-            cpu_s=3600,
+            cpu_s=self.cpu_s,
             file_bytes=1 << 30,
             folder_bytes=2 << 30,
         )

@@ -47,8 +47,8 @@ def is_doubtful(timing: Timing) -> bool:
 
 
 class Groups:
-    """Answers of one candidate's groups. `incumbent_ms`: a screen ends early for one that is clearly slower; `waited`:
-    seconds that the device was waited for so far."""
+    """Answers of one candidate's groups. `incumbent_ms`: a screen ends early for one that is clearly slower;
+    `reference_ms`: one call of the reference; `waited`: seconds that the device was waited for so far."""
 
     def __init__(
         self,
@@ -56,11 +56,12 @@ class Groups:
         target: TargetName,
         screens: ScreenHistory,
         incumbent_ms: float | None = None,
+        reference_ms: float = 0.0,
         *,
         waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._stage, self._screens, self._incumbent_ms = stage, screens, incumbent_ms
-        self._effort = effort_of(stage, target)
+        self._effort = effort_of(stage, target, reference_ms)
         self._stream = random.SystemRandom()
         least = self._effort.min_groups
         self._checks: list[Check] = ["timed" if number % 3 else "taken" for number in range(1, 1 + -(-least // 2))]

@@ -119,9 +119,12 @@ class Worker:
         timeout_s: float | None = None,
         tick: Callable[[], None] = lambda: None,
         pause: Callable[[], None] | None = None,
+        extend: Callable[[Message], float | None] = lambda _: None,
     ) -> tuple[Message, list[int]]:
         """Sends one message and waits for its answer, reading the worker's usage and calling `tick` meanwhile. With
-        `pause` the worker may ask between two of its steps whether it should wait; that time is not counted.
+        `pause` the worker may ask between two of its steps whether it should wait; that time is not counted. `extend`
+        is given each message: if it returns a number, the message is no answer yet, and the answer may take so many
+        seconds more. Use it only for workers that run no candidate.
 
         Raises WorkerDied when the worker ends first, breaks a limit or sends no message; it is gone then.
         """
@@ -139,6 +142,9 @@ class Worker:
                         self.end()
                         raise WorkerDied("timeout", f"did not finish in {seconds:g} s")
                 answer, extra = self.channel.receive(0.0)
+                if (more_s := extend(answer)) is not None:
+                    deadline, seconds = time.monotonic() + more_s, more_s
+                    continue
                 if pause is None or PAUSE not in answer:
                     return answer, extra
                 asked = time.monotonic()

@@ -21,6 +21,7 @@ FUNCTIONS, STATE, PROCESSES = "function identities", "global state", "threads an
 PUBLIC_SEEDS = (42, 0)  # of the inputs that benchmarks draw, the most usual first
 LONG_DRAW_BYTES = 1 << 30  # of inputs: a host draws 0.7 GB a second, on one core
 IN_ITS_PROCESS = (FUNCTIONS, STATE, PROCESSES)  # what a candidate must leave as it found it
+NOT_ASKED = "not asked for want of"  # begins the evidence of a question that was left out, before "time" or "memory"
 LEADS, NO_LEADS = "leads in the text", "none"  # a gate's name, and its evidence where there are none
 
 

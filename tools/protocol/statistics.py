@@ -49,6 +49,7 @@ class TimingEffort:
     max_groups: int
     budget_s: float
     half_width: float
+    warm_pairs: int = 1  # that are timed before those that count, in each group
 
     def pairs_within(self, pair_s: float) -> int:
         """How many pairs a group has when one takes `pair_s`: an even number, because every other one is reversed."""
@@ -79,9 +80,16 @@ _GPU_FINAL = replace(EFFORTS["final"], group_s=0.25, min_groups=6, max_groups=16
 GPU_EFFORTS: dict[Stage, TimingEffort] = {**EFFORTS, "final": _GPU_FINAL}
 
 
-def effort_of(stage: Stage, target: TargetName) -> TimingEffort:
-    """How long a stage times on a target."""
-    return (GPU_EFFORTS if target == "cuda" else EFFORTS)[stage]
+SLOW_MS = 500.0  # of a forward from which each call counts: first calls cost little beside it
+
+
+def effort_of(stage: Stage, target: TargetName, reference_ms: float = 0.0) -> TimingEffort:
+    """How long a stage times on a target. A reference that takes SLOW_MS or more is timed with as few calls as an
+    interval needs."""
+    effort = (GPU_EFFORTS if target == "cuda" else EFFORTS)[stage]
+    if reference_ms < SLOW_MS:
+        return effort
+    return replace(effort, min_pairs=2, min_groups=min(effort.min_groups, MIN_GROUPS), warm_pairs=0)
 
 
 @dataclass(frozen=True)

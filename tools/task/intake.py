@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.capture import CannotCapture, capture
 from foundry.tools.task.gpu_plan import CONTEXT_BYTES, Sizes
+from foundry.tools.task.limits import FIRST_FORWARD_S
 from foundry.tools.task.loading import LoadedTask
 from foundry.tools.task.ran import operators_ran
 
@@ -40,7 +42,8 @@ def serve(control: Channel) -> None:
                 parcel = bundle.pack(loading.load(task).inputs(message["seed"]))
                 answer, handles = {"inputs": parcel.description}, [parcel.handle]
             else:
-                answer = {"check": _check, "capture": _capture, "ran": _ran}[message["do"]](task, device)
+                asked = {"check": partial(_check, control=control), "capture": _capture, "ran": _ran}
+                answer = asked[message["do"]](task, device)
         except FoundryError as error:
             answer = {"error": [type(error).__name__, error.problem, error.remedy]}
         except torch.OutOfMemoryError as error:
@@ -58,13 +61,16 @@ def _stay_within(gpu_bytes: int) -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, max(0, gpu_bytes - CONTEXT_BYTES) / total))
 
 
-def _check(task: Task, device: torch.device) -> Message:
-    """Shapes of inputs and outputs; raises TaskError for everything that makes a task unusable, in all its cases."""
+def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
+    """Shapes of inputs and outputs; raises TaskError for everything that makes a task unusable, in all its cases. How
+    long a first forward takes is sent at once: the time limit follows it."""
     free_bytes = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
     described: list[tuple[list[TensorSpec], list[TensorSpec]]] = []
     sizes: list[Sizes] = []
     for loaded in _cases(task):
-        checked = loading.check_reference(loaded, device=device)
+        checked = loading.check_reference(
+            loaded, device=device, tell_seconds=lambda seconds: control.send({FIRST_FORWARD_S: seconds})
+        )
         inputs = [loading.spec_of(tensor) for tensor in bundle.tensors_in(loaded.inputs(0, device))]
         described.append((inputs, checked.outputs))
         (given, wide_given), (made, wide_made) = _bytes(inputs), _bytes(checked.outputs)

@@ -1,11 +1,16 @@
-"""How many seconds a task may take for its import, inputs and first forwards, and how much memory it may need, the
-machine's and the GPU's."""
+"""How many seconds a task may take for its import, inputs and forwards, and how much memory it may need, the machine's
+and the GPU's. Free of torch.
+
+The limits of time end what hangs; they decide nothing about a candidate. A reference that was measured to be slow gets
+more of it.
+"""
 
 from __future__ import annotations
 
 import os
 
 from foundry.knowledge.errors import UsageError
+from foundry.tools.process.channel import Message
 from foundry.tools.process.child import machine_memory_bytes
 
 SECONDS = "FOUNDRY_TASK_SECONDS"
@@ -13,6 +18,11 @@ GIGABYTES = "FOUNDRY_TASK_GB"
 GPU_GIGABYTES = "FOUNDRY_GPU_GB"
 DEFAULT_SECONDS = 60.0
 MEMORY_SHARE = 0.5  # of the machine's, for a process that runs the task
+CAPTURE_S, BASELINE_S, JUDGE_S, CONTEST_S = 150.0, 180.0, 900.0, 1800.0  # seconds, for forwards of milliseconds
+RUNNER_CPU_S = 3600  # CPU seconds of one runner
+# Forwards of the reference that each request makes, with as many again for float64 and busy cores.
+CHECKED, TRACED, TIMED, JUDGED, COMPARED = 12, 40, 80, 800, 160
+FIRST_FORWARD_S = "first_forward_s"  # key of an interim message of intake: seconds of the first forward
 
 
 def task_seconds() -> float:
@@ -40,6 +50,52 @@ def check_limits() -> None:
     task_seconds()
     task_memory_bytes()
     gpu_memory_bytes(0)
+
+
+class TimeLimits:
+    """Seconds for each request. `forward_s`: one forward of the reference, as intake measured it; 0 until then."""
+
+    def __init__(self) -> None:
+        self.forward_s = 0.0
+
+    def hear(self, message: Message) -> float | None:
+        """Notes what an interim message of intake has measured; returns how many seconds the request may still take,
+        None for any other message."""
+        if FIRST_FORWARD_S not in message:
+            return None
+        self.forward_s = max(self.forward_s, float(message[FIRST_FORWARD_S]))
+        return self.intake_s
+
+    @property
+    def intake_s(self) -> float:
+        """The task's import, inputs and forwards at intake."""
+        return task_seconds() + CHECKED * self.forward_s
+
+    @property
+    def capture_s(self) -> float:
+        return max(CAPTURE_S, task_seconds(), TRACED * self.forward_s)
+
+    @property
+    def baseline_s(self) -> float:
+        return max(BASELINE_S, TIMED * self.forward_s)
+
+    @property
+    def judge_s(self) -> float:
+        """One request about a candidate: all questions of a proof, or one group of a timing."""
+        return max(JUDGE_S, JUDGED * self.forward_s)
+
+    @property
+    def contest_s(self) -> float:
+        return max(CONTEST_S, COMPARED * self.forward_s)
+
+    def runner_cpu_s(self, threads: int) -> int:
+        """CPU seconds of one process that runs a model with so many threads."""
+        return max(RUNNER_CPU_S, int(JUDGED * self.forward_s) * threads)
+
+    @property
+    def measured(self) -> str:
+        """What was measured, in words for a message; "" for a quick reference."""
+        return f"one forward of the reference took {self.forward_s:.3g} s" if self.forward_s >= 0.5 else ""
 
 
 def _positive(name: str, default: float) -> float:

@@ -11,6 +11,7 @@ import importlib.util
 import itertools
 import random
 import sys
+import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -300,8 +301,15 @@ class Checked:
     work_bytes: int
 
 
-def check_reference(loaded: LoadedTask, *, seed: int = 0, device: torch.device = CPU) -> Checked:
+def check_reference(
+    loaded: LoadedTask,
+    *,
+    seed: int = 0,
+    device: torch.device = CPU,
+    tell_seconds: Callable[[float], None] = lambda _: None,
+) -> Checked:
     """Runs the reference on a device and returns what its outputs are, nested tuples, lists and dicts flattened.
+    `tell_seconds` is given the seconds of the first forward, before there is another one.
 
     Raises TaskError, one line each: no output tensors, empty outputs, NaN outputs, inputs changed in place, a model
     with random output, a non-deterministic model.
@@ -311,7 +319,11 @@ def check_reference(loaded: LoadedTask, *, seed: int = 0, device: torch.device =
     state = {key: value.clone() for key, value in first_model.state_dict().items()}
     given = _copy(inputs)
     meter = _Meter(device)
+    start = time.monotonic()
     first = _tensors(_run_seeded(loaded, first_model, given, seed))
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    tell_seconds(time.monotonic() - start)
     work_bytes = meter.read(first)
     _check_inputs_unchanged(inputs, given)
     specs = [spec_of(output) for output in first]

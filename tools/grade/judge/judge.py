@@ -33,6 +33,7 @@ from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache, PreparedGroup, TimedInputs, check_scheduling
 from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
+from foundry.tools.grade.questions.affordable import QuestionBudget
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.task_cases import cases_of
 from foundry.tools.grade.questions.trial import Trial
@@ -92,7 +93,7 @@ class Judge:
     def ready_baseline(self, message: Message, handles: list[int]) -> Message:
         """Readies the reference for `baseline`."""
         group = self._groups[BASELINE] = PreparedGroup(self._case(), self._prepare_screen()[1])
-        group.links["reference"] = self._link(handles[0], RUN_LIMIT_S * 15, side="reference")
+        group.links["reference"] = self._link(handles[0], 15 * self._run_limit(message), side="reference")
         self._make_ready(group.reference, group, "screen", self._reference())
         return {}
 
@@ -134,6 +135,7 @@ class Judge:
             if stage == "screen":
                 verdict = examination.run(load, [self._case()], lambda case: self._screen(message["told_by"]))
             else:
+                self._budget = QuestionBudget(float(message["eager_ms"]), self._task.options.policy)
                 verdict = examination.run(load, self._fresh_cases(stage), lambda case: self._trials(case, stage))
         finally:
             link.close()
@@ -181,13 +183,10 @@ class Judge:
         before = group.reference.device_s + group.candidate.device_s
         if group.alone:  # so that both have run as often
             paired_timing.time_undisturbed(group.candidate, group.timed, self._cache)
-        asked = group.reference, group.candidate, group.timed, self._cache, effort_of(stage, self._device.target)
-        samples = paired_timing.time_pairs(
-            *asked,
-            seed=secrets.randbits(31),
-            alone=group.alone,
-            check=message.get("check", "none"),
-        )
+        effort = effort_of(stage, self._device.target, float(message["eager_ms"]))
+        asked = group.reference, group.candidate, group.timed, self._cache, effort
+        how = {"seed": secrets.randbits(31), "alone": group.alone, "check": message.get("check", "none")}
+        samples = paired_timing.time_pairs(*asked, **how)
         if message.get("record") and stage != "screen":
             check_computes_again(group.candidate, group.timed, self._cache, samples)
         return {
@@ -385,7 +384,7 @@ class Judge:
         def make() -> Iterator[Trial]:
             chosen = distributions(stage if not case.name else "screen", limited=case.limited)
             for distribution in chosen:
-                if not case.suits(distribution):
+                if not case.suits(distribution) or self._budget.leaves_out(distribution, self._skipped):
                     continue
                 if distribution.parameters != "seeded":
                     seed = self._seeds.draw(stage, f"{stage}: parameters of {distribution.name} {case.name}".strip())

@@ -32,7 +32,6 @@ from foundry.tools.task.bundle import Parcel
 EVICT_LIMIT_BYTES = 128 << 20
 EVICT_FACTOR = 2  # times the last-level cache
 SAMPLE_MS = 0.6  # shorter calls are made several in a row, each on inputs of its own
-WARM_PAIRS = 1
 WARM_CALLS, WARM_MS, FEW_FAULTS = 12, 400.0, 64
 SLOT_BYTES = 128 << 20  # all input sets together
 MAX_SLOTS = 16
@@ -268,7 +267,7 @@ def time_pairs(
     timed.changes = timed.changes or find_changes(baseline, timed, stream)
     calls = warm_up(sides, len(timed.inputs))
     samples = PairSamples(alone=list(alone), by_events=not cache.on_cpu)
-    for number in range(WARM_PAIRS):  # as the pairs that count, with what they keep: each buffer is touched once
+    for number in range(effort.warm_pairs):  # as the pairs that count, with what they keep: each buffer is touched once
         _pair(sides, order, timed, cache, _Draw(number, calls, timed, stream))
         _peek(baseline, candidate, timed, number, stream)
     for side in sides:

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink, Sample
 from foundry.tools.grade.judge.paired_timing import ColdCache, PairSamples, TimedInputs, refresh, window
 from foundry.tools.protocol.orders import COMPUTED_ANEW
+from foundry.tools.protocol.statistics import SLOW_MS
 
 ROUNDS, AGREEING = 8, 7  # a busy machine spoils some
 FRESH, REPEATS = 8, 32  # calls on new inputs, and on the same: who waits for the third time shows too
+FEW = 3  # of each, of a candidate whose calls take SLOW_MS or more
 AGAIN = 3  # times that this must show in a row
 LONGEST_MS = 1000.0  # for repetitions: of slow calls there are fewer
 REUSED = 0.6  # a repeated call below this part of a new one did not compute
@@ -34,10 +36,12 @@ def check_computes_again(candidate: RunnerLink, timed: TimedInputs, cache: ColdC
     changes = timed.changes
     if changes is None:
         return
+    is_slow = min(second for _, second in samples.pairs) >= SLOW_MS
+    rounds, agreeing = (FEW, FEW) if is_slow else (ROUNDS, AGREEING)
     new: list[float] = []
     repeated: list[float] = []
     slots = window(0, 1, timed)  # the same memory in all calls: a first visit takes up to twice as long
-    for _ in range(1 + ROUNDS):
+    for _ in range(1 + rounds):
         refresh([candidate], timed, slots)
         content = changes.draw(stream)
         for times in (new, repeated):  # the same content written again: the same history right before both
@@ -45,13 +49,13 @@ def check_computes_again(candidate: RunnerLink, timed: TimedInputs, cache: ColdC
             cache.evict()
             times.append(_sample_ms(candidate.run(slots), cache))
     del new[0], repeated[0]
-    _check_many(candidate, timed, cache, changes.draw, slots)
+    _check_many(candidate, timed, cache, changes.draw, slots, FEW if is_slow else FRESH)
     quick = sum(second < REUSED * first for first, second in zip(new, repeated, strict=True))
-    if quick >= AGREEING and min(repeated) < REUSED * min(new):
+    if quick >= agreeing and min(repeated) < REUSED * min(new):
         raise RunnerFailed(
             "cheating",
             f"a call on the inputs of the call before took {statistics.median(repeated):.3g} ms, one on new inputs "
-            f"{statistics.median(new):.3g} ms, {quick} times out of {ROUNDS}: results are kept and given out again",
+            f"{statistics.median(new):.3g} ms, {quick} times out of {rounds}: results are kept and given out again",
             gate=COMPUTED_ANEW,
         )
 
@@ -62,6 +66,7 @@ def _check_many(
     cache: ColdCache,
     draw: Callable[[random.Random], tuple[float, int]],
     slots: list[int],
+    fresh: int,
 ) -> None:
     """The same after many repetitions, in a row and with a warm cache, as in a loop that measures with one input."""
     stream = random.SystemRandom()
@@ -75,8 +80,8 @@ def _check_many(
 
     for _ in range(AGAIN):
         refresh([candidate], timed, slots)
-        new = sampled_ms(FRESH, lambda: draw(stream))
-        same, repeats = draw(stream), max(FRESH, min(REPEATS, int(LONGEST_MS / new)))
+        new = sampled_ms(fresh, lambda: draw(stream))
+        same, repeats = draw(stream), max(fresh, min(REPEATS, int(LONGEST_MS / new)))
         repeated = sampled_ms(repeats, lambda: same)  # noqa: B023
         if repeated >= REUSED * new:
             return

@@ -1,0 +1,46 @@
+"""Which questions of a proof are left out where a reference is too slow, or too large, to be asked all of them.
+
+What is left out is a gate of the verdict and a label of the kernel (`not-asked:...`), which policy strict refuses.
+"""
+
+from __future__ import annotations
+
+from foundry.knowledge.candidate import Gate
+from foundry.knowledge.task import Policy
+from foundry.tools.protocol.orders import NOT_ASKED
+from foundry.tools.protocol.rules import Distribution
+from foundry.tools.task.limits import task_seconds
+
+PROOF_LIMITS = 4.0  # times FOUNDRY_TASK_SECONDS, for the reference's part of all questions of one case
+RUNS_PER_QUESTION = 2.5  # forwards of the reference: in its own arithmetic, in float64, now and then with nudged inputs
+# Asked whatever they cost, and before all others: they refused most kernels of the museum and of chat models.
+FIRST = frozenset(
+    (
+        *("as given", "few elements changed", "elements rearranged", "x3", "x-1", "mixed exponents"),
+        *("randomised parameters", "parameters rearranged", "few parameters changed", "running statistics changed"),
+        *("other buffers", "other masks", "empty and full masks", "other indices", "other numbers"),
+        *("few huge elements", "sixteenths", "constant", "non-finite", "NaN at edges"),
+    )
+)
+
+
+class QuestionBudget:
+    """How many questions of one case are asked. `reference_ms`: one forward, as the baseline measured it."""
+
+    def __init__(self, reference_ms: float, policy: Policy) -> None:
+        self._reference_s = reference_ms / 1e3
+        allowed_s = PROOF_LIMITS * task_seconds()
+        self._left = float("inf")
+        if policy != "strict" and self._reference_s > 0:
+            self._left = allowed_s / (RUNS_PER_QUESTION * self._reference_s) - len(FIRST)
+
+    def leaves_out(self, distribution: Distribution, skipped: dict[str, Gate]) -> bool:
+        """True if a question is not asked; `skipped` gets the gate that says why. One that is asked counts."""
+        if distribution.name in FIRST:
+            return False
+        self._left -= 1
+        if self._left >= 0:
+            return False
+        words = f"one forward of the reference takes {self._reference_s:.3g} s; FOUNDRY_TASK_SECONDS gives more"
+        skipped[distribution.name] = Gate(distribution.name, True, f"{NOT_ASKED} time: {words}")
+        return True
