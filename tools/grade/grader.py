@@ -181,7 +181,7 @@ class Grader:
         except TaskError as error:
             note = f"tracing it failed: {error}"
         with contextlib.suppress(TaskError):  # of a process that traces nothing
-            return {"graphs": [], "note": note, **self._about_task("ran", CAPTURE_S)}
+            return {"graphs": [], "note": note, **self._about_task("ran", self._times.capture_s)}
         return {"graphs": [], "note": note}
 
     def prepare(self) -> None:

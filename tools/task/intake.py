@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -42,8 +43,9 @@ def serve(control: Channel) -> None:
                 parcel = bundle.pack(loading.load(task).inputs(message["seed"]))
                 answer, handles = {"inputs": parcel.description}, [parcel.handle]
             else:
-                asked = {"check": partial(_check, control=control), "capture": _capture, "ran": _ran}
-                answer = asked[message["do"]](task, device)
+                looks: dict[str, Callable[[Task, torch.device], Message]]
+                looks = {"check": partial(_check, control=control), "capture": _capture, "ran": _ran}
+                answer = looks[message["do"]](task, device)
         except FoundryError as error:
             answer = {"error": [type(error).__name__, error.problem, error.remedy]}
         except torch.OutOfMemoryError as error:
