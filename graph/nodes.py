@@ -39,6 +39,7 @@ from foundry.knowledge.errors import CannotLower, TellsNothing
 from foundry.knowledge.experience.record import SEED
 from foundry.knowledge.merit import CORRECT, merit
 from foundry.knowledge.roofline import floors
+from foundry.knowledge.task_text import foreign_imports
 from foundry.knowledge.thought import Role
 
 SEEDS_AT_ONCE = 2
@@ -92,6 +93,10 @@ async def capture(state: RunState, services: Services) -> Update:
         tracer=graph.tracer,
         shapes=len(found.graphs),
     )
+    if graph.kept_class:
+        needed = ", ".join(foreign_imports(services.task.source))
+        reason = f"the kernel's file needs {needed} where it is used, because {graph.kept_class}"
+        services.log.note_once("note", "more than torch", reason=reason)
     await check_instructions(services)
     return {"lowerable": True}
 

@@ -177,6 +177,58 @@ class Arrangement:
 
 
 @dataclass(frozen=True)
+class MakingCall:
+    """One call of a constructor to torch: "aten.uniform_.default" of arguments. `results` names what it gives, "" where
+    nothing reads it. The target LITERAL stands for a tensor that no call made: its dtype, its shape, its bytes in
+    hexadecimal digits. A device HERE is the one on which torch makes tensors when the model is constructed."""
+
+    target: str
+    args: list[Argument]
+    kwargs: dict[str, Argument]
+    results: list[str]
+
+
+LITERAL, HERE = "literal", "here"
+
+
+@dataclass(frozen=True)
+class ModulePart:
+    """One module of a model. `path` is "" for the model itself, `kind` the class of torch.nn that stands there ("" for
+    None), `version` what its state dict says, `same_as` the path of the module that stands here too."""
+
+    path: str
+    kind: str
+    training: bool = True
+    version: int | None = 1
+    same_as: str | None = None
+
+
+@dataclass(frozen=True)
+class HeldTensor:
+    """One tensor of a model by its path. `value` is the name that a MakingCall gave it ("" for None), `same_as` the
+    path of the parameter or buffer that is the same object."""
+
+    path: str
+    kind: Literal["parameter", "buffer", "passing buffer", "attribute"]
+    value: str
+    requires_grad: bool = False
+    same_as: str | None = None
+
+
+@dataclass(frozen=True)
+class Construction:
+    """How a model comes to its tensors, so that a file makes the same ones without the model's class: the calls of its
+    constructor to torch, in order, and what the model holds when they are done."""
+
+    arguments: str  # what it was constructed with, as `knowledge.library.file.arguments.describe` says it
+    takes: str  # parameters of the constructor as Python source: "width, depth=2"
+    forward: str  # parameters of forward in the same way
+    calls: list[MakingCall]
+    parts: list[ModulePart]
+    held: list[HeldTensor]
+
+
+@dataclass(frozen=True)
 class OpGraph:
     """Inputs, state and constants, operators in execution order, and what forward returns."""
 
@@ -192,6 +244,8 @@ class OpGraph:
     mutations: dict[str, str] = field(default_factory=dict)  # state-dict key -> value written back to it
     overrides: dict[str, int] = field(default_factory=dict)  # module constants of the task that gave this shape
     fixed: dict[str, Argument] = field(default_factory=dict)  # inputs that are no tensors: position -> value traced
+    construction: Construction | None = None  # where the task's class cannot stand in a file that needs torch only
+    kept_class: str = ""  # why the task's class and its imports stand in the file all the same
 
     @cached_property
     def values(self) -> dict[str, Value]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Mapping
 
 from foundry.knowledge import syntax
@@ -61,3 +62,19 @@ def _place_of(constants: dict[str, ast.expr], name: str) -> tuple[int, int]:
             f"add `{name} = ...` at the top of the file and use it in get_inputs",
         )
     return constants[name].lineno, constants[name].col_offset
+
+
+# Modules that are there wherever torch is.
+_BESIDE_TORCH = frozenset({"torch", "numpy", "typing_extensions", *sys.stdlib_module_names})
+
+
+def foreign_imports(source: str) -> tuple[str, ...]:
+    """The packages and files that a text imports and torch does not bring, each once, in order; a relative import is
+    ".name"."""
+    found: list[str] = []
+    for node in ast.walk(syntax.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append(f"{'.' * node.level}{(node.module or '').partition('.')[0]}")
+    return tuple(dict.fromkeys(name for name in found if name not in _BESIDE_TORCH))

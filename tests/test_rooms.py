@@ -40,6 +40,7 @@ ROOMS = (
     "tools",
     "tools.process",
     "tools.machine",
+    "tools.task.construction",
     "tools.task",
     "tools.targets",
     "tools.protocol",

@@ -67,6 +67,7 @@ class Summary:
 NOTED = (
     "not captured",
     "cannot lower",
+    "more than torch",
     "policy",
     "no device",
     "unproven kernel",

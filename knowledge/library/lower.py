@@ -9,7 +9,7 @@ from foundry.knowledge.candidate import Coordinates, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.authored.planning import plan_authored
-from foundry.knowledge.library.file.assemble import Entry
+from foundry.knowledge.library.file.assemble import Entry, Reference
 from foundry.knowledge.library.ir.access import is_prepared, tail_of
 from foundry.knowledge.library.ir.cost import compulsory_bytes, flops, traffic_bytes
 from foundry.knowledge.library.ir.kernels import AttentionKernel, Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
@@ -54,7 +54,7 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
         kinds = dict.fromkeys(item.kind for item in _left_work(first.plan, graphs[0]))
         raise CannotLower(f"it has no kernel for {', '.join(kinds) or 'any operator'}, and nothing else is computed")
     entries = [Entry(item.plan, item.kernels) for item in printed]
-    source = module_file(task_source, entries, device, overrides=graphs[0].overrides)
+    source = module_file(reference_of(task_source, graphs), entries, device)
     found = outline_of(recipe, first)
     texts = [text for item in printed for _, text in item.kernel_pairs()]
     labels = [label for item in printed for label in item.plan.labels]
@@ -75,6 +75,15 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
         traffic_bytes=compulsory_bytes(first.plan),
         left=_left_work(first.plan, graphs[0]),
     )
+
+
+def reference_of(task_source: str, graphs: Sequence[OpGraph]) -> Reference:
+    """What the files of a task keep of it: its class, or how that comes to its tensors."""
+    constructions = tuple(graph.construction for graph in graphs if graph.construction is not None)
+    reasons = [graph.kept_class for graph in graphs if graph.kept_class]
+    if reasons:
+        return Reference(task_source, graphs[0].overrides, (), reasons[0])
+    return Reference(task_source, graphs[0].overrides, constructions)
 
 
 def _left_work(planned: Plan, captured: OpGraph) -> tuple[LeftWork, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library.file.assemble import Entry, assemble
+from foundry.knowledge.library.file.assemble import Entry, Reference, assemble
 from foundry.knowledge.library.ir import kernels
 from foundry.knowledge.library.ir.kernels import Kernel, Plan, PrintedKernel
 
@@ -91,14 +91,12 @@ def _cuda() -> Mapping[type, Print]:
     }
 
 
-def module_file(
-    task_source: str, entries: Sequence[Entry], device: Device, *, overrides: Mapping[str, int] | None = None
-) -> str:
-    """The text of a candidate that runs `entries`, dispatched on input shapes.
-
-    `overrides` replaces module constants of the task (`SCALE = 1`), so that the model is the one that was captured.
-    Raises CannotLower for a target without a printer.
+def module_file(reference: Reference | str, entries: Sequence[Entry], device: Device) -> str:
+    """The text of a candidate that runs `entries`, dispatched on input shapes, with the parameters of `reference` (or
+    of the class Model in a task's source). Raises CannotLower for a target without a printer.
     """
+    if isinstance(reference, str):
+        reference = Reference(reference)
     if device.target == "cpu":
         from foundry.knowledge.library.cpu.module import cpu_module
 
@@ -109,4 +107,4 @@ def module_file(
         body = cuda_module(entries, device)
     else:
         raise CannotLower(f"no module template for target {device.target}")
-    return assemble(task_source, entries, body, device.target, overrides or {})
+    return assemble(reference, entries, body, device.target)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from foundry.knowledge import codec
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.opgraph import OpGraph, TensorSpec
 from foundry.knowledge.task import Task
+from foundry.knowledge.task_text import foreign_imports
 from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.capture import CannotCapture, capture
+from foundry.tools.task.construction.recorder import CannotReplay
+from foundry.tools.task.construction.replay import construction_of
 from foundry.tools.task.gpu_plan import CONTEXT_BYTES, Sizes
 from foundry.tools.task.limits import FIRST_FORWARD_S
 from foundry.tools.task.loading import LoadedTask
@@ -94,7 +99,7 @@ def _capture(task: Task, device: torch.device) -> Message:
     graphs: list[Any] = []
     try:
         for loaded in _cases(task):
-            graphs.append(codec.to_plain(operator_graph(loaded, device)))
+            graphs.append(codec.to_plain(captured_case(loaded, device)))
     except CannotCapture as error:
         return {"graphs": [], "note": str(error), **_ran(task, device)}
     return {"graphs": graphs, "note": "", **NOTHING_RAN}
@@ -126,6 +131,28 @@ def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
                 return graph
         inputs = [loading.placed(value, loading.CPU) for value in inputs]
     return capture(loaded.build_model(0), inputs, overrides=loaded.overrides)
+
+
+def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
+    """A case's graph, with what a kernel's file needs in the place of a class that imports more than torch."""
+    graph = operator_graph(loaded, device)
+    if not foreign_imports(loaded.task.source):
+        return graph
+    place = loaded.place_to_draw(device)
+
+    def under(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
+        def construct() -> nn.Module:
+            loading.seed_everything(seed)
+            return make()
+
+        return loading.drawn_on(place, construct)
+
+    attributes = [value.source for value in graph.state if value.role == "constant" and value.data is None]
+    try:
+        found = construction_of(loaded.module, lambda seed: loaded.build_model(seed, place), under, attributes)
+    except CannotReplay as error:
+        return replace(graph, kept_class=str(error))
+    return replace(graph, construction=found)
 
 
 def _hollow(value: Any) -> Any:

@@ -11,13 +11,16 @@ import hashlib
 import json
 import pprint
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from foundry.knowledge import syntax
 from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.file.skeleton import skeleton_text
+from foundry.knowledge.library.file.texts import fill as fill
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import Plan, PrintedKernel
-from foundry.knowledge.opgraph import Arrangement
+from foundry.knowledge.opgraph import Arrangement, Construction
+from foundry.knowledge.task_text import foreign_imports
 
 _NOT_KEPT = frozenset({"get_inputs", "get_init_inputs"})
 
@@ -40,15 +43,37 @@ class Body:
     holes: Mapping[str, str]  # @NAME@ of the template -> text
 
 
-def assemble(task_source: str, entries: Sequence[Entry], body: Body, target: str, overrides: Mapping[str, int]) -> str:
+@dataclass(frozen=True)
+class Reference:
+    """What a file keeps of the task, for the parameters of its model."""
+
+    source: str
+    overrides: Mapping[str, int] = field(default_factory=dict)  # module constants with other values (`SCALE = 1`)
+    constructions: tuple[Construction, ...] = ()  # of each captured case, where the class itself is not kept
+    kept_class: str = ""  # why a class that needs more than torch is kept all the same
+
+    def model(self) -> tuple[str, str]:
+        """(its __future__ imports, `class Model` and what that needs)."""
+        return (
+            ("", skeleton_text(self.constructions)) if self.constructions else split_task(self.source, self.overrides)
+        )
+
+    def needs(self, compiler: str) -> str:
+        """What the file needs where it is used, in words."""
+        if not self.kept_class:
+            return f"torch and {compiler} only"
+        return f"torch, {compiler} and {', '.join(foreign_imports(self.source))}, because {self.kept_class}"
+
+
+def assemble(reference: Reference, entries: Sequence[Entry], body: Body, target: str) -> str:
     """Fills the target's template; the literals come first, so that tools find them without running anything."""
     if '"""' in body.source or body.source.endswith("\\"):
         raise CannotLower("the kernel's source cannot stand in a raw string")
     template = read_library_text(f"{target}/module.py.txt")
-    future, model = split_task(task_source, overrides)
+    future, model = reference.model()
     holes = {
         "TARGET": target,
-        "COMPILER": body.compiler,
+        "NEEDS": reference.needs(body.compiler),
         "FUTURE": future,
         "ABOUT": f"FOUNDRY = {pprint.pformat(body.about, width=110, sort_dicts=False)}",
         "SOURCE": f'SOURCE = r"""{body.source}"""',
@@ -87,14 +112,6 @@ def _mode_text(entries: Sequence[Entry]) -> str:
     return f'''        if {is_other}:
             raise RuntimeError("{words}")
 '''
-
-
-def fill(template: str, holes: Mapping[str, str]) -> str:
-    """Replaces each line `@NAME@` (or the word inside a line) once; text that is filled in is not searched again."""
-    parts = template.split("@")
-    if len(parts) % 2 == 0:
-        raise ValueError("a template has an unpaired @")
-    return "".join(holes[part] if index % 2 else part for index, part in enumerate(parts))
 
 
 def split_task(source: str, overrides: Mapping[str, int]) -> tuple[str, str]:

@@ -6,11 +6,14 @@ import builtins
 import keyword
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from foundry.knowledge.library.file.assemble import Entry
 from foundry.knowledge.library.ir.access import step_buffers
 from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
 from foundry.knowledge.opgraph import ITEM_BYTES, Arrangement, Ref
+
+if TYPE_CHECKING:
+    from foundry.knowledge.library.file.assemble import Entry
 
 Traffic = Sequence[tuple[Sequence[str], Sequence[str]]]  # buffers that each step reads, and that it writes
 

@@ -21,7 +21,7 @@ import torch
 
 from foundry.knowledge import library
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.file.assemble import Entry, split_task
+from foundry.knowledge.library.file.assemble import Entry, Reference, split_task
 from foundry.knowledge.library.file.python_text import call_text
 from foundry.knowledge.library.file.texts import ENDINGS, library_texts
 from foundry.knowledge.library.ir.kernels import (
@@ -339,7 +339,7 @@ def test_names_that_mean_something_in_python_are_no_trouble(tmp_path: Path) -> N
 
 
 def test_the_library_shares_pytorchs_threads(tmp_path: Path) -> None:
-    text = module_file(TASK, [entry(scale_plan(4096, 512))], DEVICE, overrides={"WIDTH": 512})
+    text = module_file(Reference(TASK, {"WIDTH": 512}), [entry(scale_plan(4096, 512))], DEVICE)
     path = tmp_path / "threads.py"
     text += "import os\ncount = lambda: len(os.listdir('/proc/self/task'))\ntorch.set_num_threads(2)\n"
     text += "x = torch.randn(4096, 512)\n(x * 2).sum()\nbefore = count()\nModelNew()(x)\nprint(count() - before)\n"

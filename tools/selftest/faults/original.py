@@ -9,7 +9,7 @@ from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.file.assemble import Entry
 from foundry.knowledge.library.ir.kernels import Kernel, Plan, TorchCall
-from foundry.knowledge.library.lower import Printed, lower, print_plan, seeds
+from foundry.knowledge.library.lower import Printed, lower, print_plan, reference_of, seeds
 from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
@@ -40,7 +40,7 @@ class Original:
         kernels = (*printed.kernels[:step], text, *printed.kernels[step + 1 :])
         entries = [Entry(item.plan, item.kernels) for item in self.printed]
         entries[entry] = Entry(plan, kernels)
-        return module_file(self.task.source, entries, self.device, overrides=self.graphs[0].overrides)
+        return module_file(reference_of(self.task.source, self.graphs), entries, self.device)
 
     def kernels(self, entry: int) -> list[tuple[int, Kernel, Plan]]:
         """Position and kernel of every step of a captured shape that is not a call of PyTorch."""

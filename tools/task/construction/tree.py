@@ -1,0 +1,119 @@
+"""Reads what a model holds: its modules, its tensors by their paths, and a digest of each. Imports torch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from foundry.knowledge.opgraph import HeldTensor, ModulePart
+from foundry.tools.task.construction.recorder import CannotReplay
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+_LOADERS = ("_save_to_state_dict", "_load_from_state_dict", "state_dict", "load_state_dict", "get_extra_state")
+_LOADING_HOOKS = (
+    *("_state_dict_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
+
+
+def parts_of(model: nn.Module) -> list[ModulePart]:
+    """Every place of the tree, parents first. Raises CannotReplay where a module saves or loads its state in a way of
+    its own."""
+    seen: dict[int, str] = {}
+    found: list[ModulePart] = []
+
+    def walk(module: nn.Module | None, path: str) -> None:
+        if module is None:
+            found.append(ModulePart(path, ""))
+            return
+        if id(module) in seen:
+            found.append(ModulePart(path, "Module", same_as=seen[id(module)]))
+            return
+        seen[id(module)] = path
+        _check_loading(module, path)
+        kind = next((item.__name__ for item in _CONTAINERS if type(module) is item), "Module")
+        found.append(ModulePart(path, kind, module.training, module._version))
+        for name, child in module._modules.items():
+            walk(child, f"{path}.{name}" if path else name)
+
+    walk(model, "")
+    return found
+
+
+def _check_loading(module: nn.Module, path: str) -> None:
+    own = [name for name in _LOADERS if not getattr(type(module), name).__module__.startswith("torch.nn.")]
+    if own or any(getattr(module, name, None) for name in _LOADING_HOOKS):
+        where = path or "the model"
+        raise CannotReplay(f"{where} ({type(module).__name__}) saves or loads its state in a way of its own")
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """One tensor of a model, None where its name stands for none."""
+
+    held: HeldTensor
+    tensor: torch.Tensor | None
+
+
+def tensors_of(model: nn.Module, parts: Collection[ModulePart], attributes: Collection[str]) -> list[TensorPlace]:
+    """Parameters, buffers, and the plain attributes that are asked for, by their paths; a shared one names the first
+    that is the same object. Raises CannotReplay for parameters of a class of their own."""
+    seen: dict[int, str] = {}
+    found: list[TensorPlace] = []
+    for part in parts:
+        if part.kind and part.same_as is None:
+            module = model.get_submodule(part.path)
+            found += [_shared(place, seen) for place in _places(module, part.path)]
+    for path in attributes:
+        *above, name = path.split(".")
+        holder = model.get_submodule(".".join(above))
+        found.append(TensorPlace(HeldTensor(path, "attribute", ""), holder.__dict__[name]))
+    return found
+
+
+def _places(module: nn.Module, path: str) -> Iterator[TensorPlace]:
+    prefix = f"{path}." if path else ""
+    for name, parameter in module._parameters.items():
+        if parameter is not None and type(parameter) is not nn.Parameter:
+            raise CannotReplay(f"{prefix}{name} is a {type(parameter).__name__}, not a plain parameter")
+        is_learned = parameter is not None and parameter.requires_grad
+        yield TensorPlace(HeldTensor(prefix + name, "parameter", "", is_learned), parameter)
+    for name, buffer in module._buffers.items():
+        if buffer is not None and type(buffer) not in (torch.Tensor, nn.Buffer, nn.Parameter):
+            raise CannotReplay(f"{prefix}{name} is a {type(buffer).__name__}, not a plain tensor")
+        passes = name in module._non_persistent_buffers_set
+        yield TensorPlace(HeldTensor(prefix + name, "passing buffer" if passes else "buffer", ""), buffer)
+
+
+def _shared(place: TensorPlace, seen: dict[int, str]) -> TensorPlace:
+    if place.tensor is None:
+        return place
+    first = seen.setdefault(id(place.tensor), place.held.path)
+    return place if first == place.held.path else replace(place, held=replace(place.held, same_as=first))
+
+
+Facts = dict[str, tuple[object, ...]]
+
+
+def facts_of(model: nn.Module, attributes: Collection[str], is_compared: Callable[[str], bool]) -> Facts:
+    """What must be equal in a model and in its replay, by path: of tensors their kind, type, layout and bytes (those
+    that `is_compared`), of modules their mode."""
+    parts = parts_of(model)
+    facts: Facts = {part.path or "the model": (part.training, part.same_as) for part in parts}
+    for held, tensor in ((place.held, place.tensor) for place in tensors_of(model, parts, attributes)):
+        told: tuple[object, ...] = (held.kind, held.requires_grad, held.same_as)
+        if tensor is not None:
+            told += (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device.type)
+            told += (_digest(tensor),) if is_compared(held.path) else ()
+        facts[held.path] = told
+    return facts
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    flat: Any = tensor.detach().cpu().contiguous().reshape(-1)
+    return hashlib.sha256(memoryview(flat.view(torch.uint8).numpy())).hexdigest()
