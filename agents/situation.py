@@ -11,6 +11,7 @@ from foundry.knowledge.candidate import REFERENCE, Choice, Profile, Timing
 from foundry.knowledge.device import Ceilings
 from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.library.lowered import plan_name
+from foundry.knowledge.limits import REUSE_FLOPS_PER_BYTE
 from foundry.knowledge.roofline import used_precision
 from foundry.knowledge.thought import Diagnosis, Move
 
@@ -126,6 +127,11 @@ class Situation:
             return None
         labels = self.brief.lowered.labels if self.brief.lowered else ()
         return self.ceilings.flops_per_s(used_precision(self.brief.graph, labels))
+
+    @property
+    def reuses_values(self) -> bool:
+        """Whether each value that must move is computed with many times, so that blocks in registers pay."""
+        return self.flops >= REUSE_FLOPS_PER_BYTE * max(1, self.least_bytes)
 
     @cached_property
     def achieved_bytes_per_s(self) -> float | None:

@@ -22,6 +22,11 @@ Rung = Literal["roofline", "compiler", "instructions", "times", "counters"]
 RUNGS: tuple[Rung, ...] = ("roofline", "compiler", "instructions", "times", "counters")
 
 
+# Floating-point operations for each byte that must move, from which blocks in registers pay: each loaded value is used
+# many times. A product of one row uses each weight once: 0.5 in float32, 4 with weights of 4 bits.
+REUSE_FLOPS_PER_BYTE = 16.0
+
+
 @dataclass(frozen=True)
 class Cause:
     """Why a kernel meets its limiter, and the one thing to do about it."""
@@ -69,6 +74,11 @@ CAUSES: Mapping[str, Cause] = {
     "special_functions": Cause("instruction_mix", "Use fewer or cheaper exponentials, divisions and roots an element."),
     "integer": Cause(
         "instruction_mix", "Take index arithmetic out of the loop; strength-reduce divisions and remainders."
+    ),
+    "decoding": Cause(
+        "instruction_mix",
+        "Unpack with fewer instructions a value: whole vectors of packed ones at once (shifts, masks, table look-ups), "
+        "scales on the sum of a group, integers multiplied as integers where that is exact.",
     ),
     "divergence": Cause(
         "instruction_mix", "Let all threads of a warp take the same way: sort the work, or use selects."

@@ -140,10 +140,14 @@ def _roofline(situation: Situation) -> _Found:
     evidence = _rates(situation, bandwidth, arithmetic)
     if situation.brief.graph is None:
         evidence = "; ".join(part for part in (_slowest_operators(situation), evidence) if part)
+    is_untimed = situation.candidate_ms is None
     if situation.arithmetic_ms > situation.memory_ms:
-        return "compute", evidence
-    if situation.candidate_ms is None or bandwidth >= SATURATED:
+        if is_untimed or arithmetic >= SATURATED or situation.reuses_values:
+            return "compute", evidence
+    elif is_untimed or bandwidth >= SATURATED:
         return "memory_bandwidth", evidence
+    if found := _decoding(situation):
+        return "instruction_mix", f"{evidence}; {found}"
     kernel = situation.kernels.get(situation.dominant)
     if kernel and situation.costly_share(kernel) >= COSTLY_SHARE:
         return (
@@ -151,6 +155,13 @@ def _roofline(situation: Situation) -> _Found:
             f"{evidence}; {100 * situation.costly_share(kernel):.0f} % of its operators are costly",
         )
     return "memory_latency", evidence
+
+
+def _decoding(situation: Situation) -> str:
+    """What the profiler found of integer work in the kernel with most of the time, "" without."""
+    profile = situation.profile
+    kernels = sorted(profile.kernels, key=lambda kernel: -kernel.share) if profile else []
+    return next((kernel.evidence for kernel in kernels[:1] if kernel.cause in ("decoding", "integer")), "")
 
 
 def _slowest_operators(situation: Situation) -> str:

@@ -150,13 +150,16 @@ def _loops_over_tiles(code: str) -> bool:
     return False
 
 
+_NOT_VECTORS = ("scalar_float", "integer", "convert", "other")
+
+
 def _vector_share(build: Build) -> float:
     """Share of vector instructions among moves and arithmetic, from the build's instruction mix."""
     mix = build.resources.instruction_mix
     if build.resources.vector_bytes < VECTOR_BYTES or not mix:
         return 0.0
     vector = sum(mix.get(name, 0) for name in ("fma", "vector_float", "vector_move", "stream"))
-    return vector / max(1, vector + mix.get("scalar_float", 0) + mix.get("other", 0))
+    return vector / max(1, vector + sum(mix.get(name, 0) for name in _NOT_VECTORS))
 
 
 # ---------------------------------------------------------------- algorithm

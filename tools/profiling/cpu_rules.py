@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foundry.tools.profiling.evidence import Finding, KernelEvidence, Whole, percent
 
+DECODING = 0.3  # of the hot loop's instructions
 WAITING = ("gomp_", "omp_", "futex", "sched_yield", "pthread_barrier", "do_wait")
 
 
@@ -15,7 +16,7 @@ def cpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
         return "special_functions", "the mathematical library computes one number a call, or few"
     if kernel.report.get("is_outside"):
         return "outside", "the time passes in PyTorch, Python or the system, not in a kernel"
-    for ask in (_scalar, _gathers, _costly, _narrow):
+    for ask in (_scalar, _gathers, _costly, _decoding, _narrow):
         if found := ask(kernel):
             return found
     return None
@@ -27,16 +28,28 @@ def _scalar(kernel: KernelEvidence) -> Finding | None:
 
 
 def _gathers(kernel: KernelEvidence) -> Finding | None:
-    share = kernel.hot("gather_scatter")
-    return ("gathers", f"{percent(share)} of its loops' instructions gather or scatter") if share >= 0.05 else None
+    share = kernel.inner("gather_scatter")
+    return ("gathers", f"{percent(share)} of its hot loop's instructions gather or scatter") if share >= 0.05 else None
 
 
 def _costly(kernel: KernelEvidence) -> Finding | None:
-    share = kernel.hot("division")
+    share = kernel.inner("division")
     if share >= 0.05:
-        return "special_functions", f"{percent(share)} of its loops' instructions divide or take roots"
-    calls = kernel.hot("maths_call")
-    return ("special_functions", "its loops call the mathematical library") if calls else None
+        return "special_functions", f"{percent(share)} of its hot loop's instructions divide or take roots"
+    calls = int(kernel.report.get("maths_every_turn", 0.0))
+    every = f"{calls} call{'s' * (calls != 1)} of the mathematical library in every turn of a loop"
+    return ("special_functions", every) if calls else None
+
+
+def _decoding(kernel: KernelEvidence) -> Finding | None:
+    """Integer work beside little arithmetic of floating point: packed weights that are unpacked one by one."""
+    share, products = kernel.inner("integer", "convert"), kernel.inner("fma", "vector_float", "scalar_float")
+    if share < DECODING or share < 2 * products:
+        return None
+    words = (
+        f"{percent(share)} of its hot loop's instructions are integer ones or conversions, {percent(products)} compute"
+    )
+    return "decoding", words
 
 
 def _narrow(kernel: KernelEvidence) -> Finding | None:

@@ -26,6 +26,11 @@ class KernelEvidence:
         whole = sum(count for name, count in self.report.items() if name.startswith("hot_"))
         return sum(self.report.get(f"hot_{kind}", 0.0) for kind in kinds) / whole if whole else 0.0
 
+    def inner(self, *kinds: str) -> float:
+        """The same of its hot loop alone, where the machine code tells it apart."""
+        whole = sum(count for name, count in self.report.items() if name.startswith("inner_") and name != "inner_stack")
+        return sum(self.report.get(f"inner_{kind}", 0.0) for kind in kinds) / whole if whole else self.hot(*kinds)
+
     def warps(self) -> float:
         """Of the whole grid; 0 where the launch is not known."""
         return self.report.get("blocks", 0.0) * -(-self.report.get("threads", 0.0) // 32)

@@ -12,6 +12,8 @@ from foundry.tools.profiling.nsight import STALLS
 LAUNCH_SHARE = 0.25  # of the time that launches alone take
 BUSY_SHARE = 0.5  # of the time in which some kernel runs
 SATURATED = 0.6  # of a ceiling
+DECODING = 0.5  # of a loop's instructions; index arithmetic takes a good part in any kernel
+CONVERTING = 0.05  # of a loop's instructions
 FULL_PIPE = 60.0  # % of an execution unit's peak
 WARPS_A_CORE = 4  # one for each of its schedulers
 FEW_ACTIVE = 20.0  # % of the warps that fit
@@ -221,10 +223,23 @@ def by_code(kernel: KernelEvidence, *, measured: bool = False) -> Finding | None
         if found := ask(kernel):
             return found
     if measured and kernel.hot(*_GLOBAL):
+        if found := _decoding(kernel):
+            return found
         if kernel.hot("load_32", "load_8") and not kernel.hot("load_128", "load_64"):
             return "narrow_loads", "its loops load 4 bytes a thread at a time, and memory is not busy"
         return "latency", "neither memory nor arithmetic is near what was measured"
     return None
+
+
+def _decoding(kernel: KernelEvidence) -> Finding | None:
+    """Values that are unpacked and converted one by one; index arithmetic alone converts nothing."""
+    share, products = kernel.inner("integer", "convert"), kernel.inner("float", "double", "tensor")
+    if kernel.inner("convert") < CONVERTING or share < max(DECODING, 4 * products):
+        return None
+    return (
+        "decoding",
+        f"{percent(share)} of its hot loop's instructions are integer ones or conversions, {percent(products)} compute",
+    )
 
 
 def _spilled(kernel: KernelEvidence) -> Finding | None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import KernelProfile, Profile
 from foundry.knowledge.device import Device
-from foundry.knowledge.limits import CAUSES, Rung
+from foundry.knowledge.limits import CAUSES, REUSE_FLOPS_PER_BYTE, Rung
 from foundry.tools.profiling.cpu_rules import cpu_cause
 from foundry.tools.profiling.evidence import Finding, KernelEvidence, Whole, percent
-from foundry.tools.profiling.gpu_rules import gpu_cause, launch_cause
+from foundry.tools.profiling.gpu_rules import SATURATED, gpu_cause, launch_cause
 
 FULLY_TOLD: tuple[Rung, ...] = ("times", "counters")  # rungs that always name a limiter
 
@@ -90,7 +90,9 @@ def _by_roofline(profile: Profile) -> Finding:
     }
     side = max(used, key=lambda name: used[name])
     words = f"{percent(used['bandwidth'])} of the memory's rate and {percent(used['arithmetic'])} of the arithmetic's"
-    return ("latency" if side == "bandwidth" and used[side] < 0.5 else side), words
+    intensity = profile.facts.get("flops_per_byte")
+    reuses = side == "arithmetic" and isinstance(intensity, float) and intensity >= REUSE_FLOPS_PER_BYTE
+    return (side if used[side] >= SATURATED or reuses else "latency"), words
 
 
 def _cause(kernel: KernelEvidence, whole: Whole, target: str) -> Finding | None:

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from foundry.tools.targets.base import (
     first_error,
     read_literals,
 )
+from foundry.tools.targets.loops import Loop, find_loops, hot_loop, is_skipped
 
 _ALLOWED_COMPILERS = frozenset({"g++", "c++", "clang++"})
 _INSTALL = "install a C++ compiler, for example: apt-get install g++"
@@ -129,11 +130,17 @@ _CLASSES: tuple[tuple[str, str], ...] = (
     ("fma", r"vf\w*(madd|msub)\w*"),
     ("division", r"v?(div|sqrt)[ps][sd]|idiv|div[lq]?$"),
     ("vector_float", r"v(add|sub|mul|min|max|cmp|rndscale|round)\w*p[sd]"),
-    ("shuffle", r"v?(perm|shuf|unpck|blend|broadcast|insert|extract|pblend|valign)\w*"),
+    ("convert", r"v?cvt\w*|vpmov[sz]x\w*|pmov[sz]x\w*"),
+    ("shuffle", r"v?(perm|shuf|unpck|blend|broadcast|insert|extract|pblend|pshuf|valign)\w*"),
+    (
+        "integer",
+        r"vp(add|sub|mull|mulh|madd|and|or|xor|tern|sll|srl|sra|cmp|min|max|abs)\w*|(sh[lr]|sar|and|or|xor)[bwlq]?$",
+    ),
     ("vector_move", r"v?mov[ua]p[sd]|vmovdq\w*"),
     ("call", r"call"),
     ("branch", r"j\w+"),
 )
+_COMPUTING = ("fma", "vector_float", "scalar_float", "integer", "convert", "division", "gather_scatter", "call")
 _REGISTERS = {64: "%zmm", 32: "%ymm", 16: "%xmm"}  # by width
 _SCALAR_LOOP = 2  # instructions that make a scalar loop worth naming
 _INSTRUCTION = re.compile(r"^\s+([0-9a-f]+):\s+(?:(?:bnd|notrack|lock|rep\w*)\s+)?([a-z][a-z0-9]+)\b(.*)$")
@@ -174,12 +181,14 @@ class _Instruction:
     opcode: str
     operands: str
 
-    @property
-    def back_to(self) -> int | None:
-        """Where a jump to an earlier address goes."""
+    @functools.cached_property
+    def jumps_to(self) -> int | None:
         found = _JUMP.match(self.operands) if self.kind == "branch" else None
-        target = int(found[1], 16) if found else self.address + 1
-        return target if target <= self.address else None
+        return int(found[1], 16) if found else None
+
+    @property
+    def falls_through(self) -> bool:
+        return self.opcode not in ("jmp", "jmpq", "ret", "retq")
 
 
 def disassembly_resources(text: str) -> Resources:
@@ -202,13 +211,14 @@ def disassembly_resources(text: str) -> Resources:
         function.append(_Instruction(int(address, 16), kind, opcode, operands))
     widest = max((width for width, count in widths.items() if count >= 3), default=0)
     once = _reached_from(_ONCE_ENTRY, functions) - _reached_from(_ENTRY, functions)
-    loops = {name: _looped(code) for name, code in functions.items() if name not in once}
-    scalar = {name: _scalar_work(looped) for name, looped in loops.items()}
+    every = {name: code for name, code in functions.items() if name not in once}
+    looped = {name: _looped(code) for name, code in every.items()}
+    scalar = {name: _scalar_work(code) for name, code in looped.items()}
     return Resources(
         vector_bytes=widest,
         instruction_mix=dict(sorted(mix.items())),
         scalar_loops={name: count for name, count in scalar.items() if count},
-        instructions={name: _facts(looped) for name, looped in loops.items() if looped},
+        instructions={name: _facts(every[name], code) for name, code in looped.items() if code},
     )
 
 
@@ -239,20 +249,41 @@ def _width(operands: str) -> int:
 
 
 def _looped(code: list[_Instruction]) -> list[_Instruction]:
-    """The instructions of a function's loops: all between a backward jump and where it goes."""
-    loops = [(i.back_to, i.address) for i in code if i.back_to is not None]
-    return [i for i in code if any(begin <= i.address <= end for begin, end in loops)]
+    """The instructions of all loops of a function."""
+    loops = find_loops(code)
+    return [i for i in code if any(loop.holds(i.address) for loop in loops)]
 
 
-def _facts(looped: list[_Instruction]) -> dict[str, float]:
-    """What a function's loops consist of, by class, and the widest vectors that they compute with."""
-    kinds = ["maths_call" if _MATHS.search(i.operands) else i.kind for i in looped]
-    facts = {f"hot_{kind}": float(count) for kind, count in sorted(Counter(kinds).items())}
-    facts["loops"] = float(sum(i.back_to is not None for i in looped))
+def _facts(code: list[_Instruction], looped: list[_Instruction]) -> dict[str, float]:
+    """What a function's loops consist of, by class, and the widest vectors that they compute with. `hot_`: all loops
+    together; `inner_`: the hot one alone, with the registers that it keeps on the stack (`inner_stack`)."""
+    facts = {f"hot_{kind}": float(count) for kind, count in sorted(Counter(map(_kind, looped)).items())}
+    loops = find_loops(code)
+    facts["loops"] = float(len(loops))
     facts["scalar_loop"] = float(_scalar_work(looped))
     computing = [_width(i.operands) for i in looped if i.kind in ("fma", "vector_float")]
     facts["vector_bytes"] = float(max(computing, default=0))
+    hot = hot_loop(code, loops, lambda i: isinstance(i, _Instruction) and i.kind in _COMPUTING)
+    if hot is None:
+        return facts
+    inside = [i for i in code if hot.holds(i.address)]
+    facts |= {f"inner_{kind}": float(count) for kind, count in sorted(Counter(map(_kind, inside)).items())}
+    facts["inner_stack"] = float(sum(_width(i.operands) > 0 and "(%rsp" in i.operands for i in inside))
+    facts["maths_every_turn"] = float(sum(_calls_every_turn(code, loops)))
     return facts
+
+
+def _kind(instruction: _Instruction) -> str:
+    return "maths_call" if _MATHS.search(instruction.operands) else instruction.kind
+
+
+def _calls_every_turn(code: list[_Instruction], loops: list[Loop]) -> Iterator[bool]:
+    """For each call of the mathematical library in a loop, whether no turn passes it by: a branch for infinities that
+    is never taken costs nothing."""
+    for call in code:
+        around = [loop for loop in loops if loop.holds(call.address)]
+        if around and _kind(call) == "maths_call":
+            yield not is_skipped(code, max(around, key=lambda loop: loop.depth), {call.address})
 
 
 def _scalar_work(looped: list[_Instruction]) -> int:

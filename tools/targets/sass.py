@@ -11,8 +11,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from foundry.tools.targets.loops import find_loops, hot_loop
 from foundry.tools.targets.strides import LOADED, RUNTIME, Strides
 
 # Instruction classes of NVIDIA's machine code, first match wins; others count as "other".
@@ -46,6 +47,7 @@ _CLASSES: tuple[tuple[str, str], ...] = (
     ("branch", r"BRA|BRX|JMP|JMX|CALL|RET|EXIT|NANOSLEEP"),
 )
 LOADS = {"load_128": 16, "load_64": 8, "load_32": 4, "load_8": 1}  # bytes a thread, by class
+_BESIDE = ("constant", "branch", "reconverge", "other")  # instructions that compute nothing
 STORES = {"store_128": 16, "store_64": 8, "store_32": 4, "store_8": 1}
 _SECTION = re.compile(r"^\s*\.text\.([^:\s]+):|^\s*Function : (\S+)")
 _LABEL = re.compile(r"^\s*(\.L_\w+):")
@@ -64,7 +66,8 @@ class Instruction:
 
 @dataclass(frozen=True)
 class KernelCode:
-    """One kernel. `hot` counts the instructions of its loops, of all of it where it has none. Of the addresses that
+    """One kernel. `hot` counts the instructions of its loops, of all of it where it has none; `inner`
+    those of the hot loop alone. Of the addresses that
     could be followed: `waste` is the step between neighbouring threads over what each of them takes, at its worst (-1:
     an argument decides it), `ways` how many of a warp's shared accesses meet in one bank, `chased` the loads whose
     address was loaded before."""
@@ -75,11 +78,13 @@ class KernelCode:
     waste: float
     ways: int
     chased: int
+    inner: dict[str, int] = field(default_factory=dict)
 
     def facts(self) -> dict[str, float]:
         """As a build's report carries it: `hot_load_32`, `all_barrier`, ..."""
         facts = {f"all_{kind}": float(count) for kind, count in sorted(self.mix.items())}
         facts |= {f"hot_{kind}": float(count) for kind, count in sorted(self.hot.items())}
+        facts |= {f"inner_{kind}": float(count) for kind, count in sorted(self.inner.items())}
         return facts | {"loops": self.loops, "waste": self.waste, "ways": self.ways, "chased": self.chased}
 
 
@@ -140,7 +145,25 @@ def _code(lines: Sequence[Instruction], labels: dict[str, int]) -> KernelCode:
         for again in lines if begin is not None else ():  # its second turn finds what the first one computed
             if begin is not None and begin <= again.address <= line.address:
                 _look(again, strides, seen)
-    return KernelCode(_count(lines), _count(looped or lines), len(loops), seen.waste, seen.ways, seen.chased)
+    inner = _count(_hot_loop(lines, labels))
+    return KernelCode(_count(lines), _count(looped or lines), len(loops), seen.waste, seen.ways, seen.chased, inner)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """An instruction as the loops are found by it; where it jumps forward does not matter."""
+
+    address: int
+    jumps_to: int | None
+    kind: str
+    falls_through: bool = True
+
+
+def _hot_loop(lines: Sequence[Instruction], labels: dict[str, int]) -> list[Instruction]:
+    """The instructions of the loop that most likely takes the time; none where there is no loop."""
+    steps = [_Step(line.address, _back_to(line, labels), line.kind) for line in lines]
+    loop = hot_loop(steps, find_loops(steps), lambda step: isinstance(step, _Step) and step.kind not in _BESIDE)
+    return [line for line in lines if loop is not None and loop.holds(line.address)]
 
 
 def _look(line: Instruction, strides: Strides, seen: _Accesses) -> None:

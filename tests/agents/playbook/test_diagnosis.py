@@ -9,9 +9,10 @@ from typing import Any, get_args
 import pytest
 
 from foundry.agents.playbook.diagnosis import diagnose
+from foundry.agents.situation import Situation
 from foundry.knowledge.candidate import Audit, Gate, KernelProfile, Outcome, Recipe, Resources
 from foundry.knowledge.cards import cards, parse
-from foundry.knowledge.device import Device
+from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.library.cpu.map import print_map
 from foundry.knowledge.library.cpu.module import FLAGS
 from foundry.knowledge.library.file.texts import read_library_text
@@ -106,6 +107,23 @@ def test_arithmetic_above_the_ridge_is_compute(toy: Any) -> None:
     brief = toy.brief(parent=toy.evaluation(toy.recipe(), candidate_ms=12.0))
     heavy = replace(brief.lowered, flops=1_000_000_000)
     assert diagnose(replace(brief, lowered=heavy)).limiter == "compute"
+
+
+def test_a_product_that_uses_each_weight_once_is_not_sent_to_register_blocks(toy: Any) -> None:
+    """At 12 % of the peak and 4 operations a byte it is latency, or the instructions that unpack the weights."""
+    brief = toy.brief(parent=toy.evaluation(toy.recipe(), candidate_ms=12.0))
+    once = replace(brief, lowered=replace(brief.lowered, flops=4 * brief.lowered.traffic_bytes))
+    slow = Ceilings(1e12, 9e10, 9e10, 9e10, 1e12, 0.002, "")
+    once = replace(once, device=replace(once.device, ceilings=slow))
+    found = diagnose(once)
+    assert Situation(once).arithmetic_ms > Situation(once).memory_ms and found.limiter != "compute"
+    assert "register blocks" not in found.action
+    unpacks = KernelProfile(
+        "foundry_k0", 8.0, 1, 0.9, "decoding", "61 % of its hot loop's instructions are integer ones"
+    )
+    parent = replace(once.parent, profile=replace(once.parent.profile, kernels=(unpacks,), limiter=None))
+    found = diagnose(replace(once, parent=parent))
+    assert found.limiter == "instruction_mix" and "61 % of its hot loop" in found.evidence
 
 
 def test_what_a_profiler_named_comes_first(toy: Any) -> None:

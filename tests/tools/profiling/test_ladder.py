@@ -17,7 +17,7 @@ from foundry.tools.grade.runner.record import read_trace
 from foundry.tools.profiling.evidence import KernelEvidence, Whole
 from foundry.tools.profiling.gather import Seen, evidence, seen_launches
 from foundry.tools.profiling.gpu_rules import by_code, gpu_cause
-from foundry.tools.profiling.ladder import climb, told
+from foundry.tools.profiling.ladder import Climbed, climb, told
 from foundry.tools.profiling.nsight import METRICS, PERMISSION, problem_of, read_counters
 from foundry.tools.profiling.sampling import by_function, read_samples
 from foundry.tools.targets.sass import read_disassembly
@@ -214,3 +214,29 @@ def test_the_benchmark_has_forty_labelled_kernels() -> None:
     assert len(plan) == 40 and {facts["cause"] for facts in plan.values()} <= set(CAUSES)
     assert all((folder / facts["file"]).is_file() for facts in plan.values())
     assert len({CAUSES[facts["cause"]].limiter for facts in plan.values()}) == 7
+
+
+# ---------------------------------------------------------------- what is far from both ceilings
+
+
+def profile_at(bandwidth: float, arithmetic: float, flops_per_byte: float) -> Profile:
+    facts: dict[str, float | str] = {"bandwidth_used": bandwidth, "arithmetic_used": arithmetic}
+    return Profile("times", 1e9, 1e9, arithmetic, 1.0, 1, facts={**facts, "flops_per_byte": flops_per_byte})
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "arithmetic", "flops_per_byte", "wanted"),
+    [
+        (0.04, 0.12, 4.0, "memory_latency"),  # a product of one row with packed weights
+        (0.2, 0.4, 80.0, "compute"),  # a square product: blocks in registers help it
+        (0.2, 0.7, 4.0, "compute"),
+        (0.55, 0.1, 1.0, "memory_latency"),
+        (0.65, 0.1, 1.0, "memory_bandwidth"),
+    ],
+)
+def test_below_60_percent_of_both_ceilings_it_is_no_ceiling(
+    bandwidth: float, arithmetic: float, flops_per_byte: float, wanted: str
+) -> None:
+    """A product that uses each weight once was sent to larger register blocks at 4 to 12 % of both ceilings."""
+    found = told(profile_at(bandwidth, arithmetic, flops_per_byte), Climbed("times"), H200)
+    assert found.limiter == wanted
