@@ -14,7 +14,7 @@ from foundry.knowledge.candidate import Baseline, Evaluation, Rival
 from foundry.knowledge.device import Device
 from foundry.knowledge.experience.record import Credit, Hit, Known
 from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.opgraph import OperatorRun, OpGraph
+from foundry.knowledge.opgraph import OperatorRun, OpGraph, Signature
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Diagnosis, Directive, Proposal, Role
 
@@ -81,6 +81,7 @@ class Brief:
     compiled: Rival | None = None  # torch.compile, once it has been timed
     records: Mapping[str, tuple[Evaluation, ...]] = field(default_factory=dict)  # all of the candidates that are shown
     ran: tuple[OperatorRun, ...] = ()  # what PyTorch runs in the reference, where there is no graph
+    seen: Signature | None = None  # the tensors of one call of the reference
     attempts: tuple[Attempt, ...] = ()  # the latest, those from this parent first
     examples: tuple[Example, ...] = ()  # the best kernel, and one of another kind
     thinking: tuple[str, ...] = ()  # the parents of steps that others think about now

@@ -13,6 +13,7 @@ from importlib import resources
 SHIPPED = ""  # the variant that stands in the file
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _MARK = re.compile(r"<!-- /?evolvable[^>]*-->\n")
+_HEADING = re.compile(r"^(?=## )", re.MULTILINE)
 _SECTION = re.compile(r"<!-- evolvable: ([\w ]+) -->\n(## [^\n]*\n)(.*?)\n<!-- /evolvable -->", re.DOTALL)
 
 
@@ -59,10 +60,17 @@ def with_sections(name: str, text: PromptText) -> str:
 
 
 def render(name: str, slots: Mapping[str, str]) -> str:
-    """The prompt with its slots filled, each exactly once replaced: values may contain braces. Raises KeyError for a
-    slot without a value, ValueError for a value without a slot."""
+    """The prompt with its slots filled, each exactly once replaced: values may contain braces. A section (from one
+    `## ` heading to the next) with slots of which none has text is left out. Raises KeyError for a slot without a
+    value, ValueError for a value without a slot."""
     text = template(name)
     wanted = set(_SLOT.findall(text))
     if unknown := set(slots) - wanted:
         raise ValueError(f"prompt {name} has no slot for {', '.join(sorted(unknown))}")
-    return _SLOT.sub(lambda found: slots[found[1]], text)
+    parts = [part for part in _HEADING.split(text) if _says_something(part, slots)]
+    return _SLOT.sub(lambda found: slots[found[1]], "".join(parts))
+
+
+def _says_something(part: str, slots: Mapping[str, str]) -> bool:
+    asked = _SLOT.findall(part)
+    return not asked or any(slots[name].strip() for name in asked)

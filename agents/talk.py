@@ -43,11 +43,7 @@ _ALL = (
         False,
     ),
     Tool("search_experience", "query", "What earlier runs learnt, by words: operators, a limiter, a move.", False),
-    Tool(
-        "tune",
-        "nothing",
-        "Sweeps the parent's tunables on the machine; its best numbers are a kernel that you may propose.",
-    ),
+    Tool("tune", "kernel", "Sweeps its tunables on the machine: the best numbers are a kernel that you may propose."),
 )
 TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _ALL}
 

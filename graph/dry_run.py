@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foundry.agents.brief import Brief
@@ -25,7 +25,7 @@ from foundry.knowledge.candidate import REFERENCE, Baseline, Build, Candidate, E
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower, UsageError
 from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.opgraph import OperatorRun, OpGraph
+from foundry.knowledge.opgraph import OperatorRun, OpGraph, Signature
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Diagnosis, ExpertName
 from foundry.tools.audit.acts.provenance import refused_plan
@@ -75,6 +75,7 @@ async def dry_run(request: SolveRequest, parts: Parts, playbook: PlaybookBrain |
         finally:
             await workbench.aclose()
     brief = first_brief(task, found.graphs, device, parts.library(), ran=tuple(found.ran), seed=request.seed)
+    brief = replace(brief, seen=Signature(tuple(found.inputs), tuple(found.outputs)))
     playbook = playbook or PlaybookBrain()
     prompts = tuple(_first_prompts(request, brief, await playbook.diagnose(brief), playbook))
     seeds = request.plan.seeds if brief.lowered is not None else 0

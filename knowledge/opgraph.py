@@ -149,6 +149,14 @@ class OperatorRun:
 
 
 @dataclass(frozen=True)
+class Signature:
+    """Tensors that one call of a model took and gave, nested ones in order."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True)
 class Arrangement:
     """How values are arranged, those that forward takes or returns: one alone, or a tuple, list or dict of more."""
 

@@ -74,11 +74,13 @@ class ScratchAnswer(BaseModel):
 
 
 class KernelForm(BaseModel):
-    """The ways in which a model gives a kernel: a whole file, edits of the parent, or code with its launches."""
+    """The ways in which a model gives a kernel: a whole file, edits of the parent or of a draft, or code with its
+    launches."""
 
     model_config = ConfigDict(extra="ignore")
     source: str = Field("", description='a whole candidate file; "" when not used')
-    edits: list[EditAnswer] = Field(default_factory=list, description="replacements in the parent as it is shown")
+    draft: int = Field(0, description="number of the tool call whose kernel this is, or is changed; 0: the parent")
+    edits: list[EditAnswer] = Field(default_factory=list, description="replacements in the parent or the draft")
     code: str = Field("", description='code of a kernel, in an answer usually in a fence; "" when not used')
     launches: list[LaunchAnswer] = Field(default_factory=list, description="launches of the code, in order")
     tunables: dict[str, TunableAnswer] | None = Field(None, description="integers that the tuner may choose, by name")
@@ -101,8 +103,14 @@ class ProposalAnswer(KernelForm):
     expected: str = Field("", description="the expected effect, measurable")
     measure: str = Field("", description="what to measure to see whether it came true")
     moves: list[int] = Field(default_factory=list, description="numbers of listed moves; [] when not used")
-    draft: int = Field(0, description="number of the tool call whose kernel this is; 0 when not used")
     cites: list[str] = Field(default_factory=list, description="ids of directives and experience that are followed")
+
+
+def changes_something(answer: KernelForm) -> bool:
+    """Whether it says anything of a kernel: all of it, or what is to be another in the parent or a draft."""
+    declared = (answer.tunables, answer.constraints, answer.scratch)
+    given = answer.source.strip() or answer.code.strip() or answer.edits or answer.launches
+    return bool(given) or any(part is not None for part in declared)
 
 
 class JudgementAnswer(BaseModel):
@@ -167,10 +175,12 @@ def with_fences(answer: AnswerT, text: str) -> AnswerT:
         return answer
     if "```" in answer.source:
         return answer.model_copy(update={"source": fenced_kernel(answer.source) or answer.source})
-    if answer.moves or answer.edits or answer.source or answer.code or answer.draft:
+    if answer.moves or answer.edits or answer.source or answer.code:
         return answer
     if edits := replacements(text):
         return answer.model_copy(update={"edits": [EditAnswer(old=old, new=new) for old, new in edits]})
+    if answer.draft:
+        return answer  # the draft as it is: code beside it illustrates
     if source := fenced_kernel(text):
         return answer.model_copy(update={"source": source})
     return answer.model_copy(update={"code": fenced_code(text)})

@@ -24,14 +24,10 @@ NO_GRAPH = "the task could not be captured, so no buffers are known to launch wi
 NO_LAUNCHES = "`launches` is missing: which functions of the code run, in order, each with its `args`"
 
 
-def authored_parent(brief: Brief) -> AuthoredKernel | None:
-    """The parent as its author wrote it; None when it is the library's own or a whole file."""
-    return brief.lowered.recipe.authored if brief.lowered else None
-
-
-def authored_recipe(answer: ProposalAnswer, brief: Brief) -> Recipe | None:
-    """The recipe of the kernel that an answer writes or edits; None when it does neither. Raises AnswerError."""
-    parent = authored_parent(brief)
+def authored_recipe(answer: ProposalAnswer, brief: Brief, base: Recipe | None) -> Recipe | None:
+    """The recipe of the kernel that an answer writes or changes in `base`, the parent's or a draft's; None when it does
+    neither. Raises AnswerError."""
+    parent = base.authored if base is not None else None
     declares = any(part is not None for part in (answer.tunables, answer.constraints, answer.scratch))
     changes = parent is not None and (answer.edits or answer.launches or declares)
     if answer.source.strip() or not (answer.code.strip() or changes):
@@ -40,8 +36,8 @@ def authored_recipe(answer: ProposalAnswer, brief: Brief) -> Recipe | None:
         raise AnswerError(NO_GRAPH)
     kernel = _kernel(answer, parent)
     choices: dict[str, dict[str, Choice]] = {}
-    if parent is not None and brief.lowered is not None:
-        choices = {NAME: dict(brief.lowered.recipe.choices.get(NAME, {}))}
+    if parent is not None and base is not None:
+        choices = {NAME: dict(base.choices.get(NAME, {}))}
     ieee_only = brief.task.options.policy == "strict"
     recipe = Recipe(brief.device.target, choices=choices, ieee_only=ieee_only, authored=kernel)
     try:

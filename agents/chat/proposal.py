@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from foundry.agents.brief import Brief
-from foundry.agents.chat.answers import AnswerError, EditAnswer, ProposalAnswer
+from foundry.agents.chat.answers import AnswerError, EditAnswer, ProposalAnswer, changes_something
 from foundry.agents.chat.authoring import authored_recipe
 from foundry.agents.expert import Expert
 from foundry.agents.playbook.brain import MoveLibrary, fresh_recipe
@@ -20,6 +20,7 @@ from foundry.agents.words.source import fold
 from foundry.agents.words.words import MOST_MOVES
 from foundry.knowledge import syntax
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.library.authored.whole_file import expand
 from foundry.knowledge.thought import Diagnosis, Edit, Move, Proposal, apply_edits
 
 LONGEST_FILE_CHARS = 400_000
@@ -57,15 +58,18 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
         brain=brain,
     )
     if answer.source.strip():
-        return replace(proposal, source=_check_new(file_of(answer.source, (), brief.parent_text), brief))
-    if (recipe := authored_recipe(answer, brief)) is not None:
+        return replace(proposal, source=_check_new(_written(answer, brief), brief))
+    if answer.draft and not changes_something(answer):
+        return _take_draft(answer.draft, proposal, menu)
+    base = _base_of(answer.draft, brief)
+    if (recipe := authored_recipe(answer, brief, base.recipe)) is not None:
         return replace(proposal, recipe=recipe)
+    if answer.edits and answer.draft:
+        return replace(proposal, source=_check_new(_written(answer, brief, base.text), brief))
     if answer.edits:
         edits = place_edits(answer.edits, brief.parent_text)
         _check_new(_check_form(_apply(edits, brief.parent_text)), brief)
         return replace(proposal, edits=edits)
-    if answer.draft:
-        return _take_draft(answer.draft, proposal, menu)
     if answer.moves:
         moves, recipe = _choose_moves(answer.moves, menu)
         return replace(proposal, moves=moves, recipe=recipe)
@@ -74,10 +78,28 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
     )
 
 
-def file_of(source: str, edits: Sequence[EditAnswer], parent_text: str) -> str:
-    """The whole file that a model means, in form; raises AnswerError."""
+def _written(answer: ProposalAnswer, brief: Brief, base: str = "") -> str:
+    """The whole file of an answer, with the texts that it names by a line; its replacements are made in `base`, or in
+    the parent. Raises AnswerError."""
+    task = brief.task
+    return file_of(
+        answer.source,
+        answer.edits,
+        base or brief.parent_text,
+        lambda text: expand(text, brief.device, task.source, task.overrides),
+    )
+
+
+def file_of(
+    source: str,
+    edits: Sequence[EditAnswer],
+    parent_text: str,
+    expand: Callable[[str], str] = lambda text: text,
+) -> str:
+    """The whole file that a model means, in form; raises AnswerError. `expand` writes out the lines that stand for
+    Foundry's texts."""
     if source.strip():
-        return _check_form(fold(parent_text).restore(source))
+        return _check_form(expand(fold(parent_text).restore(source)))
     return _check_form(_apply(place_edits(edits, parent_text), parent_text))
 
 
@@ -92,30 +114,43 @@ class Drafted:
 
 def drafted(answer: ProposalAnswer, menu: Menu) -> Drafted:
     """The kernel that an answer would propose; raises AnswerError."""
-    recipe = None if answer.source.strip() else authored_recipe(answer, menu.brief)
+    base = _base_of(answer.draft, menu.brief)
+    if answer.draft and not changes_something(answer):
+        return base
+    recipe = None if answer.source.strip() else authored_recipe(answer, menu.brief, base.recipe)
     if recipe is not None:
         return Drafted(recipe=recipe)
     if answer.source.strip() or answer.edits:
-        return Drafted(file_of(answer.source, answer.edits, menu.brief.parent_text))
+        return Drafted(_written(answer, menu.brief, base.text if answer.draft else ""))
     moves, chosen = _choose_moves(answer.moves, menu)
     return Drafted(recipe=chosen, moves=moves)
 
 
-def _take_draft(number: int, proposal: Proposal, menu: Menu) -> Proposal:
-    """The proposal with the kernel of a tool call of this step; raises AnswerError."""
-    calls = menu.brief.talk.calls
+def _base_of(number: int, brief: Brief) -> Drafted:
+    """What replacements are made in: the kernel of a tool call of this step, by its number, or for 0 the parent. Raises
+    AnswerError."""
+    if not number:
+        return Drafted(brief.parent_text, brief.lowered.recipe if brief.lowered else None)
+    calls = brief.talk.calls
     if not 0 < number <= len(calls):
         raise AnswerError(f"draft: you have made {len(calls)} tool calls, there is no call {number}")
     call, answered = calls[number - 1]
-    recipe = answered.recipe or call.recipe
-    if recipe is not None:
-        fresh = fresh_recipe(recipe, menu.brief, menu.library)
-        if fresh is None:
-            raise AnswerError("this has been tried already: choose another step")
-        return replace(proposal, recipe=fresh, moves=answered.moves or call.moves)
-    if not call.text:
+    if answered.recipe is not None:
+        return Drafted(recipe=answered.recipe, moves=answered.moves)
+    if call.recipe is None and not call.text:
         raise AnswerError(f"draft: call {number} was given no kernel of yours")
-    return replace(proposal, source=_check_new(call.text, menu.brief))
+    return Drafted(call.text, call.recipe, call.moves)
+
+
+def _take_draft(number: int, proposal: Proposal, menu: Menu) -> Proposal:
+    """The proposal with the kernel of a tool call of this step; raises AnswerError."""
+    base = _base_of(number, menu.brief)
+    if base.recipe is None:
+        return replace(proposal, source=_check_new(base.text, menu.brief))
+    fresh = fresh_recipe(base.recipe, menu.brief, menu.library)
+    if fresh is None:
+        raise AnswerError("this has been tried already: choose another step")
+    return replace(proposal, recipe=fresh, moves=base.moves)
 
 
 def place_edits(edits: Sequence[EditAnswer], parent_text: str) -> tuple[Edit, ...]:

@@ -37,8 +37,10 @@ def measured(records: Sequence[Evaluation]) -> str:
     else:
         low, speedup, high = found.low, found.speedup, found.high
     text = f"{timing.candidate_ms:.4g} ms where eager took {timing.baseline_ms:.4g} ms, {speedup:.2f} times as fast as "
-    text += f"eager ({low:.2f} to {high:.2f}) by {f'all {len(timings)} timings' if len(timings) > 1 else 'one timing'}"
-    return text + (f"; {100 * profile.fraction_of_floor:.0f} % of the roofline" if profile else "")
+    by = f"all {len(timings)} timings" if len(timings) > 1 else f"one timing of {timing.pairs} pairs"
+    text += f"eager (95 %: {low:.2f} to {high:.2f}) by {by}"
+    part = profile.fraction_of_floor if profile else 0.0
+    return text + (f"; it reaches {100 * part:.0f} % of the roofline" if part else "")
 
 
 def build_lines(evaluation: Evaluation) -> list[str]:
@@ -67,7 +69,7 @@ def _facts(facts: Mapping[str, float]) -> str:
 
 def _plain(name: str) -> str:
     """A function's name as its author wrote it: the last part of a mangled one."""
-    rest, found = name.removeprefix("_ZN"), name
+    rest, found = re.sub(r"^_ZN?K?(?:St|S\d?_)*", "", name), name
     while rest != name and (part := re.match(r"L?(\d+)", rest)):
         end = part.end() + int(part[1])
         found, rest = rest[part.end() : end], rest[end:]
@@ -80,16 +82,39 @@ def _is_kernel(name: str) -> bool:
 
 
 def code_lines(evaluation: Evaluation) -> list[str]:
-    """What the machine code is made of, by class of instruction; `hot_` are those of loops."""
+    """What the machine code is made of, by class of instruction."""
     lines = build_lines(evaluation)
     resources = evaluation.build.resources
     kernels = [(name, facts) for name, facts in resources.instructions.items() if _is_kernel(name)]
     for name, facts in sorted(kernels, key=lambda item: -sum(item[1].values()))[:MOST_KERNELS]:
-        shown = {kind: count for kind, count in facts.items() if count}
-        lines.append(f"{_plain(name)}: {_facts(shown)}")
+        lines += _code_of(_plain(name), facts)
     if resources.instruction_mix:
-        lines.append(f"all together: {_facts(resources.instruction_mix)}")
+        lines.append(f"the whole library: {_counts(resources.instruction_mix)}")
     return lines
+
+
+def _code_of(name: str, facts: Mapping[str, float]) -> Iterator[str]:
+    """A function's hot loop by itself where it is known, and whether it spills; then all its loops together."""
+    hot = {kind: count for kind, count in _kinds_of(facts, "inner_") if kind != "stack"}
+    if hot:
+        stack = int(facts.get("inner_stack", 0.0) + hot.get("local_load", 0.0) + hot.get("local_store", 0.0))
+        spills = f"; {stack} of them move values to or from the stack (spills)" if stack else "; none spills"
+        yield f"{name}, its hot loop: {_counts(hot)}{spills}"
+    together = dict(_kinds_of(facts, "hot_"))
+    loops = int(facts.get("loops", 0.0))
+    if together and together != hot:
+        yield f"{name}, {f'all {loops} loops together' if loops else 'all of it, it has no loop'}: {_counts(together)}"
+
+
+def _kinds_of(facts: Mapping[str, float], prefix: str) -> Iterator[tuple[str, float]]:
+    for name, count in facts.items():
+        if name.startswith(prefix) and count:
+            yield name.removeprefix(prefix), count
+
+
+def _counts(kinds: Mapping[str, float]) -> str:
+    ordered = sorted(kinds.items(), key=lambda item: -item[1])
+    return f"{sum(kinds.values()):g} instructions: " + ", ".join(f"{count:g} {kind}" for kind, count in ordered)
 
 
 def check_lines(evaluation: Evaluation) -> list[str]:
@@ -124,7 +149,7 @@ def time_lines(evaluation: Evaluation) -> list[str]:
         return check_lines(evaluation)
     if timing.problem:
         return [f"It could not be timed: {timing.problem}"]
-    return [f"It is correct and takes {measured([evaluation])} of {timing.pairs} pairs. A screen, no proof."]
+    return [f"It is correct and takes {measured([evaluation])}. A screen, no proof."]
 
 
 def profile_lines(evaluation: Evaluation) -> list[str]:
@@ -132,11 +157,10 @@ def profile_lines(evaluation: Evaluation) -> list[str]:
     profile = evaluation.profile
     if profile is None:
         return time_lines(evaluation)
-    lines = [
-        *time_lines(evaluation),
-        f"{profile.achieved_bytes_per_s / 1e9:.4g} GB/s, {profile.achieved_flops_per_s / 1e9:.4g} GFLOP/s, "
-        f"{profile.launches} launches; seen by {profile.rung}",
-    ]
+    rates = ((profile.achieved_bytes_per_s, "GB/s"), (profile.achieved_flops_per_s, "GFLOP/s"))
+    known = [f"{rate / 1e9:.4g} {unit}" for rate, unit in rates if rate]  # without a graph there is no traffic to count
+    known.append(f"{profile.launches} launch{'es' * (profile.launches != 1)}; seen by {profile.rung}")
+    lines = [*time_lines(evaluation), ", ".join(known)]
     if profile.limiter:
         lines.append(f"{profile.limiter}: {profile.cause}; {profile.evidence}. {profile.action}")
     for kernel in [kernel for kernel in profile.kernels if _is_kernel(kernel.name)][:MOST_KERNELS]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from foundry.knowledge.library.authored.whole_file import REGION
 from foundry.knowledge.library.file.texts import library_texts
 
 SOURCE_CHARS = 16_000  # about 4,500 tokens; of files that are still longer only the two ends are shown
@@ -79,7 +80,7 @@ class Folded:
 
 def fold(text: str) -> Folded:
     """The file as it is shown, and its two ends only when it is still too long."""
-    parts = [piece for part in [Part(text, text)] for piece in _without_loader(part)]
+    parts = [piece for part in _without_regions(text) for piece in _without_loader(part)]
     for name, pasted in _pasted().items():
         parts = [piece for part in parts for piece in _split(part, mark(name), pasted)]
     parts = _without_bodies(parts)
@@ -87,9 +88,21 @@ def fold(text: str) -> Folded:
     return Folded(tuple(parts if length <= SOURCE_CHARS + LEAST_CUT else _cut(parts, length)))
 
 
+def _without_regions(text: str) -> Iterator[Part]:
+    """An author's whole file with the lines that it was written with."""
+    at = 0
+    for found in REGION.finditer(text):
+        before = text[at : found.start()]
+        yield from [Part(before, before)] if before else []
+        yield Part(found[1], found[0])
+        at = found.end()
+    if at == 0 or text[at:]:
+        yield Part(text[at:], text[at:])
+
+
 def _without_loader(part: Part) -> Iterator[Part]:
     """A file of Foundry's form without what all of them hold."""
-    begin = part.real.find(_BEGIN_LOADER)
+    begin = part.real.find(_BEGIN_LOADER) if part.seen == part.real else -1
     inside = part.real.find(_INSIDE_LOADER, begin) if begin >= 0 else -1
     end = _END_LOADER.search(part.real, inside) if inside >= 0 else None
     if end is None:

@@ -29,10 +29,14 @@ RULES = {
 }
 
 
-def contract(target: str) -> str:
-    """What a candidate for this target must be, and the forms in which an answer may give it."""
+def contract(target: str, *, is_traced: bool = True) -> str:
+    """What a candidate for this target must be, and the forms in which an answer may give it: of a task that no tracer
+    follows (`is_traced` False) only whole files."""
+    always = template("contract_any")
+    if not is_traced:
+        return render("contract_file", {"files": template(f"contract_file_{target}"), "any": always})
     language = "CUDA" if target == "cuda" else "C++"
-    return render("contract", {"language": language, "files": template(f"contract_{target}")})
+    return render("contract", {"language": language, "files": template(f"contract_{target}"), "any": always})
 
 
 def standing_words(brief: Brief) -> dict[str, str]:
@@ -42,14 +46,14 @@ def standing_words(brief: Brief) -> dict[str, str]:
         "task": task.name,
         "target": device.target,
         "instructions": f"The user says: {task.options.instructions}\n" if task.options.instructions else "",
-        "asked": describe_task(task, brief.graphs),
+        "asked": describe_task(task, brief.graphs, brief.seen),
         "reference": reference(task),
         "operators": operators(brief),
-        "buffers": buffers(brief.graph, device.target),
+        "buffers": buffers(brief.graph, device.target) if brief.graph is not None else "",
         "device": describe_device(device),
         "policy": task.options.policy,
         "rules": RULES[task.options.policy],
-        "contract": contract(device.target),
+        "contract": contract(device.target, is_traced=brief.graph is not None),
         "header": template(f"header_{device.target}"),
         "first": _first(brief),
     }
@@ -86,13 +90,13 @@ def operators(brief: Brief) -> str:
 def _operators_that_ran(brief: Brief) -> str:
     """What PyTorch was seen to run, where no tracer could follow the reference."""
     if not brief.ran:
-        return "The reference could not be captured: no operators are known."
+        return "No tracer follows the reference: its operators are not known."
     lines = [
         f"- {row.name}: {row.calls} calls, {row.ms:.3g} ms, {row.flops / 1e6:.4g} MFLOP, "
         f"{row.traffic_bytes / 1e6:.4g} MB"
         for row in brief.ran
     ]
-    return "\n".join(["The reference could not be captured; PyTorch runs, by its profiler:", *lines])
+    return "\n".join(["No tracer follows the reference. PyTorch runs, by its profiler:", *lines])
 
 
 def _operator(op: Op, graph: OpGraph) -> str:
@@ -105,10 +109,8 @@ def _operator(op: Op, graph: OpGraph) -> str:
     return f"- {op.name} = {op.kind}({read}): {spec.dtype} {list(spec.shape)}{work}, {moved / 1e6:.4g} MB alone"
 
 
-def buffers(graph: OpGraph | None, target: str) -> str:
+def buffers(graph: OpGraph, target: str) -> str:
     """What a kernel may be given, by name and C++ type."""
-    if graph is None:
-        return "None are known, because the reference could not be captured: only a whole file can be given."
     try:
         found = authored_buffers(graph)
     except CannotLower as error:

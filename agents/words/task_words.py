@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from foundry.knowledge.opgraph import OpGraph, TensorSpec
+from foundry.knowledge.opgraph import OpGraph, Signature, TensorSpec
 from foundry.knowledge.task import TOLERANCE, Task
 from foundry.knowledge.task_text import overridden_source
 
@@ -21,14 +21,14 @@ def reference(task: Task) -> str:
     return overridden_source(task.source, task.overrides)
 
 
-def describe_task(task: Task, graphs: Sequence[OpGraph] = ()) -> str:
+def describe_task(task: Task, graphs: Sequence[OpGraph] = (), seen: Signature | None = None) -> str:
     """What a kernel of this task must do. `graphs`: one a case as captured, the file's own case first; none where
-    the task could not be captured."""
+    the task could not be captured: then `seen` are the tensors of one call."""
     options = task.options
     lines = []
     if task.overrides:
         lines.append(f"Sizes: {_constants(task.overrides)}, set for this run; the reference below shows it.")
-    lines += _signature(graphs[0]) if graphs else ["The reference could not be captured: its text says the shapes."]
+    lines += _signature(graphs[0]) if graphs else _seen(seen)
     lines += _further_cases(task, graphs[1:])
     lines.append(f"Mode: {MODES[options.mode]}" + _captured_mode(graphs) + ".")
     if options.input_range is not None:
@@ -53,9 +53,17 @@ def _signature(graph: OpGraph) -> list[str]:
     return lines
 
 
+def _seen(seen: Signature | None) -> list[str]:
+    """Tensors of one call of a task that no tracer follows."""
+    if seen is None:
+        return ["No tracer follows the reference: its text says the shapes."]
+    lines = [f"Input {number}: {_spec(spec)}" for number, spec in enumerate(seen.inputs)]
+    return lines + [f"Output {number}: {_spec(spec)}, as one call gave it" for number, spec in enumerate(seen.outputs)]
+
+
 def _spec(spec: TensorSpec) -> str:
-    layout = "contiguous" if spec.is_contiguous else "not contiguous"
-    return f"{spec.dtype} {list(spec.shape)}, strides {list(spec.strides)} ({layout})"
+    layout = "contiguous" if spec.is_contiguous else f"strides {list(spec.strides)} (not contiguous)"
+    return f"{spec.dtype} {list(spec.shape)}, {layout}"
 
 
 def _further_cases(task: Task, graphs: Sequence[OpGraph]) -> Iterator[str]:

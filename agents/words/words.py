@@ -66,12 +66,12 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Pr
         "diagnosis": _diagnosis(diagnosis, brief),
         "card": _card(diagnosis, brief.device.target),
         "kernels": _kernels(brief),
-        "moves": "\n".join(f"{number}: {_move(move)}" for number, move in enumerate(moves)) or "none",
+        "moves": "\n".join(f"{number}: {_move(move)}" for number, move in enumerate(moves)),
         "attempts": _attempts(brief),
         "experience": _experience(brief),
         "directives": _directives(brief),
         "hints": _hints(brief),
-        "others": "\n\n".join(_example(example, brief) for example in brief.examples) or "none yet",
+        "others": "\n\n".join(_example(example, brief) for example in brief.examples),
         "source": _parent_beside_first(brief),
     }
     return _fitted("step", words, set(standing))
@@ -83,7 +83,7 @@ def _attempts(brief: Brief) -> str:
         lines.append(
             "- another engineer thinks about a step from this parent now: take one that is not the obvious one"
         )
-    return "\n".join(lines) or "nothing yet"
+    return "\n".join(lines)
 
 
 def _fitted(name: str, words: Mapping[str, str], standing: set[str]) -> Prompt:
@@ -162,6 +162,8 @@ def _overlap(one: Estimate | None, other: Estimate | None) -> bool:
 
 def _parent(brief: Brief) -> str:
     """The parent in the form in which an answer may change it."""
+    if Situation(brief).is_reference:
+        return "It is the reference itself, which stands above: there is no kernel yet. Write one."
     recipe = brief.lowered.recipe if brief.lowered else None
     if recipe is not None and recipe.authored is not None:
         return f"Replacements are made in this code.\n{authored_words(recipe)}"
@@ -249,7 +251,7 @@ def _card(diagnosis: Diagnosis, target: str) -> str:
 def _kernels(brief: Brief) -> str:
     situation = Situation(brief)
     if not situation.kernels:
-        return "None are known: the parent is a whole file."
+        return ""  # the parent is a whole file
     lines = (
         ["These numbers were handed to the tuner in this run; what it finds is a candidate of its own."]
         if is_tuned(brief)
@@ -294,7 +296,7 @@ def _experience(brief: Brief) -> str:
     ]
     for _, name, recipe in sorted(written, key=lambda item: -item[0])[:1]:
         lines.append(f"The kernel of x{name}:\n{authored_words(recipe)}")
-    return "\n".join(lines) or "nothing yet"
+    return "\n".join(lines)
 
 
 def _telling(credits: Sequence[Credit]) -> list[Credit]:
@@ -313,7 +315,7 @@ def _lesson(record: ExperienceRecord) -> str:
 
 def _directives(brief: Brief) -> str:
     here = [item for item in brief.directives if item.island in (None, brief.island)]
-    return "\n".join(f"- d{item.id} to {item.to}: {item.text}" for item in here) or "none"
+    return "\n".join(f"- d{item.id} to {item.to}: {item.text}" for item in here)
 
 
 def _hints(brief: Brief) -> str:
@@ -321,4 +323,4 @@ def _hints(brief: Brief) -> str:
     lines = [f"- stagnating: no improvement in {still} generations"] if still else []
     for hint in brief.hints:
         lines.append(f"- kernels near this one gained by this: {ADVICE[hint.coordinate, hint.direction]}")
-    return "\n".join(lines) or "none"
+    return "\n".join(lines)

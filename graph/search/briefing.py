@@ -18,6 +18,7 @@ from foundry.graph.search.state import IslandState, left_out_of, step_name
 from foundry.knowledge.candidate import REFERENCE, Evaluation, Resources
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import Signature
 from foundry.knowledge.ruling import objection
 from foundry.knowledge.thought import Diagnosis
 
@@ -89,6 +90,7 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
     elites_shown = tuple(
         services.evaluation(elite["candidate"], stages.get(elite["candidate"])) for elite in elites[:SHOWN_ELITES]
     )
+    intake = await services.measure.intake()
     examples = _examples(state, services, [elite["candidate"] for elite in elites])
     return Brief(
         task=services.task,
@@ -114,7 +116,8 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         tried=services.tried(state["outside"]["tried"]),
         tune_s=services.effort.tune_s if services.device.present else 0.0,
         further_graphs=tuple(graphs[1:]),
-        ran=tuple((await services.measure.intake()).ran),
+        ran=tuple(intake.ran),
+        seen=Signature(tuple(intake.inputs), tuple(intake.outputs)),
         first=_first(services),
         compiled=(await services.measure.rivals()).rival("compile") if state["outside"]["rivals"] else None,
         attempts=_attempts(state, services),

@@ -50,7 +50,8 @@ def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Updat
         brief = await brief_for(state, services)
         if services.brain.name != PLAYBOOK:
             model = choose_model(services, expert, brief.step)
-            brief = replace(brief, model=model, tools=tools_of(expert, services), talk=_read_talk(state, services))
+            tools = tools_of(expert, services, is_traced=brief.graph is not None)
+            brief = replace(brief, model=model, tools=tools, talk=_read_talk(state, services))
             brief = replace(brief, prompt=await choose_text(services, expert, brief.step))
         with services.log.span("expert", expert, purpose="propose", parent=state["parent"]) as span:
             answer = await _answer(services, expert, brief, state["turns"])

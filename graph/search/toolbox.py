@@ -33,7 +33,7 @@ from foundry.agents.words.words import kernels_of
 from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.services import Services
 from foundry.graph.search.archive import candidate_number
-from foundry.graph.search.tuning import find_numbers
+from foundry.graph.search.tuning import NoNumbers, find_numbers
 from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation
 from foundry.knowledge.codec import decode
 from foundry.knowledge.errors import FoundryError, UsageError
@@ -50,12 +50,12 @@ LESSONS = 8
 SHOWN_CHARS = 160  # of an answer, in the trace
 
 
-def tools_of(expert: ExpertName, services: Services) -> tuple[str, ...]:
-    """The tools that an expert may call in this run."""
+def tools_of(expert: ExpertName, services: Services, *, is_traced: bool = True) -> tuple[str, ...]:
+    """The tools that an expert may call in this run. Without a graph there is nothing to tune."""
     absent = set()
     if not services.request.learn:
         absent.add("search_experience")
-    if not services.effort.tune_s:
+    if not (services.effort.tune_s and is_traced):
         absent.add("tune")
     return tuple(name for name in experts()[expert].calls if name not in absent)
 
@@ -204,12 +204,21 @@ async def _search_experience(call: ToolCall, kernel: Kernel, services: Services)
     return ToolAnswer("\n".join(lesson_line(record) for record, _ in found) or "Nothing is known of that.")
 
 
-async def _tune(_call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
-    found = await find_numbers(kernel.brief, services) if kernel.brief is not None else None
-    if found is None:
-        return ToolAnswer("No better numbers: swept before in this run, nothing to sweep, no time left, or none found.")
+async def _tune(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    """A draft's numbers are the draft's own: only those of the parent are moves from it."""
+    if kernel.brief is None:
+        raise UsageError("no kernel is proposed here")
+    named = await _named(call, kernel, services)
+    found = await find_numbers(kernel.brief, named.lowered, services)
+    if isinstance(found, NoNumbers):
+        return ToolAnswer(f"No better numbers: {found.reason}.")
     settings = ", ".join(f"{move.kernel}.{move.name} = {move.value} (was {move.was})" for move in found.moves)
-    return ToolAnswer(f"{found.told} Best: {settings}: {found.expected}.", found.recipe, found.moves)
+    is_parent = named.candidate.id == kernel.candidate.id
+    return ToolAnswer(
+        f"{found.told} Best: {settings}: {found.expected}. Propose it as `draft`.",
+        found.recipe,
+        found.moves if is_parent else (),
+    )
 
 
 _WAYS: Mapping[str, Callable[[ToolCall, Kernel, Services], Awaitable[ToolAnswer]]] = {

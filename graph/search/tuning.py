@@ -14,6 +14,7 @@ from foundry.agents.tuning import obedient, settings_between, tuned_mark
 from foundry.graph.run.services import Services
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.thought import Move, Proposal
 
 SHARE = 0.35  # of the search's time that is left: the tuner gets no more of it at once
@@ -30,26 +31,36 @@ class Numbers:
     expected: str
 
 
+@dataclass(frozen=True)
+class NoNumbers:
+    """Why the tuner has no better numbers, as a clause."""
+
+    reason: str
+
+
 async def with_numbers(proposal: Proposal, brief: Brief, services: Services) -> Proposal | None:
     """The proposal with the tuner's numbers; None where there are none."""
-    found = await find_numbers(brief, services)
-    if found is None:
+    found = await find_numbers(brief, brief.lowered, services)
+    if isinstance(found, NoNumbers):
         return None
     rationale = f"{proposal.rationale} {found.told}"
     return replace(proposal, recipe=found.recipe, moves=found.moves, rationale=rationale, expected=found.expected)
 
 
-async def find_numbers(brief: Brief, services: Services) -> Numbers | None:
-    """The tuner's numbers for the parent; None where it has no structure of the library's, where this structure was
-    handed to the tuner before, where too little time is left, or where the tuner finds nothing better."""
-    before = brief.lowered
+async def find_numbers(brief: Brief, before: Lowered | None, services: Services) -> Numbers | NoNumbers:
+    """The tuner's numbers for a kernel, the parent or a draft of this step, or why there are none."""
     if before is None:
-        return None
-    mark = tuned_mark(before)
-    claim = services.journal.plain(f"{brief.step}/tuning", "outside", lambda: _claim(mark, brief.tune_s, services))
+        return NoNumbers("a whole file has no tunables that the tuner knows")
+    if not any(len(item.values) > 1 for kernel in before.kernels for item in kernel.tunables):
+        return NoNumbers("the kernel declares no tunable with more than one value")
+    mark, is_parent = tuned_mark(before), before is brief.lowered
+    key = f"{brief.step}/tuning" if is_parent else f"{brief.step}/tuning/{before.structure}"
+    claim = services.journal.plain(key, "outside", lambda: _claim(mark, brief.tune_s, services))
     services.run.add_tried([mark])
-    if not claim["fresh"] or claim["seconds"] < LEAST_S:
-        return None
+    if not claim["fresh"]:
+        return NoNumbers("its tunables were swept before in this run: `history` has what came of it")
+    if claim["seconds"] < LEAST_S:
+        return NoNumbers(f"the search has {claim['seconds']:.1f} s left for it, and {LEAST_S:g} s are the least")
     hints = {credit.move: credit.effect for credit in brief.credits}
     found = await services.measure.tune(before.recipe, claim["seconds"], seed=services.request.seed, hints=hints)
     log = services.run.path / f"tuner-{before.structure}.log"
@@ -57,7 +68,7 @@ async def find_numbers(brief: Brief, services: Services) -> Numbers | None:
     services.log.note_once(
         "note",
         "tuned",
-        parent=brief.parent.candidate.id,
+        parent=brief.parent.candidate.id if is_parent else "draft",
         tried=found.tried,
         failed=found.failed,
         seconds=round(found.seconds, 1),
@@ -67,15 +78,18 @@ async def find_numbers(brief: Brief, services: Services) -> Numbers | None:
     )
     try:
         after = await services.lower(obedient(found.recipe, before, brief.obedience))
-    except CannotLower:
-        return None
+    except CannotLower as error:
+        return NoNumbers(f"the best numbers cannot be printed: {error}")
+    failed = f", {found.failed} of which failed" if found.failed else ""
+    told = f"The tuner tried {found.tried} configurations{failed} in {found.seconds:.0f} s."
     if after.recipe.digest == before.recipe.digest:
-        return None
+        return NoNumbers(f"of {found.tried} configurations{failed} none was faster than the numbers that it has")
+    whose = "the parent's" if is_parent else "the draft's"
     return Numbers(
         after.recipe,
         tuple(settings_between(before, after)),
-        f"The tuner tried {found.tried} configurations in {found.seconds:.0f} s.",
-        f"about {found.expected_gain:.2f}x the parent's speed, by the tuner's own clock",
+        told,
+        f"about {found.expected_gain:.2f}x {whose} speed, by the tuner's own clock",
     )
 
 

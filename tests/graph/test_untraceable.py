@@ -3,23 +3,40 @@ like any kernel."""
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+import torch
 from tests.agents.chat.scripted_server import answer, calling
 from tests.agents.session import move
-from tests.graph.conftest import FakeWorkbench, kernel_file
+from tests.graph.conftest import DEVICE, SPEC, FakeWorkbench, kernel_file
 from tests.graph.search.test_tools import Calling, answers_of
+from tests.graph.untraced_tasks import EXPERTS, TASKS, Untraced
 
+from foundry.agents.models.models import one_model
+from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.agents.words.sections import tokens
+from foundry.agents.words.source import show
+from foundry.agents.words.words import step_prompt
+from foundry.graph.dry_run import first_brief
 from foundry.graph.replay import replay
-from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.services import KernelLibrary
 from foundry.graph.solve import solve
 from foundry.knowledge.candidate import REFERENCE
-from foundry.knowledge.opgraph import OperatorRun
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.authored.whole_file import expand
+from foundry.knowledge.opgraph import OperatorRun, Signature
+from foundry.knowledge.task import Task
 from foundry.tools.grade.workbench import Intake
+from foundry.tools.targets.cuda import CudaTarget
 
 MakeRequest = Callable[..., SolveRequest]
 WHY = "no tracer could follow the model: its Python reads the values of tensors in line 5"
@@ -54,3 +71,123 @@ async def test_a_model_writes_a_kernel_for_a_task_that_no_tracer_follows(
     assert "correct" in answers_of(run)[0] and "times as fast as eager" in answers_of(run)[1]
     run.close()
     assert (await replay(Path(summary.run), Calling(Untraceable()))).exact
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+async def test_a_model_tries_its_file_by_tools_and_it_is_accepted(
+    task: Untraced, tmp_path: Path, monkeypatch: Any, make_home: Callable[[], Path], serve: Any
+) -> None:
+    """On this machine: experts in a loop, pages by `.item()`, suppression of boxes, a loop that ends when the data says
+    so, complex numbers inside."""
+    monkeypatch.setenv("FOUNDRY_HOME", str(make_home()))
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    path = tmp_path / f"{task.name}.py"
+    path.write_text(task.task)
+    broken = task.file.replace("{\n", "{ int nothing = absent;\n", 1)
+
+    def engineer(request: Any) -> Any:
+        said = str(request["messages"])
+        if "You are the anti-cheat auditor" in said:
+            return answer({"judgement": "genuine", "doubt": False, "reason": ""})
+        if "The parent is c0" not in said:
+            return answer("I have nothing more.")
+        asked, whole = [calling("compile", {"source": broken})], {"source": task.file}
+        asked += [calling(name, whole) for name in ("compile", "check", "quick_time", "profile", "sass")]
+        return [*asked, answer(move(moves=[], draft=3))][said.count("<result call=")]
+
+    request = SolveRequest(
+        str(path),
+        target="cpu",
+        islands=1,
+        in_flight=1,
+        limits=RunLimits(evaluations=4, minutes=2.0),
+        finalists=1,
+        rivals=(),
+        store=str(tmp_path / "store"),
+        runs=str(tmp_path / "runs"),
+        models=one_model("scripted-1", serve(engineer).url),
+    )
+    summary = await solve(request)
+    assert summary.verdict == "accepted", summary
+    run = RunDirectory.inspect(Path(summary.run))
+    wrong, built, checked, timed, profiled, code = answers_of(run)[:6]
+    assert "kernel line" in wrong or "kernel:" in wrong, wrong
+    assert "absent" in wrong and "It compiles." in built and "correct" in checked and "the audit is clean" in checked
+    assert "times as fast as eager" in timed and "0 GB/s" not in profiled and "loop" in code
+    first, again = run.text(run.evaluation(summary.candidate).candidate.source), show(task.file)
+    assert "# @foundry build@ ----- begin" in first and show(first).strip() == again.strip(), "shown as it was written"
+    run.close()
+
+
+CUDA = '''import torch
+
+SOURCE = r"""
+// @foundry header@
+extern "C" __global__ void experts(const float* x, const long long* chosen, const float* weights, float* out,
+                                   long long rows, float least) {
+  const long long r = blockIdx.x;
+  float total = 0;
+  for (int k = 0; k < 32; ++k) total += x[r * 32 + k] * weights[(chosen[r] * 32 + k) * 32 + threadIdx.x];
+  out[r * 32 + threadIdx.x] = math::maximum(total, least);
+}
+"""
+# @foundry build@
+# @foundry model@
+
+
+class ModelNew(Model):
+    def forward(self, x, chosen):
+        out = torch.empty_like(x)
+        launch("experts", (x.shape[0],), (32,), x, chosen, self.weights, out, x.shape[0], 0.0)
+        return out
+'''
+HOPPER = Device("cuda", "NVIDIA H100", "sm_90", 132, 50 << 20, 16, 80 << 30, True)
+
+
+def test_a_cuda_file_by_hand_is_compiled_to_a_cubin_and_launched_by_the_driver(monkeypatch: Any) -> None:
+    text = expand(CUDA, HOPPER, EXPERTS.task, {})
+    built = CudaTarget(HOPPER).build(text)
+    assert built.ok and built.resources.registers > 0, built
+    wrong = CudaTarget(HOPPER).build(expand(CUDA.replace("total = 0", "total = none"), HOPPER, EXPERTS.task, {}))
+    assert not wrong.ok and "kernel(6)" in wrong.first_error, "an error has the line of the author's SOURCE"
+    space: dict[str, Any] = {"__name__": "candidate"}
+    exec(compile(text, "candidate.py", "exec"), space)
+    launched: list[tuple[list[int], list[bytes]]] = []
+
+    class Driver:
+        def cuModuleGetFunction(self, *_: Any) -> int:
+            return 0
+
+        def cuLaunchKernelEx(self, config: Any, _function: Any, places: Any, _extra: Any) -> int:
+            sizes = [getattr(config._obj, name) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared_bytes")]
+            known = zip(places, (8,) * 5 + (4,), strict=True)
+            launched.append((sizes, [ctypes.string_at(place, size) for place, size in known]))
+            return 0
+
+    space["_driver"], space["_module"] = Driver, lambda device: ctypes.c_void_p(1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    model, x, chosen = space["ModelNew"](), torch.randn(8, 32), torch.zeros(8, dtype=torch.int64)
+    out = model(x, chosen)
+    ((sizes, given),) = launched
+    assert sizes == [8, 1, 1, 32, 1, 1, 0] and struct.unpack("q", given[4]) == (8,) and given[5] == bytes(4)
+    pointers = [struct.unpack("Q", place)[0] for place in given[:4]]
+    assert pointers == [x.data_ptr(), chosen.data_ptr(), model.weights.data_ptr(), out.data_ptr()]
+    with pytest.raises(ValueError, match="not contiguous"):
+        model(torch.randn(32, 8).T, chosen)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+async def test_the_first_prompt_asks_for_what_can_be_answered(target: str) -> None:
+    """Without a graph there are neither buffers, moves, launches nor tunables: nothing of them is offered."""
+    seen = Signature((SPEC,), (SPEC,))
+    device = DEVICE if target == "cpu" else HOPPER
+    task = Task("experts", "experts.py", EXPERTS.task, "d" * 64)
+    brief = replace(first_brief(task, [], device, KernelLibrary()), seen=seen)
+    text = step_prompt(brief, await PlaybookBrain().diagnose(brief), ()).text
+    assert "a whole file" in text and "# @foundry build@" in text and "Input 0: float32 [1024, 1024]" in text
+    for absent in ("`launches`", "tunables", "## Buffers", "## Moves", "## Kernels", "_LAUNCHES_0", "none yet"):
+        assert absent not in text, absent
+    assert text.count("torch.where(chosen == expert)") == 1, "the reference stands twice"
+    assert tokens(len(text)) < 3000

@@ -16,11 +16,11 @@ from foundry.agents.chat.answers import AnswerError, ProposalAnswer, parse
 from foundry.agents.chat.authoring import authored_recipe
 from foundry.agents.chat.calls import ModelReply, RawCall, read_request
 from foundry.agents.chat.fences import replacements
-from foundry.agents.chat.proposal import Menu, drafted
+from foundry.agents.chat.proposal import Menu, drafted, proposal_of
 from foundry.agents.expert import experts
 from foundry.agents.ledger import TokenUsage
 from foundry.agents.playbook.brain import PlaybookBrain
-from foundry.agents.talk import ToolCall
+from foundry.agents.talk import Talk, ToolAnswer, ToolCall, ToolRequest, Turn
 from foundry.agents.words.authored import head_of
 from foundry.knowledge.candidate import AuthoredKernel, Recipe
 from foundry.knowledge.library.lower import lower
@@ -56,7 +56,7 @@ def with_parent(brief: Brief, kernel: AuthoredKernel, **chosen: int) -> Brief:
 
 
 def recipe_of(text: str, brief: Brief) -> Recipe:
-    found = authored_recipe(parse(text, ProposalAnswer), brief)
+    found = authored_recipe(parse(text, ProposalAnswer), brief, brief.lowered.recipe if brief.lowered else None)
     assert found is not None
     return found
 
@@ -114,7 +114,7 @@ def test_a_task_without_a_graph_takes_whole_files_only(brief: Brief) -> None:
     with pytest.raises(AnswerError, match="give a whole file"):
         recipe_of(ANSWER, replace(brief, graph=None))
     file = "```json\n{}\n```\n```python\nclass ModelNew:\n    pass\n```"
-    assert authored_recipe(parse(file, ProposalAnswer), brief) is None
+    assert authored_recipe(parse(file, ProposalAnswer), brief, None) is None
 
 
 def test_replacements_that_are_cut_off_are_none() -> None:
@@ -148,3 +148,43 @@ def test_a_tool_is_called_with_such_a_kernel(brief: Brief) -> None:
     assert edited.digest != asked(parent, {}).digest
     assert "`launches` is missing" in asked(brief, {"code": authored.CPU_CODE}).problem
     assert not asked(brief, {}, "```cpp\nfloat x = 1; { x; }\n```").problem, "a snippet beside a call is no kernel"
+
+
+def given(**fields: Any) -> ProposalAnswer:
+    return ProposalAnswer.model_validate(fields)
+
+
+def called_with(draft: Recipe, name: str = "check", found: Recipe | None = None) -> Turn:
+    return Turn(ToolRequest((ToolCall(name, recipe=draft),)), (ToolAnswer("told", found),))
+
+
+def test_a_call_and_an_answer_may_change_an_earlier_draft_by_its_number(brief: Brief) -> None:
+    """Each call needed the whole kernel again: four copies of it stood in one request."""
+    menu = Menu(brief, Diagnosis("c1", None, "compute", "40 %", "tile"), experts()["tiling"], PlaybookBrain().library)
+    first = drafted(parse(ANSWER, ProposalAnswer), menu).recipe
+    assert first is not None
+    after = replace(menu, brief=replace(brief, talk=Talk((called_with(first),))))
+    line = "  const float scale = 1 / total;"
+    edit = f"<<<<<<< SEARCH\n{line}\n=======\n{line.replace('1 /', '1.0f /')}\n>>>>>>> REPLACE"
+    changed = f"```json\n{json.dumps({'draft': 1, 'rationale': 'r'})}\n```\n```\n{edit}\n```"
+    second = drafted(parse(changed, ProposalAnswer), after).recipe
+    assert second is not None and second.authored is not None and "1.0f / total" in second.authored.code
+    assert first.authored is not None and second.authored.launches == first.authored.launches
+    assert proposal_of(parse(changed, ProposalAnswer), after, "m").recipe == second
+    assert drafted(given(draft=1), after).recipe == first, "timed as it is"
+    swept = replace(first, choices={"authored": {"GRAIN": 16, "LANES": 8}})
+    tuned = replace(menu, brief=replace(brief, talk=Talk((called_with(first), called_with(first, "tune", swept)))))
+    assert drafted(given(draft=2), tuned).recipe == swept
+    declared = drafted(given(draft=2, constraints=["GRAIN <= 16"]), tuned).recipe
+    assert declared is not None and declared.choices["authored"]["GRAIN"] == 16, "the tuner's numbers stay"
+    with pytest.raises(AnswerError, match="there is no call 2"):
+        drafted(given(draft=2), after)
+
+
+def test_a_whole_file_is_changed_as_a_draft_too(brief: Brief) -> None:
+    menu = Menu(brief, Diagnosis("c1", None, "compute", "40 %", "tile"), experts()["tiling"], PlaybookBrain().library)
+    whole = drafted(given(source="scale = 2\nclass ModelNew:\n    pass\n"), menu)
+    turn = Turn(ToolRequest((ToolCall("check", text=whole.text),)), (ToolAnswer("told"),))
+    after = replace(menu, brief=replace(brief, talk=Talk((turn,))))
+    answer = given(draft=1, edits=[{"old": "scale = 2", "new": "scale = 3"}])
+    assert drafted(answer, after).text == whole.text.replace("2", "3") == proposal_of(answer, after, "m").source

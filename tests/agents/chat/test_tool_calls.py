@@ -285,7 +285,11 @@ def test_an_authors_functions_are_told_by_the_names_that_it_gave_them(toy: Any) 
 def test_machine_code_is_told_of_kernels_the_largest_first_and_of_no_stubs(toy: Any) -> None:
     code = {"GOMP_parallel@plt": {"hot_other": 9.0}, "k_a": {"hot_fma": 2.0, "loops": 0.0}, "k_b": {"hot_fma": 7.0}}
     found = replace(toy.evaluation(toy.recipe()), build=Build(True, 0.1, resources=Resources(instructions=code)))
-    assert code_lines(found)[-2:] == ["k_b: hot_fma 7", "k_a: hot_fma 2"]
+    told = [
+        "k_b, all of it, it has no loop: 7 instructions: 7 fma",
+        "k_a, all of it, it has no loop: 2 instructions: 2 fma",
+    ]
+    assert code_lines(found)[-2:] == told
     failed = replace(found, build=Build(False, 0.1, first_error="error: expected ';' in line 7"))
     assert code_lines(failed) == ["It does not compile: error: expected ';' in line 7"]
 

@@ -83,7 +83,7 @@ def test_a_prompt_shows_the_task_as_it_is_asked(toy: Any, asked: tuple[Task, tup
             "Sizes: SCALE = 3, set for this run",
             "\nSCALE = 3\n",  # in the reference itself
             "Input 0: float32 [96, 64], strides [1, 96] (not contiguous)",
-            "Input 1: float32 [64], strides [1] (contiguous)",
+            "Input 1: float32 [64], contiguous",
             "Output 0: float32 [96, 64]",
             "right for 3 further cases:",
             "ROWS = 7 (Input 0: float32 [7, 64], strides [1, 7]",
@@ -102,7 +102,7 @@ def test_a_prompt_shows_the_task_as_it_is_asked(toy: Any, asked: tuple[Task, tup
 
 def test_a_plain_task_that_cannot_be_captured_is_told_with_its_defaults(toy: Any) -> None:
     prompt = step_prompt(toy.brief(graph=None), WRONG, ()).text
-    assert "could not be captured" in prompt and "Mode: as the file leaves it." in prompt
+    assert "No tracer follows" in prompt and "Mode: as the file leaves it." in prompt
     assert "0.001 for float32, 0.01 for float16, 0.01 for bfloat16" in prompt and "Sizes:" not in prompt
 
 
