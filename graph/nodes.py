@@ -6,18 +6,22 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 from foundry.agents.models.models import PLAYBOOK
 from foundry.graph.asking import ask_for_budget, ask_for_export, ask_for_model
 from foundry.graph.evolution.rewriting import gather_evidence, rewrite, teach
 from foundry.graph.first import FEWEST_SEEDS, as_asked, first_texts
-from foundry.graph.run.instructions import split_instructions
+from foundry.graph.proofs.early import prove_early
+from foundry.graph.proofs.pace import PLAN, plan_words
+from foundry.graph.run.inbox import split_instructions
+from foundry.graph.run.journal import Diverged
 from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import FURTHER, Decision
 from foundry.graph.run.services import Services
-from foundry.graph.search.archive import ONE_CELL, Archive, cell_of, insert
+from foundry.graph.search.archive import ONE_CELL, Archive, candidate_number, cell_of, insert
 from foundry.graph.search.experts import claim_evaluation
 from foundry.graph.search.final import finish_run, hold_contest, prove_finalists
 from foundry.graph.search.lessons import lessons, query
@@ -37,7 +41,7 @@ from foundry.knowledge.candidate import (
 )
 from foundry.knowledge.errors import CannotLower, TellsNothing
 from foundry.knowledge.experience.record import SEED
-from foundry.knowledge.merit import CORRECT, merit
+from foundry.knowledge.merit import CORRECT, WRONG, merit
 from foundry.knowledge.roofline import floors
 from foundry.knowledge.task_text import foreign_imports
 from foundry.knowledge.thought import Role
@@ -114,6 +118,7 @@ async def baseline(state: RunState, services: Services) -> Update:
         raise TellsNothing(f"the task proves nothing: {found.degenerate}", "give it outputs that depend on its inputs")
     if found.label:
         services.log.note_once("note", "what tells", reason=found.label)
+    services.log.note_once("note", PLAN, reason=await plan_words(services))
     return {}
 
 
@@ -155,7 +160,8 @@ async def seed(state: RunState, services: Services) -> Update:
             services.run.add_evaluation(await _reference(services), "screen", "reference")
         ending = state.get("ending") or problem or "the kernel library has no first candidate for this task"
         return {"seeds": [], "lowerable": False, "ending": ending}
-    await _evaluate_seed(services, made[0])
+    seeds = _Seeds()
+    await _evaluate_seed(services, made[0], seeds)
     await _expect_contest(services)
     if services.device.target == "cuda":
         _time_rivals(services)
@@ -163,18 +169,19 @@ async def seed(state: RunState, services: Services) -> Update:
 
     async def one(decision: Decision) -> None:
         async with gate:
-            await _evaluate_seed(services, decision)
+            if _has_time(services, decision, seeds):
+                await _evaluate_seed(services, decision, seeds)
 
     await asyncio.gather(*(one(decision) for decision in made[1:]))
     for text in further:
-        if not services.device.present or any(_is_correct(services, decision) for decision in made):
+        if not services.device.present or seeds.correct:
             break
-        if decision := _claim(services, next(numbers), *text):
-            made.append(decision)
-            await _evaluate_seed(services, decision)
+        decision = _claim(services, next(numbers), *text)
+        if decision is not None and _has_time(services, decision, seeds):
+            await _evaluate_seed(services, decision, seeds)
     _time_rivals(services)
     ending = "" if services.device.present else f"no {services.device.target} device is here to run on"
-    return {"seeds": [decision.candidate.id for decision in made], "ending": ending}
+    return {"seeds": by_number(seeds.evaluated), "refused": by_number(seeds.refused), "ending": ending}
 
 
 async def _expect_contest(services: Services) -> None:
@@ -195,8 +202,32 @@ def _time_rivals(services: Services) -> None:
         services.measure.begin_rivals()
 
 
-def _is_correct(services: Services, decision: Decision) -> bool:
-    return merit([services.evaluation(decision.candidate.id, "screen")]) >= CORRECT
+@dataclass
+class _Seeds:
+    """Ids of first candidates: those that were evaluated, the right ones, those that an early proof refuses."""
+
+    evaluated: list[str] = field(default_factory=list)
+    correct: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+def _has_time(services: Services, decision: Decision, seeds: _Seeds) -> bool:
+    """False once the search's time is over: further first candidates are left out, while none is right only after
+    twice that time."""
+
+    def look() -> bool:
+        patience = 1.0 if seeds.correct else 2.0
+        return services.ledger.spent().minutes < patience * services.ledger.allowed().minutes
+
+    try:
+        return bool(services.journal.plain(f"{decision.step}/time", "outside", look))
+    except Diverged:  # a recording from before this was asked
+        return True
+
+
+def by_number(names: Iterable[str]) -> list[str]:
+    """Candidates in the order in which they were claimed."""
+    return sorted(names, key=candidate_number)
 
 
 def _claim(services: Services, number: int, text: str, recipe: Recipe | None, why: str) -> Decision | None:
@@ -222,8 +253,9 @@ def _claim(services: Services, number: int, text: str, recipe: Recipe | None, wh
     return decision
 
 
-async def _evaluate_seed(services: Services, decision: Decision) -> None:
+async def _evaluate_seed(services: Services, decision: Decision, seeds: _Seeds) -> None:
     candidate = decision.candidate
+    seeds.evaluated.append(candidate.id)
     with services.log.at(None, decision.step):
         lowered = await services.lower(candidate.recipe) if candidate.recipe else None
         text = services.run.text(candidate.source)
@@ -234,6 +266,14 @@ async def _evaluate_seed(services: Services, decision: Decision) -> None:
         services.run.add_evaluation(evaluation, "screen", decision.step)
         facts = evaluation_facts(evaluation)
         services.log.note_once("evaluation", candidate.id, **facts, expert=candidate.proposal)
+        if services.device.present and merit([evaluation]) >= CORRECT:
+            refused = await prove_early(services, evaluation, text, lowered, decision.step)
+            if refused is None:
+                seeds.correct.append(candidate.id)
+            else:
+                evaluation = refused
+                services.run.add_evaluation(refused, "full", decision.step)
+                seeds.refused.append(candidate.id)
         graphs = await services.graphs()
         if graphs and services.device.present:
             await services.learn(
@@ -268,7 +308,7 @@ def first_reports(state: RunState, services: Services) -> IslandReport:
     population: dict[str, tuple[str, float]] = {}
     for name in state.get("seeds", []):
         evaluation = services.evaluation(name, "screen")
-        value = merit([evaluation])
+        value = WRONG if name in state.get("refused", []) else merit([evaluation])
         cell = cell_of(evaluation.coordinates)
         population[name] = (cell, value)
         if evaluation.coordinates is not None and value >= CORRECT:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, variance
+from typing import Literal
 
 from foundry.knowledge.candidate import Evaluation, Timing
 from foundry.knowledge.ruling import rule
@@ -29,6 +30,15 @@ GROUP_DEVIATION, GROUPS_ASSUMED = 0.08, 3
 LEAST_DEVIATION = 0.005  # two timings of one kernel, minutes apart, differ by this whatever their intervals say
 HALF_WIDTH_IN_DEVIATIONS = NormalDist().inv_cdf(0.975)  # of a 95 % interval
 NOT_COMPILED, WRONG, CORRECT = 0.0, 0.1, 1.0  # merits: a correct candidate has CORRECT and more
+
+
+Standing = Literal["faster", "as fast", "slower"]
+
+
+def standing(interval: tuple[float, float]) -> Standing:
+    """What the 95 % interval of a speedup says: faster than the baseline, slower, or neither."""
+    low, high = interval
+    return "faster" if low > 1.0 else "slower" if high < 1.0 else "as fast"
 
 
 @dataclass(frozen=True)

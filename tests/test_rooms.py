@@ -68,6 +68,7 @@ ROOMS = (
     "agents.models",
     "graph.run",
     "graph.evolution",
+    "graph.proofs",
     "graph.search",
     "graph.views",
     "graph.live",

@@ -8,9 +8,12 @@ from pathlib import Path
 
 from foundry.graph.live.reader import RunReader
 from foundry.graph.live.scene import Scene
+from foundry.graph.proofs.pace import PLAN
+from foundry.graph.run.closing import EARLY
 from foundry.graph.run.events import Event
 from foundry.tools.words import make_printable
 
+TOLD = (PLAN, EARLY)  # notes that a line is printed for
 Say = Callable[[str], None]
 
 
@@ -45,6 +48,8 @@ class PlainLines:
             return self._taken(event)
         if event.kind == "note" and event.name == "island ends":
             return f"{self._clock(event)}  island {event.island} ends: {data.get('reason', '')}"
+        if event.kind == "note" and event.name in TOLD and data.get("reason"):
+            return f"{self._clock(event)}  {data['reason']}"
         if event.kind == "tool" and event.name == "baseline" and event.ended is not None and data.get("eager_ms"):
             return f"{self._clock(event)}  eager takes {data['eager_ms']:.3f} ms"
         return ""

@@ -245,6 +245,11 @@ class EventLog:
         rows = self._database.run(f"SELECT {COLUMNS} FROM events WHERE {' AND '.join(where)} ORDER BY id", values)
         return [_event(row) for row in rows]
 
+    def read_notes(self, name: str) -> list[Event]:
+        """The notes of this name, in the order they were made."""
+        asked = f"SELECT {COLUMNS} FROM events WHERE kind = 'note' AND name = ? ORDER BY id"
+        return [_event(row) for row in self._database.run(asked, (name,))]
+
     def steps(self) -> dict[int, list[str]]:
         """Of each island its steps, in the order they began."""
         found: dict[int, list[str]] = {}

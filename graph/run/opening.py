@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from foundry.agents.models.models import PLAYBOOK, Models
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import Event, EventLog
-from foundry.graph.run.instructions import check_language, split_instructions
+from foundry.graph.run.inbox import check_language, split_instructions
 from foundry.graph.run.journal import Journal
 from foundry.graph.run.measurements import Measurements
 from foundry.graph.run.request import SolveRequest

@@ -18,6 +18,7 @@ from foundry.knowledge.thought import Role
 USUALLY_IN_FLIGHT = 3  # at most: whoever thinks knows less of what the others find
 # Parts of the search that may be left out, to measure what each brings (benchmarks/search.py).
 Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "estimates", "credits"]
+SEARCHES = 2.0  # times the search's minutes that a run takes at most, beside one proof
 PromptMode = Literal["shipped", "frozen", "evolve"]  # frozen: variants that have earned their place, as they are
 # Off unless asked for: on recorded landscapes no use of them shows (docs/search.md).
 OFF: tuple[Mechanism, ...] = ("gradients", "migration", "credits")
@@ -48,6 +49,7 @@ class Effort:
     stagnation: int  # generations without a better candidate after which it takes migrants
     counted: int  # elites of stagnating islands of which the hardware's counters are read, ten seconds each
     tune_s: float  # of the search's time, for each structure that is handed to the tuner
+    early_share: float  # of the search's time for early proofs, once one has passed; 0 asks none
     floor_trusted: int  # evaluations before a kernel at the roofline floor ends the search: the floor is measured too
 
 
@@ -65,6 +67,7 @@ BENCH = Effort(
     stagnation=3,
     counted=0,
     tune_s=6,
+    early_share=0.0,
     floor_trusted=1,
 )
 QUICK = Effort(
@@ -81,6 +84,7 @@ QUICK = Effort(
     stagnation=3,
     counted=1,
     tune_s=15,
+    early_share=0.15,
     floor_trusted=40,
 )
 STANDARD = Effort(
@@ -97,6 +101,7 @@ STANDARD = Effort(
     stagnation=4,
     counted=8,
     tune_s=45,
+    early_share=0.1,
     floor_trusted=40,
 )
 DEEP = Effort(
@@ -113,6 +118,7 @@ DEEP = Effort(
     stagnation=5,
     counted=40,
     tune_s=120,
+    early_share=0.1,
     floor_trusted=40,
 )
 EFFORTS: dict[str, Effort] = {effort.name: effort for effort in (BENCH, QUICK, STANDARD, DEEP)}
@@ -209,8 +215,9 @@ class SolveRequest:
 
     @property
     def total_minutes(self) -> float:
-        """When no further finalist is begun: the user's own limit keeps the effort's time for the end."""
-        return self.max_minutes + self.plan.total_minutes - self.plan.minutes
+        """When no further finalist is begun: the user's own limit keeps the effort's time for the end, but no more than
+        the search's."""
+        return min(self.max_minutes + self.plan.total_minutes - self.plan.minutes, SEARCHES * self.max_minutes)
 
 
 def role_of(island: int, round_: int, without: Sequence[Mechanism] = ()) -> Role:

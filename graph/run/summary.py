@@ -6,12 +6,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from foundry.graph.run.closing import FINAL, LEFT_UNPROVEN, Closing, EndedRun, close
 from foundry.graph.run.events import Event, EventLog, TimeSplit
 from foundry.graph.run.measurements import CONTEST
 from foundry.graph.run.model_records import ModelRecord, read_records
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.candidate import Baseline, Contest, Evaluation
 from foundry.knowledge.codec import decode, to_plain
+from foundry.knowledge.merit import Standing, standing
+from foundry.knowledge.task import Task
 
 if TYPE_CHECKING:
     from foundry.agents.brain import NoticeName
@@ -59,6 +62,8 @@ class Summary:
     priced: bool = True  # False: nobody knows what the model costs, `dollars` counts nothing
     models: list[ModelRecord] = field(default_factory=list)  # what each brought and cost
     time: dict[str, float] = field(default_factory=dict)  # seconds by category, and the overhead's share
+    standing: Standing | None = None  # of an accepted kernel against PyTorch eager, by its 95 % interval
+    closing: Closing | None = None  # of a run that accepted nothing: what was tried, what stood in the way, what helps
 
     def to_json(self) -> Any:
         return to_plain(self)
@@ -76,6 +81,7 @@ NOTED = (
     "instructions",
     "experience store",
     "what tells",
+    "torch.compile was not compared",
 )
 
 SAID_OF_MODELS: tuple[NoticeName, ...] = ("model unavailable", "model is back", "model refuses")
@@ -134,7 +140,14 @@ def summarise(run: RunDirectory) -> Summary:
         priced=all(event.data["priced"] for event in events if event.kind == "note" and event.name == "model"),
         models=read_records(run),
         time=_seconds(split),
+        standing=standing(timing.speedup_ci95) if timing and winner else None,
+        closing=_closing(run, events) if verdict == "nothing accepted" else None,
     )
+
+
+def _closing(run: RunDirectory, events: list[Event]) -> Closing:
+    policy = decode(Task, run.get("task")).options.policy
+    return close(EndedRun(str(run.path), run.request, policy, run.get("ending"), events))
 
 
 def _noted(events: list[Event], told: str) -> list[str]:
@@ -161,10 +174,23 @@ def _nothing_right(events: list[Event]) -> list[str]:
 
 
 def _failed_proofs(events: list[Event]) -> list[str]:
-    """Of a run without a winner: why each finalist, right in the search, was not accepted in the end."""
-    proofs = [event for event in events if event.kind == "evaluation" and event.data.get("expert") == "final"]
-    reasons = [" ".join(f"{event.data['outcome']}: {event.data.get('evidence') or ''}".split()) for event in proofs]
-    return [f"{event.name} failed its proof, {why[:300]}" for event, why in zip(proofs, reasons, strict=True)]
+    """Of a run without a winner: why finalists, right in the search, were not accepted; each reason once."""
+    proofs = [event for event in events if event.kind == "evaluation" and event.data.get("expert") == FINAL]
+    reasons: dict[str, list[str]] = {}
+    for event in proofs:
+        why = " ".join(f"{event.data['outcome']}: {event.data.get('evidence') or ''}".split())
+        reasons.setdefault(why[:300], []).append(event.name)
+    left = [event.data["candidate"] for event in events if event.kind == "note" and event.name == LEFT_UNPROVEN]
+    found = [
+        f"{', '.join(names)}{' each' * (len(names) > 1)} failed its proof, {why}" for why, names in reasons.items()
+    ]
+    if left:
+        found.append(f"not proven, because the same reason would probably refuse {_them(left)}: {', '.join(left)}")
+    return found
+
+
+def _them(names: list[str]) -> str:
+    return "it" if len(names) == 1 else "them"
 
 
 def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:

@@ -10,6 +10,10 @@ from functools import partial
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.models.models import PLAYBOOK
 from foundry.agents.talk import Talk, ToolRequest, Turn
+from foundry.graph.proofs.causes import FailureCause, ProofOutcome, cause_of, structure_of
+from foundry.graph.proofs.early import outlook_of
+from foundry.graph.proofs.pace import rivals_in_time
+from foundry.graph.run.closing import LEFT_UNPROVEN
 from foundry.graph.run.services import Services
 from foundry.graph.search.lessons import lessons
 from foundry.graph.search.think import evaluation_facts
@@ -55,7 +59,10 @@ async def hold_contest(services: Services, winner: str) -> None:
     if not services.device.present or not (request.rivals or request.foreign):
         return
     text = services.run.text(services.candidate(winner).source) if winner else ""
-    found = await services.measure.contest(text, request.rivals, request.foreign)
+    rivals = await rivals_in_time(services, _proof_seconds(services, winner))
+    if not (rivals or request.foreign):
+        return
+    found = await services.measure.contest(text, rivals, request.foreign)
     for line in found.notes:
         services.log.note_once("note", "contest", reason=line)
 
@@ -72,16 +79,41 @@ async def _prove(services: Services) -> Evaluation | None:
         return Finalists(tuple(services.run.ranking(2 * count)))
 
     finalists = await services.journal.record("finalists", "thought", Finalists, choose)
+    outlook, structures = outlook_of(services), _structures(services, finalists.candidates)
     proven: list[Evaluation] = []
-    for number, name in enumerate(finalists.candidates):
+    done = 0
+    for name in outlook.order(finalists.candidates, structures):
         if len(proven) == count or (proven and not _can_win(services, name, proven)):
             break
-        if proven and not services.journal.plain(f"final/{name}/time", "outside", partial(_is_time, services, number)):
+        if (proven or done > 1) and not services.journal.plain(
+            f"final/{name}/time", "outside", partial(_is_time, services, done)
+        ):
             break
+        if cause := outlook.shared_cause(structures[name]):
+            _leave_unproven(services, name, cause)
+            continue
         evaluation = await _prove_one(services, name)
+        done += 1
+        outlook.outcomes.append(ProofOutcome(name, structures[name], cause_of(evaluation)))
         if rule(evaluation).accepted:
             proven.append(evaluation)
     return max(proven, key=lambda evaluation: merit([evaluation]), default=None)
+
+
+def _structures(services: Services, names: Sequence[str]) -> dict[str, str]:
+    return {name: structure_of(services.candidate(name)) for name in names}
+
+
+def _leave_unproven(services: Services, name: str, cause: FailureCause) -> None:
+    """Says why a finalist is not proven: others with its structure have failed for this cause."""
+    with services.log.at(None, f"final/{name}"):
+        services.log.note_once("note", LEFT_UNPROVEN, candidate=name, reason=cause.words)
+
+
+def _proof_seconds(services: Services, winner: str) -> float:
+    """How long the winner's proof took; 0 without a winner."""
+    spans = [event for event in services.log.read("tool") if winner and event.step == f"final/{winner}"]
+    return sum(event.seconds or 0.0 for event in spans)
 
 
 def _can_win(services: Services, name: str, proven: Sequence[Evaluation]) -> bool:

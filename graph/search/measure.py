@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foundry.graph.proofs.early import prove_early
 from foundry.graph.run.services import Services
 from foundry.graph.search.state import IslandState, Update
 from foundry.knowledge.candidate import Evaluation, Stage
@@ -48,14 +49,28 @@ async def profile(state: IslandState, services: Services) -> Update:
 
 
 async def prove(state: IslandState, services: Services) -> Update:
-    """Spends one of the run's full protocols on a candidate that is clearly better than every other so far."""
-    found = estimate_of([await examine_step(state, services, "screen")])
+    """Asks the proof's questions of the first right kernel of a structure, and spends one of the run's full protocols
+    on a candidate that is clearly better than every other so far."""
+    screened = await examine_step(state, services, "screen")
+    if refused := await _prove_early(state, services, screened):
+        return {"proven": True, "outcome": refused}
+    found = estimate_of([screened])
     bar = services.journal.plain(f"{state['step']}/bar", "outside", lambda: _bar(services))
     if found is None or not bar["is_open"]:
         return {}
     if bar["best"] and found.chance_beyond(Estimate(*bar["best"]), CLEARLY) < LIKELY:
         return {}
     return {"proven": True, "outcome": _objection(await examine_step(state, services, "full"))}
+
+
+async def _prove_early(state: IslandState, services: Services, screened: Evaluation) -> str:
+    """Why an early proof refuses the candidate; "" if it does not, or none is due."""
+    if _objection(screened) or screened.timing is None:
+        return ""
+    candidate, text = screened.candidate, services.run.text(state["text"])
+    lowered = await services.lower(candidate.recipe) if candidate.recipe else None
+    found = await prove_early(services, screened, text, lowered, state["step"])
+    return _objection(found) if found else ""
 
 
 async def examine_step(state: IslandState, services: Services, stage: Stage, upto: Step = "profile") -> Evaluation:

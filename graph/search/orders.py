@@ -13,8 +13,7 @@ from typing_extensions import TypedDict
 from foundry.agents.directives import ISLAND_ORDERS
 from foundry.agents.explanation import explain
 from foundry.agents.models.models import PLAYBOOK, models_for
-from foundry.graph.run.inbox import in_force
-from foundry.graph.run.instructions import split_instructions
+from foundry.graph.run.inbox import in_force, split_instructions
 from foundry.graph.run.request import Mechanism
 from foundry.graph.search.known import first_kernels, structures
 from foundry.knowledge.candidate import REFERENCE

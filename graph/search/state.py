@@ -96,6 +96,7 @@ class RunState(RunInput, total=False):
     round: int
     lowerable: bool  # whether the kernel library could write a first candidate
     seeds: list[str]  # ids of the first candidates
+    refused: list[str]  # those of them that an early proof refuses
     added: list[str]  # the role of each island that users added, "" for the round's
     ending: str  # why the search ended
     islands: Annotated[dict[str, IslandReport], merge_reports]

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from foundry.agents.models.models import PLAYBOOK
+from foundry.graph.proofs.early import common_cause
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.request import role_of
 from foundry.graph.run.services import Services
@@ -220,6 +222,8 @@ def find_ordered_stop(services: Services, reserved: int = 0) -> Stop | None:
         return Stop(kind="budget", text=spent)
     if enough := services.ledger.why_satisfied(services.best()):
         return Stop(kind="satisfied", text=enough)
+    if services.brain.name == PLAYBOOK and (cause := common_cause(services)):
+        return Stop(kind="exhausted", text=f"every kernel would fail its proof for one reason, {cause.words}")
     return None
 
 

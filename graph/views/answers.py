@@ -15,6 +15,7 @@ from foundry.graph.views.ranking import Ranking
 from foundry.graph.views.trace import compare_kernels, diff
 from foundry.knowledge.candidate import Candidate, Evaluation, Stage
 from foundry.knowledge.errors import UsageError
+from foundry.knowledge.merit import standing
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Move
 from foundry.tools.words import to_paste
@@ -258,7 +259,8 @@ def _best_line(found: Summary) -> str:
     if found.speedup is None or found.speedup_ci95 is None:
         return "No candidate is correct and clean yet."
     low, high = found.speedup_ci95
-    return f"Best: {found.candidate}, {found.speedup:.2f}x over PyTorch eager ({low:.2f} to {high:.2f})."
+    words = f"Best: {found.candidate}, {found.speedup:.2f}x over PyTorch eager ({low:.2f} to {high:.2f})."
+    return f"{words} It is slower than eager." if standing((low, high)) == "slower" else words
 
 
 _ANSWERS: dict[str, Callable[[RunDirectory, RunQuestion], str]] = {

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from foundry.graph.run.summary import Summary
+from foundry.knowledge.merit import standing
 from foundry.tools.words import to_paste
 
+COMPARED = 100  # characters of a reason by which two texts are taken to say the same
 _AGREEING = 1.1  # times beyond the interval, up to which two rounds are taken to have found the same speedup
 
 
@@ -21,7 +23,7 @@ def ending_lines(summary: Summary, task_path: str, page: Path | None = None) -> 
         lines.append(f"cost: {summary.tokens} tokens, {dollars}")
     if len(summary.models) > 1:
         lines += [f"model {record.words}" for record in summary.models]
-    lines += [f"note: {note}" for note in summary.notes]
+    lines += [f"note: {note}" for note in summary.notes if not _is_said(note, summary)]
     if summary.kernel:
         lines.append(f"kernel:  {summary.kernel}")
         lines.append(f"receipt: {summary.receipt}" if summary.receipt else "no receipt: nothing is proven")
@@ -34,6 +36,11 @@ def ending_lines(summary: Summary, task_path: str, page: Path | None = None) -> 
     return lines + _use_lines(summary, task_path)
 
 
+def _is_said(note: str, summary: Summary) -> bool:
+    """True for a note whose reason the closing paragraph has said."""
+    return summary.closing is not None and summary.closing.obstacle[:COMPARED] in note
+
+
 def _verdict_lines(summary: Summary) -> list[str]:
     again = to_paste("foundry", "agent", "resume", summary.run)
     if summary.verdict == "interrupted" and summary.question:
@@ -43,14 +50,17 @@ def _verdict_lines(summary: Summary) -> list[str]:
     if summary.verdict == "unproven":
         return [f"compiled for {summary.target}, but no such device is here: nothing is proven and nothing was timed"]
     if summary.verdict != "accepted" or summary.speedup is None or summary.speedup_ci95 is None:
-        return [f"no kernel was accepted: {summary.ending or 'see the trace'}"]
+        closing = summary.closing
+        why = closing.words if closing else summary.ending or "see the trace"
+        return [f"no kernel was accepted{'.' if closing else ':'} {why}"]
     low, high = summary.speedup_ci95
     sure = f"of pairs, 95 % interval {low:.2f} to {high:.2f}"
     times = f"medians {summary.candidate_ms:.3f} ms against {summary.baseline_ms:.3f} ms"
-    if low > 1.0:
+    found = standing((low, high))
+    if found == "faster":
         lines = [f"{summary.speedup:.2f}x faster than PyTorch eager ({times}; {sure})"]
-    elif high < 1.0:
-        lines = [f"correct, but slower than PyTorch eager: {summary.speedup:.2f}x ({times}; {sure})"]
+    elif found == "slower":
+        lines = [f"slower than PyTorch eager, though correct: {_times(summary.speedup)} ({times}; {sure})"]
     else:
         lines = [f"as fast as PyTorch eager within the noise: {summary.speedup:.2f}x ({times}; {sure})"]
     if summary.speedup_vs_compile:
@@ -58,6 +68,11 @@ def _verdict_lines(summary: Summary) -> list[str]:
     if summary.fraction_of_floor:
         lines.append(f"{100 * summary.fraction_of_floor:.0f} % of the roofline floor of this device")
     return lines
+
+
+def _times(speedup: float) -> str:
+    """A speedup with two digits that count, however small it is."""
+    return f"{speedup:.2f}x" if speedup >= 0.1 else f"{speedup:.2g}x"
 
 
 def _beside_compile(over_compile: float, itself: float, proven: tuple[float, float]) -> str:

@@ -10,7 +10,7 @@ from functools import cached_property
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.run_directory import LAST, RunDirectory
 from foundry.knowledge.candidate import REFERENCE, Evaluation, Stage
-from foundry.knowledge.merit import estimate_of
+from foundry.knowledge.merit import estimate_of, standing
 
 SHOWN = 10  # candidates that a ranking lists
 STAGE_WORDS: dict[Stage, str] = {"screen": "screened", "full": "timed at length", "final": "proven"}
@@ -35,6 +35,13 @@ class Placed:
         return (
             f"{self.name}, {self.speedup:.2f}x ({low:.2f} to {high:.2f}; {STAGE_WORDS[self.stage]}, {self.pairs} pairs)"
         )
+
+    @property
+    def remark(self) -> str:
+        """What must be said of a kernel that is slower than PyTorch eager, or no faster; else ""."""
+        return {"faster": "", "as fast": ", no faster than eager", "slower": ", slower than eager"}[
+            standing(self.interval)
+        ]
 
 
 class Ranking:
@@ -73,7 +80,9 @@ class Ranking:
         return [*lines, f"Candidates are {BY}. `why {shown[-1].name}` says why one lost."]
 
     def _line(self, item: Placed) -> str:
-        return f"{item.words}{': the winner' if item.name == self.winner else f', counts {item.counts:.2f}x'}"
+        if item.name == self.winner:
+            return f"{item.words}: the winner{item.remark}"
+        return f"{item.words}, counts {item.counts:.2f}x"
 
     def why(self, name: str) -> list[str]:
         """Why a candidate stands where it does, beside the first; nothing for one without a place."""
@@ -82,8 +91,9 @@ class Ranking:
             return []
         place = f"It is number {self.names.index(name) + 1} of {len(self.names)} that are correct and clean"
         if name == first.name:
-            return [f"{place}: {'it won' if name == self.winner else 'the best so far'}."]
-        lines = [f"{place}. {'The winner' if first.name == self.winner else 'The best so far'} is {first.words}."]
+            return [f"{place}: {'it won' if name == self.winner else 'the best so far'}{own.remark}."]
+        best = "The winner" if first.name == self.winner else "The best so far"
+        lines = [f"{place}. {best} is {first.words}{first.remark}."]
         if first.stage == "final" != own.stage:
             return [*lines, self._why_unproven(own)]
         line = f"{BY.capitalize()} it counts {own.counts:.2f}x, {first.name} {first.counts:.2f}x"

@@ -16,6 +16,7 @@ from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.run_directory import STAGES, RunDirectory
 from foundry.knowledge.candidate import Evaluation, Gate, Recipe, Stage
 from foundry.knowledge.errors import UsageError
+from foundry.knowledge.merit import standing
 from foundry.knowledge.ruling import rule
 
 Item = TypeVar("Item")
@@ -46,7 +47,7 @@ def tree(run: RunDirectory, *, depth: int = 3, latest: int = 0) -> Tree:
     children: dict[int | None, list[Event]] = defaultdict(list)
     for event in events:
         children[event.parent].append(event)
-    root = Tree(Text(f"run {run.id} ({run.get('status')})", style="bold"))
+    root = Tree(Text(f"run {run.id} ({run.get('status')}{_gained(run)})", style="bold"))
     tops = children[None]
     _grow_root(root, [event for event in tops if event.island is None or event.island < 0], children, depth, latest)
     by_island: dict[int, dict[str, list[Event]]] = defaultdict(lambda: defaultdict(list))
@@ -58,6 +59,16 @@ def tree(run: RunDirectory, *, depth: int = 3, latest: int = 0) -> Tree:
         for step in _latest(steps[island], latest, branch):
             _grow_step(branch, step, members_by_step[step], children, depth)
     return root
+
+
+def _gained(run: RunDirectory) -> str:
+    """`, c4 won: 1.75x`; of a winner that is slower than PyTorch eager it says so."""
+    winner = run.get("winner")
+    timing = run.evaluation(winner).timing if winner else None
+    if timing is None:
+        return ""
+    slower = ", slower than PyTorch eager" if standing(timing.speedup_ci95) == "slower" else ""
+    return f", {winner} won: {timing.speedup:.2g}x{slower}"
 
 
 def _grow_root(root: Tree, own: list[Event], children: dict[int | None, list[Event]], depth: int, latest: int) -> None:

@@ -89,7 +89,9 @@ def effort_of(stage: Stage, target: TargetName, reference_ms: float = 0.0) -> Ti
     effort = (GPU_EFFORTS if target == "cuda" else EFFORTS)[stage]
     if reference_ms < SLOW_MS:
         return effort
-    return replace(effort, min_pairs=2, min_groups=min(effort.min_groups, MIN_GROUPS), warm_pairs=0)
+    groups = 1 if stage == "screen" else min(effort.min_groups, MIN_GROUPS)
+    most = 1 if stage == "screen" else effort.max_groups
+    return replace(effort, min_pairs=2, min_groups=groups, max_groups=most, warm_pairs=0)
 
 
 @dataclass(frozen=True)

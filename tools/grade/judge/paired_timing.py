@@ -26,7 +26,7 @@ from foundry.tools.grade.runner.timed_calls import CHANGEABLE_NAMES
 from foundry.tools.process.turns import Scheduling, describe_rescheduling, out_of_turn
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.rules import EPSILON, OutputError, accepts, norm_floor
-from foundry.tools.protocol.statistics import TimingEffort
+from foundry.tools.protocol.statistics import SLOW_MS, TimingEffort
 from foundry.tools.task.bundle import Parcel
 
 EVICT_LIMIT_BYTES = 128 << 20
@@ -344,21 +344,26 @@ def window(number: int, calls: int, timed: TimedInputs) -> list[int]:
 
 
 def warm_up(sides: Sequence[RunnerLink], most: int) -> int:
-    """Lets allocators and threads settle; returns how many calls make one sample.
+    """Lets allocators and threads settle; returns how many calls make one sample: several where a side is quick, unless
+    the other side is slow, which makes as many.
 
     In a fresh process glibc's heap grows for several calls before large outputs come back to the same place, and each
     new page costs more than the arithmetic on it (31 ms against 8 ms for a softmax of 64 MB, measured).
     """
-    shortest = float("inf")
+    shortest: list[float] = []  # ms a call, of each side
     for side in random.sample(sides, len(sides)):
-        spent_ms, quiet = 0.0, 0
+        walls, quiet = list[float](), 0
         for _ in range(WARM_CALLS):
             sample = side.run([0])
-            shortest, spent_ms = min(shortest, sample.wall_ms), spent_ms + sample.wall_ms
+            walls.append(sample.wall_ms)
             quiet = quiet + 1 if sample.faults < FEW_FAULTS else 0
-            if quiet == 2 or spent_ms > WARM_MS:
+            if quiet == 2 or sum(walls) > WARM_MS:
                 break
-    return 1 if shortest >= SAMPLE_MS else min(most, int(SAMPLE_MS / max(shortest, 1e-4)) + 1)
+        shortest.append(min(walls))
+    if min(shortest) >= SAMPLE_MS:
+        return 1
+    wanted = int(SAMPLE_MS / max(min(shortest), 1e-4)) + 1
+    return max(1, min(most, wanted, int(SLOW_MS / max(shortest))))
 
 
 def find_changes(reference: RunnerLink, timed: TimedInputs, stream: random.Random) -> Changes:

@@ -1,0 +1,174 @@
+"""The last paragraph of a run that accepted nothing: what was tried, what stood in the way, and what to do next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from foundry.graph.run.events import Event
+from foundry.graph.run.request import SolveRequest
+from foundry.knowledge.task import Policy
+from foundry.tools.words import to_paste
+
+ObstacleKind = Literal[
+    "not captured",
+    "no kernel",
+    "policy",
+    "proof",
+    "wrong",
+    "slow kernels",
+    "memory",
+    "time",
+    "model",
+    "user",
+    "error",
+]
+FINAL, EARLY = "final", "early proof"  # experts and notes of the run's proofs
+LEFT_UNPROVEN = "left unproven"
+MOST_CHARS = 300  # of a reason
+LONGER = 4.0  # times the minutes that were not enough
+
+
+@dataclass(frozen=True)
+class Closing:
+    """Why a run accepted nothing. `command` is what most likely helps, ready to be pasted."""
+
+    tried: str
+    kind: ObstacleKind
+    obstacle: str
+    command: str
+
+    @property
+    def words(self) -> str:
+        """One paragraph."""
+        obstacle = self.obstacle.rstrip(".")
+        return f"{self.tried}. What stood in the way: {obstacle}. Most likely to help: {self.command}"
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """What is known of a run that has ended. `policy` is the one in force; `ending` says why the search ended."""
+
+    run: str
+    request: SolveRequest
+    policy: Policy
+    ending: str
+    events: Sequence[Event]
+
+    @property
+    def has_model(self) -> bool:
+        return bool(self.request.models)
+
+    def notes(self, name: str) -> list[Event]:
+        return [event for event in self.events if event.kind == "note" and event.name == name]
+
+    @property
+    def evaluations(self) -> list[Event]:
+        return [event for event in self.events if event.kind == "evaluation"]
+
+
+def close(ended: EndedRun) -> Closing:
+    """The closing words of a run without a winner."""
+    kind, obstacle = _obstacle(ended)
+    tried = _tried(ended)
+    if ended.ending and not (obstacle in ended.ending or ended.ending in obstacle or kind == "proof"):
+        tried += f"; the search ended with {ended.ending}"
+    return Closing(tried, kind, " ".join(obstacle.split())[:MOST_CHARS], _command(kind, obstacle, ended))
+
+
+def _tried(ended: EndedRun) -> str:
+    names = {event.name for event in ended.evaluations}
+    right = {event.name for event in ended.evaluations if event.data["outcome"] == "correct"}
+    proven = {event.name for event in ended.evaluations if event.data.get("expert") == FINAL}
+    if not names:
+        return "No kernel was tried"
+    kernels = "1 kernel was" if len(names) == 1 else f"{len(names)} kernels were"
+    words = f"{kernels} tried, {len(right) or 'none'} right in the search"
+    return f"{words}, {len(proven)} put to the proof" if right or proven else words
+
+
+def _obstacle(ended: EndedRun) -> tuple[ObstacleKind, str]:
+    """What stood in the way, by the first of these that applies."""
+    if "by the user" in ended.ending or "the user did not want" in ended.ending:
+        return "user", ended.ending
+    if not ended.evaluations:
+        return _before_any_kernel(ended)
+    failures = _proof_failures(ended)
+    if failures:
+        return _kind_of_failure(failures[0]), _most_common(failures)
+    wrong = [event for event in ended.evaluations if event.data["outcome"] != "correct"]
+    if len(wrong) == len(ended.evaluations):
+        reasons = [f"{event.data['outcome']}: {event.data.get('evidence') or 'no reason given'}" for event in wrong]
+        return _kind_of_failure(_most_common(reasons), usual="wrong"), _most_common(reasons)
+    return "time", ended.ending or "the search ended before a kernel was proven"
+
+
+def _before_any_kernel(ended: EndedRun) -> tuple[ObstacleKind, str]:
+    if failed := ended.notes("island failed"):
+        data = failed[-1].data
+        return "error", f"{data.get('node')}: {data.get('error')}"
+    if ended.has_model:
+        said = [event for event in ended.events if event.name in ("model unavailable", "model refuses")]
+        return "model", str(said[-1].data.get("text")) if said else ended.ending
+    if captured := ended.notes("not captured"):
+        return "not captured", f"the task could not be captured: {captured[-1].data.get('reason')}"
+    if lowered := ended.notes("cannot lower"):
+        reason = str(lowered[-1].data.get("reason"))
+        bare = reason.split("; a chat model may write")[0].split("; --policy open")[0]
+        return "policy" if "--policy open" in reason else "no kernel", bare
+    if ended.ending.startswith("budget"):
+        return "time", ended.ending
+    return "no kernel", ended.ending
+
+
+def _proof_failures(ended: EndedRun) -> list[str]:
+    """Why proofs failed, early ones and those at the end, each as `gate: evidence`."""
+    found = [
+        str(event.data.get("evidence") or event.data["outcome"])
+        for event in ended.evaluations
+        if event.data.get("expert") == FINAL and event.data["outcome"] != "correct"
+    ]
+    early = [event for event in ended.notes(EARLY) if event.data.get("gate")]
+    return found or [f"{event.data['gate']}: {event.data['evidence']}" for event in early]
+
+
+def _most_common(reasons: Sequence[str]) -> str:
+    ((reason, count),) = Counter(" ".join(reason.split()) for reason in reasons).most_common(1)
+    return f"{reason} ({count} kernels)" if count > 1 else reason
+
+
+def _kind_of_failure(reason: str, usual: ObstacleKind = "proof") -> ObstacleKind:
+    if "policy open allows" in reason or "; strict " in reason:
+        return "policy"
+    if "memory" in reason and ("used up" in reason or "GB" in reason or "out of memory" in reason):
+        return "memory"
+    if "did not finish in" in reason:
+        return "slow kernels"
+    return usual
+
+
+def _command(kind: ObstacleKind, obstacle: str, ended: EndedRun) -> str:
+    """The one command that is most likely to help."""
+    task, request = ended.request.task, ended.request
+    solve = ("foundry", "agent", "solve", task)
+    if kind == "policy":
+        return to_paste(*solve, "--policy", "fair" if ended.policy == "strict" else "open")
+    if kind == "memory":
+        if request.scale and request.scale > 1:
+            return to_paste(*solve, "--scale", max(1, request.scale // 2))
+        return f"{to_paste(*solve)} after its sizes are made smaller"
+    if kind == "time":
+        return to_paste(*solve, "--minutes", f"{max(2.0, LONGER * request.max_minutes):g}")
+    if kind == "user":
+        return to_paste("foundry", "agent", "fork", ended.run, "--minutes", 10)
+    if kind == "model":
+        return to_paste("foundry", "doctor", "--model", request.models.title)
+    if kind in ("error", "proof") and ended.has_model:
+        return to_paste("foundry", "agent", "fork", ended.run, "--minutes", 10)
+    if kind == "error":
+        return to_paste("foundry", "agent", "trace", ended.run)
+    if ended.has_model:
+        return to_paste("foundry", "agent", "fork", ended.run, "--minutes", f"{LONGER * request.max_minutes:g}")
+    return f"{to_paste(*solve)} --model NAME (a chat model writes or repairs kernels)"
