@@ -24,6 +24,7 @@ from foundry.tools.task.file import OptionsFile
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 README_CHARACTERS = 9_000  # a first screen, not a manual: everything else has a page below docs/
 
 
@@ -132,3 +133,18 @@ def test_every_option_of_a_task_is_listed() -> None:
     shown = re.search(r"```toml\n(.*?)```", page("tasks"), re.DOTALL)
     assert shown and set(tomllib.loads(shown[1])) == set(OptionsFile.model_fields)
     OptionsFile.model_validate(tomllib.loads(shown[1]))
+
+
+def headings(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *PAGES])
+def test_every_link_to_a_heading_finds_it(name: str) -> None:
+    path = ROOT / name
+    for target, anchor in re.findall(r"\]\(([^):#]*)#([\w-]+)\)", path.read_text()):
+        other = path.parent / target if target else path
+        assert anchor in headings(other.read_text()), f"{name}: {target}#{anchor}"
