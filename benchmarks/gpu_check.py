@@ -317,6 +317,7 @@ def _compare(model: torch.nn.Module, inputs: list[Any], source: str) -> dict[str
 
 
 def main() -> None:
+    torch.set_grad_enabled(False)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", action="store_true", help="time every value of every tunable")
     parser.add_argument("--examples", type=int, default=0, metavar="SCALE", help="also run the examples at this scale")

@@ -188,6 +188,7 @@ def resources(layers: Mapping[str, Layer], device: Device, arguments: argparse.N
 
 
 def main(layers: Mapping[str, Layer]) -> None:
+    torch.set_grad_enabled(False)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", nargs="*", default=[], help="tunables of which every value is timed")
     parser.add_argument("--try", nargs="*", default=[], dest="try_", help="choices, NAME=VALUE with commas between")

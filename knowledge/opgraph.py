@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -62,6 +62,16 @@ class TensorSpec:
     def is_contiguous(self) -> bool:
         wanted = contiguous_strides(self.shape)
         return all(size <= 1 or have == want for size, have, want in zip(self.shape, self.strides, wanted, strict=True))
+
+
+def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """True if two elements of such a tensor may lie in one place, as after `expand` (stride 0) and `unfold`."""
+    reach = 0
+    for stride, size in sorted((abs(stride), size) for size, stride in zip(shape, strides, strict=True) if size > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 @dataclass(frozen=True)
@@ -285,6 +295,19 @@ class OpGraph:
             if op.reads and all(name in found for name in op.reads):
                 found.update(value.name for value in op.outputs)
         return found
+
+    @property
+    def overlapping_inputs(self) -> list[Value]:
+        """Inputs that were captured with several elements in one place."""
+        return [value for value in self.inputs if overlaps(value.spec.shape, value.spec.strides)]
+
+    def with_dense_inputs(self) -> OpGraph:
+        """The same graph for inputs of which every element has a place of its own."""
+        changed = {
+            value.name: replace(value, spec=replace(value.spec, strides=contiguous_strides(value.spec.shape)))
+            for value in self.overlapping_inputs
+        }
+        return replace(self, inputs=[changed.get(value.name, value) for value in self.inputs])
 
     @property
     def output_names(self) -> list[str]:

@@ -78,7 +78,7 @@ def _plain(name: str) -> str:
 
 def _is_kernel(name: str) -> bool:
     """Whether a function is somebody's work, and no stub of the linker or the compiler."""
-    return "@plt" not in name and name not in ("frame_dummy", "foundry_threads")
+    return "@plt" not in name and name != "frame_dummy"
 
 
 def code_lines(evaluation: Evaluation) -> list[str]:

@@ -95,6 +95,7 @@ def _use_lines(summary: Summary, task_path: str) -> list[str]:
     load = f"import sys; sys.path.insert(0, {str(folder)!r}); from kernel import ModelNew"
     return [
         f"use it:  {load}",
-        "         fast = ModelNew(*init_inputs).train(model.training); fast.load_state_dict(model.state_dict())",
+        "         fast = ModelNew(*init_inputs).train(model.training).requires_grad_(False); "
+        "fast.load_state_dict(model.state_dict())",
         f"again:   {again}",
     ]

@@ -47,7 +47,7 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
     """
     if not graphs:
         raise CannotLower("there is no captured graph")
-    printed = [print_plan(graph, recipe, device) for graph in graphs]
+    printed = [print_plan(graph, recipe, device) for graph in with_dense(graphs, recipe)]
     first = printed[0]
     pairs = first.kernel_pairs()
     if not pairs:
@@ -84,6 +84,18 @@ def reference_of(task_source: str, graphs: Sequence[OpGraph]) -> Reference:
     if reasons:
         return Reference(task_source, graphs[0].overrides, (), reasons[0])
     return Reference(task_source, graphs[0].overrides, constructions)
+
+
+def with_dense(graphs: Sequence[OpGraph], recipe: Recipe) -> list[OpGraph]:
+    """Each graph, and behind one whose inputs repeat elements in memory (`expand`) the same for inputs that do not:
+    kernels of the first read each element once, and cannot take other inputs. An author's kernel takes dense ones."""
+    if recipe.authored is not None:
+        return list(graphs)
+    return [
+        variant
+        for graph in graphs
+        for variant in ((graph, graph.with_dense_inputs()) if graph.overlapping_inputs else (graph,))
+    ]
 
 
 def _left_work(planned: Plan, captured: OpGraph) -> tuple[LeftWork, ...]:

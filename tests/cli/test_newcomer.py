@@ -109,7 +109,7 @@ def test_export_the_kernel_and_call_it(solved: Solved, tmp_path: Path) -> None:
     shown = re.search(r"The kernel is one file.*?```python\n(.*?)```", README, re.DOTALL)
     assert shown
     ending = [line[9:] for line in told.out[told.out.index("use it:") :].splitlines()]
-    compare = "assert torch.allclose(fast(*inputs), model(*inputs), rtol=1e-3, atol=1e-5)"
+    compare = "with torch.inference_mode(): assert torch.allclose(fast(*inputs), model(*inputs), rtol=1e-3, atol=1e-5)"
     script = [
         "import sys, torch, toy",
         "init_inputs, inputs = toy.get_init_inputs(), toy.get_inputs()",

@@ -31,7 +31,7 @@ LABELS = {  # of what was measured
     ReasonKind.LAYOUT: "own-strides",
     ReasonKind.MODE: "own-mode",
 }
-_BINDING = frozenset({"_holder", "_checked", "_flat"})  # functions of Foundry's own binding
+_BINDING = frozenset({"_begin_call", "_checked", "_flat"})  # functions of Foundry's own binding
 
 
 def audit(

@@ -19,6 +19,7 @@ _BARE = re.compile(r"[A-Za-z_]\w*\Z")
 def authored_buffers(graph: OpGraph) -> dict[str, Buffer]:
     """What the code may be given, by name: inputs, parameters, outputs, and new values of buffers that forward
     changes. Outputs are contiguous. Raises CannotLower for a graph whose results are nested."""
+    graph = graph.with_dense_inputs()
     builder = Builder(graph, "")
     for value in [*graph.inputs, *graph.state]:
         if value.role != "constant":

@@ -11,6 +11,8 @@ from foundry.knowledge.library.file.assemble import Body, Entry
 from foundry.knowledge.library.file.python_text import (
     argument_text,
     call_text,
+    calls_text,
+    exact_strides,
     find_tensors,
     inputs_of,
     is_parameter,
@@ -38,6 +40,7 @@ FLAGS = (
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC"),
 )
 _ALIGN = 64
+_THREADS = "torch.get_num_threads()"  # last argument of every entry point: the size of its teams of threads
 
 Step = Kernel | TorchCall
 
@@ -48,11 +51,13 @@ def cpu_module(entries: Sequence[Entry]) -> Body:
     parts = [_EntryText(entry, index, parameters, alone=len(entries) == 1) for index, entry in enumerate(entries)]
     shared = dict.fromkeys(text for entry in entries for kernel in entry.kernels if kernel for text in kernel.shared)
     ordered = sorted(shared, key=lambda text: not text.startswith("#define"))  # what is asked of a text, before it
-    source = "\n".join([read_library_text("cpu/runtime.h"), *ordered, *[part.source for part in parts], _THREADS])
+    source = "\n".join([read_library_text("cpu/runtime.h"), *ordered, *[part.source for part in parts]])
     functions = [name for part in parts for name in part.functions]
+    prepares = any(part.prepares for part in parts)
+    calls = calls_text([entry.plan for entry in entries], parameters, prepares=prepares)
     holes = {
         "POINTERS": str(max((part.pointers for part in parts), default=1)),
-        "FORWARDS": "\n\n\n".join([f"_PARAMETERS = {parameters!r}", *[part.forward for part in parts]]),
+        "FORWARDS": "\n\n\n".join([calls, *[part.forward for part in parts]]),
         "DISPATCH": _dispatch([entry.plan for entry in entries]),
     }
     shapes = [{b.source: list(b.shape) for b in inputs_of(entry.plan)} for entry in entries]
@@ -68,21 +73,17 @@ def cpu_module(entries: Sequence[Entry]) -> Body:
     return Body(about=about, source=source, compiler=COMPILER, holes=holes)
 
 
-_THREADS = """
-// Called once with PyTorch's thread count.
-extern "C" void foundry_threads(void* count) { omp_set_num_threads((int)(intptr_t)count); }
-"""
-
-
 def _dispatch(plans: Sequence[Plan]) -> str:
     lines = []
     for index, plan in enumerate(plans[:-1]):
-        tests = [f"leaves[{b.source}].shape == {tuple_text(b.shape)}" for b in inputs_of(plan) if b.shape] or ["True"]
+        inputs = [(f"leaves[{b.source}]", b) for b in inputs_of(plan) if b.shape]
+        tests = [f"{leaf}.shape == {tuple_text(b.shape)}" for leaf, b in inputs]
+        tests += [f"{leaf}.stride() == {exact}" for leaf, b in inputs if (exact := exact_strides(b))]
         lines += [
-            f"        if {' and '.join(tests)}:",
-            f"            return _forward_{index}(leaves, parameters, state)",
+            f"    if {' and '.join(tests or ['True'])}:",
+            f"        return _forward_{index}(leaves, parameters, state)",
         ]
-    lines.append(f"        return _forward_{len(plans) - 1}(leaves, parameters, state)")
+    lines.append(f"    return _forward_{len(plans) - 1}(leaves, parameters, state)")
     return "\n".join(lines)
 
 
@@ -112,9 +113,9 @@ class _EntryText:
         self._derived = [name for name, buffer in self._plan.buffers.items() if buffer.role == "prepared"]
         self._segments = self._split()
         self.functions = [segment.function for segment in self._segments]
-        if self._prepares:
+        if self.prepares:
             self.functions.append(self._prepare_name)
-        self.pointers = max([len(segment.buffers) + 1 for segment in self._segments] + [1 + self._prepare_pointers()])
+        self.pointers = max([*(len(segment.buffers) for segment in self._segments), self._prepare_pointers()]) + 2
         self.source = self._source()
         self.forward = self._forward()
 
@@ -161,7 +162,7 @@ class _EntryText:
         if self._suffix:
             body = f"namespace shape{self._index} {{\n{body}\n}}  // namespace shape{self._index}\n"
         entries = [self._segment_function(segment) for segment in self._segments]
-        if self._prepares:
+        if self.prepares:
             entries.append(self._prepare_function())
         return "\n".join([body, *entries])
 
@@ -175,7 +176,7 @@ class _EntryText:
 
     def _segment_function(self, segment: _Segment) -> str:
         lines = [self._pointer(name, slot) for slot, name in enumerate(segment.buffers)]
-        lines.append(f"char* scratch = (char*)buffers[{len(segment.buffers)}];")
+        lines += [f"char* scratch = (char*)buffers[{len(segment.buffers)}];", _team(len(segment.buffers) + 1)]
         local = {name for position in segment.steps for names in self._traffic[position] for name in names}
         for name in self._offsets:
             if name in local:
@@ -208,7 +209,7 @@ class _EntryText:
         return f"{kind} b_{name} = ({kind})buffers[{slot}];"
 
     @property
-    def _prepares(self) -> bool:
+    def prepares(self) -> bool:
         return bool(self._prepared or self._derived)
 
     @property
@@ -223,12 +224,12 @@ class _EntryText:
         return [name for name, buffer in self._plan.buffers.items() if name in used and is_parameter(buffer)]
 
     def _prepare_pointers(self) -> int:
-        return len(self._prepare_inputs()) + len(self._held) + 1 if self._prepares else 0
+        return len(self._prepare_inputs()) + len(self._held) if self.prepares else 0
 
     def _prepare_function(self) -> str:
         names = [*self._prepare_inputs(), *self._held]
         lines = [self._pointer(name, slot) for slot, name in enumerate(names)]
-        lines.append(f"char* workspace = (char*)buffers[{len(names)}];")
+        lines += [f"char* workspace = (char*)buffers[{len(names)}];", _team(len(names) + 1)]
         lines += self._aliases(sorted(self._early))
         for position, kernel in enumerate(self._kernels):
             texts = [*kernel.prepare.values(), *([kernel.call] if position in self._early else [])] if kernel else []
@@ -264,29 +265,28 @@ class _EntryText:
         ]
         lines.append(f"return {results_text(self._plan)}")
         body = "\n".join(f"    {line}" for line in lines)
-        return f"@torch.no_grad()\ndef _forward_{self._index}(leaves, parameters, state):\n{body}"
+        return f"def _forward_{self._index}(leaves, parameters, state):\n{body}"
 
     def _prepare_lines(self) -> list[str]:
-        if not self._prepares:
+        if not self.prepares:
             return []
-        used = list(map(variable, self._prepare_inputs()))
-        versions = "".join(f"{name}.data_ptr(), {name}._version, " for name in used)
+        used = [self._plan.buffers[name] for name in self._prepare_inputs()]
+        tensors = tuple_text([f"parameters[{self._slots[buffer.source]}]" for buffer in used])
         slot = f"'prepared{self._suffix}'"
         made = [_empty(self._plan.buffers[name]) for name in self._derived]
         sizes = ", ".join([*made, *(f"torch.empty({size}, dtype=torch.float32)" for size in self._prepared.values())])
-        pointers = "".join(f"{name}.data_ptr(), " for name in used)
+        pointers = "".join(f"{variable(buffer.name)}.data_ptr(), " for buffer in used)
         workspace = max((self._kernel(position).workspace_bytes for position in self._early), default=0)
         return [
-            f"versions = ({versions.rstrip()})",
             f"held = state.get({slot})",
-            "if held is None or held[0] != versions:  # the weights are new: lay them out again",
-            f"    held = (versions, [{sizes}])",
+            f"if held is None or not held.holds({tensors}, None):  # the weights are new: lay them out again",
+            f"    held = _Prepared({tensors}, None, [{sizes}])",
             f"    scratch = _scratch({max(workspace, 1)})",
             f"    _LIBRARY.{self._prepare_name}(",
-            f"        _Pointers({pointers}*[part.data_ptr() for part in held[1]], scratch.data_ptr())",
+            f"        _Pointers({pointers}*[part.data_ptr() for part in held.memory], scratch.data_ptr(), {_THREADS})",
             "    )",
             f"    state[{slot}] = held",
-            f"{', '.join(map(variable, self._held))}, = held[1]",
+            f"{', '.join(map(variable, self._held))}, = held.memory",
         ]
 
     def _step_lines(self) -> list[str]:
@@ -304,7 +304,8 @@ class _EntryText:
                         lines.append(f"{variable(name)} = {_empty(self._plan.buffers[name])}")
                         made.add(name)
                 pointers = [f"{name}.data_ptr()" for name in map(variable, segment.buffers)]
-                lines.append(f"_LIBRARY.{segment.function}(_Pointers({', '.join([*pointers, 'scratch.data_ptr()'])}))")
+                arguments = ", ".join([*pointers, "scratch.data_ptr()", _THREADS])
+                lines.append(f"_LIBRARY.{segment.function}(_Pointers({arguments}))")
         return lines
 
     def _torch_call(self, step: TorchCall) -> list[str]:
@@ -314,6 +315,11 @@ class _EntryText:
             if buffer is not None:
                 lines.append(f"{variable(name)} = _checked({variable(name)}, {name!r}, {_geometry(buffer)})")
         return lines
+
+
+def _team(slot: int) -> str:
+    """The C++ statement that takes over PyTorch's number of threads, which belongs to the calling thread."""
+    return f"omp_set_num_threads((int)(intptr_t)buffers[{slot}]);"
 
 
 def _geometry(buffer: Buffer) -> str:

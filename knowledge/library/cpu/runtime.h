@@ -510,6 +510,12 @@ FOUNDRY_INLINE void stream_fence() {
 #endif
 }
 
+// Threads of a team for which the kernel has memory for `most`: no more than PyTorch has at the call.
+FOUNDRY_INLINE int team_of(int most) {
+  const int now = omp_get_max_threads();
+  return now < most ? now : most;
+}
+
 // ---------------------------------------------------------------- neutral elements
 
 template <class T>

@@ -217,7 +217,7 @@ def vector_widths(device: Device) -> list[int]:
 
 
 def choose_threads(tuning: Tuning, device: Device, work_bytes: int) -> str:
-    """The OpenMP clause for the number of threads: all, unless the kernel is too small to share.
+    """The OpenMP clause for the number of threads: all that PyTorch has, unless the kernel is too small to share.
 
     Waking a team costs some microseconds, about what one core needs for 64 KB.
     """
@@ -225,7 +225,9 @@ def choose_threads(tuning: Tuning, device: Device, work_bytes: int) -> str:
     default = 1 if work_bytes < 64 * 1024 else device.cores
     meaning = "threads that share the kernel; fewer save waking them, more add bandwidth and arithmetic"
     count = tuning.number("threads", counts, default, "parallel", meaning)
-    return "" if count == device.cores else f" num_threads({count})"
+    if count == device.cores:
+        return ""
+    return " num_threads(1)" if count == 1 else f" num_threads(team_of({count}))"
 
 
 def item_bytes(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> int:

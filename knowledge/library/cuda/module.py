@@ -18,6 +18,8 @@ from foundry.knowledge.library.file.assemble import Body, Entry
 from foundry.knowledge.library.file.python_text import (
     argument_text,
     call_text,
+    calls_text,
+    exact_strides,
     find_tensors,
     inputs_of,
     is_parameter,
@@ -56,7 +58,9 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
     kernels = "\n".join([*shared, *[part.source for part in parts]])
     headers = "".join(f"#include <{header}>\n" for name, header in _HEADERS.items() if name in kernels)
     dispatch = ",\n".join(f"    ({_shapes(entry.plan)}, _forward_{index})" for index, entry in enumerate(entries))
-    forwards = [f"_PARAMETERS = {parameters!r}", *[part.forward for part in parts]]
+    prepares = any(part.prepares for part in parts)
+    calls = calls_text([entry.plan for entry in entries], parameters, prepares=prepares)
+    forwards = [calls, *[part.forward for part in parts]]
     feature = max((kernel.arch_feature for entry in entries for kernel in entry.kernels if kernel), default="")
     about: dict[str, object] = {
         "target": "cuda",
@@ -86,9 +90,10 @@ def _moved(argument: Argument, by: int) -> Argument:
 
 
 def _shapes(plan: Plan) -> str:
-    """Number and shape of each input the plan reads (a single number may come as one, without a shape), as Python
-    text."""
-    return tuple_text([f"({buffer.source}, {tuple_text(buffer.shape)})" for buffer in inputs_of(plan) if buffer.shape])
+    """Number and shape of each input the plan reads, and its strides where they have to be those (a single number may
+    come as one, without a shape), as Python text."""
+    inputs = [buffer for buffer in inputs_of(plan) if buffer.shape]
+    return tuple_text([f"({b.source}, {tuple_text(b.shape)}, {exact_strides(b)})" for b in inputs])
 
 
 def _empty(buffer: Buffer) -> str:
@@ -121,6 +126,7 @@ class _EntryText:
             self.launches += [launch for launch in found if launch.prepares]
             self.launches += [launch for launch in found if not launch.prepares and position in early]
         self._preparing = len(self.launches)
+        self.prepares = self._preparing > 0
         for position, found in decoded.items():
             begin = len(self.launches)
             self.launches += [launch for launch in found if not launch.prepares and position not in early]
@@ -202,7 +208,7 @@ class _EntryText:
         body = "\n".join(f"    {line}" for line in lines)
         launches = "\n".join(f"    {literal}," for literal in self._table)
         head = f"_LAUNCHES_{index} = [\n{launches}\n]"
-        return f"{head}\n\n\n@torch.no_grad()\ndef _forward_{index}(inputs, parameters, state):\n{body}"
+        return f"{head}\n\n\ndef _forward_{index}(inputs, parameters, state):\n{body}"
 
     def _offsets_of(self, memory: str) -> list[int]:
         return [int(key.removeprefix(memory)) for key in self._slots if key.startswith(memory)]
@@ -215,21 +221,22 @@ class _EntryText:
         given = [item for launch in self.launches[: self._preparing] for item in launch.args]
         memories = dict.fromkeys(item.memory if isinstance(item, TensorMap) else item for item in given)
         buffers = [self._plan.buffers[name] for name in memories if name in self._plan.buffers]
-        used = [buffer.name for buffer in buffers if is_parameter(buffer)]
-        versions = "".join(f", {name}.data_ptr(), {name}._version" for name in map(variable, used))
+        used = [buffer for buffer in buffers if is_parameter(buffer)]
+        tensors = tuple_text([f"parameters[{self._position[buffer.source]}]" for buffer in used])
         slot = f"('prepared', {self._index}, device)"
         places = {f"{_PREPARED}{at}": at for at in self._offsets_of(_PREPARED)} | self._derived
         return [
-            f"versions = (torch.cuda.current_stream().cuda_stream,{versions.removeprefix(',')})",
+            "stream = torch.cuda.current_stream().cuda_stream",
             f"held = state.get({slot})",
-            "changed = held is None or held[0] != versions",
+            f"changed = held is None or not held.holds({tensors}, stream)",
             "if changed:",
             f"    memory = torch.empty({self._prepared_bytes}, dtype=torch.uint8, device=device)",
-            f"    held = state[{slot}] = (versions, memory)",
-            "base = held[1].data_ptr()",
+            f"    held = _Prepared({tensors}, stream, memory)",
+            "base = held.memory.data_ptr()",
             *[f"slots[{self._slots[name]}] = base + {at}" for name, at in places.items() if name in self._slots],
             "if changed:",
             f"    table.run(0, {self._preparing})",
+            f"    state[{slot}] = held",
         ]
 
     def _check(self, buffer: Buffer, source: str) -> list[str]:

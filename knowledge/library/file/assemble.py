@@ -88,7 +88,7 @@ def _keys_text(entries: Sequence[Entry]) -> str:
     """Lines of forward that refuse dicts with other keys than those that were captured."""
     graph = entries[0].plan.graph if entries else None
     lines = [] if graph is None or graph.takes is None else _key_refusals(graph.takes, "args")
-    return "".join(f"        {line}\n" for line in lines)
+    return "".join(f"    {line}\n" for line in lines)
 
 
 def _key_refusals(arrangement: Arrangement, where: str) -> Iterator[str]:
@@ -109,8 +109,8 @@ def _mode_text(entries: Sequence[Entry]) -> str:
         ("train", "eval", "not self.training") if graph.training else ("eval", "train", "self.training")
     )
     words = f"compiled for model.{own}(): use Model in {other}(), where it does something else"
-    return f'''        if {is_other}:
-            raise RuntimeError("{words}")
+    return f'''    if {is_other}:
+        raise RuntimeError("{words}")
 '''
 
 

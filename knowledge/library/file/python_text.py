@@ -8,9 +8,12 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from foundry.knowledge.library.file.assemble import Entry
+from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.access import step_buffers
 from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
-from foundry.knowledge.opgraph import ITEM_BYTES, Arrangement, Ref
+from foundry.knowledge.library.ir.scalar import FLOATING
+from foundry.knowledge.opgraph import ITEM_BYTES, Arrangement, Ref, overlaps
 
 if TYPE_CHECKING:
     from foundry.knowledge.library.file.assemble import Entry
@@ -20,7 +23,7 @@ Traffic = Sequence[tuple[Sequence[str], Sequence[str]]]  # buffers that each ste
 # Names that the candidates' own Python uses.
 _RESERVED = frozenset(
     {
-        *("torch", "inputs", "leaves", "parameters", "state", "scratch", "versions", "held", "part"),
+        *("torch", "inputs", "leaves", "parameters", "state", "scratch", "held", "part", "stream"),
         *("table", "slots", "base", "device", "changed", "memory"),
     }
 )
@@ -38,6 +41,11 @@ def labels_of(entry: Entry) -> Iterator[str]:
 def inputs_of(plan: Plan) -> list[Buffer]:
     """The inputs that a plan reads, in the order of the task's leaves."""
     return sorted((b for b in plan.buffers.values() if b.role == "input"), key=lambda b: int(b.source))
+
+
+def exact_strides(buffer: Buffer) -> tuple[int, ...] | None:
+    """The strides that an input must have where no copy could have them: elements lie in one place."""
+    return buffer.strides if overlaps(buffer.shape, buffer.strides) else None
 
 
 def is_parameter(buffer: Buffer) -> bool:
@@ -74,6 +82,21 @@ def argument_text(argument: object, devices: Mapping[str, str]) -> str:
     if isinstance(argument, float) and not math.isfinite(argument):
         return f"float('{argument!r}')"
     return repr(argument)
+
+
+def calls_text(plans: Sequence[Plan], parameters: Sequence[str], *, prepares: bool) -> str:
+    """What every call of a candidate begins with; with `prepares` also what tells whether parameters have changed."""
+    texts = [read_library_text("file/calls.py.txt").strip()]
+    if prepares:
+        texts.append(read_library_text("file/prepared.py.txt").strip())
+    constants = f"_PARAMETERS = {list(parameters)!r}\n_DIFFERENTIABLE = {any(map(_is_differentiable, plans))}"
+    return "\n\n\n".join([*texts, constants])
+
+
+def _is_differentiable(plan: Plan) -> bool:
+    """True if an output or a new value of a buffer is a floating-point number, which may have a gradient."""
+    names = [*(view.buffer for view in plan.outputs if view.buffer), *plan.write_backs.values()]
+    return any(plan.buffers[name].dtype in FLOATING for name in names)
 
 
 def call_text(step: TorchCall, devices: Mapping[str, str]) -> str:

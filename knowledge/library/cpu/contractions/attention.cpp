@@ -118,7 +118,7 @@ static void run(const G& g, char* workspace) {
   typedef typename G::T T;
   constexpr long CHUNKS = (F::QUERY_BLOCKS + G::CHUNK - 1) / G::CHUNK;
   T* base = gemm::aligned<T>(workspace);
-#pragma omp parallel num_threads(G::THREADS) if (G::THREADS > 1)
+#pragma omp parallel num_threads(team_of(G::THREADS)) if (G::THREADS > 1)
   {
     const typename F::Scratch scratch = F::carve(base + omp_get_thread_num() * G::SPACE);
     long packed = -1;

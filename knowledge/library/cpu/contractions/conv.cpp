@@ -285,7 +285,7 @@ static void run(const G& g, const typename G::T* prepared, char* workspace) {
   typedef typename G::T T;
   T* packed = gemm::aligned<T>(workspace);
   T* base = packed + G::WEIGHT_SPACE;
-#pragma omp parallel num_threads(G::THREADS) if (G::THREADS > 1)
+#pragma omp parallel num_threads(team_of(G::THREADS)) if (G::THREADS > 1)
   {
     T* staged = base + omp_get_thread_num() * (G::STAGE_SPACE + G::SUM_SPACE + G::PANEL_SPACE);
     T *sums = staged + G::STAGE_SPACE, *panel = sums + G::SUM_SPACE;

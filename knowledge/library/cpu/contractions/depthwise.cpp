@@ -112,7 +112,7 @@ template <class G>
 static void run(const G& g, const typename G::T* prepared, char* workspace) {
   typedef typename G::T T;
   T* packed = gemm::aligned<T>(workspace);
-#pragma omp parallel num_threads(G::THREADS) if (G::THREADS > 1)
+#pragma omp parallel num_threads(team_of(G::THREADS)) if (G::THREADS > 1)
   {
     T* staged = packed + G::WEIGHT_SPACE + omp_get_thread_num() * G::STAGE_SPACE;
     if constexpr (!G::PREPARED) {

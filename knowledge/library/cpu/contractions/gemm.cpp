@@ -351,7 +351,7 @@ template <class G>
 static void run(const G& g, const typename G::T* prepared, char* workspace) {
   typedef typename G::T T;
   T* base = aligned<T>(workspace);
-#pragma omp parallel num_threads(G::THREADS) if (G::THREADS > 1)
+#pragma omp parallel num_threads(team_of(G::THREADS)) if (G::THREADS > 1)
   {
     const long thread = omp_get_thread_num();
     T* a = base + thread * G::A_SPACE;

@@ -136,7 +136,7 @@ static void run_skinny(const G& g, char* workspace) {
   constexpr long BLOCK = G::M * G::NC, TASKS = G::BATCH * S::COLUMN_BLOCKS * G::SPLITS;
   T* base = aligned<T>(workspace);
   T* partial = base + G::THREADS * (G::A_SPACE + BLOCK);
-#pragma omp parallel num_threads(G::THREADS) if (G::THREADS > 1)
+#pragma omp parallel num_threads(team_of(G::THREADS)) if (G::THREADS > 1)
   {
     T* scratch = base + omp_get_thread_num() * (G::A_SPACE + BLOCK);
 #pragma omp for schedule(dynamic, 1)

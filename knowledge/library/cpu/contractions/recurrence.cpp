@@ -93,7 +93,7 @@ struct Walk {
     m.weights = (T*)(((uintptr_t)workspace + 63) & ~(uintptr_t)63);
     m.h = m.weights + G::DIRECTIONS * PANELS * PANEL;
     m.c = m.h + 2 * STATES;
-#pragma omp parallel num_threads(G::THREADS) if (G::THREADS > 1)
+#pragma omp parallel num_threads(team_of(G::THREADS)) if (G::THREADS > 1)
     {
 #pragma omp for schedule(static) nowait
       for (long i = 0; i < G::DIRECTIONS * PANELS; ++i) {

@@ -6,7 +6,7 @@ template <class Key>
 static void sort_items(int64_t items, int64_t segments, int stretches, Key key, int32_t* __restrict starts,
                        int32_t* __restrict order, int32_t* __restrict keys, int32_t* __restrict counts) {
   int64_t totals[1025];
-#pragma omp parallel num_threads(stretches)
+#pragma omp parallel num_threads(team_of(stretches))
   {
 #pragma omp for schedule(static)
     for (int stretch = 0; stretch < stretches; ++stretch) {

@@ -130,10 +130,10 @@ CHILD = """
 import ctypes, json, sys
 import torch
 from types import SimpleNamespace
+torch.set_grad_enabled(False)
 ctypes.CDLL(sys.argv[3])  # from now on it is what is meant by libcuda.so.1
 torch.Tensor.is_cuda = True  # a CPU tensor stands for the GPU's
-torch.cuda.current_device = lambda: None
-torch.cuda.set_device = lambda device: None
+torch.cuda.current_device = torch.cuda.set_device = lambda *device: None
 torch.cuda.get_device_capability = lambda device: (9, 0)
 torch.cuda.current_stream = lambda: SimpleNamespace(cuda_stream=7)
 text = sys.argv[1].replace("torch.device('cuda', torch.cuda.current_device())", "torch.device('cpu')")

@@ -56,7 +56,7 @@ for factor in (1.0, 1.0, 3.0):
         got = model(saved["x"]).double()
     errors.append(float((got - truth).norm() / truth.norm()))
     (held,) = [held for key, held in model._foundry_state.items() if key[0] == "prepared"]
-    places.append(held[1])
+    places.append(held.memory)
 print(json.dumps({"errors": errors, "kept": places[0] is places[1], "replaced": places[1] is not places[2]}))
 """
 
