@@ -8,7 +8,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from foundry.knowledge.library.file.assemble import Entry
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.access import step_buffers
 from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
