@@ -305,7 +305,8 @@ for seed, state in held["states"].items():
     assert list(own) == list(state) and all(torch.equal(own[key], state[key]) for key in own), seed
 model = model.eval()
 model.load_state_dict(held["states"][0])
-out = model(held["x"])
+with torch.no_grad():
+    out = model(held["x"])
 assert torch.allclose(out, held["y"], atol=1e-5), (out - held["y"]).abs().max()
 try:
     Model.forward(model, held["x"])
