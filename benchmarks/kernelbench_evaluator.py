@@ -179,7 +179,7 @@ def export(path: Path, *, ieee_only: bool) -> str:
     place = torch.device("cuda" if device.present else "cpu")
     graph = operator_graph(load(task), place)
     recipe = replace(seeds(graph, device)[0], ieee_only=ieee_only)
-    return lower([graph], recipe, task_source=task.source, device=device).source
+    return lower([graph], recipe, task_source=task.text, device=device).source
 
 
 def evaluate(root: Path, task: Path, kernel: Path, *, timed: int) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def first_brief(
         step="i0g1",
         seed=seed,
         parent=parent,
-        parent_text=lowered.source if lowered else task.source,
+        parent_text=lowered.source if lowered else task.text,
         lowered=lowered,
         diagnosis=None,
         elites=(parent,),
@@ -121,7 +121,7 @@ def first_brief(
 def _first_kernel(task: Task, graphs: Sequence[OpGraph], device: Device, library: Library) -> Lowered | None:
     try:
         recipes = library.seeds(graphs[0], device) if graphs else ()
-        found = library.lower(graphs, recipes[0], task_source=task.source, device=device) if recipes else None
+        found = library.lower(graphs, recipes[0], task_source=task.text, device=device) if recipes else None
     except CannotLower:
         return None
     return None if found and refused_plan(found.left, graphs[0], task.options.policy) else found

@@ -98,7 +98,7 @@ async def capture(state: RunState, services: Services) -> Update:
         shapes=len(found.graphs),
     )
     if graph.kept_class:
-        needed = ", ".join(foreign_imports(services.task.source))
+        needed = ", ".join(foreign_imports(services.task.text))
         reason = f"the kernel's file needs {needed} where it is used, because {graph.kept_class}"
         services.log.note_once("note", "more than torch", reason=reason)
     await check_instructions(services)
@@ -379,7 +379,7 @@ async def _reference(services: Services) -> Evaluation:
     """The task's own module as candidate c0, with speedup 1: the parent of a model's first kernel."""
     found = await services.measure.baseline()
     candidate = Candidate(
-        REFERENCE, -1, 0, services.device.target, "user", services.run.keep(services.task.source), proposal="reference"
+        REFERENCE, -1, 0, services.device.target, "user", services.run.keep(services.task.text), proposal="reference"
     )
     services.run.add_decision(Decision("reference", -1, candidate))
     return Evaluation(

@@ -15,7 +15,25 @@ from typing import Literal
 
 from typing_extensions import TypeAliasType
 
-DType = Literal["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+# The library has kernels for those before complex64; tasks and candidates may hold any.
+DType = Literal[
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+]
 Role = Literal["input", "parameter", "buffer", "constant", "op"]
 
 ITEM_BYTES: dict[DType, int] = {
@@ -29,6 +47,12 @@ ITEM_BYTES: dict[DType, int] = {
     "int8": 1,
     "uint8": 1,
     "bool": 1,
+    "complex64": 8,
+    "complex128": 16,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
 }
 
 
@@ -168,9 +192,10 @@ class Signature:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How values are arranged, those that forward takes or returns: one alone, or a tuple, list or dict of more."""
+    """How values are arranged, those that forward takes or returns: one alone, or a tuple, list or dict of more.
+    `keywords` are arguments by name, the last item of those that forward takes."""
 
-    kind: Literal["leaf", "tuple", "list", "dict"] = "leaf"
+    kind: Literal["leaf", "tuple", "list", "dict", "keywords"] = "leaf"
     items: tuple[Arrangement, ...] = ()
     keys: tuple[str, ...] = ()  # of a dict, in order, one for each of the items
 

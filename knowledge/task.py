@@ -13,6 +13,8 @@ Mode = Literal["as_given", "train", "eval"]
 
 # Elementwise, relative to the truth and its spread, where a task names no tolerance of its own.
 TOLERANCE: dict[DType, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2, "bfloat16": 1e-2}
+TOLERANCE |= {"complex128": 1e-6, "complex64": 1e-3}
+TOLERANCE |= {"float8_e4m3fn": 0.125, "float8_e4m3fnuz": 0.125, "float8_e5m2": 0.25, "float8_e5m2fnuz": 0.25}  # a step
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class TaskOptions:
     mode: Mode = "as_given"
     start: str = ""  # path of a kernel file to start from
     input_range: tuple[float, float] | None = None
+    model: str = ""  # name of the model's class; "" is Model
+    files: dict[str, str] = field(default_factory=dict)  # beside the task, which uses them: relative path -> sha256
 
 
 @dataclass(frozen=True)
@@ -41,3 +45,8 @@ class Task:
     digest: str
     options: TaskOptions = field(default_factory=TaskOptions)
     overrides: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The source with Model as a second name of the model's class: what runs, and what kernels hold."""
+        return f"{self.source.rstrip()}\n\n\nModel = {self.options.model}\n" if self.options.model else self.source

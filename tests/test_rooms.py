@@ -41,6 +41,7 @@ ROOMS = (
     "tools.process",
     "tools.machine",
     "tools.task.construction",
+    "tools.task.form",
     "tools.task",
     "tools.targets",
     "tools.protocol",

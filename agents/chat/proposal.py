@@ -86,7 +86,7 @@ def _written(answer: ProposalAnswer, brief: Brief, base: str = "") -> str:
         answer.source,
         answer.edits,
         base or brief.parent_text,
-        lambda text: expand(text, brief.device, task.source, task.overrides),
+        lambda text: expand(text, brief.device, task.text, task.overrides),
     )
 
 

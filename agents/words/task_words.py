@@ -18,7 +18,7 @@ MODES = {
 
 def reference(task: Task) -> str:
     """The task's text with its module constants as they are set for this run."""
-    return overridden_source(task.source, task.overrides)
+    return overridden_source(task.text, task.overrides)
 
 
 def describe_task(task: Task, graphs: Sequence[OpGraph] = (), seen: Signature | None = None) -> str:
@@ -69,7 +69,9 @@ def _spec(spec: TensorSpec) -> str:
 def _further_cases(task: Task, graphs: Sequence[OpGraph]) -> Iterator[str]:
     """One line a further shape or dtype: one file must be right for all of them."""
     options = task.options
-    cases = [_constants(shape) for shape in options.extra_shapes]
+    usual = len(options.extra_shapes) + len(options.dtypes)
+    cases = [f"inputs number {number + 2} of the file" for number in range(len(graphs) - usual)]
+    cases += [_constants(shape) for shape in options.extra_shapes]
     cases += [f"{dtype}: parameters and floating-point inputs are converted to it" for dtype in options.dtypes]
     if not cases:
         return

@@ -9,6 +9,7 @@ import typer
 
 from foundry.tools.command_line import choose
 
+ClassOption = Annotated[str, typer.Option("--class", metavar="NAME", help="The model's class, if it is not Model.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 PlainOption = Annotated[bool, typer.Option("--plain", help="A line a generation instead of the live view.")]
 RunArgument = Annotated[str, typer.Argument(help='A run: its folder, the start of its id, or "last".')]

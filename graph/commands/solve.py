@@ -103,6 +103,7 @@ def _read_request(task: str, target: str, effort: str, chat: ModelFlags, search:
         prompts=_choose_prompts(chat.prompts, has_model=bool(models), learns=search.learn),
         tape=chat.tape,
         switched_on=switch_on(search.switched_on),
+        model_class=search.model_class,
     )
     return request if search.compiled else replace(request, rivals=())
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from foundry.graph.commands.options import (
+    ClassOption,
     JsonOption,
     ScaleOption,
     TargetOption,
@@ -35,6 +36,7 @@ def verify(
     target: TargetOption = "auto",
     policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None,
     scale: ScaleOption = None,
+    model: ClassOption = "",
     seed: Annotated[int | None, typer.Option(min=0, max=2**63, help="Of the hidden inputs; default: fresh.")] = None,
     min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 unless proven this fast.")] = 0.0,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = False,
@@ -59,11 +61,12 @@ def verify(
             fail("--self-test judges planted faults: it takes no receipt, no speedup and no --compile", 2)
         from foundry.tools.selftest.command import SelfTestRequest, show
 
-        show(SelfTestRequest(task, candidate, wanted, scale, faults, seed or 0, min_caught), as_json=as_json)
+        show(SelfTestRequest(task, candidate, wanted, scale, faults, seed or 0, min_caught, model), as_json=as_json)
     if candidate is None:
         fail("name the candidate's file after the task's (only --self-test can do without)", 2)
     rules = choose_policy(policy)
-    request = VerifyRequest(task, candidate, receipt, wanted, rules, scale, seed, min_speedup, compiled, write_receipt)
+    asked = (receipt, wanted, rules, scale, seed, min_speedup, compiled, write_receipt, model)
+    request = VerifyRequest(task, candidate, *asked)
     document, code = run(request)
     if as_json:
         print_json(document)
@@ -79,10 +82,11 @@ def profile(
     target: TargetOption = "auto",
     rung: Annotated[int, typer.Option(min=1, max=5, help="The highest to climb: 3 runs nothing, 5 counts.")] = 4,
     scale: ScaleOption = None,
+    model: ClassOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Say what limits a kernel and what to do about it: floor, compiler, machine code, kernel times, counters."""
     from foundry.tools.verify.profile_command import ProfileRequest, show
 
     place = choose_target(target)
-    show(ProfileRequest(task, candidate, place, scale, rung), as_json=as_json)
+    show(ProfileRequest(task, candidate, place, scale, rung, model), as_json=as_json)

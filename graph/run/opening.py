@@ -45,7 +45,7 @@ class Parts:
         """Raises TaskError."""
         from foundry.tools.task.file import read_task
 
-        return read_task(Path(request.task), scale=request.scale)
+        return read_task(Path(request.task), scale=request.scale, model=request.model_class)
 
     def device(self, request: SolveRequest) -> Device:
         """Raises MissingTool."""

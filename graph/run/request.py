@@ -161,6 +161,7 @@ class SolveRequest:
     switched_on: tuple[Mechanism, ...] = ()  # though they are off by default
     in_flight: int | None = None  # steps that each island takes at a time; a run's own request says how many
     prompts: PromptMode = "shipped"  # where a model thinks: their advice evolves only on request
+    model_class: str = ""  # its name; "": as the task's options or its file say
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
 
     def __post_init__(self) -> None:

@@ -148,7 +148,7 @@ class Services:
         known = self._lowered.get(recipe.digest)
         if known is None:
             graphs = await self.graphs()
-            known = self.library.lower(graphs, recipe, task_source=self.task.source, device=self.device)
+            known = self.library.lower(graphs, recipe, task_source=self.task.text, device=self.device)
             self._lowered[recipe.digest] = known
             self._lowered[known.recipe.digest] = known
         return known

@@ -111,5 +111,5 @@ def read_known_kernels(run: RunDirectory, library: Library) -> tuple[list[Lowere
     found = []
     for recipe in structures(item.candidate.recipe for item in run.decisions() if item.candidate.recipe):
         with contextlib.suppress(CannotLower):
-            found.append(library.lower(graphs, recipe, task_source=task.source, device=device))
+            found.append(library.lower(graphs, recipe, task_source=task.text, device=device))
     return found, graphs[0]

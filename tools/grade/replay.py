@@ -183,7 +183,7 @@ def replay(folder: Path) -> None:
     from foundry.knowledge import codec
     from foundry.knowledge.task import Task
     from foundry.tools.grade.runner.models import candidate_maker
-    from foundry.tools.task.loading import placed
+    from foundry.tools.task.loading import call, placed
     from foundry.tools.task.repeating import Repeating
 
     task = codec.decode(Task, (folder / "task.json").read_text(encoding="utf-8"))
@@ -194,9 +194,9 @@ def replay(folder: Path) -> None:
         go.readline()
     end_work = torch.cuda.synchronize if device.type == "cuda" else _nothing
     case, where, drawn = ahead or _drawn(task, is_smallest)
-    get_init_inputs = getattr(case.module, "get_init_inputs", list)
     make = candidate_maker((folder / KERNEL).read_text(encoding="utf-8"), str(folder / "candidate.py"))
-    model = make({"seed": SEED, "drawn_on": "cpu"}, get_init_inputs()).to(device)  # a sanitizer slows what a GPU draws
+    order = {"seed": SEED, "drawn_on": "cpu"}  # a sanitizer slows what a GPU draws
+    model = make(order, case.init_arguments(SEED)).to(device)
     if task.options.mode != "as_given":
         model.train(task.options.mode == "train")
     with torch.no_grad():
@@ -211,7 +211,7 @@ def replay(folder: Path) -> None:
             _offer(folder, end_work)
             began = time.monotonic()
             with _offers(folder, end_work):
-                model(*inputs)
+                call(model, inputs)
                 end_work()
             if not number and not is_smallest and time.monotonic() - began > LONG_S:
                 where = f" in one call{where}"
@@ -261,7 +261,7 @@ def _drawn(task: Task, is_smallest: bool) -> tuple[LoadedTask, str, list[Any]]:
 
     from foundry.tools.task import bundle, loading
 
-    shapes = [task.overrides, *(task.options.extra_shapes if is_smallest else ())]
+    shapes = [{}, *(shape for shape, dtype in loading.case_keys(loading.load(task))[1:] if is_smallest and not dtype)]
     cases = [loading.load(task, overrides=shape) for shape in shapes]
     nowhere = torch.device("meta")  # has shapes and no values
     sizes = [sum(item.nbytes for item in bundle.tensors_in(case.inputs(SEED, nowhere))) for case in cases]

@@ -242,7 +242,7 @@ class LocalWorkbench:
         from foundry.tools.audit import audit, heavier, needs_watching
 
         operators: Sequence[Any] | None = await self._operators(text, build) if verdict.correct else None
-        intake, source = await self.intake(), self._task.source
+        intake, source = await self.intake(), self._task.text
         watched: list[Gate] | None = None
         is_proof = verdict.stage != "screen"  # the screen steers a search: there, runs of the audit's own cost too much
         if verdict.correct and (is_proof or needs_watching(text, task_source=source)):

@@ -8,6 +8,7 @@ of a candidate is set by PyTorch's own error on the same inputs.
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,13 @@ PROTOCOL_VERSION = "foundry-25"
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
 EPSILON: dict[DType, float] = {"float64": 2**-52, "float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
+EPSILON |= {"complex128": 2**-52, "complex64": 2**-23}  # compared as pairs of real numbers
+EIGHT_BITS: dict[DType, float] = {"float8_e4m3fn": 2**-3, "float8_e4m3fnuz": 2**-3}
+EIGHT_BITS |= {"float8_e5m2": 2**-2, "float8_e5m2fnuz": 2**-2}
+EPSILON |= EIGHT_BITS
+# Elements of an output of 8 bits that may be a step off, because float32 put them on the other side of a tie. A kernel
+# in bfloat16 moves one in thirty.
+MOST_STEPS, FEWEST_STEPS = 2.0**-13, 2  # share, and number
 NEARLY_RIGHT = 3e-2  # norm error below which a result is called inaccurate rather than wrong
 ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves nothing
 
@@ -356,6 +364,8 @@ def norm_floor(dtype: DType, elements: int) -> float:
     """
     if dtype not in EPSILON:
         return 0.0
+    if dtype in EIGHT_BITS:  # the truth is rounded to the type too: an error is a step of 0.7 units, or none
+        return 0.7 * EPSILON[dtype] * math.sqrt(max(MOST_STEPS, FEWEST_STEPS / max(1, elements)))
     units = 0.5 if dtype in ("float16", "bfloat16") else 64.0
     return EPSILON[dtype] * units * (4.0 if elements < FEW_ELEMENTS else 1.0)
 

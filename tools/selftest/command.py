@@ -39,6 +39,7 @@ class SelfTestRequest:
     faults: int
     seed: int
     min_caught: float
+    model: str = ""  # the name of the model's class, if the user gave it
 
 
 def show(request: SelfTestRequest, *, as_json: bool) -> NoReturn:
@@ -54,7 +55,7 @@ def show(request: SelfTestRequest, *, as_json: bool) -> NoReturn:
 def run(request: SelfTestRequest) -> SelfTestReport:
     """`self_test` of files; raises UsageError for a file that cannot be read, and what `self_test` raises."""
     text = read_kernel(request.candidate) if request.candidate is not None else None
-    task = read_task(request.task, scale=request.scale)
+    task = read_task(request.task, scale=request.scale, model=request.model)
     return self_test(task, text, target=request.target, faults=request.faults, seed=request.seed)
 
 

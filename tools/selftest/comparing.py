@@ -107,7 +107,7 @@ def _same(models: list[nn.Module], case: Case, trial: Trial, place: str) -> bool
         for model in models:
             _load(model, case, trial.distribution.parameters)
             inputs = _place(trial.inputs.value(), place)
-            result = [leaf for leaf in loading.flatten(model(*inputs)) if isinstance(leaf, torch.Tensor)]
+            result = [leaf for leaf in loading.flatten(loading.call(model, inputs)) if isinstance(leaf, torch.Tensor)]
             state = [tensor for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)]
             left.append([tensor.detach().clone() for tensor in (*result, *state)])
         if not all(_equal(one, other) for one, other in zip(*left, strict=True)):

@@ -19,6 +19,7 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import ITEM_BYTES, TensorSpec
 from foundry.tools.process.channel import Message, map_memory, memory, seal
 from foundry.tools.process.gpu_memory import SharedGpuMemory
+from foundry.tools.task.form.calls import Keywords
 from foundry.tools.task.loading import spec_of, torch_dtype
 
 ALIGN_BYTES = 64
@@ -210,7 +211,8 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
     if isinstance(value, list | tuple):
         return type(value)(map_tensors(item, change) for item in value)
     if isinstance(value, dict):
-        return {key: map_tensors(item, change) for key, item in value.items()}
+        made = Keywords if type(value) is Keywords else dict
+        return made((key, map_tensors(item, change)) for key, item in value.items())
     return value
 
 
@@ -256,7 +258,8 @@ def _to_tree(value: Any, tensors: list[torch.Tensor]) -> Any:
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_to_tree(item, tensors) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": [[key, _to_tree(item, tensors)] for key, item in value.items()]}
+        kind = "keywords" if type(value) is Keywords else "dict"
+        return {kind: [[key, _to_tree(item, tensors)] for key, item in value.items()]}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     raise TaskError(f"a {type(value).__name__} cannot be an argument of the model", "use tensors and plain values")
@@ -270,7 +273,8 @@ def _from_tree(tree: Any, tensors: list[torch.Tensor]) -> Any:
         return tensors[body]
     if kind == "dtype":
         return getattr(torch, body)
-    if kind == "dict":
-        return {key: _from_tree(item, tensors) for key, item in body}
+    if kind in ("dict", "keywords"):
+        made = dict if kind == "dict" else Keywords
+        return made((key, _from_tree(item, tensors)) for key, item in body)
     items = [_from_tree(item, tensors) for item in body]
     return items if kind == "list" else tuple(items)

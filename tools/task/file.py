@@ -8,6 +8,7 @@ import json
 import math
 import os
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,8 @@ from foundry.knowledge.codec import to_plain
 from foundry.knowledge.errors import TaskError, UsageError
 from foundry.knowledge.task import AccuracyClass, Mode, Policy, Task, TaskOptions
 from foundry.knowledge.task_text import module_constants
+from foundry.tools.task.form.beside import files_beside
+from foundry.tools.task.form.members import check_members
 from foundry.tools.task.plain_file import parse_python, read_source
 
 SHARED_OPTIONS = "task.toml"
@@ -47,6 +50,10 @@ class OptionsFile(BaseModel):
     """A kernel file to start from, relative to the options file."""
     input_range: tuple[float, float] | None = None
     """Lowest and highest value of floating-point inputs, drawn uniformly instead of by get_inputs."""
+    model: str = ""
+    """Name of the model's class; needed where it is not Model and other classes may be meant."""
+    files: Annotated[tuple[str, ...], Field(max_length=256)] = ()
+    """Files in the task's folder that it reads and its text does not name; those that it names are found."""
 
     @model_validator(mode="after")
     def _consistent(self) -> OptionsFile:
@@ -60,11 +67,11 @@ class OptionsFile(BaseModel):
         return self
 
 
-def read_task(path: Path, *, scale: int | None = None) -> Task:
+def read_task(path: Path, *, scale: int | None = None, model: str = "") -> Task:
     """The task in `path`. The file is parsed, never executed.
 
-    `scale` sets the file's module constant SCALE (its size on a large device). Raises TaskError with one line that
-    names the file, the line and what is missing.
+    `scale` sets the file's module constant SCALE (its size on a large device), `model` names the class that is the
+    model, before the options do. Raises TaskError with one line that names the file, the line and what is missing.
     """
     source = _read_text(path)
     tree = _parse(source, path)
@@ -76,10 +83,15 @@ def read_task(path: Path, *, scale: int | None = None) -> Task:
         if "SCALE" not in constants:
             raise TaskError(f"{path.name} has no module constant SCALE", "add `SCALE = 1` and use it in get_inputs")
         overrides["SCALE"] = scale
-    options = _read_options(path, constants)
-    digest = hashlib.sha256(
-        json.dumps([source, to_plain(options), overrides], sort_keys=True).encode("utf-8")
-    ).hexdigest()
+    parsed, options = _read_options(path, constants)
+    chosen = check_members(tree, path.name, model or parsed.model)
+    options = replace(
+        options,
+        model="" if chosen == "Model" else chosen,
+        files=files_beside(tree, path, parsed.files),
+    )
+    said = {key: value for key, value in to_plain(options).items() if value or key not in ("model", "files")}
+    digest = hashlib.sha256(json.dumps([source, said, overrides], sort_keys=True).encode("utf-8")).hexdigest()
     return Task(
         name=path.stem,
         path=str(path.resolve()),
@@ -112,60 +124,23 @@ def _parse(source: str, path: Path) -> ast.Module:
     except SyntaxError as error:
         where = f"line {error.lineno}" if error.lineno else "somewhere"
         raise TaskError(f"{path.name}, {where}: {error.msg}") from None
-    _check_members(tree, path)
     return tree
 
 
-def _check_members(tree: ast.Module, path: Path) -> None:
-    """Class Model with a forward (its own or inherited) and get_inputs must be there by name."""
-    names = _bound_names(tree)
-    if "Model" not in names:
-        raise TaskError(
-            f"{path.name} has no class Model", "a task defines `class Model(nn.Module)` with forward, and get_inputs()"
-        )
-    if "get_inputs" not in names:
-        raise TaskError(f"{path.name} has no get_inputs()", "it returns the list of arguments of Model.forward")
-    model = names["Model"]
-    if isinstance(model, ast.ClassDef):
-        if not model.bases:
-            raise TaskError(f"{path.name}, line {model.lineno}: Model is not an nn.Module", "class Model(nn.Module)")
-        methods = {
-            node.name for node in ast.walk(model) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        } | {target.id for node in ast.walk(model) if isinstance(node, ast.Assign) for target in _names(node)}
-        plain = {ast.unparse(base) for base in model.bases} <= {"nn.Module", "torch.nn.Module", "Module"}
-        if plain and "forward" not in methods:
-            raise TaskError(f"{path.name}, line {model.lineno}: class Model has no forward")
-
-
-def _names(node: ast.Assign) -> list[ast.Name]:
-    return [target for target in node.targets if isinstance(target, ast.Name)]
-
-
-def _bound_names(tree: ast.Module) -> dict[str, ast.stmt]:
-    found: dict[str, ast.stmt] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found[node.name] = node
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            found.update({(alias.asname or alias.name).split(".")[0]: node for alias in node.names})
-        elif isinstance(node, ast.Assign):
-            found.update({name.id: node for name in _names(node)})
-    return found
-
-
-def _read_options(path: Path, constants: dict[str, Any]) -> TaskOptions:
+def _read_options(path: Path, constants: dict[str, Any]) -> tuple[OptionsFile, TaskOptions]:
+    """The options as they are written, and checked."""
     own = path.with_suffix(".toml")
     shared = path.with_name(SHARED_OPTIONS)
     if own != path and _is_there(own):
         parsed = _parse_options(own)
         if parsed.task not in ("", path.name, path.stem):
             raise TaskError(f"{own.name} says it belongs to {parsed.task[:100]}, not to {path.name}")
-        return _check_options(parsed, own, constants, path)
+        return parsed, _check_options(parsed, own, constants, path)
     if shared != path and _is_there(shared):
         parsed = _parse_options(shared)
         if parsed.task in (path.name, path.stem) or (not parsed.task and _is_only_task(path)):
-            return _check_options(parsed, shared, constants, path)
-    return TaskOptions()
+            return parsed, _check_options(parsed, shared, constants, path)
+    return OptionsFile(), TaskOptions()
 
 
 def _is_there(path: Path) -> bool:

@@ -20,7 +20,7 @@ def gradients_of(
     of Python leads to one: what PyTorch differentiates by itself, or refuses to, is no claim of the model's."""
     with torch.enable_grad():
         given = bundle.map_tensors(list(arguments), _leaf)
-        outputs = [item for item in loading.flatten(model(*given)) if isinstance(item, torch.Tensor)]
+        outputs = [item for item in loading.flatten(loading.call(model, given)) if isinstance(item, torch.Tensor)]
         outputs = [item for item in outputs if item.requires_grad]
         if not outputs or (only_own and not _has_own(item.grad_fn for item in outputs)):
             return None

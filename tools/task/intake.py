@@ -22,6 +22,7 @@ from foundry.tools.task import bundle, loading
 from foundry.tools.task.capture import CannotCapture, capture
 from foundry.tools.task.construction.recorder import CannotReplay
 from foundry.tools.task.construction.replay import construction_of
+from foundry.tools.task.form.watched import only_known_files
 from foundry.tools.task.gpu_plan import CONTEXT_BYTES, Sizes
 from foundry.tools.task.limits import FIRST_FORWARD_S
 from foundry.tools.task.loading import LoadedTask
@@ -50,7 +51,8 @@ def serve(control: Channel) -> None:
             else:
                 looks: dict[str, Callable[[Task, torch.device], Message]]
                 looks = {"check": partial(_check, control=control), "capture": _capture, "ran": _ran}
-                answer = looks[message["do"]](task, device)
+                with only_known_files(task):
+                    answer = looks[message["do"]](task, device)
         except FoundryError as error:
             answer = {"error": [type(error).__name__, error.problem, error.remedy]}
         except torch.OutOfMemoryError as error:
@@ -113,7 +115,7 @@ def _ran(task: Task, device: torch.device) -> Message:
     loaded = loading.load(task)
     model, inputs = loaded.build_model(0, device), loaded.inputs(0, device)
     try:
-        found = operators_ran(lambda: model(*inputs))
+        found = operators_ran(lambda: loading.call(model, inputs))
     except Exception:  # whatever the user's model raises here, it raised in no check: the task goes on without
         return NOTHING_RAN
     return {"ran": [codec.to_plain(row) for row in found.rows], "work": found.work}
@@ -136,7 +138,7 @@ def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
 def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
     """A case's graph, with what a kernel's file needs in the place of a class that imports more than torch."""
     graph = operator_graph(loaded, device)
-    if not foreign_imports(loaded.task.source):
+    if not foreign_imports(loaded.task.text):
         return graph
     place = loaded.place_to_draw(device)
 
@@ -163,8 +165,6 @@ def _hollow(value: Any) -> Any:
 
 
 def _cases(task: Task) -> list[LoadedTask]:
-    """The file's own shapes, its extra shapes, its further dtypes."""
-    found = [loading.load(task)]
-    found += [loading.load(task, overrides=shape) for shape in task.options.extra_shapes]
-    found += [loading.load(task, dtype=dtype) for dtype in task.options.dtypes]  # type: ignore[arg-type]
-    return found
+    """The file's own shapes, those of its input maker, its extra shapes, its further dtypes."""
+    _, *others = loading.case_keys(own := loading.load(task))
+    return [own, *(loading.load(task, overrides=shape, dtype=dtype) for shape, dtype in others)]

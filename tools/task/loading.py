@@ -9,138 +9,49 @@ import contextlib
 import functools
 import importlib.util
 import itertools
-import random
+import os
 import sys
 import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from foundry.knowledge.errors import RandomTask, TaskError
-from foundry.knowledge.opgraph import Arrangement, DType, TensorSpec
+from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import Task
 from foundry.knowledge.task_text import overridden_source
+from foundry.tools.task.form.calls import GROUP, ModulesBeside, as_arguments
+from foundry.tools.task.form.calls import call as call
+from foundry.tools.task.form.drawing import InputMaker
+from foundry.tools.task.form.drawing import drawn_on as drawn_on
+from foundry.tools.task.form.drawing import seed_everything as seed_everything
+from foundry.tools.task.form.values import arrange as arrange
+from foundry.tools.task.form.values import as_real as as_real
+from foundry.tools.task.form.values import dict_keys as dict_keys
+from foundry.tools.task.form.values import dtype_name as dtype_name
+from foundry.tools.task.form.values import flatten as flatten
+from foundry.tools.task.form.values import placed as placed
+from foundry.tools.task.form.values import rebuilt as rebuilt
+from foundry.tools.task.form.values import same_numbers
+from foundry.tools.task.form.values import spec_of as spec_of
+from foundry.tools.task.form.values import torch_dtype as torch_dtype
+from foundry.tools.task.form.writes import find_write
 
 Made = TypeVar("Made")
 
 _LOADED = itertools.count()
-_DTYPES: dict[torch.dtype, DType] = {
-    torch.float64: "float64",
-    torch.float32: "float32",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.int64: "int64",
-    torch.int32: "int32",
-    torch.int16: "int16",
-    torch.int8: "int8",
-    torch.uint8: "uint8",
-    torch.bool: "bool",
-}
-
 # Two runs of a deterministic reduction on a GPU may differ by the order of atomic additions; more is another answer.
 SAME_ANSWER = 1e-4
 PIECE = 1 << 24  # elements compared at a time
 CPU = torch.device("cpu")
+CONVERTIBLE: tuple[DType, ...] = ("float32", "float16", "bfloat16")  # what options may name as further dtypes
 LONG_DRAW_BYTES = 128 << 20  # of parameters: half of what a linear layer of 8192 by 8192 has, drawn by a host in 0.34 s
-
-
-def dtype_name(dtype: torch.dtype) -> DType:
-    """The vocabulary's name of a torch dtype; raises TaskError for one that no kernel here handles."""
-    if dtype not in _DTYPES:
-        raise TaskError(f"tensors of {dtype} are not supported")
-    return _DTYPES[dtype]
-
-
-def torch_dtype(name: DType) -> torch.dtype:
-    return next(dtype for dtype, known in _DTYPES.items() if known == name)
-
-
-def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """Shape and strides (elements) and dtype of a dense tensor; raises TaskError for sparse ones."""
-    if tensor.layout is not torch.strided:
-        raise TaskError(f"{tensor.layout} tensors are not supported")
-    shape = tuple(int(size) for size in tensor.shape)
-    return TensorSpec(shape, tuple(int(step) for step in tensor.stride()), dtype_name(tensor.dtype))
-
-
-def drawn_on(device: torch.device, make: Callable[[], Made]) -> Made:
-    """What `make` constructs, with `device` in the place of the host where its code allows it: other numbers come from
-    its random streams."""
-    if device.type != "cpu":
-        with contextlib.suppress(Exception), device:  # a generator, or data, that only the host has
-            return make()
-    return make()
-
-
-def arrange(result: Any) -> tuple[Arrangement, list[Any]]:
-    """How nested tuples, lists and dicts are arranged, and their leaves in order: what they hold, whatever a subclass
-    would say when it is asked, for it could begin to compute then. A dict with other keys than strings is a leaf."""
-    if issubclass(type(result), tuple):
-        return _arranged("tuple", list(tuple.__iter__(result)))
-    if issubclass(type(result), list):
-        return _arranged("list", list(list.__iter__(result)))
-    if issubclass(type(result), dict) and all(type(key) is str for key in dict.keys(result)):
-        return _arranged("dict", list(dict.values(result)), tuple(dict.keys(result)))
-    return Arrangement(), [result]
-
-
-def _arranged(
-    kind: Literal["tuple", "list", "dict"], held: list[Any], keys: tuple[str, ...] = ()
-) -> tuple[Arrangement, list[Any]]:
-    parts = [arrange(item) for item in held]
-    return Arrangement(kind, tuple(part for part, _ in parts), keys), [leaf for _, own in parts for leaf in own]
-
-
-def rebuilt(arrangement: Arrangement, leaves: Iterator[Any]) -> Any:
-    """The next leaves, arranged."""
-    if arrangement.kind == "leaf":
-        return next(leaves)
-    items = [rebuilt(item, leaves) for item in arrangement.items]
-    if arrangement.kind == "dict":
-        return dict(zip(arrangement.keys, items, strict=True))
-    return items if arrangement.kind == "list" else tuple(items)
-
-
-def flatten(result: Any) -> list[Any]:
-    """The leaves of nested tuples, lists and dicts, in order."""
-    return arrange(result)[1]
-
-
-def dict_keys(result: Any) -> list[str]:
-    """The keys that lead to each leaf which lies in a dict, in order: "['boxes']['scores']"."""
-
-    def walk(arrangement: Arrangement, path: str) -> Iterator[str]:
-        if arrangement.kind == "leaf" and path:
-            yield path
-        for step, item in zip(arrangement.steps, arrangement.items, strict=True):
-            yield from walk(item, path + step * bool(arrangement.keys))
-
-    return list(walk(arrange(result)[0], ""))
-
-
-def placed(value: Any, device: torch.device | None) -> Any:
-    """A nested value with its tensors on a device."""
-    if device is None:
-        return value
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if isinstance(value, list | tuple):
-        return type(value)(placed(item, device) for item in value)
-    if isinstance(value, dict):
-        return {key: placed(item, device) for key, item in value.items()}
-    return value
-
-
-def seed_everything(seed: int) -> None:
-    random.seed(seed)
-    torch.manual_seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
 
 
 def files_passed(error: BaseException) -> list[str]:
@@ -174,20 +85,31 @@ def _users_words(task: Task, doing: str) -> Iterator[None]:
         if isinstance(error, MemoryError) or "allocate" in first or "out of memory" in first:
             remedy = "the task needs more memory than this machine gives it: make its sizes smaller"
         elif files[-1] == task.path and (lacking := _lacking(error)):
-            remedy = f"a task is one self-contained file: {lacking}"
+            remedy = lacking
         raise TaskError(f"{name}{where}: {doing}: {what}", remedy) from error
 
 
 def _lacking(error: BaseException) -> str:
-    """What to do where an import asks for what is not installed, or for a file beside the one that imports it; else
-    ""."""
+    """What to do where an import asks for what is not installed, or is relative; else ""."""
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
         if package and importlib.util.find_spec(package) is None:
-            return f"move {package} into it if it lies beside it, else install it"
+            return f"install {package}, or put {package}.py beside the task if it is yours"
     elif isinstance(error, ImportError) and "relative import" in str(error):
-        return "move what it imports from beside it into it"
+        return "write it without the leading dot: modules beside the task are found by their names"
     return ""
+
+
+@contextlib.contextmanager
+def _in_folder(folder: Path) -> Iterator[None]:
+    """Runs the task's code where the task lies, so that it opens files beside it by their names, if it may go there."""
+    before = Path.cwd()
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 @dataclass(frozen=True)
@@ -198,14 +120,15 @@ class LoadedTask:
     module: types.ModuleType
     overrides: dict[str, int]
     dtype: torch.dtype | None = None
+    group: int = 0  # which of the file's own cases
 
     def build_model(self, seed: int, device: torch.device = CPU) -> nn.Module:
         """Model(*get_init_inputs()) with random streams set to `seed`, as KernelBench does, in the task's mode, on a
         device. Where `place_to_draw` says so, it is also made there."""
-        with _users_words(self.task, "building Model failed"):
+        with _users_words(self.task, f"building {self._name} failed"), _in_folder(self._folder):
             model = drawn_on(self.place_to_draw(device), lambda: self._construct(seed))
             if not isinstance(model, nn.Module):
-                raise TaskError(f"Model is a {type(model).__name__}, not an nn.Module")
+                raise TaskError(f"{self._name} is a {type(model).__name__}, not an nn.Module")
         if self.task.options.mode != "as_given":
             model.train(self.task.options.mode == "train")
         return model.to(device=device, dtype=self.dtype)
@@ -215,12 +138,16 @@ class LoadedTask:
         return device if device.type != "cpu" and self._parameter_bytes >= LONG_DRAW_BYTES else CPU
 
     def _construct(self, seed: int) -> Any:
+        arguments = self.init_arguments(seed)
+        seed_everything(seed)
+        return call(self.module.Model, arguments)
+
+    def init_arguments(self, seed: int) -> list[Any]:
+        """What the model is constructed with, Keywords at the end, from get_init_inputs() if there is one."""
         seed_everything(seed)
         get_init_inputs = getattr(self.module, "get_init_inputs", None)
-        arguments: Any = get_init_inputs() if get_init_inputs is not None else []
-        seed_everything(seed)
-        build = self.module.Model
-        return build(**arguments) if isinstance(arguments, dict) else build(*(arguments or []))
+        given = None if get_init_inputs is None else get_init_inputs()
+        return [] if given is None else as_arguments(given, self.module.Model)
 
     @functools.cached_property
     def _parameter_bytes(self) -> int:
@@ -235,24 +162,32 @@ class LoadedTask:
         For a GPU they are drawn there where the file's code allows it, which other numbers come from, and otherwise
         moved there.
         """
-        with _users_words(self.task, "get_inputs() failed"):
-            values = placed(drawn_on(device or CPU, lambda: self._draw(seed)), device)
-        if not isinstance(values, list | tuple):
-            raise TaskError(
-                f"get_inputs() returned a {type(values).__name__}", "return the list of forward's arguments"
-            )
-        arrangement, leaves = arrange(list(values))
-        for index, value in enumerate(leaves):
-            if isinstance(value, torch.Tensor) and value.numel() == 0:
-                raise TaskError(f"input {index} of get_inputs() has no elements (shape {list(value.shape)})")
-            if isinstance(value, dict):
-                raise TaskError(f"input {index} of get_inputs() is a dict with other keys than strings")
+        maker = self._maker
+        with _users_words(self.task, f"{maker.name}() failed"), _in_folder(self._folder):
+            values = placed(drawn_on(device or CPU, lambda: maker.draw(seed, self.group)), device)
+        arrangement, leaves = arrange(values)
         limits = self.task.options.input_range
         return list(rebuilt(arrangement, (self._adapt(value, limits) for value in leaves)))
 
-    def _draw(self, seed: int) -> Any:
-        seed_everything(seed)
-        return self.module.get_inputs()
+    def groups(self) -> list[int]:
+        """The numbers of the file's own cases that are looked at, the first case first."""
+        with _users_words(self.task, f"{self._maker.name}() failed"), _in_folder(self._folder):
+            return self._maker.groups()
+
+    @property
+    def _name(self) -> str:
+        """The model's class."""
+        return self.task.options.model or "Model"
+
+    @property
+    def _folder(self) -> Path:
+        """Where the task lies."""
+        return Path(self.task.path).parent
+
+    @functools.cached_property
+    def _maker(self) -> InputMaker:
+        forward = getattr(self.module.Model, "forward", None)
+        return InputMaker(self.module, functools.partial(forward, None) if callable(forward) else None)
 
     def _adapt(self, value: Any, limits: tuple[float, float] | None) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
@@ -262,8 +197,9 @@ class LoadedTask:
 
     def run(self, model: nn.Module, inputs: list[Any]) -> Any:
         """model(*inputs) without gradients; whatever it raises becomes a TaskError."""
-        with _users_words(self.task, "Model.forward failed on the inputs of get_inputs()"), torch.no_grad():
-            return model(*inputs)
+        doing = f"{self._name}.forward failed on the inputs of {self._maker.name}()"
+        with _users_words(self.task, doing), torch.no_grad():
+            return call(model, inputs)
 
 
 def load(task: Task, *, overrides: Mapping[str, int] | None = None, dtype: DType | None = None) -> LoadedTask:
@@ -274,18 +210,31 @@ def load(task: Task, *, overrides: Mapping[str, int] | None = None, dtype: DType
     The module is registered under a unique name because TorchScript and dataclasses look it up there, and two tasks
     must not meet. Raises TaskError with the user's line when the file itself fails.
     """
-    constants = {**task.overrides, **(overrides or {})}
-    text = overridden_source(task.source, constants)
+    given = {**task.overrides, **(overrides or {})}
+    constants = {name: value for name, value in given.items() if name != GROUP}
+    text = overridden_source(task.text, constants)
+    folder = Path(task.path).parent
+    ModulesBeside(folder, task.options.files).install()
     name = f"foundry_task_{task.digest[:12]}_{next(_LOADED)}"
     module = types.ModuleType(name)
     module.__file__ = task.path
     sys.modules[name] = module
-    with _users_words(task, "the file failed to load"):
+    with _users_words(task, "the file failed to load"), _in_folder(folder):
         exec(compile(text, task.path, "exec", dont_inherit=True), module.__dict__)
-    for member in ("Model", "get_inputs"):
-        if not callable(getattr(module, member, None)):
-            raise TaskError(f"{task.name} defines no {member} that can be called")
-    return LoadedTask(task, module, constants, None if dtype is None else torch_dtype(dtype))
+    if not callable(getattr(module, "Model", None)):
+        raise TaskError(f"{task.name} defines no {task.options.model or 'Model'} that can be called")
+    if not any(callable(getattr(module, maker, None)) for maker in ("get_inputs", "get_input_groups")):
+        raise TaskError(f"{task.name} defines no get_inputs that can be called")
+    return LoadedTask(task, module, given, None if dtype is None else torch_dtype(dtype), given.get(GROUP, 0))
+
+
+def case_keys(loaded: LoadedTask) -> list[tuple[dict[str, int], DType | None]]:
+    """(overrides, further dtype) of each case of a task that was loaded as it is: its own, those of its input maker,
+    its extra shapes, its further dtypes."""
+    options = loaded.task.options
+    own: list[dict[str, int]] = [{GROUP: number} if number else {} for number in loaded.groups()]
+    dtypes = [dtype for name in options.dtypes for dtype in CONVERTIBLE if dtype == name]
+    return [*((shape, None) for shape in (*own, *options.extra_shapes)), *(({}, dtype) for dtype in dtypes)]
 
 
 # ---------------------------------------------------------------- checking the reference
@@ -325,7 +274,7 @@ def check_reference(
         torch.cuda.synchronize()
     tell_seconds(time.monotonic() - start)
     work_bytes = meter.read(first)
-    _check_inputs_unchanged(inputs, given)
+    _check_inputs_unchanged(loaded, first_model, inputs, given)
     specs = [spec_of(output) for output in first]
     _check_values(first)
     del first_model
@@ -406,25 +355,33 @@ def _tensors(result: Any) -> list[torch.Tensor]:
     return tensors
 
 
-def _check_inputs_unchanged(before: list[Any], after: list[Any]) -> None:
+def _check_inputs_unchanged(loaded: LoadedTask, model: nn.Module, before: list[Any], after: list[Any]) -> None:
     for index, (old, new) in enumerate(zip(flatten(before), flatten(after), strict=False)):
         if isinstance(old, torch.Tensor) and not _bits_equal(old, new):
-            raise TaskError(f"forward changes its input {index} in place", "let it return a new tensor instead")
+            again = _copy(before)
+            run = functools.partial(loaded.run, model, again)
+            operator, line = find_write(run, flatten(again)[index], loaded.task.path)
+            where = f"{Path(loaded.task.path).name}, line {line}: " if line else ""
+            by = f" ({operator})" if operator else ""
+            raise TaskError(
+                f"{where}forward changes its input {index} in place{by}",
+                "let it write to a copy (x = x.clone()) and return that, or keep the tensor as a buffer of the model",
+            )
 
 
 def _check_values(outputs: list[torch.Tensor]) -> None:
-    for index, output in enumerate(outputs):
-        if output.numel() == 0:
-            raise TaskError(f"output {index} is empty (shape {list(output.shape)})")
+    if not any(output.numel() for output in outputs):
+        shapes = ", ".join(str(list(output.shape)) for output in outputs[:4])
+        raise TaskError(f"no output has elements (shapes: {shapes})", "give it inputs for which forward computes some")
+    for index, output in enumerate(map(as_real, outputs)):
         if output.is_floating_point() and bool(torch.isnan(output).any()):
             share = float(torch.isnan(output).double().mean())
             raise TaskError(f"output {index} holds NaN ({share:.1%} of it), so no kernel can be proven against it")
 
 
 def _bits_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and all(
-        torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in _pieces(one, other)
-    )
+    """Whether two tensors hold the same numbers, NaN where the other has one."""
+    return one.shape == other.shape and all(same_numbers(*pair) for pair in _pieces(as_real(one), as_real(other)))
 
 
 def _pieces(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -444,12 +401,13 @@ def _same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
+    one, other = as_real(one), as_real(other)
     if not one.is_floating_point():
         return torch.equal(one, other)
     largest = worst = 0.0
     for a, b in _pieces(one, other):
         finite = torch.isfinite(a)
-        if not torch.equal(finite, torch.isfinite(b)) or not torch.equal(a[~finite], b[~finite]):
+        if not torch.equal(finite, torch.isfinite(b)) or not same_numbers(a[~finite], b[~finite]):
             return False
         left, right = a[finite].double(), b[finite].double()
         if left.numel():

@@ -55,7 +55,7 @@ def _run(model: nn.Module, inputs: Sequence[Any], seed: int) -> list[torch.Tenso
                 shares = torch.rand(buffer.shape, generator=stream).to(buffer)
                 buffer.mul_(1.0 + 0.25 * shares).add_(0.05 * shares)
         loading.seed_everything(seed)
-        result = model(*bundle.map_tensors(list(inputs), torch.clone))
+        result = loading.call(model, bundle.map_tensors(list(inputs), torch.clone))
         outputs = [item for item in loading.flatten(result) if isinstance(item, torch.Tensor)]
         return [*outputs, *(buffer.clone() for buffer in model.buffers())]
 

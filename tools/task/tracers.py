@@ -19,6 +19,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from foundry.knowledge.opgraph import Arrangement
+from foundry.tools.task.form.calls import call, parted
 from foundry.tools.task.loading import arrange, flatten, rebuilt
 
 UNSEEN = "unseen"
@@ -72,7 +73,7 @@ def _flat_forward(model: nn.Module, takes: Arrangement) -> Iterator[list[Arrange
     forward = model.forward
 
     def flat(*leaves: Any) -> tuple[Any, ...]:
-        arrangement, results = arrange(forward(*rebuilt(takes, iter(leaves))))
+        arrangement, results = arrange(call(forward, rebuilt(takes, iter(leaves))))
         arrangements.append(arrangement)
         return tuple(results)
 
@@ -127,16 +128,16 @@ def trace_make_fx(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...])
     positions = [index for index, item in enumerate(leaves) if isinstance(item, torch.Tensor)]
     arrangements: list[Arrangement] = []
 
-    def call(values: list[torch.Tensor], given: list[torch.Tensor]) -> tuple[Any, ...]:
+    def run(values: list[torch.Tensor], given: list[torch.Tensor]) -> tuple[Any, ...]:
         fresh = iter(given)
         every = (next(fresh) if isinstance(item, torch.Tensor) else item for item in leaves)
-        result = functional_call(model, dict(zip(state, values, strict=True)), rebuilt(takes, every))
+        result = functional_call(model, dict(zip(state, values, strict=True)), *parted(rebuilt(takes, every)))
         arrangement, results = arrange(result)
         arrangements.append(arrangement)
         return tuple(results)
 
     arguments = ([value.detach() for value in state.values()], [leaves[index] for index in positions])
-    module = make_fx(call, pre_dispatch=True)(*arguments)
+    module = make_fx(run, pre_dispatch=True)(*arguments)
     traced = _from_program(_export(module, arguments), flatten(arguments), arrangements[-1])
     for key, value in saved.items():  # tracing on real tensors ran the model once
         model.get_buffer(key).copy_(value)

@@ -42,6 +42,7 @@ class VerifyRequest:
     min_speedup: float = 0.0
     compiled: bool = False
     write_receipt: Path | None = None
+    model: str = ""  # the name of the model's class, if the user gave it
 
 
 def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
@@ -53,7 +54,7 @@ def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
     claimed = read_receipt(request.receipt) if request.receipt else None
     if request.write_receipt:
         check_writable(request.write_receipt)
-    task = read_task(request.task, scale=_scale(request, claimed))
+    task = read_task(request.task, scale=_scale(request, claimed), model=_model(request, claimed))
     text = read_kernel(request.candidate)
     if claimed is not None:
         _check_claim(request, claimed, task, text)
@@ -89,6 +90,8 @@ def command_line(request: VerifyRequest, task: Task) -> str:
         words += ["--target", request.target, *(["--policy", request.policy] if request.policy else [])]
     if "SCALE" in task.overrides:
         words += ["--scale", str(task.overrides["SCALE"])]
+    if request.model and not request.write_receipt:  # a receipt says it
+        words += ["--class", request.model]
     return to_paste(*words)
 
 
@@ -96,6 +99,10 @@ def _scale(request: VerifyRequest, claimed: Receipt | None) -> int | None:
     if request.scale is None and claimed is not None:
         return claimed.task.overrides.get("SCALE")
     return request.scale
+
+
+def _model(request: VerifyRequest, claimed: Receipt | None) -> str:
+    return request.model or str(claimed.task.options.get("model", "") if claimed else "")
 
 
 def _check_claim(request: VerifyRequest, claimed: Receipt, task: Task, text: str) -> None:

@@ -42,6 +42,7 @@ class ProfileRequest:
     target: TargetName | Literal["auto"] = "auto"
     scale: int | None = None
     rung: int = TIMES
+    model: str = ""  # the name of the model's class, if the user gave it
 
 
 def show(request: ProfileRequest, *, as_json: bool) -> None:
@@ -56,7 +57,7 @@ def show(request: ProfileRequest, *, as_json: bool) -> None:
 def run(request: ProfileRequest, zygote: Zygote | None = None) -> dict[str, Any]:
     """The document of a profile. Raises FoundryError for bad input, a missing environment, or a kernel that does not
     build or run. Nothing is proven of the kernel: `foundry verify` does that."""
-    task = read_task(request.task, scale=request.scale)
+    task = read_task(request.task, scale=request.scale, model=request.model)
     text = read_kernel(request.candidate)
     device = with_known_ceilings(describe(request.target))
     profile, ms = asyncio.run(_profiled(task, text, device, request.rung, zygote))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,7 @@ from foundry.tools.command_line import choose, one_line_errors, print_json, say
 from foundry.tools.words import to_paste
 
 if TYPE_CHECKING:
+    from foundry.knowledge.task import Task
     from foundry.tools.tune.tuner import TunedPlan
 
 
@@ -22,6 +25,7 @@ def tune(
     seconds: Annotated[float, typer.Option(min=1.0, max=3600.0, help="That the sweep takes.")] = 30.0,
     out: Annotated[Path | None, typer.Option(help="Write the kernel file with the best numbers.")] = None,
     scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE.")] = None,
+    model: Annotated[str, typer.Option("--class", metavar="NAME", help="The model's class, if it is not Model.")] = "",
     seed: Annotated[int, typer.Option(help="Random seed of the sweep.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
@@ -29,9 +33,11 @@ def tune(
 
     Its times choose and prove nothing: foundry verify judges the file."""
     from foundry.knowledge.codec import to_plain
+    from foundry.tools.task.file import read_task
 
     place = choose("--target", target, ("cpu", "cuda", "auto"))
-    tuned, text = asyncio.run(_tuned(task, place, seconds, scale, seed, is_quiet=as_json))
+    read = partial(read_task, task, scale=scale, model=model)
+    tuned, text = asyncio.run(_tuned(read, place, seconds, seed, is_quiet=as_json))
     if out is not None:
         out.write_text(text, encoding="utf-8")
     if as_json:
@@ -42,7 +48,7 @@ def tune(
 
 
 async def _tuned(
-    path: Path, target: Any, seconds: float, scale: int | None, seed: int, *, is_quiet: bool
+    read: Callable[[], Task], target: Any, seconds: float, seed: int, *, is_quiet: bool
 ) -> tuple[TunedPlan, str]:
     """What the tuner found, and the file that it makes. Raises FoundryError."""
     from foundry.knowledge.candidate import Recipe
@@ -52,9 +58,8 @@ async def _tuned(
     from foundry.tools.machine.ceilings import with_known_ceilings
     from foundry.tools.machine.device import describe
     from foundry.tools.machine.scratch import scratch_folder
-    from foundry.tools.task.file import read_task
 
-    task = read_task(path, scale=scale)
+    task = read()
     device = with_known_ceilings(describe(target))
     if not device.present:
         raise MissingTool(f"there is no {device.target} device here to tune for", "run it on one")
@@ -65,9 +70,9 @@ async def _tuned(
             if not intake.graphs:
                 raise TaskError(f"the task could not be captured: {intake.capture_note}", "try another form of it")
             recipe = Recipe(device.target, ieee_only=task.options.policy == "strict")
-            first = lower(intake.graphs, recipe, task_source=task.source, device=device)
+            first = lower(intake.graphs, recipe, task_source=task.text, device=device)
             tell = (lambda _: None) if is_quiet else say
             tuned = await bench.tune(first.recipe, seconds, seed=seed, hints={}, say=tell)
-            return tuned, lower(intake.graphs, tuned.recipe, task_source=task.source, device=device).source
+            return tuned, lower(intake.graphs, tuned.recipe, task_source=task.text, device=device).source
         finally:
             await bench.aclose()

@@ -96,8 +96,11 @@ def _key_refusals(arrangement: Arrangement, where: str) -> Iterator[str]:
     if arrangement.kind == "dict":
         keys = list(arrangement.keys)
         yield f"_only(list({where}), {f'the keys of {where}'!r}, {keys!r})"
+    if arrangement.kind == "keywords":
+        yield f"_only(sorted(kwargs), 'the names of arguments', {sorted(arrangement.keys)!r})"
     for step, item in zip(arrangement.steps, arrangement.items, strict=True):
-        yield from _key_refusals(item, where + step)
+        inner = "kwargs" if item.kind == "keywords" else where + step
+        yield from _key_refusals(item, inner)
 
 
 def _mode_text(entries: Sequence[Entry]) -> str:

@@ -86,8 +86,8 @@ async def kernel_of(task: Task, zygote: Zygote, folder: Path) -> str:
     """The library's kernel for a task, which is found right."""
     bench = await open_workbench(task, describe("cpu"), folder, seed=0, zygote=zygote)
     try:
-        (graph,) = (await bench.intake()).graphs
-        text = lower([graph], seeds(graph, bench.device)[0], task_source=task.source, device=bench.device).source
+        graphs = (await bench.intake()).graphs
+        text = lower(graphs, seeds(graphs[0], bench.device)[0], task_source=task.text, device=bench.device).source
         verdict = (await verify_in(bench, task, text, "fair", "screen")).evaluation.verdict
     finally:
         await bench.aclose()

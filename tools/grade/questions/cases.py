@@ -86,9 +86,7 @@ class Case:
     @property
     def init(self) -> Parcel:
         """The model's constructor arguments."""
-        make = getattr(self._loaded.module, "get_init_inputs", None)
-        loading.seed_everything(self.seed)
-        return bundle.pack(make() if make is not None else [])
+        return bundle.pack(self._loaded.init_arguments(self.seed))
 
     def has_parameters(self, least: int = 1) -> bool:
         """Whether the model has so many parameters or running statistics that can be randomised."""

@@ -10,33 +10,22 @@ from dataclasses import dataclass, replace
 import torch
 
 from foundry.knowledge.errors import TaskError
-from foundry.knowledge.opgraph import DType
 from foundry.knowledge.task import Task
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.trial import Trial
-from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, RANDOMISED
-from foundry.tools.task import bundle
+from foundry.tools.protocol.rules import AS_GIVEN, RANDOMISED
+from foundry.tools.task import bundle, loading
 
 MODE_BYTES = 256 << 20  # of parameters, inputs and outputs: the other mode has a model of its own
 
 
 def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool) -> list[Case]:
-    """The file's own shapes first, then extra shapes, then further dtypes."""
-    wanted: list[tuple[dict[str, int], DType | None]] = [({}, None)]
-    if not only_first:
-        wanted += [(dict(shape), None) for shape in task.options.extra_shapes]
-        wanted += [({}, _as_dtype(dtype)) for dtype in task.options.dtypes]
+    """The file's own shapes first, then those of its input maker, then extra shapes, then further dtypes."""
+    wanted = [({}, None)] if only_first else loading.case_keys(loading.load(task))
     return [
-        Case(task, overrides, dtype, seed, device)
+        Case(task, dict(overrides), dtype, seed, device)
         for (overrides, dtype), seed in zip(wanted, itertools.cycle(seeds), strict=False)
     ]
-
-
-def _as_dtype(name: str) -> DType:
-    for dtype in EPSILON:
-        if dtype == name:
-            return dtype
-    raise TaskError(f"dtype {name} is not a floating dtype that can be solved for")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ import torch
 from foundry.tools.grade.runner import timed_calls
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.process.channel import Message
+from foundry.tools.task import loading
 
 Result = TypeVar("Result")
 FLUSH_FACTOR = 2  # times the L2 size
@@ -85,7 +86,7 @@ def call_each(
     model: Callable[..., Any], inputs: Sequence[Sequence[Any]], keep: int, clock: Callable[[], int]
 ) -> tuple[Any, int]:
     """One call on each set of inputs; returns the kept call's result and ns of device time for all of them."""
-    calls = [functools.partial(model, *arguments) for arguments in inputs]
+    calls = [functools.partial(loading.call, model, arguments) for arguments in inputs]
     results, milliseconds = _time_kept(calls, {keep})
     return results[0], int(1e6 * milliseconds)
 

@@ -45,7 +45,7 @@ def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]
     def make(order: Message, arguments: Any) -> nn.Module:
         def construct() -> nn.Module:
             loading.seed_everything(order["seed"])
-            return found(**arguments) if isinstance(arguments, dict) else found(*arguments)
+            return cast(nn.Module, loading.call(found, arguments))
 
         return loading.drawn_on(torch.device(order["drawn_on"]), construct)
 
@@ -82,7 +82,7 @@ class LaidOut:
     def entered(self) -> LaidOut:
         return self
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **names: Any) -> Any:
         strides = iter(self.strides)
 
         def laid(item: Any) -> Any:
@@ -90,7 +90,7 @@ class LaidOut:
                 return item
             return torch.empty_strided(item.shape, wanted, dtype=item.dtype, device=item.device).copy_(item)
 
-        arrangement, leaves = loading.arrange(self.model(*arguments))
+        arrangement, leaves = loading.arrange(self.model(*arguments, **names))
         return loading.rebuilt(arrangement, map(laid, leaves))
 
 
@@ -99,7 +99,7 @@ def variant_of(model: nn.Module, message: Message, arguments: Sequence[Any]) -> 
     its `tf32`. With `strides` instead: laid out so, and None where a call shows that there is nothing to do."""
     if "strides" in message:
         strides = [tuple(item) for item in message["strides"]]
-        results = [item for item in loading.flatten(model(*arguments)) if isinstance(item, torch.Tensor)]
+        results = [item for item in loading.flatten(loading.call(model, arguments)) if isinstance(item, torch.Tensor)]
         is_usual = len(results) != len(strides) or all(map(_lies_as, results, strides))
         return None if is_usual else LaidOut(model, strides)
     mode, tf32 = message["compile_mode"], message["tf32"]

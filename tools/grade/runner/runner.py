@@ -353,7 +353,7 @@ class Runner:
         if observer is None:
             raise Refused("crash", "nobody watches this process")
         call, hide = lambda record: self._forward(slot, record=record)[1], partial(self._guard, "crash")
-        forward = partial(self._models[slot.case], *slot.arguments)
+        forward = partial(loading.call, self._models[slot.case], slot.arguments)
         answer = watched_calls(observer, call, forward, hide, message, self._clock)
         if self._device.type == "cuda":
             others = [*slot.tensors, *self._state_of(slot).tensors]
@@ -366,8 +366,9 @@ class Runner:
         """For the audit: PyTorch's operators on fewer rows, after a call that may tune."""
         slot, operators = self._slots[message["slot"]], []
         arguments, rows = fewer_rows(slot.arguments)
+        run = partial(loading.call, self._models[slot.case], arguments)
         for _ in range(2 if rows else 0):
-            operators = record_ops(lambda: self._guard("crash", lambda: self._models[slot.case](*arguments)))
+            operators = record_ops(lambda: self._guard("crash", run))
         return {"operators": operators, "rows": rows}
 
     def _pretend(self, message: Message, handles: list[int]) -> Message:
@@ -449,9 +450,9 @@ class Runner:
     def _forward(self, slot: Slot, *, record: bool, waits: bool = True) -> tuple[Any, list[Any]]:
         model = self._models[slot.case]
         if not record:
-            return self._guard("crash", lambda: model(*slot.arguments), waits=waits), []
-        results: list[Any] = []
-        operators = record_ops(lambda: results.append(self._guard("crash", lambda: model(*slot.arguments))))
+            return self._guard("crash", lambda: loading.call(model, slot.arguments), waits=waits), []
+        results, run = list[Any](), partial(loading.call, model, slot.arguments)
+        operators = record_ops(lambda: results.append(self._guard("crash", run)))
         return results[0], operators
 
     def _restore(self, message: Message, handles: list[int]) -> Message:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
@@ -128,7 +127,7 @@ def fewer_rows(arguments: list[Any]) -> tuple[list[Any], int]:
         is_cut = isinstance(item, torch.Tensor) and item.dim() > 0 and item.shape[0] == rows
         return item[:left].clone() if is_cut else item
 
-    return (tree_map(cut, arguments), left) if left else ([], 0)
+    return (bundle.map_tensors(arguments, cut), left) if left else ([], 0)
 
 
 def laid_out(slot: Slot, layout: Layout) -> Slot:
@@ -142,7 +141,7 @@ def laid_out(slot: Slot, layout: Layout) -> Slot:
         is_plain = isinstance(item, torch.Tensor) and item.numel() and 0 not in item.stride()
         return change(item) if is_plain else item
 
-    arguments = tree_map(changed, slot.arguments)
+    arguments = bundle.map_tensors(slot.arguments, changed)
     return replace(slot, arguments=arguments, tensors=bundle.tensors_in(arguments))
 
 

@@ -13,6 +13,7 @@ import torch
 
 from foundry.tools.grade.runner.tensors import place_of
 from foundry.tools.protocol.orders import NAN_BYTES
+from foundry.tools.task.form.calls import parted
 
 CHANGEABLE_NAMES = ("float16", "bfloat16", "float32", "float64")
 CHANGEABLE = tuple(getattr(torch, name) for name in CHANGEABLE_NAMES)
@@ -127,14 +128,14 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 def call_each(model: Callable[..., Any], inputs: Sequence[Sequence[Any]], keep: int, clock: Clock) -> tuple[Any, int]:
     """One call on each set of inputs, in a row; returns the kept call's result and ns for all of them."""
     if len(inputs) == 1:
-        arguments = inputs[0]
+        values, names = parted(inputs[0])
         start = clock()
-        result = model(*arguments)
+        result = model(*values, **names)
         return result, clock() - start
-    kept = None
+    kept, each = None, [parted(arguments) for arguments in inputs]
     start = clock()
-    for number, arguments in enumerate(inputs):
-        result = model(*arguments)
+    for number, (values, names) in enumerate(each):
+        result = model(*values, **names)
         if number == keep:
             kept = result
         del result  # its memory is free for the next call, as in any loop

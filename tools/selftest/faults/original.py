@@ -28,7 +28,7 @@ class Original:
 
     def with_graphs(self, graphs: Sequence[OpGraph]) -> str:
         """The file for other operator graphs; raises CannotLower."""
-        return lower(graphs, self.recipe, task_source=self.task.source, device=self.device).source
+        return lower(graphs, self.recipe, task_source=self.task.text, device=self.device).source
 
     def with_kernel(self, entry: int, step: int, kernel: Kernel) -> str:
         """The file with one kernel of one captured shape replaced; raises CannotLower."""
@@ -40,7 +40,7 @@ class Original:
         kernels = (*printed.kernels[:step], text, *printed.kernels[step + 1 :])
         entries = [Entry(item.plan, item.kernels) for item in self.printed]
         entries[entry] = Entry(plan, kernels)
-        return module_file(reference_of(self.task.source, self.graphs), entries, self.device)
+        return module_file(reference_of(self.task.text, self.graphs), entries, self.device)
 
     def kernels(self, entry: int) -> list[tuple[int, Kernel, Plan]]:
         """Position and kernel of every step of a captured shape that is not a call of PyTorch."""
@@ -51,6 +51,6 @@ class Original:
 def original_of(task: Task, graphs: Sequence[OpGraph], device: Device) -> Original:
     """Raises CannotLower when the library has no kernel for the task."""
     recipe = seeds(graphs[0], device)[0]
-    text = lower(graphs, recipe, task_source=task.source, device=device).source
+    text = lower(graphs, recipe, task_source=task.text, device=device).source
     printed = tuple(print_plan(graph, recipe, device) for graph in graphs)
     return Original(task, device, tuple(graphs), recipe, printed, text)

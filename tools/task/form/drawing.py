@@ -1,0 +1,93 @@
+"""Draws what a task's input makers give, case by case. Imports torch; runs the user's code, so in workers only."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+
+from foundry.knowledge.errors import TaskError
+from foundry.tools.task.form.calls import MOST_DRAWN, as_arguments, chosen_groups
+from foundry.tools.task.form.values import arrange
+
+Made = TypeVar("Made")
+
+
+def drawn_on(device: torch.device, make: Callable[[], Made]) -> Made:
+    """What `make` constructs, with `device` in the place of the host where its code allows it: other numbers come from
+    its random streams."""
+    if device.type != "cpu":
+        with contextlib.suppress(Exception), device:  # a generator, or data, that only the host has
+            return make()
+    return make()
+
+
+def seed_everything(seed: int) -> None:
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+class InputMaker:
+    """What gives the inputs of a task: get_inputs(), alone or as a generator of cases, or get_input_groups(). `forward`
+    decides what a dict or a pair means (`as_arguments`)."""
+
+    def __init__(self, module: types.ModuleType, forward: Callable[..., Any] | None) -> None:
+        self._module, self._forward = module, forward
+        self.name = "get_input_groups" if hasattr(module, "get_input_groups") else "get_inputs"
+        self._make = getattr(module, self.name)
+        self._gives_groups = self.name == "get_input_groups" or inspect.isgeneratorfunction(self._make)
+
+    def draw(self, seed: int, group: int) -> list[Any]:
+        """The arguments of forward in a case. Random streams begin anew for each case of a generator."""
+        if self._gives_groups:
+            given = next(itertools.islice(self._each_group(seed), group, None), None)
+            if given is None:
+                raise TaskError(f"{self.name}() gives no case {group}", "let it give the same ones each time")
+            return self._checked(given[0])
+        seed_everything(seed)
+        return self._checked(self._make())
+
+    def groups(self) -> list[int]:
+        """The numbers of the cases that are looked at, the first case first; drawn without memory where the file's code
+        allows that."""
+        if not self._gives_groups:
+            return [0]
+        found = chosen_groups(drawn_on(torch.device("meta"), self._described))
+        if not found:
+            raise TaskError(f"{self.name}() gives no case", "yield one list of forward's arguments for each")
+        return found
+
+    def _each_group(self, seed: int) -> Iterator[list[Any]]:
+        """Each case in a list: it may be None."""
+        seed_everything(seed)
+        for given in self._make():
+            yield [given]
+            seed_everything(seed)
+
+    def _described(self) -> list[tuple[Any, int]]:
+        found: list[tuple[Any, int]] = []
+        for (given,) in itertools.islice(self._each_group(0), MOST_DRAWN):
+            arrangement, leaves = arrange(self._checked(given))
+            what = [(item.shape, item.dtype) if isinstance(item, torch.Tensor) else item for item in leaves]
+            size = sum(item.numel() for item in leaves if isinstance(item, torch.Tensor))
+            found.append(((arrangement, what), size))
+        return found
+
+    def _checked(self, given: Any) -> list[Any]:
+        arguments = as_arguments(given, self._forward)
+        for index, value in enumerate(arrange(arguments)[1]):
+            if isinstance(value, dict):
+                raise TaskError(f"input {index} of {self.name}() is a dict with other keys than strings")
+            if isinstance(value, Iterator):
+                kind = type(value).__name__
+                raise TaskError(f"{self.name}() returned a {kind}", "return a list, or yield a list for each case")
+        return arguments

@@ -1,0 +1,136 @@
+"""Values of PyTorch as they are typed and arranged: dtypes, specs, nested tuples, lists and dicts. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+
+from foundry.knowledge.errors import TaskError
+from foundry.knowledge.opgraph import Arrangement, DType, TensorSpec
+from foundry.tools.task.form.calls import Keywords
+
+_DTYPES: dict[torch.dtype, DType] = {
+    torch.float64: "float64",
+    torch.float32: "float32",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.int16: "int16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+    torch.complex64: "complex64",
+    torch.complex128: "complex128",
+    torch.float8_e4m3fn: "float8_e4m3fn",
+    torch.float8_e5m2: "float8_e5m2",
+    torch.float8_e4m3fnuz: "float8_e4m3fnuz",
+    torch.float8_e5m2fnuz: "float8_e5m2fnuz",
+}
+
+
+def dtype_name(dtype: torch.dtype) -> DType:
+    """The vocabulary's name of a torch dtype; raises TaskError for one that no kernel here handles."""
+    if dtype not in _DTYPES:
+        raise TaskError(f"tensors of {dtype} are not supported", f"known are {', '.join(_DTYPES.values())}")
+    return _DTYPES[dtype]
+
+
+def torch_dtype(name: DType) -> torch.dtype:
+    return next(dtype for dtype, known in _DTYPES.items() if known == name)
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """Shape and strides (elements) and dtype of a dense tensor; raises TaskError for sparse ones."""
+    if tensor.layout is not torch.strided:
+        raise TaskError(f"{tensor.layout} tensors are not supported")
+    shape = tuple(int(size) for size in tensor.shape)
+    return TensorSpec(shape, tuple(int(step) for step in tensor.stride()), dtype_name(tensor.dtype))
+
+
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in a type that PyTorch computes with everywhere: complex ones as pairs along a new last
+    dimension (a view where that is possible), floats of 8 bits in float32."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj().resolve_neg())
+    return tensor.float() if is_eight_bits(tensor.dtype) else tensor
+
+
+def is_eight_bits(dtype: torch.dtype) -> bool:
+    """True for the floating types of 8 bits."""
+    return dtype.is_floating_point and dtype.itemsize == 1
+
+
+def same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if two tensors hold the same numbers, with NaN where the other has one; -0.0 is 0.0."""
+    a, b = as_real(one), as_real(other)
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_without_nan(a), _without_nan(b))
+
+
+def _without_nan(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.nan_to_num(tensor) if tensor.is_floating_point() else tensor
+
+
+def arrange(result: Any) -> tuple[Arrangement, list[Any]]:
+    """How nested tuples, lists and dicts are arranged, and their leaves in order: what they hold, whatever a subclass
+    would say when it is asked, for it could begin to compute then. A dict with other keys than strings is a leaf."""
+    if type(result) is Keywords:
+        return _arranged("keywords", list(result.values()), tuple(result))
+    if issubclass(type(result), tuple):
+        return _arranged("tuple", list(tuple.__iter__(result)))
+    if issubclass(type(result), list):
+        return _arranged("list", list(list.__iter__(result)))
+    if issubclass(type(result), dict) and all(type(key) is str for key in dict.keys(result)):
+        return _arranged("dict", list(dict.values(result)), tuple(dict.keys(result)))
+    return Arrangement(), [result]
+
+
+def _arranged(
+    kind: Literal["tuple", "list", "dict", "keywords"], held: list[Any], keys: tuple[str, ...] = ()
+) -> tuple[Arrangement, list[Any]]:
+    parts = [arrange(item) for item in held]
+    return Arrangement(kind, tuple(part for part, _ in parts), keys), [leaf for _, own in parts for leaf in own]
+
+
+def rebuilt(arrangement: Arrangement, leaves: Iterator[Any]) -> Any:
+    """The next leaves, arranged."""
+    if arrangement.kind == "leaf":
+        return next(leaves)
+    items = [rebuilt(item, leaves) for item in arrangement.items]
+    if arrangement.kind in ("dict", "keywords"):
+        made = dict if arrangement.kind == "dict" else Keywords
+        return made(zip(arrangement.keys, items, strict=True))
+    return items if arrangement.kind == "list" else tuple(items)
+
+
+def flatten(result: Any) -> list[Any]:
+    """The leaves of nested tuples, lists and dicts, in order."""
+    return arrange(result)[1]
+
+
+def dict_keys(result: Any) -> list[str]:
+    """The keys that lead to each leaf which lies in a dict, in order: "['boxes']['scores']"."""
+
+    def walk(arrangement: Arrangement, path: str) -> Iterator[str]:
+        if arrangement.kind == "leaf" and path:
+            yield path
+        for step, item in zip(arrangement.steps, arrangement.items, strict=True):
+            yield from walk(item, path + step * bool(arrangement.keys))
+
+    return list(walk(arrange(result)[0], ""))
+
+
+def placed(value: Any, device: torch.device | None) -> Any:
+    """A nested value with its tensors on a device."""
+    if device is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, list | tuple):
+        return type(value)(placed(item, device) for item in value)
+    if isinstance(value, dict):
+        made = Keywords if type(value) is Keywords else dict
+        return made((key, placed(item, device)) for key, item in value.items())
+    return value

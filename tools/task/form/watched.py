@@ -1,0 +1,49 @@
+"""Watches which files beside a task its code reads: each of them must be part of the task. Runs in a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from foundry.knowledge.errors import TaskError
+from foundry.knowledge.task import Task
+
+_OPENED: list[list[str]] = []  # of each watch that is on
+_HOOKED: list[bool] = []  # a hook stays for the process's life
+
+
+@contextlib.contextmanager
+def only_known_files(task: Task) -> Iterator[None]:
+    """Raises TaskError at its end if the task's code has read a file in its folder that is not part of the task: then
+    the task's digest would not cover all that its answer depends on."""
+    if not _HOOKED:
+        sys.addaudithook(_note)
+        _HOOKED.append(True)
+    opened: list[str] = []
+    _OPENED.append(opened)
+    try:
+        yield
+    finally:
+        _OPENED.remove(opened)
+    folder, own = Path(os.path.realpath(Path(task.path).parent)), Path(os.path.realpath(task.path))
+    for text in dict.fromkeys(opened):
+        path = Path(os.path.realpath(text))
+        if not path.is_file() or not path.is_relative_to(folder) or path.parent.name == "__pycache__" or path == own:
+            continue
+        name = str(path.relative_to(folder))
+        if name not in task.options.files:
+            raise TaskError(
+                f"{own.name} reads {name}, which lies beside it and which its text does not name",
+                f"write files = [{json.dumps(name)}] in the options beside the task: it is part of what is proven",
+            )
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _OPENED and isinstance(arguments[0], str) and "w" not in str(arguments[1]):
+        for opened in _OPENED:
+            opened.append(os.path.abspath(arguments[0]))  # noqa: PTH100 (a Path costs more, at every open)
