@@ -24,7 +24,7 @@ MESSAGES = [
 
 @cache
 def texts() -> tuple[str, ...]:
-    """Every string of the product's code, with "..." in place of each value that it shows."""
+    """Every string of the product's code and its templates, with "..." in place of each value that it shows."""
     found: list[str] = []
     for folder in ("agents", "graph", "tools", "knowledge"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -33,6 +33,9 @@ def texts() -> tuple[str, ...]:
                     found.append(node.value)
                 elif isinstance(node, ast.JoinedStr):
                     found.append("".join(_part(value) for value in node.values))
+        found += [
+            re.sub(r"\{[^{}\n]*\}", "...", path.read_text()) for path in sorted((ROOT / folder).rglob("*.py.txt"))
+        ]
     return tuple(found)
 
 
