@@ -114,8 +114,8 @@ Argument = TypeAliasType("Argument", "Ref | bool | int | float | str | list[Argu
 class Value:
     """A tensor of the graph. `source` is the input's index ("0"), the state-dict key, or "" for an operator's result.
 
-    `data` holds the row-major elements of a constant of at most 64 elements, else None and `blob` names the
-    constant in the exported program (it becomes a parameter-like buffer of the candidate).
+    `data` holds the row-major elements of a constant of at most 64 elements. A constant without data is a tensor that
+    is a plain attribute of the model (`self.table = ...`): `source` is its path, and it is read as a parameter is.
     """
 
     name: str

@@ -126,6 +126,7 @@ def _buffer(buffer: Buffer, target: str) -> str:
     roles = {
         "input": f"const {kind}*, input {buffer.source}",
         "parameter": f"const {kind}*, parameter {buffer.source}",
+        "constant": f"const {kind}*, the model's {buffer.source}",
         "output": f"{kind}*, output, to be written",
     }
     role = roles.get(buffer.role, f"{kind}*, new value of {buffer.source}, to be written")

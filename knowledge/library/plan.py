@@ -83,8 +83,7 @@ def lower_graph(
     rewrites, regions = frozenset(recipe.rewrites), find_regions(graph)
     builder = Builder(graph, recipe.target, rewrites=rewrites, apart=apart, regions=regions)
     for value in [*graph.inputs, *graph.state]:
-        if value.role != "constant" or value.data is not None:
-            builder.leaf(value)
+        builder.leaf(value)
     for op in graph.ops:
         missing = [name for name in op.reads if name not in builder.tensors]
         if missing:

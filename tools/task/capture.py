@@ -10,7 +10,7 @@ import io
 import logging
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -18,6 +18,7 @@ import torch
 from torch import fx, nn
 
 from foundry.knowledge.opgraph import Argument, Arrangement, Op, OpGraph, Ref, Role, TensorSpec, Value
+from foundry.tools.task.construction.tree import plain_attributes
 from foundry.tools.task.flops import operator_flops
 from foundry.tools.task.loading import arrange, lines_in, rebuilt, spec_of
 from foundry.tools.task.modes import other_answer
@@ -27,6 +28,9 @@ from foundry.tools.words import words
 INLINE_ELEMENTS = 64
 LONGEST_REASON = 100  # characters of why a tracer gave up: a user reads three of them in one line
 
+_CHANGED = (
+    "forward changes and reads a tensor that is not part of the model's state: register it as a buffer in __init__"
+)
 # Checks that tracing inserts; they compute nothing.
 _ASSERTIONS = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range"})
 # Fresh copies of constants that export makes of `torch.tensor(...)` in forward.
@@ -50,6 +54,8 @@ class _Builder:
 
     traced: Traced
     constants: Mapping[str, torch.Tensor]
+    attributes: Mapping[int, str]  # paths of the model's plain tensors by their ids
+    changed: Collection[str]  # sources of constants that forward writes to
     inputs: list[Value] = field(default_factory=list)
     state: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
@@ -101,7 +107,7 @@ def _trace_first(model: nn.Module, takes: Arrangement, leaves: Sequence[Any], ov
         try:
             with _quietly(), torch.no_grad():
                 traced = tracer(model, takes, tuple(leaves))
-            graph = _to_graph(traced, name, model.training, dict(overrides), fixed)
+            graph = _to_graph(traced, name, model, dict(overrides), fixed)
             return replace(graph, takes=takes, reads_mode=_reads_mode(model, rebuilt(takes, iter(leaves))))
         except CannotCapture:
             raise
@@ -150,11 +156,13 @@ def _first_line(error: Exception) -> str:
 def _to_graph(
     traced: Traced,
     tracer: Literal["export", "make_fx", "symbolic"],
-    training: bool,
+    model: nn.Module,
     overrides: dict[str, int],
     fixed: dict[str, Argument],
 ) -> OpGraph:
-    builder = _Builder(traced, traced.constants)
+    changed = {source for kind, source in traced.outputs if kind == UNSEEN}
+    attributes = {id(tensor): path for path, tensor in plain_attributes(model)}
+    builder = _Builder(traced, traced.constants, attributes, changed)
     outputs: list[Argument] = []
     mutations: dict[str, str] = {}
     for node in traced.graph.nodes:
@@ -174,19 +182,15 @@ def _to_graph(
         ops=builder.ops,
         outputs=outputs,
         tracer=tracer,
-        training=training,
+        training=model.training,
         arrangement=traced.arrangement,
         mutations=mutations,
         overrides=overrides,
         fixed=fixed,
     )
     graph = _without_dead_code(graph)
-    changed = {source for kind, source in traced.outputs if kind == UNSEEN}
     if any(value.source in changed for value in graph.state):
-        raise CannotCapture(
-            "forward changes and reads a tensor that is not part of the model's state: "
-            "register it as a buffer in __init__"
-        )
+        raise CannotCapture(_CHANGED)
     return graph
 
 
@@ -208,10 +212,17 @@ def _add_placeholder(builder: _Builder, node: fx.Node) -> None:
 def _add_constant(builder: _Builder, node: fx.Node, tensor: torch.Tensor | None, source: str = "") -> None:
     if tensor is None:
         raise CannotCapture(f"the constant {node.name} has no value in the trace")
+    if source in builder.changed and tensor.numel() > INLINE_ELEMENTS:
+        builder.unusable[node] = _CHANGED
+        return
+    if tensor.numel() > INLINE_ELEMENTS and id(tensor) in builder.attributes:
+        builder.state.append(Value(node.name, spec_of(tensor), "constant", builder.attributes[id(tensor)]))
+        builder.arguments[node] = Ref(node.name)
+        return
     if tensor.numel() > INLINE_ELEMENTS:
         builder.unusable[node] = (
-            f"forward uses a constant tensor of shape {list(tensor.shape)} ({source or node.name}) that is not part of "
-            "the model's state: register it as a buffer in __init__"
+            f"forward uses a tensor of shape {list(tensor.shape)} ({source or node.name}) that is no attribute of a "
+            "module: make it one in __init__ (self.table = ...); parameters in a list belong in an nn.ParameterList"
         )
         return
     if tensor.is_complex():

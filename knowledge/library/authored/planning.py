@@ -22,7 +22,7 @@ def authored_buffers(graph: OpGraph) -> dict[str, Buffer]:
     graph = graph.with_dense_inputs()
     builder = Builder(graph, "")
     for value in [*graph.inputs, *graph.state]:
-        if value.role != "constant":
+        if value.data is None:
             builder.leaf(value)
     found = dict(builder.buffers)
     for name, value_name in _results(graph):

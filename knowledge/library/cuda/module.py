@@ -50,6 +50,17 @@ _PREPARED = "prepared+"
 _MAP_TYPES = {"bool": 0, "float16": 6, "float32": 7, "bfloat16": 9}  # CUtensorMapDataType
 
 
+_BROUGHT = '''def _brought(tensor, key, state, device):
+    """A plain attribute of the model on the device of the call: Module.to() leaves it where the constructor made it."""
+    if tensor.device == device:
+        return tensor
+    version = -1 if tensor.is_inference() else tensor._version
+    held = state.get((key, device))
+    if held is None or held[0] is not tensor or held[1] != version:
+        held = state[(key, device)] = (tensor, version, tensor.to(device))
+    return held[2]'''
+
+
 def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
     """CUDA source and holes of `module.py.txt`; each entry is one captured shape."""
     parameters = list(dict.fromkeys(key for entry in entries for key in parameter_keys(entry.plan)))
@@ -60,7 +71,10 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
     dispatch = ",\n".join(f"    ({_shapes(entry.plan)}, _forward_{index})" for index, entry in enumerate(entries))
     prepares = any(part.prepares for part in parts)
     calls = calls_text([entry.plan for entry in entries], parameters, prepares=prepares)
-    forwards = [calls, *[part.forward for part in parts]]
+    buffers = [buffer for entry in entries for buffer in entry.plan.buffers.values()]
+    stays_behind = any(is_parameter(buffer) and buffer.role == "constant" for buffer in buffers)
+    brought = [_BROUGHT] if stays_behind else []
+    forwards = [calls, *brought, *[part.forward for part in parts]]
     feature = max((kernel.arch_feature for entry in entries for kernel in entry.kernels if kernel), default="")
     about: dict[str, object] = {
         "target": "cuda",
@@ -252,7 +266,10 @@ class _EntryText:
         lines = []
         for buffer in self._plan.buffers.values():
             if is_parameter(buffer):
-                source = f"parameters[{self._position[buffer.source]}], {buffer.source!r}"
+                held = f"parameters[{self._position[buffer.source]}]"
+                if buffer.role == "constant":
+                    held = f"_brought({held}, {buffer.source!r}, state, device)"
+                source = f"{held}, {buffer.source!r}"
                 lines += self._check(buffer, source)
         return lines
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.kernels import (
     SCALAR_OPS,
@@ -240,17 +239,15 @@ class Builder:
         """An input, a parameter, a buffer of the model or a constant."""
         spec = value.spec
         shape, strides = spec.shape, spec.strides
-        if value.role == "constant":
-            if value.data is None:
-                raise CannotLower(f"the constant {value.name} is too large to be written into a kernel")
+        if value.data is not None:
             if spec.numel == 1:
                 self.tensors[value.name] = Tensor(shape, const(value.data[0], spec.dtype))
                 return
             strides = contiguous_strides(shape)
         name = self.identifier(value.name)
         role = "input" if value.role == "input" else "constant" if value.role == "constant" else "parameter"
-        source = "" if role == "constant" else value.source
-        data = tuple(value.data) if role == "constant" and value.data is not None else None
+        data = None if value.data is None else tuple(value.data)
+        source = "" if data is not None else value.source
         self.buffers[name] = Buffer(name, shape, strides, spec.dtype, role, source, data)  # type: ignore[arg-type]
         self.tensors[value.name] = Tensor(shape, Load(name, View(0, strides), spec.dtype))
 

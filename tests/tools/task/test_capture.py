@@ -136,11 +136,26 @@ def test_numbers_among_the_inputs_stay_open_where_they_can_and_inputs_keep_their
         assert "1" not in [value.source for value in graph.inputs]
 
 
-def test_small_constants_are_inline_and_large_ones_are_refused() -> None:
+def test_small_constants_are_inline_and_large_ones_are_read_where_the_model_holds_them() -> None:
     graph = graph_of(loaded("return x * torch.tensor([1.0, 2.0]).sum() + self.t", init="self.t = torch.arange(8.0)"))
     assert [value.data for value in graph.state if value.source == "t"] == [[float(item) for item in range(8)]]
-    with pytest.raises(CannotCapture, match="register it as a buffer"):
-        graph_of(loaded("return x[:, :1] + self.t", init="self.t = torch.randn(100)"))
+    init = "self.inner = nn.Module(); self.inner.t = torch.randn(10, 10).t()"
+    graph = graph_of(loaded("return x[:, :1] + self.inner.t[0]", init=init))
+    (held,) = graph.state
+    assert (held.role, held.source, held.data, held.spec.strides) == ("constant", "inner.t", None, (1, 10))
+    with pytest.raises(CannotCapture, match=r"make it one in __init__ \(self.table = ...\)"):
+        graph_of(loaded("return x[:, :1] + self.t[0]", init="self.t = [torch.randn(100)]"))
+
+
+def test_a_plain_attribute_is_read_by_make_fx_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from foundry.tools.task import capture as module
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("export is off")
+
+    monkeypatch.setattr(module, "trace_export", refuse)
+    graph = graph_of(loaded("return x[:, :1] + self.t", init="self.t = torch.randn(100)"))
+    assert graph.tracer == "make_fx" and [(value.role, value.source) for value in graph.state] == [("constant", "t")]
 
 
 def test_dropout_that_is_off_disappears() -> None:
@@ -236,7 +251,7 @@ def test_parameters_in_a_plain_list_are_no_state(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(module, "trace_export", refuse)
     init = "self.weights = [nn.Parameter(torch.randn(40, 40))]"
-    with pytest.raises(CannotCapture, match="register it as a buffer"):
+    with pytest.raises(CannotCapture, match=r"belong in an nn.ParameterList"):
         graph_of(loaded("return x @ self.weights[0]", init=init, inputs="[torch.randn(300, 40)]"))
 
 

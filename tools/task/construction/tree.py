@@ -52,6 +52,14 @@ def _check_loading(module: nn.Module, path: str) -> None:
         raise CannotReplay(f"{where} ({type(module).__name__}) saves or loads its state in a way of its own")
 
 
+def plain_attributes(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """(path, tensor) of each tensor that is neither a parameter nor a buffer of its module: `self.table = ...`."""
+    for path, module in model.named_modules():
+        for name, item in vars(module).items():
+            if type(item) is torch.Tensor:
+                yield f"{path}.{name}" if path else name, item
+
+
 @dataclass(frozen=True)
 class TensorPlace:
     """One tensor of a model, None where its name stands for none."""

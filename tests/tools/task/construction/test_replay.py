@@ -18,6 +18,7 @@ from torch import nn
 
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda.module import _BROUGHT
 from foundry.knowledge.library.file.skeleton import skeleton_text
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.opgraph import OpGraph
@@ -368,3 +369,57 @@ def test_shapes_that_need_other_arguments_have_a_tree_each(tmp_path: Path) -> No
             assert torch.allclose(own(x), new(x), atol=1e-5)
     with pytest.raises(ValueError, match=r"Model\(width=8, depth=1\) or Model\(width=16, depth=1\)"):
         module.__dict__["ModelNew"](32)
+
+
+TABLES = """
+class Spread(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(16, 16)
+        self.mix.table = torch.rand(16, 16).t()
+        self.table = torch.arange(256.0).view(16, 16) / 256
+
+    def forward(self, x):
+        return self.mix(x) @ self.mix.table.to(x.device) + self.table.to(x.device)[0]
+"""
+
+
+@pytest.mark.parametrize("imports", ["", "import tinylayers\n"])
+def test_plain_tensors_that_forward_reads_come_with_the_model(imports: str, tmp_path: Path) -> None:
+    path = tmp_path / "tables.py"
+    path.write_text(
+        f"import torch\nfrom torch import nn\n{imports}\n{TABLES}\n\nModel = Spread\n\n\n"
+        "def get_inputs():\n    return [torch.randn(4, 16)]\n"
+    )
+    task = loading.load(read_task(path))
+    graph = decode(OpGraph, encode(captured_case(task, CPU)))
+    assert (graph.construction is not None) == bool(imports)
+    text = lower([graph], seeds(graph, DEVICE)[0], task_source=task.task.source, device=DEVICE).source
+    assert "tinylayers" not in text
+    module = ModuleType("tables_kernel")
+    sys.modules["tables_kernel"] = module
+    exec(compile(text, "tables_kernel.py", "exec"), module.__dict__)
+    x = torch.randn(4, 16)
+    for seed in (0, 7):
+        own, new = seeded(task.module.Model, seed), seeded(module.__dict__["ModelNew"], seed)
+        assert torch.allclose(own(x), new(x), atol=1e-5)
+    cuda = Device("cuda", "test", "sm_90", 132, 50 << 20, 227 << 10, 80 << 30)
+    text = lower([graph], seeds(graph, cuda)[0], task_source=task.task.source, device=cuda).source
+    compile(text, "kernel.py", "exec")
+    assert "_brought(parameters[" in text and "def _brought(" in text
+    held: Any = new
+    held.table = torch.zeros(16, 16)
+    own.get_submodule("").table = torch.zeros(16, 16)
+    assert torch.allclose(own(x), new(x), atol=1e-5)
+
+
+def test_a_plain_tensor_is_brought_to_the_device_once_for_each_of_its_values() -> None:
+    space: dict[str, Any] = {}
+    exec(_BROUGHT, space)
+    brought, state, elsewhere = space["_brought"], {}, torch.device("meta")  # type: ignore[var-annotated]
+    tensor = torch.arange(4.0)
+    assert brought(tensor, "table", state, CPU) is tensor
+    first = brought(tensor, "table", state, elsewhere)
+    assert first.device == elsewhere and brought(tensor, "table", state, elsewhere) is first
+    tensor.add_(1)
+    assert brought(tensor, "table", state, elsewhere) is not first
