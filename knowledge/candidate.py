@@ -385,6 +385,15 @@ class Contest:
         """A rival that was timed."""
         return next((one for one in self.rivals if one.name == name and not one.problem), None)
 
+    def told_beside(self, name: RivalName) -> str:
+        """A rival's time beside those of the same turns, in words, "" without one: the ratios were made of these, and a
+        proof's times, of another moment, may be others."""
+        rival = self.rival(name)
+        if rival is None:
+            return ""
+        kernel = f", this kernel {self.candidate_ms:.4g} ms" if self.candidate_ms else ""
+        return f"in turns of their own {name} took {rival.ms:.4g} ms, eager {self.baseline_ms:.4g} ms{kernel}"
+
     @property
     def notes(self) -> list[str]:
         """What could not be timed, and why."""

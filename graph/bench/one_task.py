@@ -178,6 +178,7 @@ def rivals_of(contest: Contest | None) -> dict[str, Any]:
     if contest is None:
         return {}
     fields: dict[str, Any] = {"foreign": contest.foreign, "peak_memory_ratio": contest.peak_memory_ratio}
+    fields |= {"turns_baseline_ms": contest.baseline_ms or None, "turns_candidate_ms": contest.candidate_ms}
     for rival, name in FIELDS.items():
         found = contest.rival(rival)
         if found is not None:

@@ -36,6 +36,9 @@ class TaskResult:
     candidate_ms: float | None = None
     # Rivals of the kernel, timed in turns with it: PyTorch eager with its default arithmetic, torch.compile, and that
     # in mode max-autotune. `NAME_speedup` is eager (TF32 allowed) over it, `speedup_vs_NAME` it over the kernel.
+    # All are of those turns, as `turns_baseline_ms` and `turns_candidate_ms` are; the proof had other ones.
+    turns_baseline_ms: float | None = None
+    turns_candidate_ms: float | None = None
     eager_ms: float | None = None
     eager_speedup: float | None = None
     speedup_vs_eager: float | None = None

@@ -48,6 +48,9 @@ class Summary:
     candidate_ms: float | None = None
     compile_ms: float | None = None
     compile_speedup: float | None = None  # eager over torch.compile
+    # Of eager and of the kernel in the turns in which `compile_ms` was measured: its ratios are made of these.
+    turns_baseline_ms: float | None = None
+    turns_candidate_ms: float | None = None
     contest: Contest | None = None  # the winner beside other ways to run the reference, and its peak memory
     fraction_of_floor: float | None = None
     accuracy_class: str | None = None
@@ -121,6 +124,8 @@ def summarise(run: RunDirectory) -> Summary:
         candidate_ms=timing.candidate_ms if timing else None,
         compile_ms=compiled.ms if compiled else None,
         compile_speedup=compiled.over_baseline if compiled else None,
+        turns_baseline_ms=contest.baseline_ms if contest and compiled else None,
+        turns_candidate_ms=contest.candidate_ms if contest and compiled else None,
         contest=contest,
         fraction_of_floor=best.profile.fraction_of_floor if best and best.profile else None,
         accuracy_class=best.verdict.accuracy_class if best and best.verdict else None,

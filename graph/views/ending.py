@@ -64,7 +64,9 @@ def _verdict_lines(summary: Summary) -> list[str]:
     else:
         lines = [f"as fast as PyTorch eager within the noise: {summary.speedup:.2f}x ({times}; {sure})"]
     if summary.speedup_vs_compile:
-        lines.append(_beside_compile(summary.speedup_vs_compile, summary.compile_speedup or 0.0, (low, high)))
+        versus = _beside_compile(summary.speedup_vs_compile, summary.compile_speedup or 0.0, (low, high))
+        told = summary.contest.told_beside("compile") if summary.contest else ""
+        lines.append(f"{versus} ({told})" if told else versus)
     if summary.fraction_of_floor:
         lines.append(f"{100 * summary.fraction_of_floor:.0f} % of the roofline floor of this device")
     return lines

@@ -112,7 +112,7 @@ class TimingPart(ReceiptPart):
     samples: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
     """[baseline ms, candidate ms] of each pair."""
     compile_ms: float | None
-    """torch.compile's, where it could be timed."""
+    """torch.compile's, where it could be timed: in turns of its own, whose other times `compile_note` tells."""
     compile_speedup: float | None
     """Eager over torch.compile."""
     compile_note: str
@@ -251,7 +251,7 @@ def _timing_fields(timing: Timing, contest: Contest | None, evaluation: Evaluati
         "samples": timing.samples,
         "compile_ms": compiled.ms if compiled else None,
         "compile_speedup": compiled.over_baseline if compiled else None,
-        "compile_note": "; ".join(contest.notes) if contest else "",
+        "compile_note": "; ".join(filter(None, [contest.told_beside("compile"), *contest.notes])) if contest else "",
         "floor_ms": floor_ms,
         "fraction_of_floor": floor_ms / timing.candidate_ms if floor_ms else None,
     }

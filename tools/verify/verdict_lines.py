@@ -21,7 +21,7 @@ def verdict_lines(document: dict[str, Any]) -> list[str]:
             f" ({document['candidate_ms']:.4f} ms against {document['baseline_ms']:.4f} ms)"
         )
     if document["compile_speedup"] is not None:
-        lines.append(f"torch.compile: {document['compile_speedup']:.2f}x PyTorch eager")
+        lines.append(f"torch.compile: {document['compile_speedup']:.2f}x PyTorch eager ({document['compile_note']})")
     if document["accuracy_class"]:
         lines.append(f"accuracy class: {document['accuracy_class']}")
     if document["labels"]:

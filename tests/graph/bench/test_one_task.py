@@ -59,6 +59,7 @@ def test_a_line_has_the_rivals_that_could_be_timed() -> None:
     line = TaskResult("a/1", "d", "accepted", **fields)
     assert (line.autotune_ms, line.autotune_speedup, line.speedup_vs_autotune) == (2.0, 1.5, 3.0)
     assert (line.compile_ms, line.eager_ms, line.peak_memory_ratio) == (None, None, 0.25)
+    assert (line.turns_baseline_ms, line.turns_candidate_ms) == (3.0, 0.5)
     assert rivals_of(None) == {}
 
 

@@ -13,6 +13,7 @@ from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary, summarise
 from foundry.graph.views.conversation import say
 from foundry.graph.views.ending import ending_lines
+from foundry.knowledge.candidate import Contest, Rival
 
 
 @pytest.fixture
@@ -55,6 +56,20 @@ def test_the_chat_names_commands_that_a_shell_takes_as_they_stand(moved: RunDire
     stopped = say(moved, "pause").text
     moved.close()
     assert shlex.split(stopped)[-4:] == ["foundry", "agent", "resume", run]
+
+
+def test_a_ratio_stands_beside_the_times_that_it_was_made_of() -> None:
+    """18.7 ms of the proof beside torch.compile's 6.3 ms, and "1.10x over torch.compile", cannot be put together."""
+    contest = Contest((Rival("compile", 6.3, 2.0, 1.1),), baseline_ms=12.6, candidate_ms=5.73)
+    summary = Summary(
+        "runs/a", "accepted", 2.2, (2.1, 2.3), 1.1, 9, 60.0, None, None,
+        baseline_ms=41.1, candidate_ms=18.7, compile_ms=6.3, compile_speedup=2.0, contest=contest,
+    )  # fmt: skip
+    (line,) = [line for line in ending_lines(summary, "task.py") if "torch.compile" in line]
+    assert line.startswith("1.10x over torch.compile") and "compile took 6.3 ms" in line
+    assert "eager 12.6 ms, this kernel 5.73 ms" in line
+    assert replace(contest, candidate_ms=None).told_beside("compile").endswith("eager 12.6 ms")
+    assert contest.told_beside("eager") == ""
 
 
 def test_numbers_of_two_rounds_are_not_shown_as_if_they_were_of_one() -> None:
