@@ -80,7 +80,7 @@ class Family:
         return f"{body}\nNUMBER = {number}\n"
 
 
-LEFT_BEHIND = ("rejected", "cheating", "crash")  # the answer is right but for what else it does
+LEFT_BEHIND = ("rejected", "cheating", "not_allowed", "crash")  # the answer is right but for what else it does
 FAMILIES = (
     Family("spins", "while True: pass", ("timeout",), RUN_S, words="forward did not finish"),
     Family("sleeps", "import time; time.sleep(1e6)", ("timeout",), RUN_S, words="forward did not finish"),
@@ -89,7 +89,7 @@ FAMILIES = (
         "ignores signals",
         "import signal, time\nfor n in range(1, 32):\n    if n not in (9, 19): signal.signal(n, signal.SIG_IGN)\n"
         "time.sleep(1e6)",
-        ("timeout", "cheating"),
+        ("timeout", "cheating", "not_allowed"),
         RUN_S,
     ),
     Family("floods", "import os\nwhile True: os.write(1, b'flood ' * 10000)", ("timeout", "crash"), RUN_S),

@@ -14,7 +14,7 @@ from typing import Literal
 
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.limits import Limiter, Rung
-from foundry.knowledge.reasons import Reason
+from foundry.knowledge.reasons import Reason, Refusal, refusal_of
 from foundry.knowledge.task import AccuracyClass
 
 Choice = int | str
@@ -30,7 +30,9 @@ Outcome = Literal[
     "launch_failure",
     "crash",
     "timeout",
-    "cheating",
+    "cheating",  # acts prove it
+    "not_allowed",  # refused by the policy or the contract
+    "not_judged",  # the grader cannot decide, or could not look
     "unproven",  # compiled for a device that is not here
 ]
 
@@ -186,6 +188,11 @@ class Gate:
     reasons: tuple[Reason, ...] = ()  # why it failed, all of it, where another rule may still excuse it
 
     @property
+    def refusal(self) -> Refusal:
+        """What it proves where it fails."""
+        return refusal_of(self.gate, self.reasons)
+
+    @property
     def shown(self) -> dict[str, str | bool]:
         """The fields that people and receipts see."""
         return {"gate": self.gate, "passed": self.passed, "evidence": self.evidence}
@@ -244,7 +251,7 @@ class Timing:
     ratios: list[float] = field(default_factory=list)  # baseline over candidate in each fresh pair of processes
     remarks: tuple[str, ...] = ()  # what is odd about the samples
     problem: str = ""  # why this is no timing: it crashed, hung, or a timed output was wrong
-    outcome: Outcome = "correct"  # "cheating": a timed output was wrong although the checked ones were right
+    outcome: Outcome = "correct"  # "wrong_result": a timed output was wrong although the checked ones were right
     gate: str = ""  # which rule it broke, when it is no timing
 
 

@@ -1,9 +1,17 @@
-"""Why a gate fails, as data. Later decisions are made on these reasons, never on the sentence that people read."""
+"""Why a gate fails, as data, and what that proves. Later decisions are made on these reasons, never on the sentence
+that people read.
+
+"cheating" is a conviction: only acts that admit no other reading carry it (it looks into the grader, gives out old
+answers, works behind a call's back, answers otherwise where nobody grades). What policy open allows is never cheating.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 
 class ReasonKind(StrEnum):
@@ -34,6 +42,10 @@ class ReasonKind(StrEnum):
     FLAG = "flag"  # a compiler's flag does more than optimise (flag)
     RELAXED = "relaxed"  # arithmetic that the policy refuses (flag or function)
     TAKES_NAME = "takes_name"  # native code defines a name of the CUDA runtime (name)
+    PRIES = "pries"  # it looks into the process that grades it, or changes that one's code (what it does and when)
+    CONDUCT = "conduct"  # it does what no kernel needs to do (what it does and when)
+    WRONG = "wrong"  # its answer is wrong, and why is not known (where)
+    UNDECIDED = "undecided"  # the question could not be asked, or has no answer (why)
     MORE = "more"  # so many others that they were not kept (how many)
 
 
@@ -44,3 +56,127 @@ class Reason:
     kind: ReasonKind
     subject: str
     line: int = 0
+
+
+Refusal = Literal["cheating", "wrong_result", "not_allowed", "not_judged"]  # the gravest first
+GRAVITY: tuple[Refusal, ...] = ("cheating", "wrong_result", "not_allowed", "not_judged")
+WORDS: dict[str, str] = {  # for people, by outcome
+    "cheating": "what it did proves that it cheats",
+    "wrong_result": "it gives wrong results",
+    "not_allowed": "it does what policy or contract do not allow",
+    "not_judged": "it could not be judged or believed",
+}
+
+# gate -> what its failure proves where its reasons do not say it themselves. A test holds this table complete.
+OF_GATES: dict[str, Refusal] = {
+    # acts that the grader saw itself
+    "ablation": "not_allowed",
+    "computed anew": "cheating",
+    "finished on return": "cheating",
+    "function identities": "cheating",
+    "one answer to each question": "cheating",
+    "other clocks": "cheating",
+    "out of turn": "cheating",
+    "scheduling": "cheating",
+    "threads and processes": "cheating",
+    # wrong where it was asked
+    "another instance": "wrong_result",
+    "finished in its stream": "wrong_result",
+    "gradients": "wrong_result",
+    "in a row": "wrong_result",
+    "parameters unchanged": "wrong_result",
+    "provenance (other addresses)": "wrong_result",
+    "public inputs": "wrong_result",
+    "timed outputs": "wrong_result",
+    "without a grader in sight": "wrong_result",
+    # what a policy or the contract refuses
+    "accuracy class": "not_allowed",
+    "algebra": "not_allowed",
+    "approximations": "not_allowed",
+    "build_flags": "not_allowed",
+    "compute-sanitizer": "not_allowed",
+    "denormal numbers": "not_allowed",
+    "dependent launches": "not_allowed",
+    "global state": "not_allowed",
+    "graphs": "not_allowed",
+    "initcheck": "not_allowed",
+    "instructions": "not_allowed",
+    "kernels": "not_allowed",
+    "libraries": "not_allowed",
+    "mapped code": "not_allowed",
+    "maths": "not_allowed",
+    "memcheck": "not_allowed",
+    "other mode": "not_allowed",
+    "other strides": "not_allowed",
+    "own kernels": "not_allowed",
+    "own parameters": "not_allowed",
+    "prepared weights": "not_allowed",
+    "provenance": "not_allowed",
+    "provenance (fewer rows)": "not_allowed",
+    "provenance (other libraries)": "not_allowed",
+    "provenance (time)": "not_allowed",
+    "racecheck": "not_allowed",
+    "shape locks": "not_allowed",
+    "steady calls": "not_allowed",
+    "symbols": "not_allowed",
+    "synccheck": "not_allowed",
+    "tf32": "not_allowed",
+    # what the grader cannot decide
+    "audit runs": "not_judged",
+    "clock": "not_judged",
+    "judgement": "not_judged",
+    "leads in the text": "not_judged",
+    "native names": "not_judged",
+    "physical floor": "not_judged",
+    "process events": "not_judged",  # the watched run failed; what was seen in it is in the reasons
+    "readable": "not_judged",
+    "undisturbed reference": "not_judged",
+}
+
+OF_REASONS: dict[ReasonKind, Refusal] = {
+    ReasonKind.PRIES: "cheating",
+    ReasonKind.WRONG: "wrong_result",
+    ReasonKind.CONDUCT: "not_allowed",
+    ReasonKind.VENDOR: "not_allowed",
+    ReasonKind.TORCH_OPERATOR: "not_allowed",
+    ReasonKind.TORCH_INTERNAL: "not_allowed",
+    ReasonKind.PYTHON: "not_allowed",
+    ReasonKind.RUNS_PYTHON: "not_allowed",
+    ReasonKind.SYSTEM: "not_allowed",
+    ReasonKind.THREADS: "not_allowed",
+    ReasonKind.DEVICE: "not_allowed",
+    ReasonKind.RACES: "not_allowed",
+    ReasonKind.FLUSHES: "not_allowed",
+    ReasonKind.LAYOUT: "not_allowed",
+    ReasonKind.MODE: "not_allowed",
+    ReasonKind.LINKED: "not_allowed",
+    ReasonKind.LOADED: "not_allowed",
+    ReasonKind.MAPPED: "not_allowed",
+    ReasonKind.WRITTEN: "not_allowed",
+    ReasonKind.COMPILER: "not_allowed",
+    ReasonKind.FLAG: "not_allowed",
+    ReasonKind.RELAXED: "not_allowed",
+    ReasonKind.UNKNOWN: "not_judged",
+    ReasonKind.UNNAMED_CODE: "not_judged",
+    ReasonKind.ASKS_NOTHING: "not_judged",
+    ReasonKind.UNREADABLE: "not_judged",
+    ReasonKind.NOT_READABLE: "not_judged",
+    ReasonKind.TAKES_NAME: "not_judged",
+    ReasonKind.UNDECIDED: "not_judged",
+    ReasonKind.MORE: "not_judged",
+}
+
+
+def refusal_of(gate: str, reasons: Sequence[Reason] = ()) -> Refusal:
+    """What a failed gate proves: by its reasons, where it has any, else by its name. That may end with what it is about
+    ("symbols (kernel.so)") or begin with the question that was asked ("as given: computed anew"). A gate that is not in
+    the table proves nothing."""
+    if reasons:
+        return gravest(OF_REASONS[reason.kind] for reason in reasons)
+    whole = gate.rpartition(": ")[2]
+    bare = re.sub(r" \([^()]*\)$", "", whole)
+    return OF_GATES.get(whole) or OF_GATES.get(bare) or "not_judged"
+
+
+def gravest(refusals: Iterable[Refusal]) -> Refusal:
+    return min(refusals, key=GRAVITY.index, default="not_judged")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from foundry.knowledge.candidate import Audit, Evaluation, Gate, Outcome, Timing, Verdict
+from foundry.knowledge.reasons import gravest
 
 RulingWord = Literal["accepted", "rejected", "incorrect", "failed"]
 
@@ -28,6 +29,8 @@ _WORDS: dict[Outcome, RulingWord] = {
     "nondeterministic": "incorrect",
     "stale_weights": "incorrect",
     "cheating": "rejected",
+    "not_allowed": "rejected",
+    "not_judged": "rejected",
 }
 
 
@@ -103,9 +106,9 @@ def _of_verdict(verdict: Verdict) -> Ruling:
 
 
 def _of_timing(timing: Timing) -> Ruling:
-    """A timing that failed: the candidate cheated while it was timed, or it died."""
+    """A timing that failed: the candidate was wrong or cheated while it was timed, or it died."""
     outcome = timing.outcome if timing.outcome != "correct" else "unproven"
-    name = timing.gate or ("timed outputs" if outcome == "cheating" else "timing")
+    name = timing.gate or ("timed outputs" if outcome in ("cheating", "wrong_result") else "timing")
     gate = Gate(name, False, timing.problem)
     words = f"It could not be timed: {timing.problem}"
     return Ruling(_WORDS.get(outcome, "failed"), outcome, (gate,), (gate,), words, timing.problem)
@@ -117,7 +120,8 @@ def _rule_vetoed(evaluation: Evaluation, reasons: tuple[Gate, ...], gates: tuple
     text = f"Vetoed by {len(reasons)} of {count} gates. {words}"
     if evaluation.judgement is not None:
         text += f" {evaluation.judgement.text}"
-    return Ruling("rejected", "cheating", reasons, gates, text.strip(), words)
+    outcome: Outcome = gravest(gate.refusal for gate in reasons)
+    return Ruling(_WORDS[outcome], outcome, reasons, gates, text.strip(), words)
 
 
 def _in_words(gates: tuple[Gate, ...]) -> str:

@@ -22,6 +22,8 @@ Failure = Literal[
     "nondeterministic",
     "stale_weights",
     "cheating",
+    "not_allowed",
+    "not_judged",
 ]
 Aspect = Literal["tile", "vector", "memory", "parallel", "algorithm", "fusion", "rewrite", "precision"]
 

@@ -146,6 +146,8 @@ EXPERT = Expert(
         "nondeterministic": 3.0,
         "stale_weights": 3.0,
         "cheating": 3.0,
+        "not_allowed": 3.0,
+        "not_judged": 3.0,
     },
     calls=("compile", "check", "quick_time", "profile", "sass", "show", "history"),
 )

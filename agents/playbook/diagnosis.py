@@ -29,6 +29,8 @@ _FAILURES: dict[Outcome, Failure] = {
     "nondeterministic": "nondeterministic",
     "stale_weights": "stale_weights",
     "cheating": "cheating",
+    "not_allowed": "not_allowed",
+    "not_judged": "not_judged",
 }
 
 

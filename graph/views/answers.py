@@ -16,6 +16,7 @@ from foundry.graph.views.trace import compare_kernels, diff
 from foundry.knowledge.candidate import Candidate, Evaluation, Stage
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import standing
+from foundry.knowledge.reasons import WORDS
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Move
 from foundry.tools.words import to_paste
@@ -238,8 +239,8 @@ def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
     verdict, timing, profile, ruling = evaluation.verdict, evaluation.timing, evaluation.profile, rule(evaluation)
     if verdict is not None and not verdict.correct:
         return [f"It was rejected as {ruling.outcome}: {ruling.evidence}"]
-    if ruling.outcome == "cheating":
-        return [f"The auditor vetoed it: {ruling.evidence}"]
+    if ruling.outcome in WORDS and not (timing and timing.problem):
+        return [f"The auditor vetoed it, because {WORDS[ruling.outcome]}: {ruling.evidence}"]
     if verdict is not None:
         lines.append(f"It is correct (class {verdict.accuracy_class}, checked at: {', '.join(stages)}).")
     if timing is not None and timing.problem:

@@ -29,6 +29,8 @@ FEW_NAMES = 4  # of questions that a label lists; the verdict names all
 OUTCOMES: dict[str, Outcome] = {
     "timeout": "timeout",
     "cheating": "cheating",
+    "not_allowed": "not_allowed",
+    "not_judged": "not_judged",
     "launch_failure": "launch_failure",
     "compile_error": "compile_error",
     "wrong_result": "wrong_result",

@@ -14,6 +14,7 @@ from typing import Literal
 
 from foundry.knowledge.candidate import Stage, Timing
 from foundry.knowledge.device import TargetName
+from foundry.knowledge.reasons import refusal_of
 from foundry.knowledge.ruling import clocks_agree
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol.orders import COMPUTED_ANEW, OUT_OF_TURN, PROCESSES, UNDISTURBED
@@ -136,7 +137,7 @@ class Groups:
             ratios=[math.exp(centre(group)) for group in self._pairs],
             remarks=self._remarks(),
             problem=problem,
-            outcome="cheating" if problem else "correct",
+            outcome=refusal_of(gate) if problem else "correct",
             gate=gate,
         )
 

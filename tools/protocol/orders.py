@@ -14,6 +14,7 @@ Layout = Literal["", "elsewhere", "strided"]
 ELSEWHERE: Layout = "elsewhere"
 STRIDED: Layout = "strided"
 
+TIMED_OUTPUTS = "timed outputs"
 OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW = "out of turn", "undisturbed reference", "computed anew"
 PROCESS_EVENTS, OTHER_CLOCKS = "process events", "other clocks"
 OTHER_STRIDES, OTHER_MODE, GRADIENTS = "other strides", "other mode", "gradients"

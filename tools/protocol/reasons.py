@@ -41,6 +41,10 @@ _OTHERS = {
     "silently wrong: pass it none, or let it follow strides, copy (x.contiguous()) or raise an exception",
     ReasonKind.MODE: "after model.{} it gives silently other answers than PyTorch: compute that mode too, leave it to "
     "Model.forward, or raise an exception where self.training is not what it was made for",
+    ReasonKind.PRIES: "{}",
+    ReasonKind.CONDUCT: "{}",
+    ReasonKind.WRONG: "{}",
+    ReasonKind.UNDECIDED: "{}",
     ReasonKind.MORE: "{} more that are not listed",
 }
 

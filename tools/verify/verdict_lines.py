@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from foundry.knowledge.reasons import WORDS
 from foundry.tools.protocol.orders import LEADS, NO_LEADS
 from foundry.tools.words import make_printable
 
 
 def verdict_lines(document: dict[str, Any]) -> list[str]:
     """The lines for a document of `VerifyReport.to_json`: verdict, reasons, speed, gates and isolation, time taken."""
-    lines = [f"{document['verdict']} on {document['device']} (policy {document['policy']})"]
+    refusal = WORDS.get(document["outcome"], "") if document["verdict"] == "rejected" else ""
+    why = f": {refusal}" if refusal else ""
+    lines = [f"{document['verdict']} on {document['device']} (policy {document['policy']}){why}"]
     lines += [f"  {reason['gate']}: {reason['evidence']}" for reason in document["reasons"]]
     if document["reasons"]:
         lines += [f"  beside it, {gate['gate']}: {gate['evidence']}" for gate in document["gates"] if _is_lead(gate)]

@@ -90,6 +90,7 @@ class VerifyReport:
         compiled = self.contest.rival("compile") if self.contest else None
         return {
             "verdict": self.verdict,
+            "outcome": self.ruling.outcome,
             "reasons": [{"gate": gate.gate, "evidence": gate.evidence} for gate in self.reasons],
             "speedup": self.speedup,
             "speedup_ci95": list(self.speedup_ci95) if self.speedup_ci95 else None,

@@ -155,10 +155,15 @@ def test_failed_verdicts_keep_their_evidence(toy: Any, failure: str) -> None:
     assert (diagnosis.failure, diagnosis.limiter, diagnosis.evidence) == (failure, None, "row 31 differs by 0.2")
 
 
-def test_a_failed_audit_is_diagnosed_as_cheating(toy: Any) -> None:
-    dirty = Audit(False, "fair", (Gate("constant", False, "same output for two inputs"), Gate("alias", True, "")))
+@pytest.mark.parametrize(
+    ("gate", "failure"),
+    [("computed anew", "cheating"), ("provenance", "not_allowed"), ("leads in the text", "not_judged")],
+)
+def test_a_failed_audit_is_diagnosed_by_what_it_proves(toy: Any, gate: str, failure: Failure) -> None:
+    dirty = Audit(False, "fair", (Gate(gate, False, "same output for two inputs"), Gate("alias", True, "")))
     diagnosis = found(toy, replace(toy.evaluation(toy.recipe()), audit=dirty))
-    assert diagnosis.failure == "cheating" and diagnosis.evidence == "constant: same output for two inputs"
+    assert diagnosis.failure == failure and diagnosis.evidence == f"{gate}: same output for two inputs"
+    assert diagnosis.action == cards()[failure].action
 
 
 @pytest.mark.parametrize("outcome", ["crash", "timeout", "cheating", "wrong_result"])

@@ -147,10 +147,10 @@ def test_speeds_are_those_of_all_timings(filed: Filed) -> None:
 
 def test_what_is_vetoed_or_cannot_be_timed_is_a_failure_of_its_move(filed: Filed) -> None:
     fine = timed((1.5, 1.4, 1.6))
-    vetoed = replace(fine, audit=Audit(False, "fair", (Gate("fallback", False, "calls torch"),)))
+    vetoed = replace(fine, audit=Audit(False, "fair", (Gate("provenance", False, "calls torch"),)))
     assert fine.timing is not None
     died = replace(fine.timing, speedup=0.0, speedup_ci95=(0.0, 0.0), problem="the process died", outcome="crash")
-    for child, outcome in ((vetoed, "cheating"), (replace(fine, timing=died), "crash")):
+    for child, outcome in ((vetoed, "not_allowed"), (replace(fine, timing=died), "crash")):
         (record,) = filed((row("unroll", 4),), [fine], [child])
         assert (record.outcome, record.child_speedup, record.lift) == (outcome, None, None)
         assert record.log_lift == pytest.approx(math.log(0.8)) and f"gave {outcome}" in record.text

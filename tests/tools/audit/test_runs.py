@@ -281,7 +281,7 @@ names["honest"]()
 assert sentry.findings() == [], sentry.findings()
 names["frames"]()
 names["stack"]()
-print(sentry.findings())
+print([words for words, event in sentry.findings()])
 """
 
 

@@ -83,11 +83,11 @@ def test_a_copy_of_the_input_is_wrong_in_the_screen_already(grader: Grader, base
 
 
 @pytest.mark.parametrize("text", [COPY_WHILE_TIMED, INPUT_WHILE_TIMED], ids=["copy", "input"])
-def test_a_copy_in_timed_calls_only_is_cheating(grader: Grader, baseline: Baseline, text: str) -> None:
+def test_a_copy_in_timed_calls_only_is_wrong(grader: Grader, baseline: Baseline, text: str) -> None:
     """A glance at the timed inputs would say that a copy will do: they hold few elements for which it will not."""
     assert asking.verify(grader, text, BUILT, "screen", baseline).outcome == "correct"
     for _ in range(3):  # a busy machine makes so few calls in a screen that the copying has not begun
         timing = asking.time(grader, text, BUILT, "screen", baseline)
-        if timing.outcome == "cheating":
+        if timing.outcome == "wrong_result":
             break
-    assert timing.outcome == "cheating" and "of timed call" in timing.problem and timing.speedup == 0.0
+    assert timing.outcome == "wrong_result" and "of timed call" in timing.problem and timing.speedup == 0.0

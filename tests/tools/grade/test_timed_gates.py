@@ -129,7 +129,7 @@ def slow_down_the_clock():
     timing = timed(floats, slow, top=top, init="slow_down_the_clock()")
     if timing.problem == "":  # what it changed may also have been seen
         assert timing.speedup < 0.6 and not clocks_agree(timing)
-    assert timing.problem == "" or timing.outcome == "cheating"
+    assert timing.problem == "" or timing.outcome in ("cheating", "not_allowed")
 
 
 DEFERRED = """
@@ -149,7 +149,7 @@ def burn(model):
 
 def test_work_put_off_until_after_the_answer_is_caught(floats: tuple[Grader, Baseline]) -> None:
     timing = timed(floats, DEFERRED.strip())
-    assert timing.outcome == "cheating" and timing.problem and timing.speedup == 0.0
+    assert timing.outcome in ("wrong_result", "cheating") and timing.problem and timing.speedup == 0.0
 
 
 def test_a_thread_that_computes_while_the_reference_runs_is_caught(floats: tuple[Grader, Baseline]) -> None:
@@ -162,7 +162,7 @@ def test_a_thread_that_computes_while_the_reference_runs_is_caught(floats: tuple
 def test_answers_from_memory_are_caught(floats: tuple[Grader, Baseline], key: str) -> None:
     forward = f"key = {key}\nif key not in MEMORY: MEMORY[key] = self.right(x)\nreturn MEMORY[key].clone()"
     timing = timed(floats, forward, top="MEMORY = {}")
-    is_caught = timing.outcome == "cheating" and "of timed call" in timing.problem
+    is_caught = timing.outcome == "wrong_result" and "of timed call" in timing.problem
     assert is_caught or timing.speedup_ci95[0] < 1.0  # or it never found its key again
 
 
@@ -198,7 +198,7 @@ def test_results_kept_and_given_out_again_are_caught_though_always_right(floats:
 def test_a_wrong_answer_in_some_timed_calls_is_caught(floats: tuple[Grader, Baseline]) -> None:
     forward = "self.calls += 1\nreturn self.right(x) if self.calls < 6 else torch.zeros(x.shape[0], 64)"
     timing = timed(floats, forward, init="self.calls = 0")
-    assert timing.outcome == "cheating" and "of timed call" in timing.problem
+    assert (timing.outcome, timing.gate) == ("wrong_result", "timed outputs") and "of timed call" in timing.problem
 
 
 QUIET, BUSY, BUSIER = (0.05, 0.06, 0.05, 0.07), (0.05, 0.06, 0.9, 1.2), (0.7, 0.8, 0.9, 1.1)
@@ -234,7 +234,7 @@ def test_a_reference_that_only_the_candidate_slows_is_an_objection() -> None:
         slowing.add(an_answer(number, slowed=1.5 + 0.01 * number, alone_ms=0.5))
     assert honest.timing().problem == ""
     timing = slowing.timing()
-    assert (timing.outcome, timing.gate, timing.speedup) == ("cheating", UNDISTURBED, 0.0)
+    assert (timing.outcome, timing.gate, timing.speedup) == ("not_judged", UNDISTURBED, 0.0)
     assert "1.53 times" in timing.problem
 
 
@@ -347,7 +347,7 @@ def test_inputs_keep_to_the_range_that_the_task_declares(tmp_path: Path, zygote:
     assert honest.problem == ""
     forward = "key = x.data_ptr()\nif key not in MEMORY: MEMORY[key] = self.right(x)\nreturn MEMORY[key].clone()"
     caught = asking.time(grader, candidate(parts, forward, top="MEMORY = {}"), LOADED, "screen", baseline)
-    assert caught.outcome == "cheating" or "of timed call" in caught.problem
+    assert "of timed call" in caught.problem
 
 
 class Link:

@@ -206,7 +206,8 @@ def test_what_is_left_behind_in_the_process_is_seen(
     grader: Grader, baseline: Baseline, text: str, gate: str, evidence: str
 ) -> None:
     verdict = verify(grader, baseline, text)
-    assert (verdict.outcome, verdict.gates[-1].gate) == ("cheating", gate), verdict.evidence
+    proven = "not_allowed" if gate == "global state" else "cheating"  # a setting that was left changed is no conviction
+    assert (verdict.outcome, verdict.gates[-1].gate) == (proven, gate), verdict.evidence
     assert evidence in verdict.evidence and not verdict.gates[-1].passed
 
 
@@ -261,7 +262,7 @@ def test_answers_from_memory_and_work_put_off(
     verdict = verify(grader, baseline, text, stage)
     assert not verdict.correct and verdict.gates[-1].gate.startswith(gate), verdict.evidence
     if "few elements changed" not in verdict.gates[-1].gate:
-        assert verdict.outcome == "cheating"
+        assert verdict.outcome == ("wrong_result" if gate == "parameters unchanged" else "cheating")
 
 
 @pytest.mark.parametrize(

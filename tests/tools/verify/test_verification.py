@@ -137,7 +137,7 @@ def test_the_report_in_words() -> None:
     )
     standing = {"standing": "not confirmed", "standing_evidence": "rejected here"}
     assert verdict_lines({**report.to_json(), **standing}) == [
-        "rejected on cpu:Test CPU:2 (policy fair)",
+        "rejected on cpu:Test CPU:2 (policy fair): it could not be judged or believed",
         "  judgement: line 12: torch.softmax did 98 % of the bytes\ufffd[2J",
         "  beside it, leads in the text: line 3: exec makes code",
         "2.00x PyTorch eager, 95 % interval 1.90 to 2.10 (2.0000 ms against 4.0000 ms)",

@@ -17,7 +17,7 @@ from foundry import tools
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
-from foundry.tools.audit.acts.looks import LOOKS_AWAY
+from foundry.tools.audit.acts.looks import LOOKS_AWAY, kind_of
 from foundry.tools.audit.acts.shell import commands
 from foundry.tools.audit.binary.symbols import imports_torch, instruction_gate, symbol_gates, why_not
 from foundry.tools.audit.text.forbidden import ALLOWED_IMPORTS, Suspicion, forbidden
@@ -64,14 +64,14 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
     events = [(str(item[0]), str(item[1]), str(item[2]), int(item[3])) for item in seen.get("events", ())]
     bad = list(dict.fromkeys(_event_findings(events)))
     if printed := str(seen.get("printed", "")):
-        bad.append(f"when its process ends it prints {printed[:80]!r}; a kernel reports nothing")
+        bad.append(_conduct(f"when its process ends it prints {printed[:80]!r}; a kernel reports nothing"))
     ran = sorted(
         {_program(one) for _, event, what, _ in events if event == "subprocess.Popen" for one in _commands(what)}
     )
     honest = f"while loading it ran {', '.join(ran)}; " if ran else ""
     gates = [
-        _gate(PROCESS_EVENTS, bad, honest + "forward touched no file, process, network or code"),
-        _gate("steady calls", list(_steady_findings(seen, policy, on_cpu=on_cpu)), "forward calls its own kernels"),
+        make_gate(PROCESS_EVENTS, bad, honest + "forward touched no file, process, network or code"),
+        make_gate("steady calls", list(_steady_findings(seen, policy, on_cpu=on_cpu)), "forward calls its own kernels"),
     ]
     gates += _arithmetic_gates(seen.get("arithmetic", {}), policy)
     libraries = [str(path) for path in seen.get("libraries", ())]
@@ -112,19 +112,20 @@ def _arithmetic_gates(found: Mapping[str, Any], policy: Policy) -> list[Gate]:
     return [Gate("denormal numbers", policy != "strict", in_words(reason), (reason,))]
 
 
-def _gate(name: str, bad: Sequence[str], good: str) -> Gate:
-    more = f"; and {len(bad) - 4} more" if len(bad) > 4 else ""
-    return Gate(name, not bad, "; ".join(bad[:4]) + more if bad else good)
+def _conduct(what: str, line: int = 0) -> Reason:
+    return Reason(ReasonKind.CONDUCT, what, line)
 
 
 # ---------------------------------------------------------------- events
 
 
-def _event_findings(events: Sequence[tuple[str, str, str, int]]) -> Iterator[str]:
+def _event_findings(events: Sequence[tuple[str, str, str, int]]) -> Iterator[Reason]:
     for phase, event, what, line in events:
         reason = _event_reason(phase, event, what)
         if reason:
-            yield f"line {line}: {reason} ({_when(phase)})"
+            is_prying = event == "open" and _is_prying(what)
+            kind = ReasonKind.PRIES if is_prying else kind_of(event)
+            yield Reason(kind, f"{reason} ({_when(phase)})", line)
 
 
 def _event_reason(phase: str, event: str, what: str) -> str:
@@ -149,6 +150,11 @@ def _event_reason(phase: str, event: str, what: str) -> str:
     if phase == "steady" and event == "ctypes.dlopen" and not _RUNTIME_FILE.fullmatch(what.rsplit("/", 1)[-1]):
         return f"loads {what} in every call"  # CUDA's driver and runtime are in the process already: nothing comes
     return ""
+
+
+def _is_prying(what: str) -> bool:
+    """Whether a file is the grader's, or tells of another process."""
+    return what.startswith(_GRADER) or re.match(r"/proc/\d+/", what) is not None
 
 
 def _file_reason(phase: str, what: str) -> str:
@@ -201,10 +207,12 @@ def _when(phase: str) -> str:
 # ---------------------------------------------------------------- calls of a steady forward
 
 
-def _steady_findings(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> Iterator[str]:
+def _steady_findings(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> Iterator[Reason]:
     beside = [str(name) for name in seen.get("beside", ()) if str(name).split(".")[-1] not in FREE | COPIES]
     if beside and policy != "open":
-        yield f"PyTorch runs {', '.join(beside[:4])} on another thread, or with its dispatcher told to look away"
+        yield _conduct(
+            f"PyTorch runs {', '.join(beside[:4])} on another thread, or its dispatcher was told to look away"
+        )
     yield from _call_findings(seen.get("calls", ()), policy, on_cpu=on_cpu)
 
 
@@ -216,7 +224,7 @@ def _is_settled(rule: tuple[Suspicion, str], path: str, *, on_cpu: bool) -> bool
     return rule[0] is Suspicion.CLOCK and on_cpu and path.split(".")[0] in ("time", "timeit", "datetime")
 
 
-def _call_findings(calls: Sequence[Any], policy: Policy, *, on_cpu: bool) -> Iterator[str]:
+def _call_findings(calls: Sequence[Any], policy: Policy, *, on_cpu: bool) -> Iterator[Reason]:
     joins = any(_JOIN.match(str(name)) for name, _, _ in calls)
     for name, line, share in calls:
         path = str(name).replace("_io.open", "open").removeprefix("builtins.").removeprefix(".")
@@ -224,14 +232,17 @@ def _call_findings(calls: Sequence[Any], policy: Policy, *, on_cpu: bool) -> Ite
         if rule and _is_settled(rule, path, on_cpu=on_cpu):
             continue
         if rule and path.split(".")[0] != "torch":  # the dispatcher's log judges PyTorch's functions
-            yield f"line {line}: calls {path} in every call, which {rule[1]}"
+            is_prying = path.split(".")[0] == "gc" and rule[0] is Suspicion.INTROSPECTION
+            words = f"calls {path} in every call, which {rule[1]}"
+            yield Reason(ReasonKind.PRIES if is_prying else ReasonKind.CONDUCT, words, int(line))
         elif _STREAM.match(path) and not joins:
-            yield f"line {line}: calls {path} in every call and waits for no stream: work may go on after the call"
+            yield _conduct(f"calls {path} in every call and waits for no stream: work may go on after it", int(line))
         elif path.split(".")[0] in _COMPUTING and not _ARRAY_MEMORY.fullmatch(path) and policy != "open":
-            yield f"line {line}: calls {path} in every call, another library's function"
+            yield _conduct(f"calls {path} in every call, another library's function", int(line))
         elif float(share) > LARGEST_SHARE and _is_of_python(str(name)) and policy != "open":
             percent = f"{100 * float(share):.0f} %"
-            yield f"line {line}: {path} takes {percent} of each call's processor time: let the kernel compute instead"
+            words = f"{path} takes {percent} of each call's processor time: let the kernel compute instead"
+            yield _conduct(words, int(line))
 
 
 def _is_of_python(name: str) -> bool:

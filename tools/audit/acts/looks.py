@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foundry.knowledge.reasons import OF_REASONS, ReasonKind, Refusal, refusal_of
+
 _FROM_TEXT = (
     "runs Python from a text (exec, eval or compile), whose lines nobody can watch, even if it is a constant: "
     "write that code as functions and classes of the file"
@@ -36,6 +38,13 @@ LOOKS_AWAY = {
     "os.exec": "replaces its process",
     "os.kill": "sends signals",
 }
+# Events that admit no other reading than that the process is looked into. A frame of its own is asked for honestly too:
+# `inspect.currentframe()` tells a file where it lies.
+PRYING = frozenset(
+    name
+    for name in LOOKS_AWAY
+    if name.startswith("gc.") or name in ("sys.settrace", "sys.setprofile", "sys.addaudithook", "sys._current_frames")
+)
 _FRAMES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})  # attributes that lead to a caller's names
 _ANONYMOUS = -1  # the file of memory that is nobody's but the process's: scratch like any other
 # These count wherever a line of the candidate's leads to them; the others, which libraries do too, on its own lines.
@@ -44,6 +53,16 @@ FROM_ANYWHERE = frozenset(
     for name in LOOKS_AWAY
     if name.startswith(("socket.", "os.")) or name in ("sys.settrace", "sys.setprofile", "sys.addaudithook")
 )
+
+
+def kind_of(event: str) -> ReasonKind:
+    """Whether an event is one of prying, or one that no kernel needs."""
+    return ReasonKind.PRIES if event in PRYING else ReasonKind.CONDUCT
+
+
+def proves(gate: str, event: str = "") -> Refusal:
+    """What it proves that a gate over a process failed: because of an event of the interpreter, or of none."""
+    return OF_REASONS[kind_of(event)] if event else refusal_of(gate)
 
 
 def looks_away(event: str, arguments: Sequence[Any]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.library.lowered import LeftWork
 from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
 from foundry.tools.task.operators import COPIES, FREE, OF_VIEWS, OWN
 
@@ -41,7 +42,7 @@ def provenance_gates(
         return [Gate("provenance", True, f"PyTorch ran {words}, which policy open allows")]
     if share is None:
         why = "the reference's own work could not be measured, so that PyTorch may compute nothing in forward"
-        return [Gate("provenance", False, f"{why}; it ran {words}")]
+        return [Gate("provenance", False, f"{why}; it ran {words}", (Reason(ReasonKind.UNDECIDED, why),))]
     percent = f"{100 * share:.3g} % of the reference's work"
     return [Gate("provenance", share <= LARGEST_SHARE, f"PyTorch did {percent} in forward: {words}")]
 

@@ -246,29 +246,30 @@ def _calls_of_cuda(library: Path) -> list[str]:
 
 def instruction_gate(library: Path) -> Gate:
     """Gate "instructions": the library's machine code enters the kernel of the system by no door of its own."""
-    door, problem = "", "its machine code could not be read to the end"
+    door, unread = "", "its machine code could not be read to the end"
     try:
         code = read_code(library)
         if shutil.which("objdump") is None:
-            problem = "its machine code cannot be read: objdump is not installed"
+            unread = "its machine code cannot be read: objdump is not installed"
         elif not code.sections:
-            problem = "it has no section headers that tell where its machine code is, as every compiler's library has"
+            unread = "it has no section headers that tell where its machine code is, as every compiler's library has"
         elif not code.data or not _disassembles(library):
-            problem = "objdump finds no instruction in it"
+            unread = "objdump finds no instruction in it"
         else:
             listed = [_machine_code(library, _DOORS)]
             if code.machine == "EM_X86_64":  # sections and symbols may hide a part from objdump: all that may run
                 listed.append(_bare_code(code.data))
             if None not in listed:
-                problem = ""
+                unread = ""
                 door = next((found[1].strip() for text in listed if text and (found := re.search(_DOORS, text))), "")
     except (OSError, ValueError) as error:
-        problem = f"the built library cannot be read: {error}"
+        unread = f"the built library cannot be read: {error}"
+    reasons = [Reason(ReasonKind.UNDECIDED, unread)] if unread else []
     if door:
         what = "a clock, which tells a timed call from a checked one" if door.startswith("rd") else ""
         what = what or "a system call past every library"
-        problem = f"its machine code has {door!r}: {what}"
-    return Gate("instructions", not problem, problem or "no system call and no clock of its own in the machine code")
+        reasons = [Reason(ReasonKind.CONDUCT, f"its machine code has {door!r}: {what}")]
+    return make_gate("instructions", reasons, "no system call and no clock of its own in the machine code")
 
 
 def _bare_code(data: bytes) -> str | None:

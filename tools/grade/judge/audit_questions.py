@@ -142,7 +142,7 @@ def _drawn_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gate:
             if number < 2 or time.monotonic() < stop:
                 link.soak(SLOT, 1, link.run_limit_s)
     except RunnerFailed as failed:
-        return Gate(failed.gate or PUBLIC, False, f"called again {where} it fails: {failed.evidence}")
+        return _failing(PUBLIC, failed, f"called again {where} it fails")
     return gate
 
 
@@ -163,7 +163,7 @@ def _with_clocks_right(link: RunnerLink, gate: Gate) -> Gate:
         link.ask({"do": "pretend", "factor": 0}, [], link.run_limit_s)
     except RunnerFailed as failed:
         if gate.passed:
-            return Gate(failed.gate or gate.gate, False, f"it fails once clocks are right again: {failed.evidence}")
+            return _failing(gate.gate, failed, "it fails once clocks are right again")
     return gate
 
 
@@ -177,9 +177,20 @@ def answer_gate(
         buffers = [item.spec for item in trial.buffers]
         _, outputs = link.call(SLOT, trial.specs, poison, buffers=buffers, awake_s=awake_s)
     except RunnerFailed as failed:
-        return Gate(failed.gate or name, False, f"{where} it fails: {failed.evidence}")
+        return _failing(name, failed, f"{where} it fails")
     wrong = _wrong(outputs, trial)
     return Gate(name, False, f"{where} it is wrong: {wrong}") if wrong else Gate(name, True, f"right {where}")
+
+
+def _failing(name: str, failed: RunnerFailed, words: str) -> Gate:
+    """The gate of a question that ended in a failure: of the rule that was broken, or of one that was not answered. A
+    process that died proves nothing."""
+    evidence = f"{words}: {failed.evidence}"
+    if failed.gate:
+        return Gate(failed.gate, False, evidence)
+    if failed.outcome == "wrong_result":
+        return Gate(name, False, evidence)
+    return Gate(name, False, evidence, (Reason(ReasonKind.UNDECIDED, evidence),))
 
 
 def _wrong(outputs: list[torch.Tensor], trial: Trial) -> str:
@@ -218,7 +229,7 @@ def copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     try:
         link.ask({"do": "copies", "places": places}, [], PATIENCE * link.run_limit_s)
     except RunnerFailed as failed:
-        return Gate(name, False, f"where copies of its answer are changed, it fails: {failed.evidence}")
+        return _failing(name, failed, "where copies of its answer are changed, it fails")
     return answer_gate(
         name, link, trial, "where copies of its last answer in memory were changed (compute it in every call)"
     )
@@ -322,9 +333,11 @@ def clocks_gate(link: RunnerLink, trial: Trial) -> Gate:
         try:
             link.ask({"do": "pretend", "factor": factor}, [], link.run_limit_s)
         except RunnerFailed as failed:
-            return Gate(OTHER_CLOCKS, False, f"it could not be asked under other clocks: {failed.evidence}")
+            return _failing(OTHER_CLOCKS, failed, "it could not be asked under other clocks")
         for _ in range(2):
             gate = answer_gate(OTHER_CLOCKS, link, trial, f"while clocks run {how}")
+            if not gate.passed and answer_gate(OTHER_CLOCKS, link, trial, "").passed:  # a race, and not the clock
+                return replace(gate, reasons=gate.reasons or (Reason(ReasonKind.WRONG, gate.evidence),))
             if not gate.passed:
                 return gate
     return _with_clocks_right(link, Gate(OTHER_CLOCKS, True, "right whatever the clocks say"))
@@ -340,7 +353,7 @@ def alone_gate(link: RunnerLink, trial: Trial) -> Gate:
         gate = answer_gate(ALONE, link, trial, "while other libraries' arithmetic (NumPy's, BLAS) does nothing")
         link.ask({"do": "pretend"}, [], link.run_limit_s)
     except RunnerFailed as failed:
-        return Gate(ALONE, False, f"it could not be asked without other libraries: {failed.evidence}")
+        return _failing(ALONE, failed, "it could not be asked without other libraries")
     words = "so they compute for it: let its own kernel do the work"
     return gate if gate.passed else replace(gate, evidence=f"{gate.evidence}; {words}")
 
@@ -410,7 +423,7 @@ def _left_gate(name: str, what: str, answer: Message, trial: Trial, seen: Messag
             f"on {what} PyTorch computes what the kernel should: {words}. "
             "Take them, or raise an exception for what the kernel is not made for"
         )
-        return Gate(name, False, words)
+        return Gate(name, False, words, (Reason(ReasonKind.CONDUCT, words),))
     return Gate(name, True, f"PyTorch computes nothing for {what} either")
 
 

@@ -14,6 +14,8 @@ import torch
 
 from foundry.knowledge.candidate import Outcome
 from foundry.knowledge.opgraph import TensorSpec
+from foundry.knowledge.reasons import Refusal
+from foundry.tools.audit.acts.looks import proves
 from foundry.tools.grade.judge.carriers import Sent, carrier_for
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.process import procfs
@@ -233,18 +235,22 @@ class RunnerLink:
         """Waits without sending a command; the runner should not compute meanwhile."""
         time.sleep(seconds)
 
-    def inspect(self, *, thorough: bool = False) -> list[tuple[str, str]]:
-        """(gate, what the candidate changed in its process although the gate forbids it) for each such change."""
+    def inspect(self, *, thorough: bool = False) -> list[tuple[str, str, Refusal]]:
+        """(gate, what the candidate changed in its process although the gate forbids it, what that proves) for each
+        such change."""
         answer = self.ask({"do": "inspect", "thorough": thorough}, [], self._load_limit_s)
         found = answer.get("differences")
-        if not isinstance(found, list) or not all(isinstance(item, list) and len(item) == 2 for item in found):
+        if not isinstance(found, list) or not all(isinstance(item, list) and len(item) in (2, 3) for item in found):
             raise self._forgery("the process does not say what was changed in it")
-        return [(str(gate)[:300], str(what)[:300]) for gate, what in found[:LINES]]
+        return [
+            (str(gate)[:300], str(what)[:300], proves(str(gate), *map(str, event)))
+            for gate, what, *event in found[:LINES]
+        ]
 
     def check_state(self) -> None:
         """Raises RunnerFailed with what the candidate changed in its process."""
-        for gate, what in self.inspect():
-            raise RunnerFailed("cheating", what, side=self._side, gate=gate)
+        for gate, what, refusal in self.inspect():
+            raise RunnerFailed(refusal, what, side=self._side, gate=gate)
 
     def load(self, what: Message) -> None:
         answer = self.ask({"do": "load", **what}, [], self._load_limit_s)

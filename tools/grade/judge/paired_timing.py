@@ -25,6 +25,7 @@ from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.runner.timed_calls import CHANGEABLE_NAMES
 from foundry.tools.process.turns import Scheduling, describe_rescheduling, out_of_turn
 from foundry.tools.protocol import comparison
+from foundry.tools.protocol.orders import TIMED_OUTPUTS
 from foundry.tools.protocol.rules import EPSILON, OutputError, accepts, norm_floor
 from foundry.tools.protocol.statistics import SLOW_MS, TimingEffort
 from foundry.tools.task.bundle import Parcel
@@ -259,7 +260,7 @@ def time_pairs(
     How many is settled by what the first block costs, not by what it shows: a rule that stops when the result looks
     good makes intervals too narrow. Of every pair some elements of the outputs are compared. `check` "timed": of one,
     at random or the last, all of them; "taken": of one more, whose outputs are copied the moment it returns. Raises
-    RunnerFailed, with "cheating" when a timed output differs from PyTorch's on the same inputs.
+    RunnerFailed, with "wrong_result" when a timed output differs from PyTorch's on the same inputs.
     """
     stream = random.Random(seed)
     start = time.perf_counter()
@@ -419,9 +420,10 @@ def _compare_timed(
         if not accepts(error, limit):
             text = comparison.describe_mismatch(output, expected, limit, error)
             raise RunnerFailed(
-                "cheating",
+                "wrong_result",
                 f"output {index} of timed call {number} differs from PyTorch's on the same inputs, although checked "
                 f"calls were right: {text}",
+                gate=TIMED_OUTPUTS,
             )
 
 
@@ -452,10 +454,11 @@ def _peek(baseline: RunnerLink, candidate: RunnerLink, timed: TimedInputs, numbe
             off, limit = sum(one != other for one, other in pairs) / max(1, len(pairs)), PEEK_SHARE
         if off > limit:
             raise RunnerFailed(
-                "cheating",
+                "wrong_result",
                 f"output {index} of timed call {number} differs from PyTorch's on the same inputs, although checked "
                 f"calls were right: {len(given[index])} of its elements, picked at random, are off by {off:.2g} of "
                 "their norm",
+                gate=TIMED_OUTPUTS,
             )
 
 
@@ -473,4 +476,5 @@ def _usual_size(output: torch.Tensor) -> float:
 def _check_unchanged(early: Sequence[torch.Tensor], late: Sequence[torch.Tensor], number: int) -> None:
     for index, (one, other) in enumerate(zip(early, late, strict=True)):
         if not torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)):
-            raise RunnerFailed("cheating", f"output {index} of timed call {number} changed after the call had returned")
+            words = f"output {index} of timed call {number} changed after the call had returned"
+            raise RunnerFailed("cheating", words, gate=TIMED_OUTPUTS)

@@ -328,8 +328,8 @@ class Runner:
         if not self._before:
             return {"differences": []}
         take, compare = self._state_reader
-        found = compare(self._before, take(thorough=bool(message.get("thorough"))))
-        found += [(PROCESS_EVENTS, line) for line in (self._sentry.findings() if self._sentry else ())]
+        found: list[tuple[str, ...]] = list(compare(self._before, take(thorough=bool(message.get("thorough")))))
+        found += [(PROCESS_EVENTS, *seen) for seen in (self._sentry.findings() if self._sentry else ())]
         if message.get("thorough"):
             found += [line for state in self._states.values() for line in find_drifted_parameters(state)]
         return {"differences": found}

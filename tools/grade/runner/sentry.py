@@ -33,9 +33,10 @@ class Sentry:
         self._seen: dict[tuple[str, int], None] = {}
         sys.addaudithook(self._note)
 
-    def findings(self) -> list[str]:
-        """What was seen so far, in words."""
-        return list(dict.fromkeys(f"line {line}: {LOOKS_AWAY[event]}" for event, line in self._seen))
+    def findings(self) -> list[tuple[str, str]]:
+        """What was seen so far, in words, and the event."""
+        found = {f"line {line}: {LOOKS_AWAY[event]}": event for event, line in self._seen}
+        return list(found.items())
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self._busy or not looks_away(event, arguments) or len(self._seen) >= MOST_SEEN:
