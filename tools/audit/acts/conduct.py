@@ -134,7 +134,11 @@ def _event_reason(phase: str, event: str, what: str) -> str:
         return LOOKS_AWAY[event]
     if event == "import":
         root = what.split(".")[0]
-        return "" if root in ALLOWED_IMPORTS else f"imports {what}"
+        if root in ALLOWED_IMPORTS:
+            return ""
+        if phase in ("first", "steady"):
+            return f"imports {what} inside forward"
+        return f"imports {what}, which the task does not import in these words"
     if event == "os.putenv":
         return "" if _SETTINGS.fullmatch(what) else f"changes the environment variable {what}"
     if event == "ctypes.dlsym":

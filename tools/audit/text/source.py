@@ -96,6 +96,33 @@ def read_source(text: str, task_source: str = "") -> CandidateSource | Unreadabl
     return source
 
 
+def shared_imports(text: str, task_source: str) -> list[str]:
+    """Import statements of a candidate's file that import nothing but what the task's own import, under the same names:
+    those that run while the file is loaded or a model is constructed. A file that does not parse has none."""
+    try:
+        own, task = syntax.parse(text), syntax.parse(task_source)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    known = {name for node in _imports(task, in_functions=True) for name in _imported(node)}
+    return [ast.unparse(node) for node in _imports(own) if _imported(node) <= known]
+
+
+def _imports(tree: ast.AST, *, in_functions: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Import statements in a file, without those in functions but for constructors."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif in_functions or not isinstance(node, Function) or node.name == "__init__":
+            yield from _imports(node, in_functions=in_functions)
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> set[tuple[str, int, str, str]]:
+    """(module, level, name, what it is called here) of each name that a statement imports."""
+    if isinstance(node, ast.Import):
+        return {(alias.name, 0, "", alias.asname or "") for alias in node.names}
+    return {(node.module or "", node.level, alias.name, alias.asname or "") for alias in node.names}
+
+
 def _defined(node: ast.stmt) -> list[str]:
     """Names that a top-level statement binds."""
     if isinstance(node, Function | ast.ClassDef):

@@ -449,8 +449,8 @@ class Judge:
         return {"task": codec.encode(self._task), "device": self._place}
 
     def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0, side: str = "candidate") -> RunnerLink:
-        limits = {"load_limit_s": load_limit_s, "run_limit_s": run_limit_s}
-        return RunnerLink(os.dup(handle), **limits, side=side, device=self._place, pause=self.breaks.offer)
+        how: Message = {"load_limit_s": load_limit_s, "run_limit_s": run_limit_s, "task_source": self._task.source}
+        return RunnerLink(os.dup(handle), **how, side=side, device=self._place, pause=self.breaks.offer)
 
     def _run_limit(self, message: Message) -> float:
         """Seconds one forward may take: a multiple of the baseline's time, with a floor."""

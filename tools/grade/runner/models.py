@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -28,6 +29,16 @@ def reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
         return loaded.build_model(order["seed"], torch.device(order["drawn_on"]))
 
     return make
+
+
+def import_first(statements: Sequence[str]) -> bool:
+    """Runs import statements that a candidate shares with the task, before anything of the candidate's is there. Says
+    whether they brought new modules; a statement that fails here fails in the file too."""
+    known = len(sys.modules)
+    for statement in statements:
+        with contextlib.suppress(Exception), torch.enable_grad():
+            exec(compile(statement, "<the task's imports>", "exec", dont_inherit=True), {"__name__": "imports"})
+    return len(sys.modules) > known
 
 
 def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]:

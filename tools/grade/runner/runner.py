@@ -150,6 +150,8 @@ class Runner:
         if "task" in message:
             self._make = reference_maker(message)
         else:
+            if models.import_first(message.get("imports", ())):  # what they change, they change for the task too
+                self._before = {}
             self._where = str(Path(f"{message.get('name', 'candidate')}.py").absolute())
             self._sentry = Sentry(self._where)
             self._watch(message)
@@ -258,10 +260,8 @@ class Runner:
         return self._states.get(slot.case) or State([], [], [], [], list)
 
     def _call(self, message: Message, handles: list[int]) -> Message:
-        """One checked call: poisoned memory before, or calls for `awake` seconds; inputs and aliases looked at after.
-
-        The buffers that forward updates are written behind the outputs. It may ask for inputs in another layout.
-        """
+        """One checked call: poisoned memory before, or calls for `awake` seconds; inputs and aliases looked at. The
+        buffers that forward updates are written behind the outputs. It may ask for inputs in another layout."""
         slot = self._slots[message["slot"]]
         slot = laid_out(slot, message.get("layout", ""))
         wanted = [bundle.spec_from(item) for item in message["expect"]]
