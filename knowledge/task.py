@@ -10,6 +10,9 @@ from foundry.knowledge.opgraph import DType
 Policy = Literal["fair", "open", "strict"]
 AccuracyClass = Literal["ieee", "tf32"]
 Mode = Literal["as_given", "train", "eval"]
+# Which parameters a kernel is judged with: the reference's and others, copied in, or those that its constructor makes.
+ParametersUsed = Literal["loaded", "as-built"]
+OWN_PARAMETERS = "own-parameters"  # the label of what was judged as it was built
 
 # Elementwise, relative to the truth and its spread, where a task names no tolerance of its own.
 TOLERANCE: dict[DType, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2, "bfloat16": 1e-2}
@@ -37,7 +40,7 @@ class TaskOptions:
 @dataclass(frozen=True)
 class Task:
     """`source` is the file's text, `digest` the sha256 of text and options; `overrides` the module constants set
-    before `get_inputs` is called (`--scale N` sets SCALE)."""
+    before `get_inputs` is called (`--scale N` sets SCALE). How it is judged is no part of the digest."""
 
     name: str
     path: str
@@ -45,6 +48,7 @@ class Task:
     digest: str
     options: TaskOptions = field(default_factory=TaskOptions)
     overrides: dict[str, int] = field(default_factory=dict)
+    parameters: ParametersUsed = "loaded"
 
     @property
     def text(self) -> str:

@@ -24,5 +24,9 @@ def choose_target(value: str) -> Any:
     return choose("--target", value, ("cpu", "cuda", "auto"))
 
 
+def choose_parameters(value: str | None) -> Any:
+    return None if value is None else choose("--parameters", value, ("loaded", "as-built"))
+
+
 def choose_policy(value: str | None) -> Any:
     return None if value is None else choose("--policy", value, ("fair", "open", "strict"))

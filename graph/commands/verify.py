@@ -14,6 +14,7 @@ from foundry.graph.commands.options import (
     ScaleOption,
     TargetOption,
     TaskArgument,
+    choose_parameters,
     choose_policy,
     choose_target,
 )
@@ -41,6 +42,10 @@ def verify(
     min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 unless proven this fast.")] = 0.0,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = False,
     write_receipt: Annotated[Path | None, typer.Option(help="Write the receipt of an accepted kernel.")] = None,
+    parameters: Annotated[
+        str | None,
+        typer.Option(help="loaded: the reference's and others, copied in; as-built: those that the kernel makes."),
+    ] = None,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Test the grader: faults planted into a correct kernel must be caught.")
     ] = False,
@@ -64,9 +69,9 @@ def verify(
         show(SelfTestRequest(task, candidate, wanted, scale, faults, seed or 0, min_caught, model), as_json=as_json)
     if candidate is None:
         fail("name the candidate's file after the task's (only --self-test can do without)", 2)
-    rules = choose_policy(policy)
-    asked = (receipt, wanted, rules, scale, seed, min_speedup, compiled, write_receipt, model)
-    request = VerifyRequest(task, candidate, *asked)
+    rules, used = choose_policy(policy), choose_parameters(parameters)
+    asked = (receipt, wanted, rules, scale, seed, min_speedup, compiled, write_receipt)
+    request = VerifyRequest(task, candidate, *asked, model=model, parameters=used)
     document, code = run(request)
     if as_json:
         print_json(document)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from foundry.knowledge.candidate import Gate
-from foundry.knowledge.task import AccuracyClass, Policy
+from foundry.knowledge.task import OWN_PARAMETERS, AccuracyClass, Policy
 from foundry.tools.audit.text.definitions import links_vendor, relaxed_maths
 from foundry.tools.audit.text.forbidden import OTHER_COMPILERS, is_or_is_in
 from foundry.tools.audit.text.leads import Lead
@@ -35,6 +35,11 @@ _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
         frozenset({"strict"}),
         "prepared weights",
         "it lays weights out in its constructor and does not follow later changes; strict asks to track them",
+    ),
+    OWN_PARAMETERS: (
+        frozenset({"strict"}),
+        "own parameters",
+        "it was judged with the parameters that its own constructor makes; strict asks for the reference's",
     ),
     "algebra": (
         frozenset({"strict"}),

@@ -35,7 +35,7 @@ from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OperatorRun, OpGraph, TensorSpec
 from foundry.knowledge.roofline import Floors, floors
 from foundry.knowledge.ruling import is_possible
-from foundry.knowledge.task import Policy, Task
+from foundry.knowledge.task import OWN_PARAMETERS, Policy, Task
 from foundry.tools.grade.answers import are_doubtful, ask_again, declared_labels, decode_record, digest_of, no_timing
 from foundry.tools.grade.grader import Allowance, Grader, thread_count
 from foundry.tools.grade.observing import count, counting_means, observe
@@ -256,7 +256,9 @@ class LocalWorkbench:
                 self._grader.notes.seen[digest_of(text)] = Seen(launches=launches)
         asked = text, build, operators, next(iter(intake.graphs), None), policy
         known: dict[str, Any] = {"task_source": source, "reference_work": intake.work or None, "watched": watched}
-        known |= {"declared": declared_labels(await self.baseline(), verdict), "accuracy": verdict.accuracy_class}
+        declared = declared_labels(await self.baseline(), verdict)
+        declared += [OWN_PARAMETERS] if self._task.parameters == "as-built" else []
+        known |= {"declared": declared, "accuracy": verdict.accuracy_class}
         return await self._in_thread(lambda: audit(*asked, **known))
 
     async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError, UsageError
-from foundry.knowledge.task import Policy, Task
+from foundry.knowledge.task import ParametersUsed, Policy, Task
 from foundry.tools.machine.device import describe
 from foundry.tools.task.file import read_task
 from foundry.tools.task.plain_file import read_kernel
@@ -43,6 +43,7 @@ class VerifyRequest:
     compiled: bool = False
     write_receipt: Path | None = None
     model: str = ""  # the name of the model's class, if the user gave it
+    parameters: ParametersUsed | None = None
 
 
 def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
@@ -54,16 +55,20 @@ def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
     claimed = read_receipt(request.receipt) if request.receipt else None
     if request.write_receipt:
         check_writable(request.write_receipt)
-    task = read_task(request.task, scale=_scale(request, claimed), model=_model(request, claimed))
+    known = read_task(request.task, scale=_scale(request, claimed), model=_model(request, claimed))
+    task = replace(known, parameters=_parameters(request, claimed))
     text = read_kernel(request.candidate)
     if claimed is not None:
         _check_claim(request, claimed, task, text)
+    policy = request.policy or (claimed.policy if claimed else None)
+    if task.parameters == "as-built" and (policy or task.options.policy) == "strict":
+        raise UsageError("--parameters as-built: policy strict asks for kernels that take the reference's parameters")
     from foundry.tools.verify.verify import verify_pair  # half a second: not for a file that cannot be read
 
     report = verify_pair(
         task,
         text,
-        policy=request.policy or (claimed.policy if claimed else None),
+        policy=policy,
         target=claimed.device.target if claimed else request.target,
         seed=secrets.randbits(32) if request.seed is None else request.seed,
         stage="final" if claimed and claimed.stage == "final" else "full",  # as narrow an interval as was claimed
@@ -88,6 +93,7 @@ def command_line(request: VerifyRequest, task: Task) -> str:
         words += ["--receipt", str(request.write_receipt)]
     else:
         words += ["--target", request.target, *(["--policy", request.policy] if request.policy else [])]
+    words += ["--parameters", task.parameters] if task.parameters != "loaded" else []
     if "SCALE" in task.overrides:
         words += ["--scale", str(task.overrides["SCALE"])]
     if request.model and not request.write_receipt:  # a receipt says it
@@ -103,6 +109,14 @@ def _scale(request: VerifyRequest, claimed: Receipt | None) -> int | None:
 
 def _model(request: VerifyRequest, claimed: Receipt | None) -> str:
     return request.model or str(claimed.task.options.get("model", "") if claimed else "")
+
+
+def _parameters(request: VerifyRequest, claimed: Receipt | None) -> ParametersUsed:
+    """As the command says, else as the receipt's labels do."""
+    of_receipt: ParametersUsed = "as-built" if claimed is not None and OWN_PARAMETERS in claimed.labels else "loaded"
+    if claimed is not None and request.parameters not in (None, of_receipt):
+        raise UsageError(f"--parameters {request.parameters}: the receipt was made with parameters {of_receipt}")
+    return request.parameters or of_receipt
 
 
 def _check_claim(request: VerifyRequest, claimed: Receipt, task: Task, text: str) -> None:

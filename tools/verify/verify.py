@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Baseline, Build, Candidate, Contest, Eva
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.ruling import Ruling, RulingWord, objection, rule
-from foundry.knowledge.task import Policy, Task
+from foundry.knowledge.task import OWN_PARAMETERS, Policy, Task
 from foundry.tools.grade.examine import Step, examine
 from foundry.tools.grade.sanitizing import with_gates
 from foundry.tools.grade.workbench import BenchNotes, Workbench, open_workbench, target_of
@@ -99,6 +99,7 @@ class VerifyReport:
             "target": self.evaluation.candidate.target,
             "device": self.device,
             "policy": self.policy,
+            "parameters": "as-built" if OWN_PARAMETERS in self.labels else "loaded",
             "task": self.task,
             "candidate_sha256": self.evaluation.candidate.source,
             "accuracy_class": self.accuracy_class,

@@ -18,7 +18,7 @@ from foundry.knowledge.candidate import DistributionError, Gate, Outcome, Stage,
 from foundry.knowledge.task import AccuracyClass
 from foundry.tools.grade.judge.limits import buffer_limit, excuse_unstable, limit_of, weighing, with_luck
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
-from foundry.tools.grade.judge.stale_weights import find_stale
+from foundry.tools.grade.judge.stale_weights import FOLDED, JUDGE_AS_BUILT, find_stale, is_right_as_built
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.other_parameters import STAY
 from foundry.tools.grade.questions.trial import Trial
@@ -165,14 +165,14 @@ class Examination:
         problem = self._step(f"parameters{suffix}", lambda: self.link.state(number, case, "seeded"))[:400]
         if not problem:
             return True
-        constant = case.constant_parameter()
+        constant = case.constant_parameter() if case.task.parameters == "loaded" else ""
         if constant:
             raise _Failed(
                 f"parameters{suffix}",
-                "wrong_result",
+                "not_judged",
                 f"{problem}. So other parameters cannot be loaded, and with the initial ones, where all elements of "
                 f"{constant} are equal, it does not show whether ModelNew uses them. Keep the reference's parameter "
-                "names, or its layers in the same order",
+                f"names, or its layers in the same order; {JUDGE_AS_BUILT}",
             )
         self.gates.append(Gate(f"parameters{suffix}", True, f"checked with the initial values only: {problem}"))
         return False
@@ -325,6 +325,7 @@ class Examination:
             wrong = [index for index in range(len(found)) if not accepts(found[index], limits[index])]
             self._explain(outputs, wrong, question)
             stale = self._check_prepared(outputs, question)
+            self._check_folded(question)
             expected = trial.expected[worst]
             text = comparison.describe_mismatch(outputs[worst], expected, limits[worst], found[worst])
             name = f"output {worst}: " if len(outputs) > 1 else ""
@@ -366,6 +367,14 @@ class Examination:
         if stale.is_certain:
             raise _Failed(f"{question.gate}: prepared weights", "stale_weights", stale.words)
         return f"; {stale.words}"
+
+    def _check_folded(self, question: _Question) -> None:
+        """Fails with a word of its own if the first answer is right with the parameters that the constructor makes."""
+        is_first = self.held == ["seeded"] and not self.last and question.is_matched
+        if is_first and question.case.task.parameters == "loaded":
+            asked = self.link, question.number, question.slot, question.case, question.trial
+            if is_right_as_built(*asked, lambda *then: accepts_all(*self._errors(*then)[:2])):
+                raise _Failed(f"parameters{question.suffix}", "not_allowed", FOLDED)
 
     def _explain(self, outputs: list[torch.Tensor], wrong: list[int], question: _Question) -> None:
         """Fails as cheating if a wrong output is that of the call before, or is still being written."""

@@ -62,6 +62,7 @@ LINES = 20  # of evidence from a runner
 Result = TypeVar("Result")
 BREAK_S = 0.03  # between two offers to wait, each of which costs a message
 SPOILING_CALLS, SPOILING_S = 6, 0.3  # at most, of calls that leave spoiled answers where they lay
+AS_BUILT = "it was judged with the parameters that its own constructor makes (--parameters as-built)"
 CALLS_IN_A_LIMIT = 30.0  # of the baseline's
 SLICE_S = 0.5  # of a call in which PyTorch compiles, between two offers
 
@@ -276,7 +277,9 @@ class RunnerLink:
 
     def state(self, number: int, case: Case, kind: Parameters, *, steps: int = 1) -> str:
         """Copies parameters in, so many times; returns why they could not be matched, or "". More than once as an
-        optimiser does it, without load_state_dict."""
+        optimiser does it, without load_state_dict. A candidate that is judged as it was built keeps its own."""
+        if case.task.parameters == "as-built" and self._side == "candidate":
+            return AS_BUILT
         packed = case.state(kind)
         message: Message = {"do": "state", "case": number, "keys": packed.keys, "mutable": packed.mutable}
         message |= {"loads": kind not in IN_PLACE and steps == 1, "steps": steps}

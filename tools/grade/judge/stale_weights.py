@@ -14,15 +14,23 @@ from dataclasses import dataclass
 import torch
 
 from foundry.knowledge.errors import TaskError
+from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.other_parameters import is_constant
 from foundry.tools.grade.questions.trial import Trial
+from foundry.tools.protocol.orders import NAN_BYTES
 from foundry.tools.protocol.rules import Parameters
 
 BUDGET_S = 5.0  # for running the reference with earlier parameters
 SINGLES = 12  # layers, and parameters, that are looked at one by one
 NAMED = 3
 
+JUDGE_AS_BUILT = "`foundry verify --parameters as-built` judges it with those that it builds (label own-parameters)"
+FOLDED = (
+    "it is right with the parameters that its constructor makes, and wrong once the reference's are loaded under the "
+    "same names: it folds something into them. Leave the reference's and prepare others when they change; "
+    + JUDGE_AS_BUILT
+)
 Accepts = Callable[[list[torch.Tensor], Trial], bool]
 
 
@@ -98,3 +106,15 @@ def _list_names(names: Sequence[str]) -> str:
     shown = list(names[:NAMED])
     rest = len(names) - len(shown)
     return ", ".join(shown) + f" and {rest} more" if rest else ", ".join(shown[:-1]) + f" and {shown[-1]}"
+
+
+def is_right_as_built(link: RunnerLink, number: int, slot: int, case: Case, trial: Trial, accepts: Accepts) -> bool:
+    """Whether a candidate that is wrong with the reference's initial parameters is right with those that it builds from
+    the same seed. One that fails at that is not."""
+    try:
+        link.build(number, case)
+        link.inputs(slot, number, trial.inputs)
+        _, found = link.call(slot, trial.specs, NAN_BYTES)
+    except RunnerFailed:
+        return False
+    return accepts(found, trial)
