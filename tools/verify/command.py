@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError, UsageError
-from foundry.knowledge.task import ParametersUsed, Policy, Task
+from foundry.knowledge.task import OWN_PARAMETERS, ParametersUsed, Policy, Task
 from foundry.tools.machine.device import describe
 from foundry.tools.task.file import read_task
 from foundry.tools.task.plain_file import read_kernel
