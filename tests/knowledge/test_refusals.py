@@ -22,7 +22,8 @@ ROOT = Path(next(iter(foundry.__path__)))
 # Gates of which the name is made elsewhere, and gates of correctness, whose verdict says itself what is wrong.
 PASSED_ON = {
     "'builds' if verdict.outcome == 'compile_error' else 'runs'",
-    "check", "distribution.name", "failed.gate", "failed.gate or GRADIENTS", "failed.gate or OTHER_MODE", "failed.gate or OTHER_STRIDES",
+    "check", "distribution.name",
+    "failed.gate", "failed.gate or GRADIENTS", "failed.gate or OTHER_MODE", "failed.gate or OTHER_STRIDES",
     "failed.gate or PROCESS_EVENTS", "gate", "gate.gate", "name", "question.gate", "step", "where",
 }  # fmt: skip
 OF_VERDICTS = {"builds", "runs", "task can prove something", "unwritten shared memory"}
