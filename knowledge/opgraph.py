@@ -264,6 +264,7 @@ class Construction:
     constructor to torch, in order, and what the model holds when they are done."""
 
     arguments: str  # what it was constructed with, as `knowledge.library.file.arguments.describe` says it
+    left: str  # the same of the arguments as the constructor left them: it may have changed a settings object
     takes: str  # parameters of the constructor as Python source: "width, depth=2"
     forward: str  # parameters of forward in the same way
     calls: list[MakingCall]

@@ -28,7 +28,10 @@ def skeleton_text(constructions: Sequence[Construction]) -> str:
     for construction in constructions:
         distinct.setdefault(construction.arguments, construction)
     builds = [_build(construction, index) for index, construction in enumerate(distinct.values())]
-    table = "".join(f"    {text!r}: _build_{index},\n" for index, text in enumerate(distinct))
+    names = {text: f"_build_{index}" for index, text in enumerate(distinct)}
+    for text, construction in distinct.items():
+        names.setdefault(construction.left, names[text])
+    table = "".join(f"    {text!r}: {name},\n" for text, name in names.items())
     holes = {
         "DESCRIBE": _describe_text(),
         "BUILDS": "\n\n\n".join([*builds, f"_BUILDS = {{\n{table}}}"]),

@@ -85,6 +85,7 @@ class Tied(nn.Module):
 class Stack(nn.Module):
     def __init__(self, settings):
         super().__init__()
+        settings.seen = True  # a constructor may change what it is given
         self.layers = nn.ModuleList(Layer(settings.width) for _ in range(settings.depth))
         self.layers[-1].eval()
         self.again = self.layers[0]
@@ -242,6 +243,9 @@ def test_other_arguments_than_the_recorded_ones_raise(tmp_path: Path) -> None:
     task = stack(tmp_path)
     skeleton, settings = model_of(captured_case(task, CPU)), task.module.tinylayers.Settings
     skeleton(settings=settings(8, 2))
+    used = settings(8, 2)
+    task.module.Model(used)
+    skeleton(used)
     with pytest.raises(
         ValueError, match=r"holds the parameters of Model\(settings=Settings\(.*'depth': 2.*not those of"
     ):
