@@ -179,10 +179,10 @@ class Grader:
         try:
             return self._about_task("capture", self._times.capture_s)
         except TaskError as error:
-            note = f"tracing it failed: {error}"
+            found: Message = {"graphs": [], "note": f"tracing it failed: {error}"}
         with contextlib.suppress(TaskError):  # of a process that traces nothing
-            return {"graphs": [], "note": note, **self._about_task("ran", self._times.capture_s)}
-        return {"graphs": [], "note": note}
+            found |= self._about_task("ran", self._times.capture_s)
+        return found
 
     def prepare(self) -> None:
         """Lets a judge work out what `baseline` needs, so that it only has to time then; raises TaskError. On a GPU the
@@ -346,8 +346,7 @@ class Grader:
         """The audit's own runs of a candidate, each in a fresh process: gates, and what its process was seen to do."""
         message: Message = {"do": "ablate", "text": text, "policy": policy, "eager_ms": baseline.eager_ms}
         message |= {"is_quick": not compiles_itself(text), "load_limit_s": self._load_limit(text, build)}
-        candidates: list[Worker] = []
-        holds = holds or Holds()
+        candidates, holds = list[Worker](), holds or Holds()
         threads = OTHER_THREADS if self._device.target == "cpu" else ()
 
         def tick() -> None:
@@ -388,10 +387,8 @@ class Grader:
         at the process from outside meanwhile; loading the file is not seen."""
         message: Message = {"do": "profile", "text": text, "eager_ms": baseline.eager_ms, "told_by": baseline.told_by}
         message |= {"load_limit_s": self._load_limit(text, build), "stage": "screen", "errors": self._own_errors}
-        message["series"] = ""
-        holds = holds or Holds()
-        candidate = self._runners.fresh(text)
-        answer: Message = {}
+        message["series"], holds = "", holds or Holds()
+        candidate, answer = self._runners.fresh(text), Message()
         try:
             with self._judges.one() as judge, holds.whole():
                 for lasting, watched in ((0.0, None), (seconds, watch)):
