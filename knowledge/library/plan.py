@@ -30,9 +30,9 @@ from foundry.knowledge.library.rules import (
     scan,
     shape,
 )
-from foundry.knowledge.library.rules.builder import RULES, Builder, Tensor, Unsupported
+from foundry.knowledge.library.rules.builder import RULES, Builder, Tensor, Unsupported, const
 from foundry.knowledge.library.rules.writes import scatter, slices
-from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, TensorSpec, contiguous_strides
+from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, TensorSpec, Value, contiguous_strides
 
 # Importing a rules module registers its rules.
 RULE_MODULES = (
@@ -53,6 +53,7 @@ RULE_MODULES = (
     order,
     recurrent,
 )
+JOINING = ("cat", "concat", "concatenate", "stack")  # operators whose rules leave out operands without elements
 
 
 def plan(
@@ -84,6 +85,8 @@ def lower_graph(
     builder = Builder(graph, recipe.target, rewrites=rewrites, apart=apart, regions=regions)
     for value in [*graph.inputs, *graph.state]:
         builder.leaf(value)
+        if not value.spec.numel:
+            _bind_empty(builder, value)
     for op in graph.ops:
         missing = [name for name in op.reads if name not in builder.tensors]
         if missing:
@@ -92,9 +95,19 @@ def lower_graph(
     return builder
 
 
+def _bind_empty(builder: Builder, value: Value) -> None:
+    """A tensor without elements is no memory: nothing reads it but what joins it to others."""
+    builder.tensors[value.name] = Tensor(value.spec.shape, const(0, value.spec.dtype))
+
+
 def _lower_op(builder: Builder, op: Op, refused: frozenset[str]) -> None:
+    if op.outputs and not any(value.spec.numel for value in op.outputs):
+        for value in op.outputs:
+            _bind_empty(builder, value)
+        return
     rule = RULES.get(op.kind)
-    if rule is None or op.name in refused or not op.target.startswith("aten."):
+    has_empty = any(not builder.tensors[name].numel for name in op.reads) and op.kind not in JOINING
+    if rule is None or has_empty or op.name in refused or not op.target.startswith("aten."):
         _call_torch(builder, op)
         return
     buffers, names, taken, steps = dict(builder.buffers), dict(builder.names), set(builder.taken), len(builder.steps)
@@ -112,6 +125,8 @@ def _call_torch(builder: Builder, op: Op) -> None:
     def plain(item: Argument) -> object:
         if isinstance(item, Ref):
             tensor = builder.tensor(item)
+            if not tensor.numel:
+                tensor = builder.buffer(f"{item.ref}_empty", tensor.shape, tensor.dtype)
             load = tensor.expr
             if not (isinstance(load, Load) and _is_whole(builder.buffers[load.buffer], load, tensor)):
                 tensor = builder.store(f"{item.ref}_plain", tensor.shape, tensor.expr, tensor.dtype, op)
@@ -172,6 +187,8 @@ def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[st
 
 def _return_tensor(builder: Builder, tensor: Tensor, op: Op | None, name: str) -> OutputView:
     """A result as a view of a buffer that the candidate allocates; inputs, parameters and constants are copied."""
+    if not tensor.numel:
+        tensor = builder.buffer(f"{name}_empty", tensor.shape, tensor.dtype)
     load = tensor.expr
     if not isinstance(load, Load) or not _returnable(builder, load, builder.graph.values[name].spec):
         if op is None:
@@ -208,6 +225,7 @@ def _assemble(
     graph = found.graph
     used = {name for step in steps for name in buffers_of_step(step)} | {view.buffer for view in outputs if view.buffer}
     used |= set(write_backs.values())
+    used |= {name for name, buffer in builder.buffers.items() if buffer.role == "input" and not buffer.numel}  # checked
     buffers: dict[str, Buffer] = {name: buffer for name, buffer in builder.buffers.items() if name in used}
     buffers = with_prepared(buffers, steps)
     buffers, steps = with_aliases(buffers, tuple(note_constants(step, buffers) for step in steps))

@@ -13,6 +13,7 @@ from foundry.knowledge.library.file.python_text import (
     call_text,
     calls_text,
     exact_strides,
+    find_empty,
     find_tensors,
     inputs_of,
     is_parameter,
@@ -290,7 +291,7 @@ class _EntryText:
         ]
 
     def _step_lines(self) -> list[str]:
-        lines: list[str] = []
+        lines = [f"{variable(buffer.name)} = {_empty(buffer)}" for buffer in find_empty(self._plan)]
         made = {b.name for b in self._plan.buffers.values() if b.role in ("input", "parameter", "constant", "prepared")}
         segments = {segment.steps[0]: segment for segment in self._segments}
         for position, step in enumerate(self._plan.steps):

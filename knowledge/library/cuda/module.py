@@ -20,6 +20,7 @@ from foundry.knowledge.library.file.python_text import (
     call_text,
     calls_text,
     exact_strides,
+    find_empty,
     find_tensors,
     inputs_of,
     is_parameter,
@@ -290,7 +291,7 @@ class _EntryText:
 
     def _step_lines(self) -> list[str]:
         """Launches between PyTorch calls run together; outputs are allocated before the launch that writes them."""
-        lines: list[str] = []
+        lines = [f"{variable(buffer.name)} = {_empty(buffer)}" for buffer in find_empty(self._plan)]
         made = {b.name for b in self._plan.buffers.values() if b.role in ("input", "parameter", "constant")}
         begin = end = self._preparing
         for position, step in enumerate(self._plan.steps):

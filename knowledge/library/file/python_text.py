@@ -162,6 +162,11 @@ def find_tensors(plan: Plan, traffic: Traffic) -> set[str]:
     return found
 
 
+def find_empty(plan: Plan) -> list[Buffer]:
+    """Buffers without elements that forward makes: no kernel writes them."""
+    return [buffer for buffer in plan.buffers.values() if not buffer.numel and buffer.role in ("temporary", "output")]
+
+
 def span_bytes(buffer: Buffer, align: int) -> int:
     """Bytes from the first to the last element of a buffer with strides, rounded up to `align` bytes."""
     last = sum((size - 1) * stride for size, stride in zip(buffer.shape, buffer.strides, strict=True))

@@ -21,7 +21,7 @@ from foundry.knowledge.library.rules.builder import (
     rule,
     scalar,
 )
-from foundry.knowledge.opgraph import Argument, DType, Op, Ref, contiguous_strides
+from foundry.knowledge.opgraph import ITEM_BYTES, Argument, DType, Op, Ref, contiguous_strides
 
 # ATen name -> scalar operation of the same meaning.
 _SAME_NAME = """
@@ -152,6 +152,28 @@ def _binary(builder: Builder, op: Op) -> None:
         if dtype == "bool":
             kind = _LOGICAL_OF_BITS.get(kind, kind)
     builder.pointwise(op, apply(kind, left, right))
+
+
+@rule("bitwise_left_shift", "__lshift__", "bitwise_right_shift", "__rshift__")
+def _shift(builder: Builder, op: Op) -> None:
+    """Of integers. By a negative number or by more bits than there are, PyTorch shifts all of them out."""
+    dtype = _result(op)[1]
+    if dtype in FLOATS or dtype == "bool":
+        raise Unsupported(f"{op.kind} of {dtype}")
+    value, by = (operand(builder, op, item, dtype) for item in op.args[:2])
+    is_left, is_signed = "left" in op.kind or "lshift" in op.kind, dtype != "uint8"
+    most = 8 * ITEM_BYTES[dtype] - int(is_signed and not is_left)  # of a signed number the sign stays
+    amount = op.args[1]
+    if isinstance(amount, int) and 0 <= amount < most:
+        builder.pointwise(op, apply("shift_left" if is_left else "shift_right", value, by))
+        return
+    zero, end = const(0, dtype), const(most, dtype)
+    is_inside = apply("logical_and", apply("ge", by, zero, dtype="bool"), apply("lt", by, end, dtype="bool"))
+    if is_left:
+        shifted = apply("shift_left", value, apply("where", is_inside, by, zero, dtype=dtype))
+        builder.pointwise(op, apply("where", is_inside, shifted, zero, dtype=dtype))
+    else:
+        builder.pointwise(op, apply("shift_right", value, apply("where", is_inside, by, end, dtype=dtype)))
 
 
 @rule("max", "min")

@@ -353,8 +353,18 @@ def _pad(builder: Builder, op: Op) -> None:
     before = [0] * rank
     for pair in range(len(pads) // 2):
         before[rank - 1 - pair] = pads[2 * pair]
-    if any(pad < 0 for pad in pads):
-        raise Unsupported("padding that crops")
+    for axis, low in enumerate(before):  # a negative pad crops
+        high = target_shape[axis] - source.shape[axis] - low
+        if min(low, high) < 0:
+            left = source.shape[axis] + min(low, 0) + min(high, 0)
+            if left <= 0:
+                builder.bind(op, Tensor(target_shape, const(fill, source.dtype)))
+                return
+            source = take(builder, op, source, axis, max(-low, 0), left)
+    before = [max(start, 0) for start in before]
+    if source.shape == target_shape:
+        builder.bind(op, source)
+        return
     tensor, target = new_buffer(builder, op)
     empty = Tensor(target_shape, const(fill, tensor.dtype))
     strides = contiguous_strides(target_shape)
