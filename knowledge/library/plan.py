@@ -53,7 +53,13 @@ RULE_MODULES = (
     order,
     recurrent,
 )
-JOINING = ("cat", "concat", "concatenate", "stack")  # operators whose rules leave out operands without elements
+JOINING = frozenset(
+    {"cat", "concat", "concatenate", "stack"}
+)  # operators whose rules leave out operands without elements
+# Operators that write items into their first operand.
+WRITING = frozenset(
+    "index_add index_put _unsafe_index_put index_copy index_fill index_reduce scatter scatter_add scatter_reduce".split()
+)
 
 
 def plan(
@@ -107,6 +113,9 @@ def _lower_op(builder: Builder, op: Op, refused: frozenset[str]) -> None:
         return
     rule = RULES.get(op.kind)
     has_empty = any(not builder.tensors[name].numel for name in op.reads) and op.kind not in JOINING
+    if has_empty and op.kind in WRITING:
+        builder.bind(op, builder.tensor(op.args[0]))
+        return
     if rule is None or has_empty or op.name in refused or not op.target.startswith("aten."):
         _call_torch(builder, op)
         return
