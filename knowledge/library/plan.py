@@ -58,7 +58,17 @@ JOINING = frozenset(
 )  # operators whose rules leave out operands without elements
 # Operators that write items into their first operand.
 WRITING = frozenset(
-    "index_add index_put _unsafe_index_put index_copy index_fill index_reduce scatter scatter_add scatter_reduce".split()
+    [
+        "index_add",
+        "index_put",
+        "_unsafe_index_put",
+        "index_copy",
+        "index_fill",
+        "index_reduce",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+    ]
 )
 
 

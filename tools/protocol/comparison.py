@@ -109,6 +109,17 @@ def finite_mean(truth: torch.Tensor) -> float:
     return total / count if count else 0.0
 
 
+def usual_size(output: torch.Tensor) -> float:
+    """The root mean square of an output's finite elements."""
+    flat = output.detach().reshape(-1)
+    pieces = (flat[start : start + GPU_CHUNK].double() for start in range(0, flat.numel(), GPU_CHUNK))
+    squares, count = 0.0, 0
+    for piece in pieces:
+        finite = piece[torch.isfinite(piece)]
+        squares, count = squares + float(finite.square().sum()), count + finite.numel()
+    return math.sqrt(squares / max(1, count))
+
+
 def measure(output: torch.Tensor, expected: Expected) -> OutputError:
     """Errors of an output that has the expected shape and dtype."""
     flat = output.detach().reshape(-1).to(expected.truth.device)

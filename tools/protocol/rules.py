@@ -18,7 +18,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-25"
+PROTOCOL_VERSION = "foundry-26"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
@@ -237,7 +237,7 @@ class Distribution:
         return "few huge" in (self.pattern, self.parameters)
 
 
-AS_GIVEN = Distribution("as given")
+AS_GIVEN, TIMED = Distribution("as given"), Distribution("timed call")
 RANDOMISED = Distribution("randomised parameters", parameters="randomised")
 MIXED = Distribution("mixed exponents", exponents=6)
 FEW_CHANGED = Distribution("few elements changed", pattern="few changed")

@@ -260,8 +260,8 @@ def test_what_pytorch_may_have_by_tf32_hangs_on_no_single_call(tmp_path: Path, m
     assert [trial.tf32 for trial in trials] == [[wide], [wide], [narrow], [narrow]]
 
 
-@pytest.mark.parametrize("wide", ["double", "float"])
-def test_a_truth_made_with_the_same_roundings_does_not_forbid_others(tmp_path: Path, wide: str) -> None:
+@pytest.mark.parametrize(("wide", "own"), [("double", 0.0), ("float", 1e-8)])
+def test_a_truth_made_with_the_same_roundings_does_not_forbid_others(tmp_path: Path, wide: str, own: float) -> None:
     lines = f"x = x.{wide}()\n        return (x @ x.t()).sum(1)"
     model = f"class Model(nn.Module):\n    def forward(self, x):\n        {lines}\n"
     made = "def get_inputs():\n    return [torch.randn(64, 256)]\n"
@@ -269,7 +269,7 @@ def test_a_truth_made_with_the_same_roundings_does_not_forbid_others(tmp_path: P
     (case,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
     with torch.no_grad():
         trial = case.trial(BY_NAME["as given"], 1)
-    assert trial.ieee[0] == OutputError(0.0, 0.0) and limit_of(trial.ieee[0], trial, 0).norm > 1e-16
+    assert own <= trial.ieee[0].norm <= 1e3 * own and limit_of(trial.ieee[0], trial, 0).norm > 1e-16
     case.close()
 
 

@@ -83,7 +83,7 @@ def test_a_copy_of_the_input_is_wrong_in_the_screen_already(grader: Grader, base
 
 
 @pytest.mark.parametrize("text", [COPY_WHILE_TIMED, INPUT_WHILE_TIMED], ids=["copy", "input"])
-def test_a_copy_in_timed_calls_only_is_wrong(grader: Grader, baseline: Baseline, text: str) -> None:
+def test_a_copy_in_timed_calls_only_is_refused(grader: Grader, baseline: Baseline, text: str) -> None:
     """A glance at the timed inputs would say that a copy will do: they hold few elements for which it will not."""
     assert asking.verify(grader, text, BUILT, "screen", baseline).outcome == "correct"
     for _ in range(3):  # a busy machine makes so few calls in a screen that the copying has not begun

@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -17,7 +17,7 @@ from tests.tools.grade import asking
 from tests.waiting import until
 
 from foundry.knowledge.candidate import Baseline, Build, Gate, Timing
-from foundry.knowledge.opgraph import TensorSpec
+from foundry.knowledge.opgraph import TensorSpec, contiguous_strides
 from foundry.knowledge.ruling import clocks_agree
 from foundry.tools.grade import timed_groups
 from foundry.tools.grade.answers import are_doubtful, ask_again
@@ -26,13 +26,14 @@ from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.timed_groups import Groups
 from foundry.tools.machine.device import describe
+from foundry.tools.process.channel import Message
 from foundry.tools.process.procfs import cpu_ns
 from foundry.tools.process.turns import Turns, describe_rescheduling, out_of_turn, scheduling_of
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.protocol.orders import OUT_OF_TURN, PROCESSES, UNDISTURBED
 from foundry.tools.protocol.rules import OutputError
 from foundry.tools.protocol.statistics import ScreenHistory
-from foundry.tools.task import bundle
+from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
 from foundry.tools.task.file import read_task
 
@@ -162,7 +163,7 @@ def test_a_thread_that_computes_while_the_reference_runs_is_caught(floats: tuple
 def test_answers_from_memory_are_caught(floats: tuple[Grader, Baseline], key: str) -> None:
     forward = f"key = {key}\nif key not in MEMORY: MEMORY[key] = self.right(x)\nreturn MEMORY[key].clone()"
     timing = timed(floats, forward, top="MEMORY = {}")
-    is_caught = timing.outcome == "wrong_result" and "of timed call" in timing.problem
+    is_caught = timing.outcome in ("cheating", "wrong_result") and "of timed call" in timing.problem
     assert is_caught or timing.speedup_ci95[0] < 1.0  # or it never found its key again
 
 
@@ -400,19 +401,83 @@ class Side:
     def collect(self, specs: list[TensorSpec]) -> list[torch.Tensor]:
         return [self.output]
 
+    def call(self, slot: int, specs: list[TensorSpec], poison: int) -> tuple[Message, list[torch.Tensor]]:
+        return {}, [self.output.clone()]
+
+    def run(self, slots: list[int]) -> None:
+        """The same output again."""
+
+
+def timed_as(judge: paired_timing.TimedJudge, output: torch.Tensor) -> paired_timing.TimedInputs:
+    spec = TensorSpec(tuple(output.shape), contiguous_strides(tuple(output.shape)), loading.dtype_name(output.dtype))
+    inputs = bundle.pack([])
+    return paired_timing.TimedInputs([inputs], [spec], [OutputError(1e-4, 0.1)], lambda: inputs, judge=judge)
+
 
 def refused(given: torch.Tensor, wanted: torch.Tensor) -> int:
-    """How many of 100 glances at timed outputs convict."""
-    spec = TensorSpec(tuple(given.shape), (1,), "float32")
-    timed = paired_timing.TimedInputs([bundle.pack([])], [spec], [OutputError(1e-4, 0.1)], lambda: bundle.pack([]))
+    """How many of 100 glances at timed outputs raise a doubt that the rule for checked calls confirms."""
+    timed = timed_as(lambda *asked: "wrong", given)
     reference, candidate = cast(RunnerLink, Side(wanted)), cast(RunnerLink, Side(given))
     count = 0
     for seed in range(100):
         try:
-            paired_timing._peek(reference, candidate, timed, 0, random.Random(seed))
-        except RunnerFailed:
+            timed.doubts = 0
+            paired_timing._peek(reference, candidate, timed, paired_timing._Draw(0, 1, timed, random.Random(seed)))
+        except RunnerFailed as failed:
+            assert failed.outcome == "wrong_result"
             count += 1
     return count
+
+
+def test_a_timed_call_is_judged_as_a_checked_one_and_accused_only_if_it_answers_otherwise() -> None:
+    """One position of one: where values tie, all of the output differs and nothing is wrong."""
+    given, wanted = torch.tensor([5]), torch.tensor([7])
+    asked: list[torch.Tensor] = []
+
+    def outcome(*answers: str) -> str:
+        waiting = iter(answers)
+
+        def judge(parcel: Parcel, change: tuple[float, int], outputs: Sequence[torch.Tensor]) -> str:
+            asked.extend(outputs)
+            return next(waiting)
+
+        timed = timed_as(judge, given)
+        draw = paired_timing._Draw(0, 1, timed, random.Random(1))
+        try:
+            paired_timing._peek(cast(RunnerLink, Side(wanted)), cast(RunnerLink, Side(given)), timed, draw)
+        except RunnerFailed as failed:
+            return failed.outcome
+        return "correct"
+
+    assert outcome("") == "correct" and torch.equal(asked[0], given)
+    assert outcome("far off", "far off") == "wrong_result"
+    assert outcome("far off", "", "far off") == "cheating"
+    assert outcome("far off", "", "") == "wrong_result", "a race, maybe"
+
+
+def test_an_output_that_is_written_after_the_call_is_no_doubt() -> None:
+    """By the time at which all of it is fetched it may be right."""
+    given = torch.zeros(4, dtype=torch.int64)
+    late, timed_on = Side(given), timed_as(lambda *asked: "", given)
+    setattr(late, "collect", lambda specs: [torch.ones(4, dtype=torch.int64)])  # noqa: B010
+    draw = paired_timing._Draw(0, 1, timed_on, random.Random(1))
+    with pytest.raises(RunnerFailed, match="changed after the call had returned"):
+        paired_timing._peek(cast(RunnerLink, Side(given + 1)), cast(RunnerLink, late), timed_on, draw)
+
+
+def test_of_many_doubts_in_a_timing_the_first_are_judged_and_then_some() -> None:
+    judged: list[int] = []
+    given, wanted = torch.tensor([5]), torch.tensor([7])
+
+    def judge(parcel: Parcel, change: tuple[float, int], outputs: Sequence[torch.Tensor]) -> str:
+        judged.append(inputs.doubts)
+        return ""
+
+    inputs, stream = timed_as(judge, given), random.Random(1)
+    for number in range(400):
+        draw = paired_timing._Draw(number, 1, inputs, stream)
+        paired_timing._peek(cast(RunnerLink, Side(wanted)), cast(RunnerLink, Side(given)), inputs, draw)
+    assert judged[:2] == [1, 2] and 20 < len(judged) < 100
 
 
 def test_a_glance_at_outputs_that_are_mostly_zero_convicts_only_what_is_stale() -> None:

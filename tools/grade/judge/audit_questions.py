@@ -5,6 +5,7 @@ clocks, rows, addresses and strides. Runs in the judge (imports torch).
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import threading
 import time
@@ -21,6 +22,7 @@ from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.tools.audit.acts.earned import telling_places
 from foundry.tools.audit.acts.provenance import more_work
 from foundry.tools.grade.judge.correctness import operator_rows
+from foundry.tools.grade.judge.freedom import judge_answer
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.task_cases import OtherMode
@@ -195,12 +197,14 @@ def _failing(name: str, failed: RunnerFailed, words: str) -> Gate:
 
 def _wrong(outputs: list[torch.Tensor], trial: Trial) -> str:
     """What is wrong with the answer to a trial, in words, or ""."""
-    owns = trial.tf32 or trial.ieee
-    for output, expected, own, spec in zip(outputs, trial.expected, owns, trial.specs, strict=False):
+    owns, asked = trial.tf32 or trial.ieee, outputs[: len(trial.expected)]
+    judged = functools.cache(lambda: judge_answer(asked, trial, "tf32"))  # where it is in doubt: that takes reruns
+    for index, (output, expected, own, spec) in enumerate(zip(asked, trial.expected, owns, trial.specs, strict=True)):
         usual = error_limit(own, spec.dtype, spec.numel)
         limit = OutputError(SLACK * usual.norm, SLACK * usual.violation)
         error = comparison.measure(output, expected)
-        if not accepts(error, limit):
+        is_doubtful = not accepts(error, limit) or (error.norm > 0 and not expected.is_floating)
+        if is_doubtful and not accepts(judged()[0][index], judged()[1][index]):
             return comparison.describe_mismatch(output, expected, limit, error)
     return ""
 

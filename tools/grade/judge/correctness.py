@@ -16,7 +16,8 @@ import torch
 
 from foundry.knowledge.candidate import DistributionError, Gate, Outcome, Stage, Verdict
 from foundry.knowledge.task import AccuracyClass
-from foundry.tools.grade.judge.limits import buffer_limit, excuse_unstable, limit_of, weighing, with_luck
+from foundry.tools.grade.judge.freedom import judge_answer
+from foundry.tools.grade.judge.limits import buffer_limit, uses_tf32
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.stale_weights import FOLDED, JUDGE_AS_BUILT, find_stale, is_right_as_built
 from foundry.tools.grade.questions.cases import Case
@@ -262,7 +263,8 @@ class Examination:
         """Fails unless buffers that the reference's forward updates (running statistics) hold the right values."""
         for tensor, buffer in zip(updated, question.trial.buffers, strict=False):
             error, limit = comparison.measure(tensor, buffer.expected), buffer_limit(buffer, buffer.ieee)
-            if self.worst_class == "tf32" and not accepts(error, limit):  # a mean of products has their error
+            may_be_tf32 = self.worst_class == "tf32" and uses_tf32(buffer, question.trial)
+            if may_be_tf32 and not accepts(error, limit):  # a mean of products has their error
                 limit, self.accuracy = buffer_limit(buffer, buffer.tf32, is_tf32=True), "tf32"
             if not accepts(error, limit):
                 text = comparison.describe_mismatch(tensor, buffer.expected, limit, error)
@@ -340,17 +342,7 @@ class Examination:
         self, outputs: list[torch.Tensor], trial: Trial
     ) -> tuple[list[OutputError], list[OutputError], AccuracyClass]:
         """(error of each output, limit of each output, accuracy class of these limits)."""
-        found = [comparison.measure(output, item) for output, item in zip(outputs, trial.expected, strict=True)]
-        found = excuse_unstable(found, trial)
-        limits = [limit_of(own, trial, index) for index, own in enumerate(trial.ieee)]
-        if not accepts_all(found, limits):  # where few elements make the norm, their rounding is luck, not an average
-            limits = [
-                limit_of(own, trial, index, elements=weighing(trial, index)) for index, own in enumerate(trial.ieee)
-            ]
-        if not accepts_all(found, limits) and trial.tf32 is not None and self.worst_class == "tf32":
-            limits = [limit_of(own, trial, index, base=trial.ieee[index]) for index, own in enumerate(trial.tf32)]
-            return found, with_luck(found, limits, trial.tf32, trial, outputs, is_tf32=True), "tf32"
-        return found, with_luck(found, limits, trial.ieee, trial, outputs, is_tf32=False), "ieee"
+        return judge_answer(outputs, trial, self.worst_class)
 
     def _check_prepared(self, outputs: list[torch.Tensor], question: _Question) -> str:
         """Fails if wrong outputs are right for parameters that have been replaced since. Where that is possible but not
@@ -394,8 +386,8 @@ class Examination:
         for index, (one, other, expected) in enumerate(zip(first, second, trial.expected, strict=True)):
             if torch.equal(_as_bits(one), _as_bits(other)):
                 continue
-            limit = limit_of(trial.ieee[index], trial, index)
-            error = comparison.measure(other, expected)
+            found, limits, _ = self._errors(second, trial)
+            error, limit = found[index], limits[index]
             if not accepts(error, limit):
                 text = comparison.describe_mismatch(other, expected, limit, error)
                 self.link.rest(REST_S)

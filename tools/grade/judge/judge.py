@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -28,6 +29,7 @@ from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.contest import Entered, enter, join, take_turns
 from foundry.tools.grade.judge.correctness import SLOTS, Examination, release_each
 from foundry.tools.grade.judge.foreign import answer_by
+from foundry.tools.grade.judge.freedom import wrong_when_timed
 from foundry.tools.grade.judge.limits import unrounded_means
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache, PreparedGroup, TimedInputs, check_scheduling
@@ -67,6 +69,7 @@ class Judge:
         self.breaks = breaks
         self._task = codec.decode(Task, message["task"])
         self._device = codec.decode(Device, message["device"])
+        self._worst: AccuracyClass = self._task.options.accuracy or "tf32"
         self._place = "cuda" if self._device.target == "cuda" and torch.cuda.is_available() else "cpu"
         self._screen_case: Case | None = None
         self._plan, self._seeds = GpuPlan(**message["plan"]), Seeds(int(message["seed"]))
@@ -100,8 +103,7 @@ class Judge:
     def baseline(self, message: Message, handles: list[int]) -> Message:
         """Times the reference, measures its own error, and says whether the task can prove anything."""
         telling, timed = self._prepare_screen()
-        trial = self._outline(telling.told_by)
-        group = self._groups.pop(BASELINE)
+        trial, group = self._outline(telling.told_by), self._groups.pop(BASELINE)
         try:
             before = group.reference.device_s
             samples = paired_timing.time_alone(group.reference, timed, self._cache)
@@ -126,11 +128,10 @@ class Judge:
         """Correctness of the candidate behind the link."""
         stage: Stage = message["stage"]
         link = self._link(handles[0], self._run_limit(message), float(message["load_limit_s"]))
-        worst: AccuracyClass = self._task.options.accuracy or "tf32"
-        examination = Examination(link, stage, worst, slots=SLOTS[: self._plan.slots])
-        load = {"text": message["text"], "device": self._place}
+        examination = Examination(link, stage, self._worst, slots=SLOTS[: self._plan.slots])
         if self._place == "cuda":  # whether a float64 run fits, before a candidate is there that could take the memory
             self._outline("")
+        load = {"text": message["text"], "device": self._place}
         try:
             if stage == "screen":
                 verdict = examination.run(load, [self._case()], lambda case: self._screen(message["told_by"]))
@@ -265,7 +266,7 @@ class Judge:
         self._groups.clear()
         if self._series is not None:
             _, case, timed = self._series
-            for parcel in timed.inputs:
+            for parcel in (*timed.inputs, *timed.sent.values()):
                 parcel.close()
             case.close()
             self._series = None
@@ -306,8 +307,8 @@ class Judge:
 
     def _case(self) -> Case:
         if self._screen_case is None:
-            seeds = [self._seeds.draw("screen", "parameters")]
-            self._screen_case = cases_of(self._task, seeds, self._place, only_first=True)[0]
+            seed = self._seeds.draw("screen", "parameters")
+            (self._screen_case,) = cases_of(self._task, [seed], self._place, only_first=True)
         return self._screen_case
 
     def _screen(self, besides: str = "") -> Iterator[Trial]:
@@ -403,20 +404,19 @@ class Judge:
         """Input sets for timing, of the distribution `telling`; those of the screen are kept."""
         if stage == "screen" and self._screen_inputs is not None:
             return self._screen_inputs
-        case = case or self._case()
-        specs = self._outline("").specs
+        case, specs = case or self._case(), self._outline("").specs
         packed = [case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs 0"), telling)]
         for index in range(1, min(self._plan.slots, paired_timing.slots_for(packed[0].nbytes))):
             packed.append(case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs {index}"), telling))
-        is_changeable = paired_timing.is_changeable(packed[0])
         timed = TimedInputs(
             packed,
             specs,
             errors,
             lambda: case.inputs(secrets.randbits(31), telling),
-            is_changeable,
+            paired_timing.is_changeable(packed[0]),
             scalable=not case.limited,
             rotatable=not case.has_structure(),
+            judge=partial(wrong_when_timed, case, self._worst),
         )
         if stage == "screen" and self._plan.keeps_trials:
             self._screen_inputs = timed

@@ -9,7 +9,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from typing import Any
 
 import torch
@@ -20,15 +20,25 @@ from foundry.knowledge.opgraph import Arrangement, DType
 from foundry.knowledge.task import Mode, Task
 from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
+from foundry.tools.grade.questions.reruns import Reruns, reruns_of
 from foundry.tools.grade.questions.running_statistics import updated_buffers
 from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
-from foundry.tools.grade.questions.ties import may_order, with_ties
+from foundry.tools.grade.questions.ties import may_order
 from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer, contiguous_spec
-from foundry.tools.grade.questions.widening import in_float64, tf32_allowed, wide
+from foundry.tools.grade.questions.widening import Truth, tf32_allowed, truth_of, wide
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
-from foundry.tools.protocol.rules import AS_GIVEN, FEW_CHANGED, INDICES, Distribution, OutputError, Parameters, worst_of
+from foundry.tools.protocol.rules import (
+    AS_GIVEN,
+    FEW_CHANGED,
+    INDICES,
+    TIMED,
+    Distribution,
+    OutputError,
+    Parameters,
+    worst_of,
+)
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
 from foundry.tools.task.gradients import gradients_of
@@ -49,7 +59,7 @@ class Case:
         self.mode = task.options.mode
         self.drawn_on = str(self._loaded.place_to_draw(self._device))  # where each process makes the model
         self._model = self._loaded.build_model(seed, self._device)
-        self._exact: nn.Module | None = None
+        self._exact = cache(lambda: self._loaded.build_model(seed, self._device).double())
         self._states = other_parameters.States(other_parameters.clone_state(self._model))
         self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
         self._packed: dict[str, Packed] = {}
@@ -133,12 +143,10 @@ class Case:
 
     def gradients(self, trial: Trial) -> list[torch.Tensor] | None:
         """Of PyTorch in float64, by each floating input and each learned parameter. Raises what autograd raises."""
-        if self._exact is None:
-            return None
-        self._load_state(self._exact, trial.distribution.parameters)
+        self._load_state(self._exact(), trial.distribution.parameters)
         values = bundle.map_tensors(trial.inputs.value(), wide)  # arranged, as the model takes them
-        state = list(self._without_counters(self._exact.state_dict(keep_vars=True)).values())
-        return gradients_of(self._exact, values, [state[n] for n in self.learned_places()], only_own=False)
+        state = list(self._without_counters(self._exact().state_dict(keep_vars=True)).values())
+        return gradients_of(self._exact(), values, [state[n] for n in self.learned_places()], only_own=False)
 
     def has_structure(self) -> bool:
         """Whether inputs have something in common in every draw (a triangle of zeros, symmetry)."""
@@ -204,6 +212,10 @@ class Case:
             placed = patterns.with_few_changed(placed, self._structures_of(placed), self._device, limited=self.limited)
         return self._make_trial(AS_GIVEN, seed, placed)
 
+    def timed_trial(self, leaves: list[Any]) -> Trial:
+        """The question that a timed call on these inputs was."""
+        return self._make_trial(TIMED, self.seed, leaves)
+
     def trial(self, distribution: Distribution, seed: int) -> Trial:
         """Draws inputs, runs PyTorch in its own dtype and in float64. Raises TaskError when the reference fails."""
         problem: TaskError | None = None
@@ -244,9 +256,9 @@ class Case:
         lost = overflowing(eager) if self._is_bounded and distribution.enlarges else 0.0
         if lost > (MOST_LOST if distribution.is_stress else 0.0):
             raise Overflow("its outputs overflow")
-        truth, exact_updated, note = self._truth(kind, placed, eager, updated)
-        asked = [excuse_overflow(*pair) if lost else pair for pair in zip(truth, eager, strict=True)]
-        expected = [self._expect(exact, output) for exact, output in asked]
+        truth = self._truth(kind, placed, eager, updated)
+        pairs = [excuse_overflow(*pair) if lost else pair for pair in zip(truth.outputs, eager, strict=True)]
+        expected = [self._expect(*pair) for pair in pairs]
         if distribution == AS_GIVEN:
             self._given_seed, self._usual = seed, [comparison.scale_only(item) for item in expected]
         if distribution.is_stress or kind == "large":
@@ -257,9 +269,7 @@ class Case:
                 for item, usual in zip(expected, self._usual, strict=False)
             ]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
-        if self._may_order:
-            ieee = with_ties(ieee, expected, partial(self._run, self._model, kind, _copy(placed)))
-        exact = self._find_exact(distribution, ieee, eager if note else truth, eager)
+        exact = self._find_exact(distribution, ieee, eager if truth.note else truth.outputs, eager)
         tf32 = self._tf32_errors(kind, placed, expected, list(zip(eager, ieee, strict=True)))
         if distribution.only_scales and tf32 is not None:  # cuDNN may choose otherwise where memory is short
             tf32 = self._usual_tf32 = list(map(worst_of, tf32, self._usual_tf32 or tf32))
@@ -270,13 +280,15 @@ class Case:
             ieee = [worst_of(own, nudged) if is_all or not item.is_floating else own for own, nudged, item in found]
         if distribution == AS_GIVEN and tf32 is not None:
             self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
-        specs = [contiguous_spec(item) for item in eager]
-        buffers = () if distribution.is_stress else self._buffers(kind, exact_updated, updated, under_tf32)
+        buffers = () if distribution.is_stress else self._buffers(kind, truth.updated, updated, under_tf32)
         packed = self._pack(placed)  # last: shared memory that a refusal would leave open
         bundle.give_back()
         luck = partial(self._errors_of_luck, distribution, seed, list(map(comparison.scale_only, expected)))
         unstable = partial(self._errors_when_nudged, kind, packed, expected, patterns.WAYS)
-        return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers, exact, luck, unstable)
+        is_wider = tuple(not truth.note and own.dtype != torch.float64 for own in eager)
+        reruns = reruns_of(partial(self._run, self._model, kind), truth.again, packed, may_order=self._may_order)
+        asked = distribution, seed, packed, expected, ieee, tf32, list(map(contiguous_spec, eager))
+        return Trial(*asked, truth.note, buffers, exact, luck, unstable, is_wider, reruns)
 
     def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
         self._shapes = [item.shape for item in eager]
@@ -313,11 +325,11 @@ class Case:
         self._states.plan("as before", mixed)
         placed = loading.flatten(trial.inputs.value())
         eager = self._run(self._model, "as before", _copy(placed))
-        truth, _, _ = self._truth("as before", placed, eager, [])
+        truth = self._truth("as before", placed, eager, []).outputs
         expected = [self._expect(*pair) for pair in zip(truth, eager, strict=True)]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
         tf32 = self._tf32_errors("as before", placed, expected, list(zip(eager, ieee, strict=True)))
-        return replace(trial, expected=expected, ieee=ieee, tf32=tf32, buffers=())
+        return replace(trial, expected=expected, ieee=ieee, tf32=tf32, buffers=(), reruns=Reruns())
 
     def inputs(self, seed: int, distribution: Distribution = AS_GIVEN) -> Parcel:
         """Inputs for timing."""
@@ -343,30 +355,16 @@ class Case:
             ]
         return outputs
 
-    def _truth(
-        self, kind: Parameters, inputs: Any, eager: list[torch.Tensor], updated: list[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor], str]:
-        """(outputs, updated buffers, note) of the float64 run. For a model that cannot run in float64 they are those of
-        the run in its own dtype, and the note says so."""
+    def _truth(self, kind: Parameters, inputs: Any, eager: list[torch.Tensor], updated: list[torch.Tensor]) -> Truth:
+        """What the float64 run gives. For a model that cannot run in float64 it is the run in its own dtype."""
 
-        def own() -> list[torch.Tensor]:
-            return list(map(wide, eager))
+        def run(model: nn.Module, values: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+            return self._run(model, kind, _copy(values)), self._read_updated(model)
 
-        try:
-            if self._exact is None:
-                self._exact = self._loaded.build_model(self.seed, self._device).double()
-            truth = in_float64(partial(self._run, self._exact, kind), inputs)
-        except TaskError as error:
-            return own(), updated, f"no float64 run: {error}"
-        except torch.OutOfMemoryError as error:
-            if not self.may_lack_memory:  # a candidate took it, and must not choose what it is compared with
-                raise
-            return own(), updated, f"no float64 run: {str(error).splitlines()[0]}"
-        matching = len(truth) == len(eager) and all(a.shape == b.shape for a, b in zip(truth, eager, strict=True))
-        self.may_lack_memory = False
-        if not matching:
-            return own(), updated, "no float64 run: its outputs have other shapes"
-        return truth, self._read_updated(self._exact), ""
+        models, lacks = (self._exact, self._model), self.may_lack_memory
+        truth = truth_of(run, models, inputs, (eager, updated), may_lack_memory=lacks)
+        self.may_lack_memory &= bool(truth.note)
+        return truth
 
     def _expect(self, exact: torch.Tensor, own: torch.Tensor) -> Expected:
         return comparison.expect(exact, own, loading.dtype_name(own.dtype), self._tolerance)
@@ -405,7 +403,7 @@ class Case:
                 placed = self._draw(distribution, seed ^ number, self._given_seed ^ number)
                 with tf32_allowed(is_tf32):
                     eager = self._run(self._model, kind, _copy(placed))
-                pairs = zip(self._truth(kind, placed, eager, [])[0], eager, strict=True)
+                pairs = zip(self._truth(kind, placed, eager, []).outputs, eager, strict=True)
                 expected = [
                     replace(self._expect(*pair), norm=scale.norm, spread=scale.spread)
                     for pair, scale in zip(pairs, scales, strict=True)

@@ -13,7 +13,7 @@ from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import Expected
 from foundry.tools.task import loading
 
-MEAN, VARIANCE = "running_mean", "running_var"
+MEAN, VARIANCE, CALLS = "running_mean", "running_var", "num_batches_tracked"
 
 
 def updated_buffers(
@@ -29,28 +29,35 @@ def updated_buffers(
     of outputs behind a normalisation it is zero but for roundings, and no two orders of summation agree on those.
     """
     exact = dict(zip(keys, runs[0], strict=True))
-    deviations = _deviations(model, before, exact)
+    computed = _computed(model, before, exact)
     found: list[UpdatedBuffer] = []
     for key, truth, *owns in zip(keys, *runs, strict=True):
-        expected = expect(truth, owns[0])
-        if (deviation := deviations.get(key)) is not None:
-            norm = float(torch.linalg.vector_norm(deviation))
-            spread = norm / max(1, deviation.numel()) ** 0.5
-            expected = replace(expected, norm=max(expected.norm, norm), spread=max(expected.spread, spread))
+        expected, share = expect(truth, owns[0]), 1.0
+        if (part := computed.get(key)) is not None:
+            norm = float(torch.linalg.vector_norm(part))
+            if key.rpartition(".")[2] == MEAN:
+                spread = norm / max(1, part.numel()) ** 0.5
+                expected = replace(expected, norm=max(expected.norm, norm), spread=max(expected.spread, spread))
+            share = min(1.0, norm / max(expected.norm, comparison.TINY))
         ieee, tf32 = (comparison.measure(own, expected) for own in owns)
-        found.append(UpdatedBuffer(key, expected, ieee, tf32, loading.spec_of(owns[0].contiguous())))
+        found.append(UpdatedBuffer(key, expected, ieee, tf32, loading.spec_of(owns[0].contiguous()), share))
     return tuple(found)
 
 
-def _deviations(
+def _computed(
     model: nn.Module, before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """By the key of a running mean: the standard deviations in the batch, times the part that the batch has in it."""
+    """The part of each running statistic that the batch at hand has in it, by key: its variance times the momentum, and
+    of a mean the root mean square of the batch times the momentum (the batch's own mean is part of that)."""
     found: dict[str, torch.Tensor] = {}
     for name, layer in model.named_modules():
-        mean, variance = (f"{name}.{item}".lstrip(".") for item in (MEAN, VARIANCE))
-        momentum = getattr(layer, "momentum", None)
-        if momentum and {mean, variance} <= after.keys() and variance in before:
-            kept = (1.0 - momentum) * before[variance].to(after[variance])
-            found[mean] = momentum * ((after[variance] - kept) / momentum).clamp(min=0.0).sqrt()
+        mean, variance, calls = (f"{name}.{item}".lstrip(".") for item in (MEAN, VARIANCE, CALLS))
+        momentum = getattr(layer, "momentum", 0.0)
+        if momentum is None and calls in before:  # then they are averages over all calls
+            momentum = 1.0 / (1 + int(before[calls]))
+        if momentum and {mean, variance} <= after.keys() <= before.keys():
+            found[variance], own_mean = (
+                after[key].double() - (1.0 - momentum) * before[key].double() for key in (variance, mean)
+            )
+            found[mean] = (momentum * found[variance].clamp(min=0.0) + own_mean.square()).sqrt()
     return found

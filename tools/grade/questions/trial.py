@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from foundry.knowledge.opgraph import TensorSpec, contiguous_strides
+from foundry.tools.grade.questions.reruns import Reruns
 from foundry.tools.protocol.comparison import Expected, scale_only
 from foundry.tools.protocol.rules import Distribution, OutputError
 from foundry.tools.task import loading
@@ -25,7 +26,8 @@ class Trial:
     they are after the call. `exact`: which outputs PyTorch does not round, as in a sort; then nobody needs to.
     `luck` gives the largest errors of PyTorch on other inputs of the distribution, with TF32 or without: where few
     elements make an output or an error, one draw may be right by luck. `unstable` gives those on these inputs, changed
-    by one unit in the last place.
+    by one unit in the last place. `is_wider`: which truths are of a wider type than PyTorch's answer; the others hold
+    its roundings. `reruns` are other answers of PyTorch that are as right.
     """
 
     distribution: Distribution
@@ -40,6 +42,8 @@ class Trial:
     exact: tuple[bool, ...] = ()
     luck: Callable[[bool], list[OutputError]] = lambda _: []
     unstable: Callable[[], list[OutputError]] = list
+    is_wider: tuple[bool, ...] = ()
+    reruns: Reruns = field(default_factory=Reruns)
 
     @property
     def of_baseline(self) -> list[OutputError]:
@@ -54,13 +58,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class UpdatedBuffer:
-    """One tensor of the model that forward updates: what it must be after the call, and PyTorch's own errors."""
+    """One tensor of the model that forward updates: what it must be after the call, and PyTorch's own errors.
+
+    `share` is the norm of what this call computed over the norm of the buffer; 1 where it is not known.
+    """
 
     name: str
     expected: Expected
     ieee: OutputError
     tf32: OutputError
     spec: TensorSpec
+    share: float = 1.0
 
 
 @dataclass

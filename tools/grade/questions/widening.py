@@ -6,27 +6,110 @@ Runs in the judge (imports torch).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from foundry.knowledge.errors import TaskError
+from foundry.tools.protocol.rules import ILL_CONDITIONED
 from foundry.tools.task import bundle
 
-Result = TypeVar("Result")
+Outputs = list[torch.Tensor]
+Run = Callable[[Any], tuple[Outputs, Outputs]]  # inputs -> (outputs, updated buffers)
+MOST_OTHERS = 0.5  # share of an integer output that may differ between a run and a wider one of the same model
 _NARROWING = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+_COMPLEX = (torch.complex32, torch.complex64)
 
 
-def in_float64(run: Callable[[Any], Result], inputs: Any) -> Result:
-    """`run` of the inputs in float64. Where that fails, each floating type that the model's code names is float64 too:
-    `x.float() @ weight` mixes two types once the weight is wider. Raises the TaskError of the second run."""
+@dataclass(frozen=True)
+class Truth:
+    """Outputs and updated buffers that PyTorch's are measured by. `note` says why they are PyTorch's own, or is "".
+
+    `again` runs the model once more in the same arithmetic.
+    """
+
+    outputs: Outputs
+    updated: Outputs
+    note: str
+    again: Callable[[Any], object]
+
+
+def truth_of(
+    run: Callable[[nn.Module, Any], tuple[Outputs, Outputs]],
+    models: tuple[Callable[[], nn.Module], nn.Module],
+    inputs: Any,
+    own: tuple[Outputs, Outputs],
+    *,
+    may_lack_memory: bool,
+) -> Truth:
+    """The truth of a model; PyTorch's own answer where there is none.
+
+    `models`: makes or gives the one in float64, and the one in its own types. `own` is what `run` gave of that one.
+    Raises torch.OutOfMemoryError unless memory may be lacking: a candidate
+    that takes it must not choose what it is compared with.
+    """
+    note = "its outputs have other shapes"
     try:
-        return run(widened(inputs))
-    except TaskError:
+        exact = models[0]()  # made before types are widened: its constructor draws what it always draws
+        truth = in_float64(partial(run, exact), inputs, own[0])
+        if [item.shape for item in truth.outputs] == [item.shape for item in own[0]]:
+            return truth
+    except TaskError as error:
+        note = str(error)
+    except torch.OutOfMemoryError as error:
+        if not may_lack_memory:
+            raise
+        note = str(error).splitlines()[0]
+    return Truth(list(map(wide, own[0])), own[1], f"no float64 run: {note}", partial(run, models[1]))
+
+
+def in_float64(run: Run, inputs: Any, own: Sequence[torch.Tensor]) -> Truth:
+    """What the model gives for the inputs in float64.
+
+    First each floating type that the model's code names is float64 too: `x.float()` of integers, or a cast to bfloat16
+    between two products, would round the truth as PyTorch's own run `own` is rounded. Types of 8 bits stay.
+    Where that run fails, or is far from PyTorch's answer while the plain one is near, the plain one counts: a model may
+    choose its path by the type of its tensors. Raises the TaskError of the plain run.
+    """
+
+    def plain(values: Any) -> tuple[Outputs, Outputs]:
+        return run(widened(values))
+
+    def each_wide(values: Any) -> tuple[Outputs, Outputs]:
         with _EachTypeIsWide():
-            return run(widened(inputs))
+            return run(widened(values))
+
+    try:
+        found = Truth(*each_wide(inputs), "", each_wide)
+    except TaskError:
+        return Truth(*plain(inputs), "", plain)
+    if not is_near(found.outputs, own):
+        with contextlib.suppress(TaskError, torch.OutOfMemoryError):
+            other = Truth(*plain(inputs), "", plain)
+            return other if is_near(other.outputs, own) else found
+    return found
+
+
+def is_near(outputs: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> bool:
+    """True if outputs of a float64 run have PyTorch's shapes and roughly its finite values."""
+    return len(outputs) == len(own) and all(map(_is_near, outputs, own))
+
+
+def _is_near(output: torch.Tensor, own: torch.Tensor) -> bool:
+    if output.shape != own.shape or output.is_floating_point() != own.is_floating_point():
+        return False
+    if not own.numel() or own.is_complex():
+        return True
+    if not own.is_floating_point():
+        return int((output != own).sum()) <= MOST_OTHERS * own.numel()
+    off = (output - own).nan_to_num_(0.0, 0.0, 0.0)
+    size = output.nan_to_num(0.0, 0.0, 0.0)
+    return bool(torch.linalg.vector_norm(off) <= ILL_CONDITIONED * torch.linalg.vector_norm(size))
 
 
 @contextlib.contextmanager
@@ -45,7 +128,7 @@ def widened(value: Any) -> Any:
 
 
 class _EachTypeIsWide(TorchFunctionMode):
-    """Within it PyTorch's functions take float64 for any floating type that they are given."""
+    """Within it PyTorch's functions take float64 for any floating type of 16 bits or more that they are given."""
 
     def __enter__(self) -> _EachTypeIsWide:
         self._usual = torch.get_default_dtype()
@@ -64,13 +147,19 @@ class _EachTypeIsWide(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        named = dict(kwargs or {})
+        if func is torch.Tensor.view and any(isinstance(item, torch.dtype) for item in (*args, *named.values())):
+            raise TypeError("bits that are read as another type have no wider form")
         function = torch.Tensor.double if func in _NARROWING else func
-        return function(*map(_wide, args), **{name: _wide(value) for name, value in (kwargs or {}).items()})
+        return function(*map(_wide, args), **{name: _wide(value) for name, value in named.items()})
 
 
 def _wide(argument: Any) -> Any:
-    is_floating = isinstance(argument, torch.dtype) and argument.is_floating_point
-    return torch.float64 if is_floating else argument
+    if not isinstance(argument, torch.dtype):
+        return argument
+    if argument in _COMPLEX:
+        return torch.complex128
+    return torch.float64 if argument.is_floating_point and argument.itemsize > 1 else argument
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,45 @@
+"""Other answers of PyTorch to one question, which are as right as its own. Runs in the judge (imports torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from foundry.tools.grade.questions.roundings import with_roundings
+from foundry.tools.grade.questions.selections import SelectedPlaces, selections
+from foundry.tools.grade.questions.ties import in_orders
+from foundry.tools.task import loading
+from foundry.tools.task.bundle import Parcel
+
+Outputs = list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Reruns:
+    """The reference's answers to a question where PyTorch leaves something open, each worked out when it is asked for.
+
+    `orders`: with equal elements in other orders, two answers or none. `roundings`: with results moved by up to so many
+    units in the last place, in so many ways. `selections`: which places the model selects by value.
+    """
+
+    orders: Callable[[], Iterator[Outputs]] = lambda: iter(())
+    roundings: Callable[[float, int], Iterator[Outputs]] = lambda units, ways: iter(())
+    selections: Callable[[], Iterator[SelectedPlaces]] = lambda: iter(())
+
+
+def reruns_of(
+    own: Callable[[Any], Outputs], exact: Callable[[Any], object], given: Parcel, *, may_order: bool
+) -> Reruns:
+    """Reruns of a reference, in its own types (`own`) and in float64 (`exact`), on copies of the inputs given.
+    `may_order`: its text speaks of sorting."""
+
+    def run() -> Outputs:
+        return own(loading.flatten(given.value()))
+
+    orders = partial(in_orders, run) if may_order else Reruns.orders
+    in_float64 = lambda: exact(loading.flatten(given.value()))  # noqa: E731
+    return Reruns(orders, partial(with_roundings, run), partial(selections, in_float64, run))
