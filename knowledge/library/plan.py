@@ -31,7 +31,7 @@ from foundry.knowledge.library.rules import (
     shape,
 )
 from foundry.knowledge.library.rules.builder import RULES, Builder, Tensor, Unsupported, const
-from foundry.knowledge.library.rules.writes import scatter, slices
+from foundry.knowledge.library.rules.writes import in_place, scatter, slices
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, TensorSpec, Value, contiguous_strides
 
 # Importing a rules module registers its rules.
@@ -98,7 +98,8 @@ def lower_graph(
 ) -> Builder:
     """Every operator as its own kernels, without fusion."""
     rewrites, regions = frozenset(recipe.rewrites), find_regions(graph)
-    builder = Builder(graph, recipe.target, rewrites=rewrites, apart=apart, regions=regions)
+    writes = in_place.find_writes(graph)
+    builder = Builder(graph, recipe.target, rewrites=rewrites, apart=apart, regions=regions, in_place=writes)
     for value in [*graph.inputs, *graph.state]:
         builder.leaf(value)
         if not value.spec.numel:
@@ -196,6 +197,11 @@ def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[st
             raise CannotLower(f"forward returns a {type(item).__name__}")
     write_backs: dict[str, str] = {}
     for key, name in graph.mutations.items():
+        memory = builder.tensors[name].expr
+        if isinstance(memory, Load) and builder.buffers[memory.buffer].is_in_place:
+            write_backs[key] = memory.buffer
+            kept.add(memory.buffer)
+            continue
         view = _return_tensor(builder, builder.tensors[name], last, name)
         if view.strides != contiguous_strides(view.shape):
             raise CannotLower(f"the new value of {key} is a view")

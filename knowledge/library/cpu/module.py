@@ -25,6 +25,7 @@ from foundry.knowledge.library.file.python_text import (
     traffic_of,
     tuple_text,
     variable,
+    write_back_text,
 )
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.access import is_prepared, step_buffers
@@ -250,7 +251,7 @@ class _EntryText:
             leaf = f"leaves[{buffer.source}], 'input {buffer.source}'"
             lines.append(f"{variable(buffer.name)} = _checked({leaf}, {_geometry(buffer)})")
         for buffer in self._plan.buffers.values():
-            if is_parameter(buffer):
+            if is_parameter(buffer) or buffer.is_in_place:
                 lines.append(
                     f"{variable(buffer.name)} = _checked(parameters[{self._slots[buffer.source]}], {buffer.source!r}, "
                     f"{_geometry(buffer)})"
@@ -262,7 +263,8 @@ class _EntryText:
         lines.append(f"scratch = _scratch({max(self._scratch_bytes, 1)})")
         lines += self._step_lines()
         lines += [
-            f"parameters[{self._slots[key]}].copy_({variable(name)})" for key, name in self._plan.write_backs.items()
+            write_back_text(f"parameters[{self._slots[key]}]", variable(name), self._plan.buffers[name])
+            for key, name in self._plan.write_backs.items()
         ]
         lines.append(f"return {results_text(self._plan)}")
         body = "\n".join(f"    {line}" for line in lines)
@@ -292,7 +294,8 @@ class _EntryText:
 
     def _step_lines(self) -> list[str]:
         lines = [f"{variable(buffer.name)} = {_empty(buffer)}" for buffer in find_empty(self._plan)]
-        made = {b.name for b in self._plan.buffers.values() if b.role in ("input", "parameter", "constant", "prepared")}
+        given = ("input", "parameter", "constant", "prepared")
+        made = {b.name for b in self._plan.buffers.values() if b.role in given or b.is_in_place}
         segments = {segment.steps[0]: segment for segment in self._segments}
         for position, step in enumerate(self._plan.steps):
             if isinstance(step, TorchCall):

@@ -35,6 +35,7 @@ from foundry.knowledge.library.file.python_text import (
     traffic_of,
     tuple_text,
     variable,
+    write_back_text,
 )
 from foundry.knowledge.library.ir.access import is_prepared
 from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
@@ -217,7 +218,8 @@ class _EntryText:
         lines += self._prepare_lines()
         lines += self._step_lines()
         lines += [
-            f"parameters[{self._position[key]}].copy_({variable(name)})" for key, name in self._plan.write_backs.items()
+            write_back_text(f"parameters[{self._position[key]}]", variable(name), self._plan.buffers[name])
+            for key, name in self._plan.write_backs.items()
         ]
         lines.append(f"return {results_text(self._plan)}")
         body = "\n".join(f"    {line}" for line in lines)
@@ -266,7 +268,7 @@ class _EntryText:
     def _parameter_lines(self) -> list[str]:
         lines = []
         for buffer in self._plan.buffers.values():
-            if is_parameter(buffer):
+            if is_parameter(buffer) or buffer.is_in_place:
                 held = f"parameters[{self._position[buffer.source]}]"
                 if buffer.role == "constant":
                     held = f"_brought({held}, {buffer.source!r}, state, device)"
@@ -292,7 +294,8 @@ class _EntryText:
     def _step_lines(self) -> list[str]:
         """Launches between PyTorch calls run together; outputs are allocated before the launch that writes them."""
         lines = [f"{variable(buffer.name)} = {_empty(buffer)}" for buffer in find_empty(self._plan)]
-        made = {b.name for b in self._plan.buffers.values() if b.role in ("input", "parameter", "constant")}
+        given = ("input", "parameter", "constant")
+        made = {b.name for b in self._plan.buffers.values() if b.role in given or b.is_in_place}
         begin = end = self._preparing
         for position, step in enumerate(self._plan.steps):
             if isinstance(step, TorchCall):

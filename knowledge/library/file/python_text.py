@@ -54,7 +54,13 @@ def is_parameter(buffer: Buffer) -> bool:
 
 def parameter_keys(plan: Plan) -> list[str]:
     """Names of the module's tensors that a plan reads or writes."""
-    return [*[b.source for b in plan.buffers.values() if is_parameter(b)], *plan.write_backs]
+    found = [b.source for b in plan.buffers.values() if is_parameter(b) or b.is_in_place]
+    return list(dict.fromkeys([*found, *plan.write_backs]))
+
+
+def write_back_text(held: str, value: str, buffer: Buffer) -> str:
+    """The line that leaves a tensor of the module, `held`, with its new value."""
+    return f"_note_change({held}, {value})" if buffer.is_in_place else f"{held}.copy_({value})"
 
 
 def variable(name: str) -> str:
@@ -153,7 +159,7 @@ def memory_of(plan: Plan, name: str) -> str:
 
 def find_tensors(plan: Plan, traffic: Traffic) -> set[str]:
     """Buffers that are tensors of their own: outputs, what PyTorch calls touch, what is written back."""
-    found = {name for name, buffer in plan.buffers.items() if buffer.role == "output"}
+    found = {name for name, buffer in plan.buffers.items() if buffer.role == "output" or buffer.is_in_place}
     found |= {view.buffer for view in plan.outputs if view.buffer}
     found |= set(plan.write_backs.values())
     for step, (reads, writes) in zip(plan.steps, traffic, strict=True):

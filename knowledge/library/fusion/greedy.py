@@ -67,7 +67,8 @@ def fuse(
     buffers: dict[str, Buffer], steps: list[Step], kept: set[str], recipe: Recipe, apart: frozenset[str] = frozenset()
 ) -> Fusion:
     """Steps in execution order with as few passes over memory as the rules allow."""
-    state = FusionState(buffers, list(steps), set(kept), set(recipe.materialise), recipe.target, apart)
+    stays = {*recipe.materialise, *(name for name, buffer in buffers.items() if buffer.is_in_place)}
+    state = FusionState(buffers, list(steps), set(kept), stays, recipe.target, apart)
     state.tails_anywhere = ANYWHERE in recipe.rewrites
     state.drop_unread()
     early: list[Rule] = [_epilogues, _rows, inline_maps, inline_anywhere, carry, _attention, _siblings]

@@ -121,6 +121,8 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
             note(name, plan.buffers[name].numel)
     read = sum(count * ITEM_BYTES[plan.buffers[name].dtype] for name, count in elements.items())
     space = store_space(kernel)
+    if isinstance(kernel, SegmentKernel) and kernel.in_place:
+        space = (kernel.items, *kernel.shape[1:])
     whole = [plan.buffers[name] for name in (kernel.writes if isinstance(kernel, AuthoredStep) else ())]
     whole += [plan.buffers[name] for name in ((kernel.starts, kernel.order) if isinstance(kernel, SortKernel) else ())]
     whole += [plan.buffers[name] for name in (last_states(kernel) if isinstance(kernel, RecurrentKernel) else ())]
@@ -148,6 +150,8 @@ def compulsory_bytes(plan: Plan) -> int:
         if not isinstance(step, TorchCall):
             for expr, _ in expressions(step):
                 read |= loaded_names(expr)
-    kept = {view.buffer for view in plan.outputs if view.buffer} | set(plan.write_backs.values())
-    outside = {name for name in read if plan.buffers[name].role in ("input", "parameter", "prepared")} | kept
+    kept = {view.buffer for view in plan.outputs if view.buffer}
+    kept |= {name for name in plan.write_backs.values() if not plan.buffers[name].is_in_place}
+    given = ("input", "parameter", "prepared")
+    outside = {n for n in read if plan.buffers[n].role in given or plan.buffers[n].is_in_place} | kept
     return sum(plan.buffers[name].numel * ITEM_BYTES[plan.buffers[name].dtype] for name in outside)

@@ -342,7 +342,8 @@ class SegmentKernel:
 
     `value` is over (items, *inner); stores over `shape` = (segments, *inner) with Named("acc"), the operation's neutral
     element (of "last": anything) where a segment has no items, and Named("count"), their number as int64. "last" is the
-    value of the last item.
+    value of the last item. `in_place`, with a key: the stores are made for each item, in order, with its value as
+    Named("acc"), and what no item names stays as it is.
     """
 
     name: str
@@ -356,6 +357,7 @@ class SegmentKernel:
     dtype: DType
     ops: tuple[str, ...] = ()
     key: Expr | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -398,7 +400,8 @@ class Buffer:
     """Memory a plan uses. `source`: input index, state-dict key, or "" for temporaries, outputs and constants. What is
     prepared is made of parameters only, when one of them has changed. Inputs and parameters carry their real strides;
     temporaries and outputs are contiguous unless the reference's output is not. `data` is an inline constant. `memory`:
-    the buffer that this one is another name of."""
+    the buffer that this one is another name of. A temporary with a `source` is the module's own tensor of that name,
+    which the steps change in place."""
 
     name: str
     shape: tuple[int, ...]
@@ -412,6 +415,11 @@ class Buffer:
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def is_in_place(self) -> bool:
+        """True for memory of the module that the steps change."""
+        return self.role == "temporary" and self.source != "" and not self.memory
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,14 @@ class Slices:
     written: frozenset[int]
 
 
+@dataclass(frozen=True)
+class OwnWrite:
+    """A write that the module's own tensor `key` may take. `encloses`: its source is written there already."""
+
+    key: str
+    encloses: bool = False
+
+
 @dataclass
 class Builder:
     """The buffers and steps so far, and for each lowered value its tensor."""
@@ -198,6 +206,7 @@ class Builder:
     shared: dict[str, Tensor] = field(default_factory=dict)  # that memory, by the longest of them
     filled: set[tuple[str, int]] = field(default_factory=set)  # which parts of it are written: (the longest, begin)
     slices: dict[str, Slices] = field(default_factory=dict)  # values that slices were written to
+    in_place: Mapping[str, OwnWrite] = field(default_factory=dict)  # writes that a tensor of the module may take
     names: dict[str, str] = field(default_factory=dict)  # value -> C identifier
     taken: set[str] = field(default_factory=set)
 
@@ -260,6 +269,12 @@ class Builder:
             suffix += 1
         self.buffers[unique] = Buffer(unique, shape, contiguous_strides(shape), dtype, "temporary")
         return Tensor(shape, Load(unique, views.identity(shape), dtype))
+
+    def state_buffer(self, held: Buffer) -> str:
+        """The name of a tensor of the module as memory that steps change in place."""
+        name = self.identifier(f"{held.name}_new")
+        self.buffers[name] = replace(held, name=name, role="temporary")
+        return name
 
     def emit(self, kernel: Kernel | TorchCall) -> None:
         self.steps.append(kernel)

@@ -176,6 +176,8 @@ def run(plan: Plan, inputs: Sequence[Any], state: Mapping[str, torch.Tensor]) ->
             )
             reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
             machine.flat[name] = tensor.detach().as_strided((reach,), (1,), tensor.storage_offset())
+        elif buffer.is_in_place:
+            machine.flat[name] = state[buffer.source].detach().reshape(-1).clone()
         else:
             poison = math.nan if dtype.is_floating_point else 77 if dtype != torch.bool else True
             machine.flat[name] = torch.full((max(buffer.numel, 1),), poison, dtype=dtype)

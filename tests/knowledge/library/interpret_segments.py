@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from foundry.knowledge.library.ir.kernels import Expr, SegmentKernel, SelectKernel, SortKernel
+from foundry.knowledge.library.ir import views
+from foundry.knowledge.library.ir.kernels import Expr, SegmentKernel, SelectKernel, SortKernel, View
 
 if TYPE_CHECKING:
     from tests.knowledge.library.interpret import Machine
@@ -29,6 +30,9 @@ def reduce_segments(machine: Machine, kernel: SegmentKernel) -> None:
     """Segment by segment."""
     dtype, inner = getattr(torch, kernel.dtype), kernel.shape[1:]
     value = machine.evaluate(kernel.value, (kernel.items, *inner), {}).to(dtype)
+    if kernel.in_place:
+        put_items(machine, kernel, value)
+        return
     if kernel.key is not None:
         first, order = _in_order(machine, kernel.key, kernel.items, kernel.shape[0])
     else:
@@ -54,6 +58,20 @@ def reduce_segments(machine: Machine, kernel: SegmentKernel) -> None:
             acc[segment] = joins[kernel.op](value[own])
     for store in kernel.stores:
         machine.store(store, kernel.shape, {"acc": acc, "count": count})
+
+
+def put_items(machine: Machine, kernel: SegmentKernel, value: torch.Tensor) -> None:
+    """Item by item; what none of them names stays as it is."""
+    assert kernel.key is not None
+    for item, place in enumerate(machine.evaluate(kernel.key, (kernel.items,), {}).tolist()):
+        if not 0 <= place < kernel.shape[0]:
+            continue
+
+        def own(view: View, at: int = place) -> View:
+            return View(view.offset + at * view.strides[0], view.strides[1:])
+
+        for store in kernel.stores:
+            machine.store(views.map_store(store, own), kernel.shape[1:], {"acc": value[item]})
 
 
 def select_items(machine: Machine, kernel: SelectKernel) -> None:

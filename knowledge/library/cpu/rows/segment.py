@@ -11,6 +11,7 @@ import math
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
+from foundry.knowledge.library.cpu.put import print_put
 from foundry.knowledge.library.cpu.rows.direct import COMBINE, neutral_of, print_direct
 from foundry.knowledge.library.cpu.space import (
     Space,
@@ -45,6 +46,8 @@ def print_segments(kernel: SegmentKernel, plan: Plan, device: Device, choices: d
     asked for before they are read), "schedule" ("dynamic" or "static") and "threads". A value that is not legal for
     this kernel gives way to the default.
     """
+    if kernel.in_place:
+        return print_put(kernel, plan, device, choices)
     if kernel.key is not None:
         return print_direct(kernel, plan, device, choices)
     return _SegmentPrinter(kernel, plan, device, Tuning(choices)).print_kernel()

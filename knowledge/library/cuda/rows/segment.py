@@ -11,6 +11,7 @@ from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda import launches
 from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, register
 from foundry.knowledge.library.cuda.launches import Launch
+from foundry.knowledge.library.cuda.put import print_put
 from foundry.knowledge.library.cuda.space import (
     LARGEST_INT,
     WIDEST_BYTES,
@@ -58,6 +59,8 @@ def print_segments(kernel: SegmentKernel, plan: Plan, device: Device, choices: d
     an item), "rows" (items of a segment that are read side by side) and "parts" (blocks that share a segment). A value
     that is not legal for this kernel gives way to the default. Raises CannotLower for 2^30 items or elements of one.
     """
+    if kernel.in_place:
+        return print_put(kernel, plan, device, choices)
     return _Segments(kernel, plan, device, choices).print()
 
 

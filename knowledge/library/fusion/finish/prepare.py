@@ -18,7 +18,9 @@ def with_prepared(buffers: dict[str, Buffer], steps: Sequence[Step]) -> dict[str
     while True:
         made = {name for step in able for name in writes(step)}
         others = {name for step in steps if step not in able for name in writes(step)}
-        free = {name for name in made - others - called if buffers[name].role == "temporary"}
+        free = {
+            name for name in made - others - called if buffers[name].role == "temporary" and not buffers[name].source
+        }
         known = free | {name for name, buffer in buffers.items() if buffer.role in ("parameter", "constant")}
         left = [step for step in able if writes(step) <= free and reads(step) <= known and reads(step)]
         if len(left) == len(able):

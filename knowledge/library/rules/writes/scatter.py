@@ -28,6 +28,7 @@ from foundry.knowledge.library.rules.builder import (
 )
 from foundry.knowledge.library.rules.reduce import Rows
 from foundry.knowledge.library.rules.resample import along
+from foundry.knowledge.library.rules.writes.in_place import put_items
 from foundry.knowledge.library.rules.writes.segments import front, items_of_elements, items_of_indices, write_segments
 from foundry.knowledge.opgraph import Op, Ref
 
@@ -158,6 +159,18 @@ class _Join:
     keeps: bool = True  # whether its own value counts, too
     factor: float = 1.0
 
+    @property
+    def put(self) -> str:
+        """What it is where items are written in place."""
+        return self.kind if self.keeps else "without the element's own value"
+
+
+def _is_put(builder: Builder, op: Op, target: Tensor, found: dict[int, Tensor], source: Tensor, join: _Join) -> bool:
+    """Writes slices that indices name into the module's own memory, where that is possible and worth while."""
+    if op.name not in builder.in_place:
+        return False
+    return put_items(builder, op, items_of_indices(builder, op, target, found, source), join.put, join.factor)
+
 
 def _asks_each(builder: Builder, target: Tensor, count: int, join: _Join) -> bool:
     """Whether each element asks each index, rather than the indices being sorted."""
@@ -173,6 +186,8 @@ def _write_rows(
     index = builder.reshape(index, (index.numel,), op)
     if not index.numel:
         builder.bind(op, target)
+    elif _is_put(builder, op, target, {axis: index}, source, join):
+        pass
     elif not _asks_each(builder, target, index.numel, join):
         items = items_of_indices(builder, op, target, {axis: index}, source)
         write_segments(builder, op, items, join.kind, keeps=join.keeps, factor=join.factor)
@@ -192,6 +207,10 @@ def _write_elements(
     whole = all(dim == axis or size == target.shape[dim] for dim, size in enumerate(index.shape))
     if not index.numel:
         builder.bind(op, target)
+    elif op.name in builder.in_place and put_items(
+        builder, op, items_of_elements(builder, op, target, axis, index, source), join.put, join.factor
+    ):
+        pass
     elif not whole or not _asks_each(builder, target, index.shape[axis], join):
         items = items_of_elements(builder, op, target, axis, index, source)
         write_segments(builder, op, items, join.kind, keeps=join.keeps, factor=join.factor)
@@ -273,7 +292,8 @@ def _index_put(builder: Builder, op: Op) -> None:
         if not math.prod(broadcast(*(index.shape for index in found.values()))):
             builder.bind(op, target)
             return
-        write_segments(builder, op, items_of_indices(builder, op, target, found, values), join.kind)
+        if not _is_put(builder, op, target, found, values, join):
+            write_segments(builder, op, items_of_indices(builder, op, target, found, values), join.kind)
         return
     ((axis, index),) = found.items()
     shape = (*target.shape[:axis], *index.shape, *target.shape[axis + 1 :])

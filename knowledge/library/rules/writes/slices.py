@@ -9,6 +9,7 @@ from __future__ import annotations
 from foundry.knowledge.library.ir.kernels import Load, View
 from foundry.knowledge.library.rules.builder import Builder, Slices, Tensor, argument, integer, rule
 from foundry.knowledge.library.rules.shape import clip, new_buffer, store_part
+from foundry.knowledge.library.rules.writes.in_place import enclosing_memory, own_memory
 from foundry.knowledge.opgraph import Op, OpGraph, Ref, contiguous_strides
 
 
@@ -27,21 +28,36 @@ def _scatter_slice(builder: Builder, op: Op) -> None:
     if length == size:  # nothing of the source is left
         builder.bind(op, Tensor(source.shape, part.expr))
         return
+    whole = enclosing_memory(builder, op, part)
+    if whole is not None:
+        builder.bind(op, whole)
+        return
     indices = frozenset(range(start, start + length * step, step))
     chain = _chain_before(builder, op, axis, indices)
-    if chain is None:
+    own = _first_write(builder, op) if chain is None else chain.tensor
+    if own is None:
         tensor, target = new_buffer(builder, op)
         store_part(builder, op, target, source, View(0, contiguous_strides(tensor.shape)), "copy")
     else:
-        tensor = builder.tensors[op.name] = chain.tensor
+        tensor = builder.tensors[op.name] = own
         assert isinstance(tensor.expr, Load)
         target = tensor.expr
-    strides = list(contiguous_strides(tensor.shape))
-    offset = start * strides[axis]
+    assert isinstance(tensor.expr, Load)
+    strides = list(tensor.expr.view.strides)
+    offset = tensor.expr.view.offset + start * strides[axis]
     strides[axis] *= step
     store_part(builder, op, target, part, View(offset, tuple(strides)), f"from{start}")
     # Last: where anything above cannot be lowered, PyTorch makes another tensor of it.
     builder.slices[op.name] = Slices(tensor, axis, indices | (chain.written if chain else frozenset()))
+
+
+def _first_write(builder: Builder, op: Op) -> Tensor | None:
+    """The memory of the module that the first write of a call may go to: others might lie over it."""
+    base = builder.tensor(op.args[0]).expr
+    own = builder.in_place.get(op.name)
+    if own is None or own.encloses or (isinstance(base, Load) and builder.buffers[base.buffer].is_in_place):
+        return None
+    return own_memory(builder, op)
 
 
 def _chain_before(builder: Builder, op: Op, axis: int, indices: frozenset[int]) -> Slices | None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.forking import Forks
 from tests.knowledge.library.cuda.test_module import H200, run
+from tests.knowledge.library.test_in_place import TASK as CACHE
 from tests.knowledge.library.test_module_calls import TURNED
 
 from foundry.knowledge.candidate import AuthoredKernel, AuthoredLaunch, AuthoredScratch, Recipe
@@ -104,3 +105,29 @@ def test_an_expanded_input_may_be_any_other_input(forks: Forks, tmp_path: Path) 
     torch.save({"x": x, "positions": positions, "drawn": torch.randint(0, 50, (2, 20))}, tmp_path / "saved.pt")
     answer = run(forks, text, EXPANDED.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
     assert answer["worst"] < 1e-5
+
+
+CACHED = """
+saved, worst, kept = torch.load("FOLDER/saved.pt"), 0.0, []
+kernel, reference = ModelNew(), Model()
+reference.load_state_dict(kernel.state_dict())
+places = [buffer.data_ptr() for buffer in kernel.buffers()]
+for position in saved["positions"]:
+    pairs = [*zip(kernel(saved["x"], position), Model.forward(reference, saved["x"], position))]
+    pairs += zip(kernel.buffers(), reference.buffers())
+    worst = max(worst, *(float((one.float() - other.float()).abs().max()) for one, other in pairs))
+same = places == [buffer.data_ptr() for buffer in kernel.buffers()]
+print(json.dumps({"worst": worst, "same": same}))
+"""
+
+
+def test_a_step_of_a_cache_writes_into_the_buffers(forks: Forks, tmp_path: Path) -> None:
+    names: dict[str, type[torch.nn.Module]] = {}
+    exec(CACHE, names)
+    x, positions = torch.randn(2, 3, 8), [torch.tensor([5, 60, 5]), torch.tensor([0, 1, 2])]
+    graph = capture(names["Model"](), [x, positions[0]])
+    text = lower([graph], Recipe("cuda"), task_source=CACHE, device=H200).source
+    assert text.count("_note_change(parameters") == 3
+    torch.save({"x": x, "positions": positions}, tmp_path / "saved.pt")
+    answer = run(forks, text, CACHED.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
+    assert answer["worst"] < 2e-2 and answer["same"]  # marks are sums of bfloat16
