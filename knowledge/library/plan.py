@@ -227,9 +227,9 @@ def _return_tensor(builder: Builder, tensor: Tensor, op: Op | None, name: str) -
 
 def _returnable(builder: Builder, load: Load, spec: TensorSpec) -> bool:
     """Whether forward may return this view: the candidate allocated its memory, which holds nothing else that the
-    reference has apart, and it is contiguous if the reference's output is."""
+    reference has apart, and it is contiguous if the reference's output is. A part of the module's memory is copied."""
     buffer = builder.buffers[load.buffer]
-    if buffer.role not in ("temporary", "output") or min((0, *load.view.strides)) < 0:
+    if buffer.role not in ("temporary", "output") or buffer.is_in_place or min((0, *load.view.strides)) < 0:
         return False
     shared = {name for memory in builder.shared.values() for name in loaded_names(memory.expr)}
     if load.buffer in shared and spec.numel < buffer.numel:

@@ -128,6 +128,18 @@ def test_a_new_value_that_forward_returns_has_memory_of_its_own() -> None:
     assert not in_place(check(Returned(put_rows), torch.randn(2, 3, 6), INDICES[0]))
 
 
+class PartReturned(Cache):
+    def forward(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        put_rows(self.table, rows, index)
+        return self.table[:, :9]
+
+
+def test_a_part_of_the_new_value_that_forward_returns_is_copied() -> None:
+    planned = check(PartReturned(put_rows), torch.randn(2, 3, 6), INDICES[0])
+    assert in_place(planned) == ["table"]
+    assert not any(planned.buffers[view.buffer].is_in_place for view in planned.outputs)
+
+
 # ---------------------------------------------------------------- compiled
 
 TASK = """
@@ -173,6 +185,8 @@ def test_a_compiled_step_of_a_cache_writes_into_the_buffers(tmp_path: Path, monk
         for module_ in (kernel, reference):  # in other strides, and so not where a kernel could write
             module_.keys = module_.keys.transpose(1, 2).contiguous().transpose(1, 2)
         x, position = torch.randn(2, 3, 8), torch.tensor([63, 0, 7])
+        with torch.inference_mode():
+            torch.testing.assert_close(kernel(x, position)[1], reference(x, position)[1], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(kernel(x, position)[0], reference(x, position)[0], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(kernel.keys, reference.keys, rtol=1e-5, atol=1e-6)
         assert kernel.keys.stride() == reference.keys.stride()

@@ -109,6 +109,9 @@ def _scans(kernel: ScanKernel) -> Iterator[Found]:
 
 
 def _segments(kernel: SegmentKernel) -> Iterator[Found]:
+    if kernel.in_place:
+        yield "missing last element", "the last item is not written", _change(kernel, items=kernel.items - 1)
+        return
     yield from _shorter(kernel, "shape", kernel.shape)
     if kernel.op in _OTHER_REDUCTION:
         other = _OTHER_REDUCTION[kernel.op]
