@@ -115,6 +115,7 @@ OF_GATES: dict[str, Refusal] = {
     "provenance (fewer rows)": "not_allowed",
     "provenance (other libraries)": "not_allowed",
     "provenance (time)": "not_allowed",
+    "questions": "not_allowed",
     "racecheck": "not_allowed",
     "shape locks": "not_allowed",
     "steady calls": "not_allowed",

@@ -26,9 +26,9 @@ from foundry.tools.verify.verify import VerifyReport, verify_in
 CAPTURED = TASK.replace("randn(40, 100)", "randn(800, 100)")
 UNCAPTURED = CAPTURED.replace(
     "return torch.softmax(x * self.scale, dim=1)",
-    """for _ in range(int((x[0, 0].abs() * 0).item()) + 1):
+    """for _ in range(int(x[0, 0].item() != 7e30)):
             y = torch.softmax(x * self.scale, dim=1)
-        return y if bool((y == y).all()) else torch.stack([row for row in y if row.sum().item() > 0])""",
+        return y if bool((y == y).all()) else torch.stack([row for row in y if row.sum().item() != 7e30])""",
 )
 SMALL = candidate(
     "if bool(torch.isnan(x[:1, :8]).any()) or x[0, 0].item() != x[0, 0].item():\n"
