@@ -399,7 +399,7 @@ class Contest:
         if rival is None:
             return ""
         kernel = f", this kernel {self.candidate_ms:.4g} ms" if self.candidate_ms else ""
-        return f"in turns of their own {name} took {rival.ms:.4g} ms, eager {self.baseline_ms:.4g} ms{kernel}"
+        return f"in the same turns {name} {rival.ms:.4g} ms, eager {self.baseline_ms:.4g} ms{kernel}"
 
     @property
     def notes(self) -> list[str]:

@@ -124,7 +124,6 @@ OF_GATES: dict[str, Refusal] = {
     "tf32": "not_allowed",
     # what the grader cannot decide
     "audit runs": "not_judged",
-    "questions": "not_judged",
     "clock": "not_judged",
     "judgement": "not_judged",
     "leads in the text": "not_judged",

@@ -159,3 +159,48 @@ def test_imports_that_a_file_shares_with_the_task() -> None:
     assert shared_imports("from layers import C\nimport layers\nimport layers.deep\n", task) == []
     assert shared_imports("def forward():\n    from layers import B\n", task) == []
     assert shared_imports("not python(", task) == [] == shared_imports("import layers", "also not(")
+
+
+BESIDE_TASK = """\
+import torch
+import torch.nn as nn
+from own.parts import doubled
+from sizes import WIDTH
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(doubled(torch.randn(WIDTH)))
+
+    def forward(self, x):
+        return torch.softmax(x * self.scale, dim=1)
+
+
+def get_inputs():
+    return [torch.randn(40, WIDTH)]
+"""
+
+
+async def test_modules_beside_the_task_are_imported_too(
+    zygote: Zygote, make_home: Callable[[], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FOUNDRY_HOME", str(make_home()))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text("")
+    (tmp_path / "own" / "parts.py").write_text("from .more import twice\n\n\ndef doubled(x):\n    return twice(x)\n")
+    (tmp_path / "own" / "more.py").write_text("def twice(x):\n    return 2 * x\n")
+    (tmp_path / "sizes.py").write_text("WIDTH = 100\n")
+    (tmp_path / "task.py").write_text(BESIDE_TASK)
+    shared = BESIDE_TASK[BESIDE_TASK.index("from own") : BESIDE_TASK.index("def get_inputs")]
+    text = candidate(LAUNCH, shared).replace("class ModelNew(nn.Module)", "class ModelNew(Model)")
+    text = text.replace("        self.scale = nn.Parameter(torch.randn(100))\n", "")
+    assert "class ModelNew(Model)" in text and "randn(100)" not in text
+    bench = await open_workbench(
+        read_task(tmp_path / "task.py"), describe("cpu"), tmp_path / "s", seed=1, zygote=zygote
+    )
+    try:
+        report = await verify_in(bench, read_task(tmp_path / "task.py"), text, "fair", "screen")
+    finally:
+        await bench.aclose()
+    assert report.verdict == "accepted", report.reasons

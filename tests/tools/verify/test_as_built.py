@@ -107,6 +107,7 @@ def test_it_is_judged_as_it_was_built(judge: Judge, text: str) -> None:
 def test_other_numbers_are_wrong_all_the_same(judge: Judge) -> None:
     report = judge(OTHERS, "as-built", "fair")
     assert (report.verdict, report.ruling.outcome) == ("incorrect", "wrong_result")
+    assert "must draw them as the reference's does" in report.reasons[0].evidence
 
 
 def test_strict_refuses_it(judge: Judge, task: Task, tmp_path: Path) -> None:

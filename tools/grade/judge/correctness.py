@@ -18,7 +18,7 @@ from foundry.knowledge.candidate import DistributionError, Gate, Outcome, Stage,
 from foundry.knowledge.task import AccuracyClass
 from foundry.tools.grade.judge.freedom import judge_answer
 from foundry.tools.grade.judge.limits import buffer_limit, uses_tf32
-from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.grade.judge.link import AS_BUILT, RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.stale_weights import FOLDED, JUDGE_AS_BUILT, find_stale, is_right_as_built
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.other_parameters import STAY
@@ -347,6 +347,8 @@ class Examination:
     def _check_prepared(self, outputs: list[torch.Tensor], question: _Question) -> str:
         """Fails if wrong outputs are right for parameters that have been replaced since. Where that is possible but not
         certain, returns words for the evidence; otherwise ""."""
+        if question.case.task.parameters == "as-built":
+            return f"; {AS_BUILT}, which must draw them as the reference's does"
         now = question.trial.distribution.parameters
         earlier = list(dict.fromkeys(kind for kind in ("seeded", *reversed(self.held)) if kind != now))
         if not question.is_matched or not earlier:

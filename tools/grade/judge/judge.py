@@ -37,7 +37,7 @@ from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
 from foundry.tools.grade.questions.affordable import QuestionBudget
 from foundry.tools.grade.questions.cases import Case
-from foundry.tools.grade.questions.task_cases import cases_of
+from foundry.tools.grade.questions.task_cases import cases_of, imports_of
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import MAY_PAUSE, Channel, Message, close_all
 from foundry.tools.process.gpu_memory import OutOfGpuMemory
@@ -449,8 +449,9 @@ class Judge:
         return {"task": codec.encode(self._task), "device": self._place}
 
     def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0, side: str = "candidate") -> RunnerLink:
-        how: Message = {"load_limit_s": load_limit_s, "run_limit_s": run_limit_s, "task_source": self._task.source}
-        return RunnerLink(os.dup(handle), **how, side=side, device=self._place, pause=self.breaks.offer)
+        how: Message = {"load_limit_s": load_limit_s, "run_limit_s": run_limit_s, "side": side}
+        how["imports"] = lambda text: imports_of(text, self._task)
+        return RunnerLink(os.dup(handle), **how, device=self._place, pause=self.breaks.offer)
 
     def _run_limit(self, message: Message) -> float:
         """Seconds one forward may take: a multiple of the baseline's time, with a floor."""

@@ -16,7 +16,6 @@ from foundry.knowledge.candidate import Outcome
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.knowledge.reasons import Refusal
 from foundry.tools.audit.acts.looks import proves
-from foundry.tools.audit.text.source import shared_imports
 from foundry.tools.grade.judge.carriers import Sent, carrier_for
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.process import procfs
@@ -144,9 +143,9 @@ class RunnerLink:
         side: str = "candidate",
         device: str = "cpu",
         pause: Callable[[], None] = lambda: None,
-        task_source: str = "",
+        imports: Callable[[str], list[Any]] = lambda _: [[]],
     ) -> None:
-        self._side, self._pause, self._task_source = side, pause, task_source
+        self._side, self._pause, self._imports = side, pause, imports
         self.on_cpu = device == "cpu"
         self._channel = Channel.from_handle(handle)
         self._channel.ask_for_senders()
@@ -256,7 +255,7 @@ class RunnerLink:
             raise RunnerFailed(refusal, what, side=self._side, gate=gate)
 
     def load(self, what: Message) -> None:
-        imports = shared_imports(what["text"], self._task_source) if "text" in what else []
+        imports = self._imports(what["text"]) if "text" in what else [[]]
         answer = self.ask({"do": "load", **what, "imports": imports}, [], self._load_limit_s)
         self.gpu_kernels_refused = bool(answer.get("gpu_kernels_refused"))
 

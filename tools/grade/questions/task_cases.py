@@ -6,11 +6,14 @@ import itertools
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
+from foundry.tools.audit.text.source import shared_imports
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol.rules import AS_GIVEN, RANDOMISED
@@ -26,6 +29,17 @@ def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool)
         Case(task, dict(overrides), dtype, seed, device)
         for (overrides, dtype), seed in zip(wanted, itertools.cycle(seeds), strict=False)
     ]
+
+
+def imports_of(text: str, task: Task) -> list[Any]:
+    """What a candidate's file shares with the task's imports: [statements, the task's folder, the text of each module
+    that lies there and belongs to the task, by its path]. [[]] if it shares nothing."""
+    shared = shared_imports(text, task.source)
+    if not shared:
+        return [[]]
+    folder = Path(task.path).absolute().parent
+    names = [name for name in task.options.files if name.endswith(".py")]
+    return [shared, str(folder), {name: (folder / name).read_text(errors="replace") for name in names}]
 
 
 @dataclass(frozen=True)

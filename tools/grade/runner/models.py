@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,10 +33,44 @@ def reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
     return make
 
 
-def import_first(statements: Sequence[str]) -> bool:
-    """Runs import statements that a candidate shares with the task, before anything of the candidate's is there. Says
-    whether they brought new modules; a statement that fails here fails in the file too."""
+class TextModules(Loader):
+    """Finds modules among texts, by the path of each file below the task's folder, which a candidate's process may not
+    read. Stands in `sys.meta_path`, and loads what it finds."""
+
+    def __init__(self, folder: str, texts: Mapping[str, str]) -> None:
+        self._folder, self._texts = folder, texts
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """As importlib asks."""
+        stem = name.replace(".", "/")
+        for file, is_package in ((f"{stem}/__init__.py", True), (f"{stem}.py", False)):
+            if file in self._texts:
+                spec = ModuleSpec(name, self, origin=f"{self._folder}/{file}", is_package=is_package)
+                spec.has_location = True
+                return spec
+        if any(file.startswith(f"{stem}/") for file in self._texts):
+            return ModuleSpec(name, None, is_package=True)
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
+        """As importlib asks: a module as any other."""
+        return None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """As importlib asks."""
+        exec(self._code(str(module.__file__)), module.__dict__)
+
+    def _code(self, origin: str) -> types.CodeType:
+        text = self._texts[origin.removeprefix(f"{self._folder}/")]
+        return compile(text, origin, "exec", dont_inherit=True)
+
+
+def import_first(statements: Sequence[str], folder: str = "", texts: Mapping[str, str] | None = None) -> bool:
+    """Runs import statements that a candidate shares with the task, whose own modules are in `texts`. Says whether they
+    brought new modules; a statement that fails here fails in the file too."""
     known = len(sys.modules)
+    if texts:
+        sys.meta_path.insert(0, TextModules(folder, texts))
     for statement in statements:
         with contextlib.suppress(Exception), torch.enable_grad():
             exec(compile(statement, "<the task's imports>", "exec", dont_inherit=True), {"__name__": "imports"})

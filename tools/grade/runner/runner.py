@@ -150,12 +150,11 @@ class Runner:
         if "task" in message:
             self._make = reference_maker(message)
         else:
-            if models.import_first(message.get("imports", ())):  # what they change, they change for the task too
-                self._before = {}
+            brought = models.import_first(*message.get("imports", [[]]))  # what these change, the task changes too
             self._where = str(Path(f"{message.get('name', 'candidate')}.py").absolute())
             self._sentry = Sentry(self._where)
             self._watch(message)
-            self._before = self._before or self._state_reader[0]()
+            self._before = (not brought and self._before) or self._state_reader[0]()
             self._make = self._guard("compile_error", lambda: candidate_maker(message["text"], self._where))
         refused = self._device.type == "cuda" and gpu_kernels().refused
         return {"seconds": (self._clock() - start) / 1e9, "gpu_kernels_refused": refused}
