@@ -84,7 +84,9 @@ class Brief:
     seen: Signature | None = None  # the tensors of one call of the reference
     attempts: tuple[Attempt, ...] = ()  # the latest, those from this parent first
     examples: tuple[Example, ...] = ()  # the best kernel, and one of another kind
+    budget: str = ""  # what the search has left, in words
     thinking: tuple[str, ...] = ()  # the parents of steps that others think about now
+    others: tuple[str, ...] = ()  # who of them thinks about this parent, in words
     prompt: PromptText = field(default_factory=PromptText)  # of the expert at work: as shipped, or a variant
     model: str = ""  # of several the expert has, the one that was chosen for this step
     tools: tuple[str, ...] = ()  # those that the expert at work may call; only a chat model does

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from foundry.agents.chat.answers import AnswerError, KernelForm, ProposalAnswer, documents, with_fences
 from foundry.agents.chat.authoring import NO_GRAPH, NO_LAUNCHES
+from foundry.agents.chat.fences import FENCE
 from foundry.agents.chat.proposal import Drafted
 from foundry.agents.ledger import ModelCost, TokenUsage
 from foundry.agents.prompt import render
@@ -24,6 +25,7 @@ from foundry.agents.talk import TOOLS, Takes, Talk, ToolCall, ToolRequest, Turn
 
 ECHO_CHARS = 60_000  # of one call's own words that the model is shown again
 NAME_CHARS = 60
+LEAST_COPY = 200  # characters of a kernel; a shorter one costs no more than the words for it
 PROBLEM_CHARS = 300
 _MARKS = re.compile(r"<(?=\s*/?\s*result)", re.IGNORECASE)
 _UNPRINTABLE = re.compile(r"[^\S\n\t ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -91,13 +93,12 @@ ARGUMENTS: Mapping[Takes, type[BaseModel]] = {
 }
 
 
+_SHORT = ("code", "launches", "source", "draft", "edits", "candidate")  # declared with every further tool
+
+
 def tools_words(names: Sequence[str], most: int, *, proposes: bool) -> str:
     """The part of the system prompt that offers tools: the same at every step of an expert."""
-    draft = (
-        " Your answer may then be a head with `draft`: the number of a call whose kernel is your step."
-        if proposes
-        else ""
-    )
+    draft = " Your answer may be a head with `draft` in the same way." if proposes else ""
     takes = {"kernel": "(a kernel)", "candidate": "(candidate)", "query": "(query)", "nothing": "()"}
     lines = [f"- `{name}` {takes[TOOLS[name].takes]}: {TOOLS[name].meaning}" for name in names]
     return render("tools", {"calls": str(most), "tools": "\n".join(lines), "draft": draft})
@@ -105,14 +106,25 @@ def tools_words(names: Sequence[str], most: int, *, proposes: bool) -> str:
 
 @cache
 def declarations(names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The tools as endpoints want them declared. A request pays for every word of it, for each tool again: what the
-    arguments mean stands once in the prompt."""
+    """The tools as endpoints want them declared. A request pays for every word of it, for each tool again: what tools
+    and arguments mean stands once in the prompt, and how a kernel is given, with the first tool that takes one."""
     found = []
+    known: set[Takes] = set()
     for name in names:
-        schema = ARGUMENTS[TOOLS[name].takes].model_json_schema()
-        function = {"name": name, "description": TOOLS[name].meaning, "parameters": _plain_schema(schema, schema)}
-        found.append({"type": "function", "function": function})
+        takes = TOOLS[name].takes
+        schema = ARGUMENTS[takes].model_json_schema()
+        parameters = _plain_schema(schema, schema)
+        if takes in known and takes == "kernel":
+            parts = parameters["properties"]
+            parameters = {"type": "object", "properties": {part: _roughly(parts[part]) for part in _SHORT}}
+        known.add(takes)
+        found.append({"type": "function", "function": {"name": name, "parameters": parameters}})
     return found
+
+
+def _roughly(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a schema without its parts; some endpoints refuse an array without items."""
+    return {"type": part["type"], **({"items": {"type": "object"}} if part["type"] == "array" else {})}
 
 
 def _plain_schema(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,11 +216,44 @@ def _validated(kind: type[BaseModel], arguments: str) -> BaseModel:
         raise AnswerError(f"the arguments are no JSON object: {error}") from error
 
 
+def _without_copies(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
+    """The messages with each kernel that the model sent again replaced by the number of the call that has it."""
+    known: dict[str, int] = {}
+    number = 0
+    for message in messages:
+        if not isinstance(message, Turn):
+            yield message
+            continue
+        calls = []
+        for call in message.request.calls:
+            number += 1
+            given = _plain(call.arguments)
+            for name in ("code", "source"):
+                text = given.get(name)
+                if isinstance(text, str) and len(text) >= LEAST_COPY:
+                    first = known.setdefault(text, number)
+                    given[name] = text if first == number else f"(the same as in call {first}: `draft` names it)"
+            calls.append(replace(call, arguments=json.dumps(given)) if given else call)
+        said = _without_known_fences(message.request.said, known, number)
+        yield replace(message, request=replace(message.request, calls=tuple(calls), said=said))
+
+
+def _without_known_fences(text: str, known: dict[str, int], number: int) -> str:
+    """The same for kernels in the fences of a text that calls in words."""
+
+    def shown(found: re.Match[str]) -> str:
+        body = found[2]
+        first = known.setdefault(body, number) if len(body) >= LEAST_COPY else number
+        return found[0] if first == number else f"(the same as in call {first}: `draft` names it)"
+
+    return FENCE.sub(shown, text)
+
+
 def rendered(messages: Sequence[ChatMessage], most: int, *, native: bool) -> list[Any]:
     """The messages as a request holds them; calls and answers in the endpoint's own way, or in words."""
     found: list[Any] = []
     number = 0
-    for message in messages:
+    for message in _without_copies(messages):
         if not isinstance(message, Turn):
             found.append(message)
             continue

@@ -6,9 +6,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from foundry.knowledge.candidate import Evaluation, Gate, Resources
+from foundry.knowledge.candidate import Evaluation, Gate, Resources, Timing
 from foundry.knowledge.experience.record import ExperienceRecord
-from foundry.knowledge.merit import estimate
+from foundry.knowledge.merit import Estimate, estimate
 from foundry.knowledge.ruling import objection, rule
 from foundry.knowledge.thought import Proposal
 
@@ -26,7 +26,7 @@ def measured(records: Sequence[Evaluation]) -> str:
     """How fast a candidate is by all its timings, as the search ranks it, with the last of them and eager's in the same
     turns; or why nobody knows."""
     evaluation = records[-1]
-    timing, profile = evaluation.timing, evaluation.profile
+    timing = evaluation.timing
     if timing is None:
         outcome = evaluation.verdict.outcome if evaluation.verdict else "compile_error"
         return f"not timed ({outcome})"
@@ -37,10 +37,33 @@ def measured(records: Sequence[Evaluation]) -> str:
     else:
         low, speedup, high = found.low, found.speedup, found.high
     text = f"{timing.candidate_ms:.4g} ms where eager took {timing.baseline_ms:.4g} ms, {speedup:.2f} times as fast as "
-    by = f"all {len(timings)} timings" if len(timings) > 1 else f"one timing of {timing.pairs} pairs"
-    text += f"eager (95 %: {low:.2f} to {high:.2f}) by {by}"
-    part = profile.fraction_of_floor if profile else 0.0
-    return text + (f"; it reaches {100 * part:.0f} % of the roofline" if part else "")
+    text += f"eager (95 %: {low:.2f} to {high:.2f})"
+    if len(timings) == 1:
+        return f"{text} by one timing of {timing.pairs} pairs"
+    return f"{text} by all {len(timings)} timings: {', '.join(_alone(item) for item in timings)}"
+
+
+def _alone(timing: Timing) -> str:
+    """One timing with the interval that it has by itself."""
+    name, (low, high) = "proof" if timing.stage != "screen" else "screen", timing.speedup_ci95
+    interval = f" ({low:.3g} to {high:.3g})" if high < math.inf else ""
+    return f"{name} {timing.speedup:.3g}{interval}"
+
+
+def beside_line(parent: str, draft: Timing, again: Timing) -> str:
+    """The parent's time right after a draft's, and how much faster the draft is."""
+    if again.problem:
+        return f"{parent} could not be timed beside it: {again.problem}"
+    mine, its = estimate([draft]), estimate([again])
+    took = f"{again.candidate_ms:.4g} ms where eager took {again.baseline_ms:.4g} ms"
+    told = f"{parent}, timed again right after it: {took}"
+    deviation = math.hypot(mine.deviation, its.deviation)
+    if not math.isfinite(deviation):
+        return f"{told}. How the two compare cannot be told from so few pairs."
+    gain = Estimate(mine.log_speedup - its.log_speedup, deviation)
+    clear = "" if gain.low > 1 or gain.high < 1 else ": not clearly another speed"
+    interval = f"95 %: {gain.low:.2f} to {gain.high:.2f}"
+    return f"{told}. So this kernel is {gain.speedup:.2f} times as fast as {parent} ({interval}){clear}."
 
 
 def build_lines(evaluation: Evaluation) -> list[str]:

@@ -15,10 +15,21 @@ from functools import cache
 from foundry.knowledge.library.authored.whole_file import REGION
 from foundry.knowledge.library.file.texts import library_texts
 
-SOURCE_CHARS = 16_000  # about 4,500 tokens; of files that are still longer only the two ends are shown
+SOURCE_CHARS = 6_000  # about 1,700 tokens: bodies are folded until a file fits
+WHOLE_CHARS = 16_000  # of files that are still longer only the two ends are shown
 LEAST_CUT = 500  # characters beyond that are worth a gap
 FOLDED_BODY = 300  # characters of a body that are worth a line
 LOADER = "# @foundry loader@ keep this line: it stands for the task's model and Foundry's own loader"
+IMPORTS = "# @foundry imports@ keep this line: it stands for imports, and flags of a CPU's compiler"
+CLASS = (
+    "# @foundry class ModelNew@ keep this line: it stands for the class, which checks its arguments and calls forward"
+)
+_FRAME = re.compile(
+    r"^(import ctypes\nimport hashlib\n(?:import \w+\n)+\nimport torch\n"
+    r"(?:\nFOUNDRY = \{'target': 'cpu'.*?\}\n(?=\nSOURCE))?)"
+    r"|^class ModelNew\(Model\):\n    \"\"\"Model with its forward in compiled kernels.*\Z",
+    re.MULTILINE | re.DOTALL,
+)
 _BEGIN_LOADER, _INSIDE_LOADER = "# ---- the task's model", "# ---- building and loading"
 _END_LOADER = re.compile(r"^(?:_Pointers = |_PARAMETERS = )", re.MULTILINE)
 _OPENING = re.compile(r"[A-Za-z_\[][^\n]*\{\s*\Z")  # a line at file scope that opens a body
@@ -78,14 +89,16 @@ class Folded:
         return unfold(text)
 
 
-def fold(text: str) -> Folded:
-    """The file as it is shown, and its two ends only when it is still too long."""
+def fold(text: str, most: int = SOURCE_CHARS) -> Folded:
+    """The file as it is shown, in `most` characters where folding bodies can do that; its two ends only when it is far
+    too long."""
     parts = [piece for part in _without_regions(text) for piece in _without_loader(part)]
     for name, pasted in _pasted().items():
         parts = [piece for part in parts for piece in _split(part, mark(name), pasted)]
-    parts = _without_bodies(parts)
+    parts = [piece for part in parts for piece in _without_frame(part)]
+    parts = _without_bodies(parts, most)
     length = sum(len(part.seen) for part in parts)
-    return Folded(tuple(parts if length <= SOURCE_CHARS + LEAST_CUT else _cut(parts, length)))
+    return Folded(tuple(parts if length <= WHOLE_CHARS + LEAST_CUT else _cut(parts, length)))
 
 
 def _without_regions(text: str) -> Iterator[Part]:
@@ -124,13 +137,27 @@ class _Body:
     of_the_task: bool
 
 
-def _without_bodies(parts: list[Part]) -> list[Part]:
+def _without_frame(part: Part) -> Iterator[Part]:
+    """A file of Foundry's form without its imports, and without the class that only sorts arguments and calls."""
+    at = 0
+    for found in _FRAME.finditer(part.real if part.seen == part.real else ""):
+        before = part.real[at : found.start()]
+        yield from [Part(before, before)] if before else []
+        yield Part(f"{IMPORTS if found[1] else CLASS}\n", found[0])
+        at = found.end()
+    if at == 0:
+        yield part
+    elif part.real[at:]:
+        yield Part(part.real[at:], part.real[at:])
+
+
+def _without_bodies(parts: list[Part], most: int) -> list[Part]:
     """The parts with as many bodies folded as it takes to fit, the library's machinery before this task's kernels."""
     length = sum(len(part.seen) for part in parts)
     found = [body for number, part in enumerate(parts) if part.seen == part.real for body in _bodies(number, part)]
     chosen: dict[int, list[_Body]] = {}
     for body in sorted(found, key=lambda body: (body.of_the_task, body.start - body.end)):
-        if length <= SOURCE_CHARS:
+        if length <= most:
             break
         chosen.setdefault(body.part, []).append(body)
         length -= body.end - body.start - len(_body_mark(0, ""))
@@ -184,8 +211,8 @@ def _cut(parts: list[Part], length: int) -> list[Part]:
     """The parts with the middle hidden, from line to line; a part that is hidden already goes with the side on which it
     begins."""
     shown = "".join(part.seen for part in parts)
-    first = shown.rfind("\n", 0, SOURCE_CHARS // 2) + 1
-    last = shown.find("\n", length - SOURCE_CHARS // 2) + 1 or length
+    first = shown.rfind("\n", 0, WHOLE_CHARS // 2) + 1
+    last = shown.find("\n", length - WHOLE_CHARS // 2) + 1 or length
     head: list[Part] = []
     middle: list[Part] = []
     tail: list[Part] = []
@@ -203,9 +230,9 @@ def _cut(parts: list[Part], length: int) -> list[Part]:
     return [*head, Part(f"{_GAP}{len(hidden)} characters are not shown ...\n", hidden), *tail]
 
 
-def show(text: str) -> str:
+def show(text: str, most: int = SOURCE_CHARS) -> str:
     """The file as a model sees it."""
-    return fold(text).text
+    return fold(text, most).text
 
 
 def is_shown_whole(text: str) -> bool:

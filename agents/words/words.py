@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from foundry.agents.brief import Brief, Example
 from foundry.agents.judgement import AuditEvidence
@@ -12,17 +13,18 @@ from foundry.agents.situation import Situation
 from foundry.agents.tuning import is_tuned
 from foundry.agents.words.authored import authored_words
 from foundry.agents.words.findings import attempt_line, brief_words, measured
+from foundry.agents.words.load import load_words
 from foundry.agents.words.sections import Prompt, Section, cut, fit, tokens
 from foundry.agents.words.source import is_shown_whole, outline_of_file, show
 from foundry.agents.words.standing import FIRST, RULES, standing_words
 from foundry.agents.words.task_words import describe_task, reference
-from foundry.knowledge.candidate import Gate, Rival
+from foundry.knowledge.candidate import REFERENCE, Gate, Recipe, Rival
 from foundry.knowledge.cards import cards
 from foundry.knowledge.experience.record import SEED, Credit, ExperienceRecord
 from foundry.knowledge.merit import Estimate, estimate_of
 from foundry.knowledge.thought import Diagnosis, Move
 
-MOST_MOVES = 24
+MOST_MOVES = 12
 EXAMPLE_CHARS = 3_200
 MOST_HELPED = 6  # moves by what they are credited with
 MOST_VALUES = 12  # of a tunable that are spelt out
@@ -59,6 +61,8 @@ LIKE = 0.5  # of a file: a longer list of differences is no help
 
 def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Prompt:
     """The user message that asks an expert for its next step; `moves` are those it may choose by number."""
+    if brief.first and not _is_like_first(brief):
+        brief = replace(brief, first="")  # two whole files cost more than the cache of the beginning saves
     standing = standing_words(brief)
     words = {
         **standing,
@@ -80,9 +84,8 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Pr
 def _attempts(brief: Brief) -> str:
     lines = [f"- {attempt_line(item.candidate, item.proposal, item.records)}" for item in brief.attempts]
     if brief.parent.candidate.id in brief.thinking:
-        lines.append(
-            "- another engineer thinks about a step from this parent now: take one that is not the obvious one"
-        )
+        who = "; ".join(brief.others) or "another engineer"
+        lines.append(f"- at the same time a step from this parent is sought by {who}: take a step of another kind")
     return "\n".join(lines)
 
 
@@ -147,6 +150,9 @@ def _where(brief: Brief) -> str:
             )
     if brief.compiled is not None:
         lines.append(_compiled(brief.compiled))
+    shown = {parent.candidate.id: brief.known_of(parent), **brief.records}
+    timings = [record.timing for records in shown.values() for record in records if record.timing is not None]
+    lines += filter(None, (load_words(brief.baseline, timings), brief.budget))
     return "\n".join(lines)
 
 
@@ -190,6 +196,14 @@ def _parent_beside_first(brief: Brief) -> str:
     )
 
 
+def _is_like_first(brief: Brief) -> bool:
+    """Whether the parent is told by what differs from the run's first kernel."""
+    recipe = brief.lowered.recipe if brief.lowered else None
+    if recipe is None or recipe.authored is not None or not is_shown_whole(brief.first):
+        return False
+    return brief.parent_text == brief.first or bool(_differences(brief.first, brief.parent_text))
+
+
 def _differences(first: str, other: str) -> str:
     """The lines in which a file differs from the first, both as they are shown; "" where that is most of it."""
     seen = show(other)
@@ -203,14 +217,31 @@ def _example(example: Example, brief: Brief) -> str:
     stands above already."""
     candidate = example.evaluation.candidate
     head = f"{candidate.id}, {example.why}: {measured(brief.known_of(example.evaluation))}"
+    if candidate.id == REFERENCE:
+        return f"{head}. It is the reference above."
     if candidate.recipe is not None and candidate.recipe.authored is not None:
-        return f"{head}\n{authored_words(candidate.recipe)}"
+        return f"{head}\n{_authored_beside(candidate.recipe, brief)}"
     if example.text == brief.first:
         return f"{head}. It stands above."
     differs = _differences(brief.first, example.text) if brief.first else ""
     if differs:
         return f"{head}. It is {FIRST} above but for these lines:\n```diff\n{cut(differs, EXAMPLE_CHARS)}\n```"
     return f"{head}\n```\n{cut(kernels_of(show(example.text)), EXAMPLE_CHARS)}\n```"
+
+
+def _authored_beside(recipe: Recipe, brief: Brief) -> str:
+    """An author's kernel, by what differs from the parent's where that is little: the parent's stands below."""
+    parent = brief.lowered.recipe if brief.lowered else None
+    if parent is None or parent.authored is None or recipe.authored is None:
+        return authored_words(recipe)
+    own, other = authored_words(parent), authored_words(recipe)
+    lines = difflib.unified_diff(own.splitlines(), other.splitlines(), lineterm="", n=1)
+    differs = "\n".join(list(lines)[2:])
+    if not differs:
+        return "It is the parent, which stands below."
+    if len(differs) > LIKE * len(other):
+        return other
+    return f"It is the parent below but for these lines (- the parent's, + its own):\n```diff\n{differs}\n```"
 
 
 def kernels_of(shown: str) -> str:
@@ -294,8 +325,11 @@ def _experience(brief: Brief) -> str:
         and hit.record.recipe.authored not in (None, own)
         and hit.record.target == brief.device.target
     ]
+    shown = [example.evaluation.candidate.recipe for example in brief.examples]
+    known = {recipe.authored.digest for recipe in shown if recipe is not None and recipe.authored is not None}
     for _, name, recipe in sorted(written, key=lambda item: -item[0])[:1]:
-        lines.append(f"The kernel of x{name}:\n{authored_words(recipe)}")
+        if recipe.authored is not None and recipe.authored.digest not in known:
+            lines.append(f"The kernel of x{name}:\n{_authored_beside(recipe, brief)}")
     return "\n".join(lines)
 
 

@@ -125,10 +125,18 @@ class Ledger:
         no cost."""
         spent, allowed = self.spent(), self.allowed()
         if spent.evaluations + reserved >= allowed.evaluations:
-            return f"budget: {allowed.evaluations} evaluations"
+            return f"budget: {allowed.evaluations} evaluations{self._spent_on(spent.evaluations, reserved)}"
         if spent.minutes >= allowed.minutes:
             return f"budget: {allowed.minutes:.3g} minutes"
         return ""
+
+    def _spent_on(self, spent: int, reserved: int) -> str:
+        """What the evaluations went to where a list of candidates does not show them all."""
+        tried = self._run.trial_count()
+        parts = [f"{spent - tried} candidates"] * bool(tried or reserved)
+        parts += [f"{tried} kernels that were only tried by tools"] * bool(tried)
+        parts += [f"{reserved} kept for steps under way"] * bool(reserved)
+        return f" ({', '.join(parts)})" if parts else ""
 
     def left_s(self) -> float:
         """How long a model may take for an answer that is asked for now: it holds nothing up while the search has time;
@@ -143,10 +151,14 @@ class Ledger:
         evaluations that steps under way will claim, its own among them."""
         if self._run.is_counted(text):
             return ""
-        most = int(TRIALS * self.allowed().evaluations)
+        most = self.most_trials()
         if self._run.trial_count() >= most:
             return f"the experts' tools have used their part of the budget, {most} kernels"
         return self.why_exhausted(reserved)
+
+    def most_trials(self) -> int:
+        """Kernels that tools may work on without that anybody proposes them."""
+        return int(TRIALS * self.allowed().evaluations)
 
     def why_no_claim(self, text: str) -> str:
         """Why a text, by its sha256, may not become a candidate; "" if it may. What a tool worked on is paid for."""

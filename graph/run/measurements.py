@@ -12,6 +12,7 @@ from foundry.graph.run.events import DEVICE_LOCK, EventLog, ToolCategory
 from foundry.graph.run.journal import Journal
 from foundry.knowledge.candidate import (
     Baseline,
+    Build,
     Candidate,
     Contest,
     Evaluation,
@@ -20,6 +21,7 @@ from foundry.knowledge.candidate import (
     Recipe,
     RivalName,
     Stage,
+    Timing,
 )
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy
@@ -209,6 +211,16 @@ class Measurements:
             lowered=lowered,
             incumbent_ms=incumbent_ms,
             judge=judge,
+        )
+
+    async def time_beside(self, text: str, build: Build, other: str) -> Timing:
+        """A candidate timed again right after another text: times of different moments do not compare where the
+        machine has other work. It is no record of the candidate's."""
+        one, two = (hashlib.sha256(item.encode()).hexdigest() for item in (text, other))
+        timed = _JOURNALLED["time"]
+        key = f"beside/{one}/{two}"
+        return await self._ask(
+            key, "time again", "time", Timing, lambda: self.workbench.time(text, build, "screen"), timed.facts
         )
 
     def may_count(self, text: str, most: int) -> bool:

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from foundry.agents.brief import Attempt, Brief, Example
+from foundry.agents.words.findings import brief_words
 from foundry.agents.words.standing import FIRST
+from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import Mark
 from foundry.graph.run.services import Recalled, Services
 from foundry.graph.search.archive import ONE_CELL, candidate_number, cell_of, rank_elites, without_cells
 from foundry.graph.search.gradients import hints
 from foundry.graph.search.known import known_kernels
 from foundry.graph.search.lessons import query
-from foundry.graph.search.state import IslandState, left_out_of, step_name
+from foundry.graph.search.state import BudgetLeft, IslandState, island_of, left_out_of, step_name
 from foundry.knowledge.candidate import REFERENCE, Evaluation, Resources
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.lowered import Lowered
@@ -122,7 +124,38 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         compiled=(await services.measure.rivals()).rival("compile") if state["outside"]["rivals"] else None,
         attempts=_attempts(state, services),
         examples=examples,
+        budget=_budget_words(state["outside"].get("budget")),
         thinking=tuple(parent for _, parent in state["outside"]["thinking"]),
+        others=_others(state, services),
+    )
+
+
+def _others(state: IslandState, services: Services) -> tuple[str, ...]:
+    """Who else thinks about a step from this parent now, and what came from there last."""
+    history, mark = services.recorded or services.run, Mark(*state["outside"]["mark"])
+    made = {item.island: item for item in history.decisions(mark) if item.proposal is not None}
+    found = []
+    for step, parent in state["outside"]["thinking"]:
+        if parent == state["parent"]:
+            island = island_of(step)
+            role = role_of(island, state.get("round", 0), left_out_of(state["outside"], services))
+            last = made[island].proposal if island in made else None
+            before = f', whose last step was: "{brief_words(last.rationale)}"' if last else ""
+            found.append(f"island {island} (emphasis on {role}){before}")
+    return tuple(dict.fromkeys(found))
+
+
+def _budget_words(left: BudgetLeft | None) -> str:
+    """What the search has left, and what a step costs of it."""
+    if left is None:
+        return ""
+    under_way = f", {left['reserved']} are kept for other steps under way" if left["reserved"] else ""
+    tries = f"{max(0, left['tries'] - left['tried'])} of {left['tries']}"
+    return (
+        f"Budget of the search, all islands together: {left['spent']} of {left['allowed']} evaluations are spent"
+        f"{under_way}; {left['minutes']:.1f} of {left['allowed_minutes']:.3g} minutes. A kernel counts once, whether "
+        f"a step proposes it or a tool works on it; {tries} that are only tried are left. The search ends when it "
+        "is used up."
     )
 
 

@@ -39,6 +39,19 @@ class Findings(TypedDict):
     found: list[tuple[str, Stage]]
 
 
+class BudgetLeft(TypedDict):
+    """Of the whole search, its islands together. `tried`: kernels that tools worked on and nobody proposed, of at most
+    `tries`; `reserved`: evaluations of other steps under way."""
+
+    spent: int
+    allowed: int
+    reserved: int
+    tried: int
+    tries: int
+    minutes: float
+    allowed_minutes: float
+
+
 class Outside(TypedDict):
     """What a step reads from outside its island. It is read once, when the step begins, and kept in the journal."""
 
@@ -52,6 +65,7 @@ class Outside(TypedDict):
     stages: dict[str, Stage]  # the highest at which each candidate that the step may show was recorded
     results: Findings  # of the island's other strands, since this one looked last
     thinking: list[tuple[str, str]]  # other strands' steps that have no candidate yet, with their parents
+    budget: NotRequired[BudgetLeft]  # what the search had spent by then; runs of before lack it
     left_out: NotRequired[list[Mechanism]]  # parts of the search that the step does without; runs of before lack it
 
 
@@ -146,6 +160,11 @@ def report_key(island: int, strand: int) -> str:
 def step_name(island: int, generation: int) -> str:
     """`i2g5`: it keys the journal, names the step's proposals and seeds its random streams."""
     return f"i{island}g{generation}"
+
+
+def island_of(step: str) -> int:
+    """The island of a step's name."""
+    return int(step[1:].partition("g")[0])
 
 
 class IslandOutput(TypedDict, total=False):

@@ -22,6 +22,7 @@ from foundry.graph.search.measure import examine_step
 from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.graph.search.orders import UserOrders, acknowledge, added_islands, find_left_out, heed, wanted_model
 from foundry.graph.search.state import (
+    BudgetLeft,
     Findings,
     IslandReport,
     IslandState,
@@ -198,6 +199,21 @@ def _look_around(state: IslandState, step: str, services: Services) -> Outside:
         results=results,
         thinking=[(item.step, item.parent) for item in services.flight.thinking(but=place)],
         left_out=find_left_out(to_run, services),
+        budget=_budget_left(reserved, services),
+    )
+
+
+def _budget_left(reserved: int, services: Services) -> BudgetLeft:
+    ledger = services.ledger
+    spent, allowed = ledger.spent(), ledger.allowed()
+    return BudgetLeft(
+        spent=spent.evaluations,
+        allowed=allowed.evaluations,
+        reserved=reserved,
+        tried=services.run.trial_count(),
+        tries=ledger.most_trials(),
+        minutes=round(spent.minutes, 2),
+        allowed_minutes=allowed.minutes,
     )
 
 

@@ -19,6 +19,7 @@ from foundry.agents.talk import TOOLS, ToolAnswer, ToolCall, ToolRequest
 from foundry.agents.words.authored import authored_words
 from foundry.agents.words.findings import (
     attempt_line,
+    beside_line,
     build_lines,
     check_lines,
     code_lines,
@@ -27,6 +28,7 @@ from foundry.agents.words.findings import (
     profile_lines,
     time_lines,
 )
+from foundry.agents.words.load import load_words
 from foundry.agents.words.sections import cut
 from foundry.agents.words.source import show
 from foundry.agents.words.words import kernels_of
@@ -163,9 +165,20 @@ async def _check(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnsw
 
 
 async def _quick_time(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    """The kernel's time, and the parent's once more right after it."""
     found = await _examine(call, kernel, services, "time")
-    known = [f"{kernel.candidate.id}: {measured(kernel.records)}."] if kernel.records else []
-    return ToolAnswer("\n".join([*time_lines(found), *known]))
+    lines = time_lines(found)
+    timing, parent = found.timing, kernel.records[-1] if kernel.records else None
+    if timing is None or timing.problem or parent is None or parent.timing is None:
+        return ToolAnswer("\n".join(lines))
+    is_other = parent.candidate.id != REFERENCE and found.candidate.id != parent.candidate.id
+    timings = [timing]
+    if is_other:
+        draft = (await _named(call, kernel, services)).text
+        timings.append(await services.measure.time_beside(kernel.text, parent.build, draft))
+        lines.append(beside_line(parent.candidate.id, timing, timings[1]))
+    lines.append(load_words(await services.measure.baseline(), timings))
+    return ToolAnswer("\n".join(filter(None, lines)))
 
 
 async def _profile(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
@@ -183,7 +196,7 @@ async def _show(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswe
     known = measured(named.records) if named.records else "not evaluated yet"
     recipe = named.candidate.recipe
     is_authored = recipe is not None and recipe.authored is not None
-    text = authored_words(recipe) if recipe is not None and is_authored else kernels_of(show(named.text))
+    text = authored_words(recipe) if recipe is not None and is_authored else kernels_of(show(named.text, FILE_CHARS))
     return ToolAnswer(f"{named.candidate.id}: {known}\n{text}")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer
 from foundry.agents.chat.proposal import place_edits
-from foundry.agents.words.source import SOURCE_CHARS, fold, is_shown_whole, mark, outline_of_file, show
+from foundry.agents.words.source import SOURCE_CHARS, WHOLE_CHARS, fold, is_shown_whole, mark, outline_of_file, show
 from foundry.knowledge.library.file.texts import library_texts, read_library_text
 from foundry.knowledge.thought import Edit, apply_edits
 
@@ -30,7 +30,7 @@ def test_what_occurs_once_where_the_model_looked_may_occur_in_the_hidden_header(
 
 
 def test_a_file_that_is_too_long_is_edited_at_both_ends() -> None:
-    assert len(show(LONG)) < SOURCE_CHARS + 100 and "# line 4500\n" not in show(LONG)
+    assert len(show(LONG)) < WHOLE_CHARS + 100 and "# line 4500\n" not in show(LONG)
     changed = after(LONG, ("# the end", "# an end"), ("omp.h>\nint", "cmath>\nint"), ("# line 8999\n", ""))
     wanted = LONG.replace("# the end", "# an end").replace(OWN, OWN.replace("omp.h", "cmath"))
     assert changed == wanted.replace("# line 8999\n", "")

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 from tests.knowledge.library import authored
+from tests.knowledge.library.test_authored import CPU, TASK, softmax
 
 from foundry.agents.brief import Example
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.prompt import template
 from foundry.agents.tuning import tuned_mark
+from foundry.agents.words.findings import beside_line, measured
+from foundry.agents.words.load import load_words
 from foundry.agents.words.sections import CHARS_PER_TOKEN
 from foundry.agents.words.standing import contract
 from foundry.agents.words.words import judge_prompt, step_prompt
-from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.candidate import Baseline, Recipe, Timing
 from foundry.knowledge.device import Device
 from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit
 from foundry.knowledge.library.file.texts import read_library_text
@@ -169,15 +172,18 @@ def test_a_parent_is_told_by_what_differs_from_the_first_kernel(toy: Any) -> Non
     )
     at_first, near, far = first, first.replace("UNROLL = 1", "UNROLL = 8"), "class ModelNew:\n" + "    # another\n" * 60
     prompts = [step_prompt(toy.brief(first=first, parent_text=text), WRONG, ()) for text in (at_first, near, far)]
-    starts = {found.text[: found.standing] for found in prompts}
-    assert len(starts) == 1 and first in starts.pop()
+    starts = [found.text[: found.standing] for found in prompts]
+    assert starts[0] == starts[1] and first in starts[0] and starts[0].startswith(starts[2].rstrip())
+    assert first not in prompts[2].text, "two whole files cost more than a cache saves"
     ends = [found.text[found.standing :].split("## The parent\n")[1] for found in prompts]
     assert "It is c1: its file stands above" in ends[0] and "# a step" not in ends[0]
     assert "-    UNROLL = 1\n+    UNROLL = 8" in ends[1] and len(ends[1]) < 500
     assert far in ends[2] and "```diff" not in ends[2]
-    shown = toy.brief(first=first, parent_text=far, examples=(Example(toy.evaluation(name="c1"), first, "the best"),))
+    shown = toy.brief(first=first, parent_text=near, examples=(Example(toy.evaluation(name="c1"), first, "the best"),))
     told = step_prompt(shown, WRONG, ())
-    assert "It stands above." in told.text[told.standing :] and "# a step" not in told.text[told.standing :]
+    assert (
+        "It stands above." in told.text[told.standing :] and told.text.count("# a step") == first.count("# a step") + 1
+    )
 
 
 def test_a_candidates_speed_is_told_by_all_its_timings_as_the_search_ranks_it(toy: Any) -> None:
@@ -193,7 +199,7 @@ def test_a_candidates_speed_is_told_by_all_its_timings_as_the_search_ranks_it(to
     pooled = estimate_of([screen, proof])
     assert pooled is not None and 19.5 < pooled.speedup < 20.7
     assert f"{pooled.speedup:.2f} times as fast as eager" in where and "by all 2 timings" in where
-    assert "11.6" not in where and "57.85" not in where
+    assert "screen 20.6 (4 to 107), screen 11.6 (1.24 to 57.9)" in where, "each with the interval that it has alone"
 
 
 def test_moves_that_were_only_made_together_are_one_line_and_seeds_none(toy: Any) -> None:
@@ -241,3 +247,50 @@ def test_a_kernel_that_an_author_wrote_for_such_a_graph_is_shown(toy: Any) -> No
     )
     assert "The kernel of xab12:" in prompt and authored.CPU_CODE.rstrip() in prompt and "GRAIN" in prompt
     assert "The kernel of xcd34" not in prompt and "The kernel of xef56" not in prompt
+
+
+def timed(toy: Any, eager_ms: float, noise: float = 0.02, speedup: float = 2.0) -> Timing:
+    found: Timing = toy.evaluation(toy.recipe()).timing
+    ms = eager_ms / speedup
+    return replace(found, baseline_ms=eager_ms, candidate_ms=ms, speedup=speedup, noise=noise, ratios=[speedup] * 4)
+
+
+def test_a_loaded_machine_is_said_in_words(toy: Any) -> None:
+    """Eager read 54 to 139 ms within one run, and no request said so."""
+    quiet = Baseline(10.0, 0.02, [])
+    assert load_words(quiet, [timed(toy, 10.4), timed(toy, 9.8)]) == ""
+    told = load_words(quiet, [timed(toy, 10.4), timed(toy, 24.0, noise=0.31)])
+    assert "eager read 10 to 24 ms" in told and "31 %" in told and "other work" in told
+    brief = toy.brief(baseline=Baseline(25.0, 0.02, []))
+    assert "The machine has other work" in step_prompt(brief, WRONG, ()).text
+
+
+def test_a_parent_timed_again_is_compared_with_its_interval(toy: Any) -> None:
+    draft, again = timed(toy, 60.0, speedup=3.0), timed(toy, 54.0, speedup=2.0)
+    told = beside_line("c3", replace(draft, speedup_ci95=(2.8, 3.2)), replace(again, speedup_ci95=(1.9, 2.1)))
+    assert "27 ms where eager took 54 ms" in told and "1.50 times as fast as c3 (95 %: " in told
+    alike = beside_line("c3", replace(again, speedup=2.02), again)
+    assert alike.endswith("not clearly another speed.")
+
+
+def test_a_screen_and_a_proof_have_an_interval_each(toy: Any) -> None:
+    base = toy.evaluation(toy.recipe())
+    screen = replace(base, timing=replace(timed(toy, 60.0, speedup=4.0), stage="screen", speedup_ci95=(3.0, 5.0)))
+    proof = replace(base, timing=replace(timed(toy, 60.0, speedup=3.0), stage="full", speedup_ci95=(2.9, 3.1)))
+    told = measured([screen, proof])
+    assert "screen 4 (3 to 5), proof 3 (2.9 to 3.1)" in told and "roofline" not in told
+
+
+def test_an_example_that_is_the_reference_or_like_the_parent_is_not_printed_again(toy: Any) -> None:
+    kernel = authored.CPU
+    recipe, other = (Recipe("cpu", authored=item) for item in (kernel, replace(kernel, code=kernel.code + "// new\n")))
+    graph = softmax(16, 37)
+    lowered = lower([graph], recipe, task_source=TASK, device=CPU)
+    brief = replace(toy.brief(lowered=lowered), graph=graph, device=CPU)
+    base = toy.evaluation(toy.recipe())
+    reference = replace(base, candidate=replace(base.candidate, id="c0", recipe=None))
+    near = replace(base, candidate=replace(base.candidate, id="c7", recipe=other))
+    examples = (Example(reference, "class Model: ...", "the best"), Example(near, "", "another"))
+    text = step_prompt(replace(brief, examples=examples), WRONG, ()).text
+    assert "It is the reference above." in text and "It is the parent below but for these lines" in text
+    assert text.count(kernel.code.strip().splitlines()[3]) == 1, "a copy of the parent's kernel"

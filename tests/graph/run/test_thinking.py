@@ -114,7 +114,7 @@ async def test_several_steps_of_one_island_ask_at_a_time_and_know_of_each_other(
     request = make_request(5, islands=1, in_flight=2, model="scripted-1", base_url=server.url)
     summary = await solve(request, parts=thinker(parts, library))
     assert (summary.evaluations, summary.verdict, server.most_at_once) == (5, "accepted", 2)
-    told = ["another engineer thinks about a step from this parent" in prompt for prompt in asked]
+    told = ["at the same time a step from this parent is sought by" in prompt for prompt in asked]
     assert sorted(told[:2]) == [False, True]
     run = RunDirectory.inspect(Path(summary.run))
     assert {item.step for item in run.decisions() if item.proposal} >= {"i0g1", "i0g2"}
