@@ -12,7 +12,7 @@ from foundry.knowledge.device import Ceilings
 from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.library.lowered import plan_name
 from foundry.knowledge.limits import REUSE_FLOPS_PER_BYTE
-from foundry.knowledge.roofline import used_precision
+from foundry.knowledge.roofline import allowed_precision, used_precision
 from foundry.knowledge.thought import Diagnosis, Move
 
 FLOAT_BYTES = 4
@@ -109,8 +109,21 @@ class Situation:
         """The ceiling that applies: the last-level cache's when everything fits, else memory's (bytes/s)."""
         if self.ceilings is None:
             return None
-        fits = self.traffic_bytes <= self.brief.device.cache_bytes
-        return self.ceilings.cache_bytes_per_s if fits else self.ceilings.copy_bytes_per_s
+        return self.ceilings.cache_bytes_per_s if self.fits_cache else self.ceilings.copy_bytes_per_s
+
+    @property
+    def fits_cache(self) -> bool:
+        """Whether all that it moves fits the last-level cache. It is timed with cold caches all the same."""
+        return self.traffic_bytes <= self.brief.device.cache_bytes
+
+    @property
+    def floor_ms(self) -> float | None:
+        """The task's roofline floor as every part of a prompt tells it: by the ceilings that stand there (ms)."""
+        graph, task, device = self.brief.graph, self.brief.task, self.brief.device
+        if graph is None:
+            return None
+        precision = allowed_precision(graph, task.options.policy, device.target)
+        return device.floor_ms(graph.flops, graph.min_bytes, precision)
 
     @property
     def memory_ms(self) -> float:

@@ -172,7 +172,8 @@ def _accuracy(evaluation: Evaluation) -> str:
     worst = max(verdict.errors, key=lambda row: row.norm_error / max(row.baseline_norm_error, 1e-300))
     return (
         f"Worst norm error {worst.norm_error:.2g} on {worst.distribution} inputs against PyTorch's own "
-        f"{worst.baseline_norm_error:.2g} (class {verdict.accuracy_class or 'unknown'})."
+        f"{worst.baseline_norm_error:.2g}, both relative to the norm of the float64 truth (accuracy class "
+        f"{verdict.accuracy_class or 'unknown'})."
     )
 
 

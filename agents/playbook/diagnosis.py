@@ -186,15 +186,21 @@ def _fraction(achieved: float | None, ceiling: float | None) -> float:
 def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
     if not situation.traffic_bytes:
         return "" if situation.candidate_ms is None else f"{situation.candidate_ms:.4g} ms"
-    moved = f"{situation.traffic_bytes / 1e6:.4g} MB moved, {situation.flops / 1e6:.4g} MFLOP"
+    is_counted = situation.profile is not None and situation.profile.rung == "counters"
+    whose = "its kernels move" if situation.kernels else "its operators move"
+    moved = f"{whose} {situation.traffic_bytes / 1e6:.4g} MB by their buffers, {situation.flops / 1e6:.4g} MFLOP"
     if situation.achieved_bytes_per_s is None or situation.bandwidth is None:
         return (
             f"{moved}, not timed" if situation.candidate_ms is None else f"{moved} in {situation.candidate_ms:.4g} ms"
         )
-    rates = (
+    rates = "counted by the hardware: " if is_counted else ""
+    rates += (
         f"{situation.achieved_bytes_per_s / 1e9:.3g} GB/s is {100 * bandwidth:.0f} % of the measured "
         f"{situation.bandwidth / 1e9:.3g} GB/s"
     )
+    if situation.fits_cache and situation.ceilings is not None:
+        cold = situation.achieved_bytes_per_s / situation.ceilings.copy_bytes_per_s
+        rates += f" in cache, and {100 * cold:.0f} % of memory's: timed is with cold caches"
     if situation.achieved_flops_per_s and situation.flops_ceiling and situation.flops:
         rates += (
             f", {situation.achieved_flops_per_s / 1e9:.3g} GFLOP/s is {100 * arithmetic:.0f} % of the measured peak"
@@ -203,11 +209,11 @@ def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
 
 
 def _floor(situation: Situation) -> str:
-    fraction = situation.fraction_of_floor
-    if fraction is None or situation.profile is None or situation.candidate_ms is None:
+    floor_ms = situation.floor_ms
+    if not floor_ms or not situation.candidate_ms or situation.is_reference:
         return ""
-    floor_ms = situation.profile.floor_ms
-    return f"{situation.candidate_ms:.4g} ms against a floor of {floor_ms:.4g} ms ({100 * fraction:.0f} %)"
+    share = floor_ms / situation.candidate_ms
+    return f"{situation.candidate_ms:.4g} ms against the roofline floor of {floor_ms:.4g} ms ({100 * share:.0f} %)"
 
 
 def _action(limiter: Limiter, situation: Situation, *, named_by_profiler: bool) -> str:

@@ -147,12 +147,12 @@ def check_lines(evaluation: Evaluation) -> list[str]:
     verdict, audit = evaluation.verdict, evaluation.audit
     if verdict is None:
         return ["It compiles. The task proves nothing, so that it was not run."]
-    lines = [f"{verdict.outcome}{f', class {verdict.accuracy_class}' if verdict.accuracy_class else ''}"]
+    lines = [f"{verdict.outcome}{f', accuracy class {verdict.accuracy_class}' if verdict.accuracy_class else ''}"]
     lines[0] += f": {verdict.evidence}" if verdict.evidence else ""
     for error in sorted(verdict.errors, key=lambda item: -item.norm_error)[:4]:
         lines.append(
-            f"{error.distribution}: error {error.norm_error:.2e}, PyTorch's own {error.baseline_norm_error:.2e}, "
-            f"worst element {error.worst_violation:.2g} of the tolerance"
+            f"{error.distribution}: the error's norm is {error.norm_error:.2e} of the float64 truth's, PyTorch's own "
+            f"{error.baseline_norm_error:.2e}; the worst element is off by {error.worst_violation:.2g} of its tolerance"
         )
     lines += _failed(verdict.gates)
     if audit is not None:
@@ -180,7 +180,8 @@ def profile_lines(evaluation: Evaluation) -> list[str]:
     profile = evaluation.profile
     if profile is None:
         return time_lines(evaluation)
-    rates = ((profile.achieved_bytes_per_s, "GB/s"), (profile.achieved_flops_per_s, "GFLOP/s"))
+    source = "counted by the hardware" if profile.rung == "counters" else "of what must move and be computed at least"
+    rates = ((profile.achieved_bytes_per_s, f"GB/s {source}"), (profile.achieved_flops_per_s, "GFLOP/s"))
     known = [f"{rate / 1e9:.4g} {unit}" for rate, unit in rates if rate]  # without a graph there is no traffic to count
     known.append(f"{profile.launches} launch{'es' * (profile.launches != 1)}; seen by {profile.rung}")
     lines = [*time_lines(evaluation), ", ".join(known)]

@@ -7,7 +7,7 @@ from collections import Counter
 
 from foundry.agents.brief import Brief
 from foundry.agents.prompt import render, template
-from foundry.agents.situation import COSTLY_KINDS
+from foundry.agents.situation import COSTLY_KINDS, Situation
 from foundry.agents.words.source import is_shown_whole, outline_of_file, show
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.device import Device
@@ -17,7 +17,6 @@ from foundry.knowledge.library.authored.printing import element_type
 from foundry.knowledge.library.cuda.launches import max_shared_bytes
 from foundry.knowledge.library.ir.kernels import Buffer
 from foundry.knowledge.opgraph import Op, OpGraph, contiguous_strides
-from foundry.knowledge.roofline import allowed_precision
 
 FIRST = "c1"
 MOST_OPERATORS = 24
@@ -81,10 +80,10 @@ def operators(brief: Brief) -> str:
     costly = sum(op.outputs[0].spec.numel for op in graph.ops if op.kind in COSTLY_KINDS)
     whole = f"In all {graph.flops / 1e6:.4g} MFLOP"
     whole += f" and {costly / 1e6:.4g} million exponentials, logarithms, roots or divisions" if costly else ""
-    whole += f"; of inputs, parameters and outputs at least {graph.min_bytes / 1e6:.4g} MB move, once."
-    precision = allowed_precision(graph, brief.task.options.policy, brief.device.target)
-    floor_ms = brief.device.floor_ms(graph.flops, graph.min_bytes, precision)
-    return "\n".join([*lines, whole + (f" Roofline floor: {floor_ms:.4g} ms." if floor_ms else "")])
+    whole += f"; at least {graph.min_bytes / 1e6:.4g} MB move: inputs, parameters and outputs once, without what only"
+    whole += " indices choose."
+    floor_ms = Situation(brief).floor_ms
+    return "\n".join([*lines, whole + (f" Roofline floor of that: {floor_ms:.4g} ms." if floor_ms else "")])
 
 
 def _operators_that_ran(brief: Brief) -> str:

@@ -89,7 +89,8 @@ def _by_roofline(profile: Profile) -> Finding:
         "arithmetic": arithmetic if isinstance(arithmetic, float) else 0.0,
     }
     side = max(used, key=lambda name: used[name])
-    words = f"{percent(used['bandwidth'])} of the memory's rate and {percent(used['arithmetic'])} of the arithmetic's"
+    where = "the cache's" if profile.facts.get("in_cache") == "yes" else "the memory's"
+    words = f"{percent(used['bandwidth'])} of {where} rate and {percent(used['arithmetic'])} of the arithmetic's"
     intensity = profile.facts.get("flops_per_byte")
     reuses = side == "arithmetic" and isinstance(intensity, float) and intensity >= REUSE_FLOPS_PER_BYTE
     return (side if used[side] >= SATURATED or reuses else "latency"), words

@@ -13,14 +13,15 @@ from tests.knowledge.library.test_authored import CPU, TASK, softmax
 
 from foundry.agents.brief import Example
 from foundry.agents.judgement import AuditEvidence
+from foundry.agents.playbook.diagnosis import diagnose
 from foundry.agents.prompt import template
 from foundry.agents.tuning import tuned_mark
-from foundry.agents.words.findings import beside_line, measured
+from foundry.agents.words.findings import beside_line, check_lines, measured, profile_lines
 from foundry.agents.words.load import load_words
 from foundry.agents.words.sections import CHARS_PER_TOKEN
 from foundry.agents.words.standing import contract
 from foundry.agents.words.words import judge_prompt, step_prompt
-from foundry.knowledge.candidate import Baseline, Recipe, Timing
+from foundry.knowledge.candidate import Baseline, DistributionError, Recipe, Timing
 from foundry.knowledge.device import Device
 from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit
 from foundry.knowledge.library.file.texts import read_library_text
@@ -294,3 +295,23 @@ def test_an_example_that_is_the_reference_or_like_the_parent_is_not_printed_agai
     text = step_prompt(replace(brief, examples=examples), WRONG, ()).text
     assert "It is the reference above." in text and "It is the parent below but for these lines" in text
     assert text.count(kernel.code.strip().splitlines()[3]) == 1, "a copy of the parent's kernel"
+
+
+def test_each_number_of_a_prompt_says_what_it_is_and_has_one_source(toy: Any) -> None:
+    """Two floors, two rates of one kernel and two counts of bytes stood in one prompt without a word of their kinds."""
+    brief = toy.brief()
+    found = diagnose(brief)
+    text = step_prompt(brief, found, ()).text
+    (floor,) = set(re.findall(r"[Rr]oofline floor of (?:that: )?([\d.e-]+) ms", text))
+    (told,) = re.findall(r"against the roofline floor of ([\d.e-]+) ms", text)
+    assert told == floor
+    assert "by their buffers" in text and "MB move: inputs, parameters and outputs once" in text
+    small = replace(brief, device=replace(brief.device, cache_bytes=1 << 40))
+    assert "in cache, and" in diagnose(small).evidence and "timed is with cold caches" in diagnose(small).evidence
+    profiled = brief.parent
+    assert "GB/s of what must move and be computed at least" in "\n".join(profile_lines(profiled))
+    error = DistributionError("as given", 7e-7, 6e-7, 0.01, 0.01)
+    checked = replace(profiled, verdict=replace(profiled.verdict, errors=(error,)))
+    assert "the error's norm is 7.00e-07 of the float64 truth's, PyTorch's own 6.00e-07" in "\n".join(
+        check_lines(checked)
+    )
