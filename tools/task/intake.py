@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from torch import nn
 
 from foundry.knowledge import codec
 from foundry.knowledge.errors import FoundryError
-from foundry.knowledge.opgraph import OpGraph, TensorSpec
+from foundry.knowledge.opgraph import Construction, OpGraph, TensorSpec
 from foundry.knowledge.task import Task
 from foundry.knowledge.task_text import foreign_imports
 from foundry.tools.process.channel import Channel, Message, close_all
@@ -140,6 +140,18 @@ def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
     graph = operator_graph(loaded, device)
     if not foreign_imports(loaded.task.text):
         return graph
+    attributes = [value.source for value in graph.state if value.role == "constant" and value.data is None]
+    try:
+        return replace(graph, construction=constructed(loaded, device, attributes))
+    except CannotReplay as error:
+        return replace(graph, kept_class=str(error))
+    except Exception as error:  # the task's code, under a dispatcher that it did not expect
+        reason = (str(error).splitlines() or [""])[0][:200]
+        return replace(graph, kept_class=f"recording its constructor failed: {type(error).__name__}: {reason}")
+
+
+def constructed(loaded: LoadedTask, device: torch.device, attributes: Collection[str] = ()) -> Construction:
+    """How a case's model comes to its tensors, and to those of `attributes` by their paths. Raises CannotReplay."""
     place = loaded.place_to_draw(device)
 
     def under(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
@@ -149,12 +161,7 @@ def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
 
         return loading.drawn_on(place, construct)
 
-    attributes = [value.source for value in graph.state if value.role == "constant" and value.data is None]
-    try:
-        found = construction_of(loaded.module, lambda seed: loaded.build_model(seed, place), under, attributes)
-    except CannotReplay as error:
-        return replace(graph, kept_class=str(error))
-    return replace(graph, construction=found)
+    return construction_of(loaded.module, lambda seed: loaded.build_model(seed, place), under, attributes)
 
 
 def _hollow(value: Any) -> Any:

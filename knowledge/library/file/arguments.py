@@ -7,17 +7,15 @@ import re
 from typing import Any
 
 
-def describe(value: Any, depth: int = 0) -> str:
+def describe(value: Any, seen: Any = None) -> str:
     """A text that is the same for equal arguments, in every process. Tensors are told by their bytes, functions and
-    classes by their names, other objects by what they hold, down to eight levels."""
-    kind = type(value)
-    if depth > 8:
-        return "..."
+    classes by their names, other objects by what they hold, each object once."""
+    kind, seen = type(value), set() if seen is None else seen
     if isinstance(value, (list, tuple, set, frozenset)):
-        items = [describe(item, depth + 1) for item in value]
+        items = [describe(item, seen) for item in value]
         return f"{kind.__name__}({', '.join(sorted(items) if isinstance(value, (set, frozenset)) else items)})"
     if isinstance(value, dict):
-        items = [f"{describe(key, depth + 1)}: {describe(item, depth + 1)}" for key, item in value.items()]
+        items = [f"{describe(key, seen)}: {describe(item, seen)}" for key, item in value.items()]
         return f"{kind.__name__}({', '.join(items)})"
     if hasattr(value, "untyped_storage"):
         plain = value.detach().cpu().contiguous()
@@ -27,5 +25,7 @@ def describe(value: Any, depth: int = 0) -> str:
         return str(value.__qualname__)
     held = getattr(value, "__dict__", None)
     if held and kind.__module__ != "builtins":
-        return f"{kind.__qualname__}({describe(dict(sorted(held.items())), depth + 1)})"
+        is_known = id(value) in seen
+        seen.add(id(value))
+        return f"{kind.__qualname__}({'...' if is_known else describe(dict(sorted(held.items())), seen)})"
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -45,7 +45,9 @@ def skeleton_text(constructions: Sequence[Construction]) -> str:
 def _describe_text() -> str:
     """The source of `describe` without annotations, which would need an import, under a name of the file's own."""
     text = inspect.getsource(arguments.describe).rstrip()
-    return text.replace(": Any, depth: int = 0) -> str:", ", depth=0):", 1).replace("describe(", "_describe(") + "\n"
+    return (
+        text.replace(": Any, seen: Any = None) -> str:", ", seen=None):", 1).replace("describe(", "_describe(") + "\n"
+    )
 
 
 def _parameters(first: str, others: str) -> str:

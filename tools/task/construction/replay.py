@@ -74,7 +74,11 @@ def _watch(
     kind, found = module.Model, list[Found | CannotReplay]()
 
     def construct(*args: Any, **kwargs: Any) -> Any:
-        told, given = _told(signature, args, kwargs), copy.deepcopy((args, kwargs))
+        try:
+            told, given = _told(signature, args, kwargs), copy.deepcopy((args, kwargs))
+        except Exception as error:  # of an argument's own code
+            found.append(CannotReplay(f"its constructor's arguments cannot be told or copied: {str(error)[:200]}"))
+            return kind(*args, **kwargs)
         records = recorder() if recorder is not None else None
         with records or contextlib.nullcontext():
             model = kind(*args, **kwargs)

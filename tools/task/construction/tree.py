@@ -47,7 +47,8 @@ def parts_of(model: nn.Module) -> list[ModulePart]:
 
 def _check_loading(module: nn.Module, path: str) -> None:
     own = [name for name in _LOADERS if not getattr(type(module), name).__module__.startswith("torch.nn.")]
-    if own or any(getattr(module, name, None) for name in _LOADING_HOOKS):
+    hooks = [hook for name in _LOADING_HOOKS for hook in getattr(module, name, {}).values()]
+    if own or any(not _is_of_torch(hook) for hook in hooks):
         where = path or "the model"
         raise CannotReplay(f"{where} ({type(module).__name__}) saves or loads its state in a way of its own")
 
@@ -58,6 +59,12 @@ def plain_attributes(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         for name, item in vars(module).items():
             if type(item) is torch.Tensor:
                 yield f"{path}.{name}" if path else name, item
+
+
+def _is_of_torch(hook: Any) -> bool:
+    """Whether a loading hook only reads names that torch's own layers had in earlier versions."""
+    function = getattr(hook, "hook", hook)  # nn.Module wraps some
+    return str(getattr(function, "__module__", "")).startswith("torch.nn.")
 
 
 @dataclass(frozen=True)
