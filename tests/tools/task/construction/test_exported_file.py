@@ -106,8 +106,7 @@ def test_shapes_that_need_other_arguments_have_a_tree_each(tmp_path: Path) -> No
         new = seeded(lambda width=width: module.__dict__["ModelNew"](width), 3).eval()
         x = torch.randn(4, width)
         with torch.no_grad():
-            with torch.no_grad():
-        assert torch.allclose(own(x), new(x), atol=1e-5)
+            assert torch.allclose(own(x), new(x), atol=1e-5)
     with pytest.raises(ValueError, match=r"Model\(width=8, depth=1\) or Model\(width=16, depth=1\)"):
         module.__dict__["ModelNew"](32)
 
@@ -144,8 +143,7 @@ def test_plain_tensors_that_forward_reads_come_with_the_model(imports: str, tmp_
     for seed in (0, 7):
         own, new = seeded(task.module.Model, seed), seeded(module.__dict__["ModelNew"], seed)
         with torch.no_grad():
-            with torch.no_grad():
-        assert torch.allclose(own(x), new(x), atol=1e-5)
+            assert torch.allclose(own(x), new(x), atol=1e-5)
     cuda = Device("cuda", "test", "sm_90", 132, 50 << 20, 227 << 10, 80 << 30)
     text = lower([graph], seeds(graph, cuda)[0], task_source=task.task.source, device=cuda).source
     compile(text, "kernel.py", "exec")
