@@ -16,6 +16,7 @@ from foundry.graph.evolution.rewriting import gather_evidence, rewrite, teach
 from foundry.graph.first import FEWEST_SEEDS, as_asked, first_texts
 from foundry.graph.proofs.early import prove_early
 from foundry.graph.proofs.pace import PLAN, plan_words
+from foundry.graph.run.closing import EARLY
 from foundry.graph.run.inbox import split_instructions
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.request import role_of
@@ -267,13 +268,7 @@ async def _evaluate_seed(services: Services, decision: Decision, seeds: _Seeds) 
         facts = evaluation_facts(evaluation)
         services.log.note_once("evaluation", candidate.id, **facts, expert=candidate.proposal)
         if services.device.present and merit([evaluation]) >= CORRECT:
-            refused = await prove_early(services, evaluation, text, lowered, decision.step)
-            if refused is None:
-                seeds.correct.append(candidate.id)
-            else:
-                evaluation = refused
-                services.run.add_evaluation(refused, "full", decision.step)
-                seeds.refused.append(candidate.id)
+            evaluation = await _prove_seed(services, evaluation, text, decision.step, seeds)
         graphs = await services.graphs()
         if graphs and services.device.present:
             await services.learn(
@@ -290,6 +285,21 @@ async def _evaluate_seed(services: Services, decision: Decision, seeds: _Seeds) 
                     kernels=lowered.kernels if lowered else (),
                 )
             )
+
+
+async def _prove_seed(services: Services, evaluation: Evaluation, text: str, step: str, seeds: _Seeds) -> Evaluation:
+    """The records of a right first candidate: its screen's, or those of an early proof that refuses it."""
+    candidate = evaluation.candidate
+    lowered = await services.lower(candidate.recipe) if candidate.recipe else None
+    refused = await prove_early(services, evaluation, text, lowered, step)
+    if refused is None:
+        seeds.correct.append(candidate.id)
+        return evaluation
+    seeds.refused.append(candidate.id)
+    services.run.add_evaluation(refused, "full", step)
+    with services.log.at(None, f"early/{candidate.id}"):
+        services.log.note_once("evaluation", candidate.id, **evaluation_facts(refused), expert=EARLY)
+    return refused
 
 
 async def _only_built(services: Services, candidate: Candidate, text: str) -> Evaluation:

@@ -48,7 +48,9 @@ async def rivals_in_time(services: Services, proof_s: float) -> list[RivalName]:
         return rivals
 
     eager_ms = (await services.measure.baseline()).eager_ms
-    expected_s = await _comparison_s(services, eager_ms, 1.0)
+    quiet_s = PROOF_S + PROOF_FORWARDS * eager_ms / 1e3
+    slower = min(MOST_SLOWED, max(1.0, proof_s / quiet_s))  # as the proof was
+    expected_s = await _comparison_s(services, eager_ms, slower)
 
     def look() -> bool:
         left_min = SEARCHES * services.ledger.allowed().minutes + proof_s / 60 - services.ledger.spent().minutes

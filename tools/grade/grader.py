@@ -59,7 +59,7 @@ from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.statistics import ScreenHistory, effort_of
-from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_memory
+from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_host, plan_memory
 from foundry.tools.task.limits import TimeLimits, gpu_limit_bytes, gpu_memory_bytes, task_memory_bytes, task_seconds
 from foundry.tools.tune.session import Cell
 
@@ -167,9 +167,11 @@ class Grader:
         """Shapes of inputs and outputs of the task; raises TaskError for one that cannot be judged."""
         answer = self._about_task("check", task_seconds())
         self._runners.cpu_s = self._times.runner_cpu_s(thread_count(self._device))
-        if answer["free_bytes"]:
-            sizes, room = decode_record(Sizes, answer["sizes"]), gpu_memory_bytes(int(answer["free_bytes"]))
-            self._plan = plan_memory(sizes, room)
+        sizes = decode_record(Sizes, answer["sizes"])
+        if not answer["free_bytes"]:
+            self._plan = plan_host(self._plan, sizes, task_memory_bytes())
+        else:
+            self._plan = plan_memory(sizes, gpu_memory_bytes(int(answer["free_bytes"])))
             self._public.begin(sizes.inputs)
             self._judges.limit_lanes(self._plan.lanes)
         return answer
@@ -359,11 +361,9 @@ class Grader:
             with self._judges.one() as judge, holds.shared():
                 candidates += [self._runners.take(text) for _ in range(1 if policy == "open" else 3)]
                 with self._runners.links(candidates, threads=threads) as handles:
-                    asked = {**self._limits, **message}
-                    handles += drawn
-                    answer, _ = judge.request(
-                        asked, handles, timeout_s=self._times.judge_s, tick=tick, pause=holds.pause
-                    )
+                    asked, limit_s = {**self._limits, **message}, self._times.judge_s
+                    given = [*handles, *drawn]
+                    answer, _ = judge.request(asked, given, timeout_s=limit_s, tick=tick, pause=holds.pause)
         except (WorkerDied, ChannelClosed) as died:
             return [Gate(AUDIT_RUNS, False, f"the audit could not run the candidate: {died}")], {}
         finally:
@@ -455,7 +455,7 @@ class Grader:
 
     def _start_judge(self) -> Worker:
         limits = self._task_limits(self._times.judge_s)
-        return self._fork("foundry.tools.grade.judge.judge:serve", limits, self._scratch, TASK, early=True)
+        return self._fork("foundry.tools.grade.judge.serve:serve", limits, self._scratch, TASK, early=True)
 
     def _open_judge(self, judge: Worker) -> None:
         message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}

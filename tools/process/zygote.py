@@ -61,7 +61,7 @@ _LEFT_OUT: tuple[frozenset[str], ...] = (
 ALWAYS = ("session", "limits", "environment")  # isolation that needs nothing of the kernel's newer means
 
 # What looks at a task and draws its inputs.
-PRELOAD = ("torch", "foundry.tools.grade.judge.judge", "foundry.tools.task.intake")
+PRELOAD = ("torch", "foundry.tools.grade.judge.serve", "foundry.tools.task.intake")
 # What traces a task or runs a candidate, one at a time, so that nobody waits long for something else. torch._dynamo is
 # half of it: the first use of export or of a dispatch mode would import it again in each worker.
 LATER = (

@@ -216,6 +216,11 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
     return value
 
 
+def copied(value: Any) -> Any:
+    """The nested value with a copy of each of its tensors."""
+    return map_tensors(value, torch.clone)
+
+
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one dtype have the same shape and elements, bit by bit."""
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -1,7 +1,8 @@
 """How a task's judge, reference and candidates share a GPU's memory, decided before any of it is taken. Free of torch.
 
 All bytes are upper bounds of what the grader's own code holds at once; what a model needs for itself was measured when
-the task was taken in. The roomiest arrangement that fits is taken: less room costs time, never a check.
+the task was taken in. The roomiest arrangement that fits is taken: less room costs time. Only the last two
+leave questions out, which the receipt names (`not-asked:...`).
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class GpuPlan:
     """`lanes`: judges at once. `keeps_trials`: a judge keeps the screen's questions and answers on the GPU, and does
     not work them out again for each candidate. `slots`: sets of inputs that a process holds, at most. `pairs`: groups
     of a screen that are ready at once. `waiting`: processes that may have a context beside those that work. `idle`:
-    bytes that a judge may hold without using them."""
+    bytes that a judge may hold without using them. `is_lean`: a judge holds one copy of the model on the device,
+    parameters of other kinds on the host, and asks fewer questions about them. `widens`: answers are computed in
+    float64."""
 
     lanes: int = 2
     pairs: int = 2
@@ -61,6 +64,8 @@ class GpuPlan:
     slots: int = 16
     waiting: int = 18
     idle: int = MOST_IDLE
+    is_lean: bool = False
+    widens: bool = True
 
     def needed(self, sizes: Sizes) -> int:
         """Bytes at the worst moment."""
@@ -68,8 +73,9 @@ class GpuPlan:
         trial = sizes.inputs + sizes.wide_outputs
         others = (SCREEN_TRIALS - 1) * trial if self.keeps_trials else 0
         asked = slots * sizes.inputs if self.keeps_trials else 0  # what the screen is timed on
-        judge = int((STATES + 2 * sizes.widening) * sizes.parameters) + others + asked + CONTEXT_BYTES
-        widened = sizes.wide_inputs + sizes.wide_outputs + int(sizes.work * sizes.widening)
+        besides = others + asked + CONTEXT_BYTES
+        judge = int(self._models_held(sizes.widening) * sizes.parameters) + besides
+        widened = (sizes.wide_inputs + sizes.wide_outputs + int(sizes.work * sizes.widening)) if self.widens else 0
         asking = own + max(widened, own + sizes.outputs + sizes.work)
         making = max(asking, DRAWN * sizes.inputs) + 2 * sizes.outputs  # the trial before's
         model = 3 * sizes.parameters + sizes.work + CONTEXT_BYTES
@@ -82,8 +88,17 @@ class GpuPlan:
         # The public inputs are made beside those as given, and are gone before inputs get other strides.
         auditing = judge + known + at_once * watched + max(making, LAID_OUT * sizes.inputs)
         compared = max(COMPARED * sizes.outputs, BESIDE * sizes.outputs + sizes.wide_outputs)
-        timing = judge + slots * sizes.inputs + compared + 2 * self.pairs * side
+        timed_by, reference = judge, side
+        if self.is_lean:  # the judge's model rests on the host; PyTorch prepares no weights
+            timed_by, reference = besides, side - sizes.parameters
+        timing = timed_by + slots * sizes.inputs + compared + self.pairs * (side + reference)
         return self.lanes * max(verifying, auditing, timing)
+
+    def _models_held(self, widening: float) -> float:
+        """Copies of the parameters that a judge holds on the GPU."""
+        if not self.is_lean:
+            return STATES + 2 * widening
+        return max(1.0, widening) if self.widens else 1.0
 
 
 ROOMIEST = GpuPlan()
@@ -93,8 +108,17 @@ _CHOICES = (
     GpuPlan(lanes=1, pairs=1),
     GpuPlan(lanes=1, pairs=1, keeps_trials=False, slots=2),
     GpuPlan(lanes=1, pairs=1, keeps_trials=False, slots=1),
+    GpuPlan(lanes=1, pairs=1, keeps_trials=False, slots=1, is_lean=True),
+    GpuPlan(lanes=1, pairs=1, keeps_trials=False, slots=1, is_lean=True, widens=False),
 )
 WAITING = 4  # two groups' processes, for which the sets of inputs or the trials are rather left out
+
+
+def plan_host(plan: GpuPlan, sizes: Sizes, limit_bytes: int) -> GpuPlan:
+    """The plan for a CPU, lean where what a judge holds of a model would not fit its limit (FOUNDRY_TASK_GB)."""
+    held = int((STATES + 2 * sizes.widening) * sizes.parameters)
+    is_lean = held > (1.0 - RESERVE) * limit_bytes
+    return replace(plan, is_lean=True, keeps_trials=False, slots=2) if is_lean else plan
 
 
 def plan_memory(sizes: Sizes, free_bytes: int) -> GpuPlan:

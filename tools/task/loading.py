@@ -357,7 +357,7 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 def _check_inputs_unchanged(loaded: LoadedTask, model: nn.Module, before: list[Any], after: list[Any]) -> None:
     for index, (old, new) in enumerate(zip(flatten(before), flatten(after), strict=False)):
-        if isinstance(old, torch.Tensor) and not _bits_equal(old, new):
+        if isinstance(old, torch.Tensor) and not bits_equal(old, new):
             again = _copy(before)
             run = functools.partial(loaded.run, model, again)
             operator, line = find_write(run, flatten(again)[index], loaded.task.path)
@@ -379,8 +379,8 @@ def _check_values(outputs: list[torch.Tensor]) -> None:
             raise TaskError(f"output {index} holds NaN ({share:.1%} of it), so no kernel can be proven against it")
 
 
-def _bits_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors hold the same numbers, NaN where the other has one."""
+def bits_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True for equal elements, NaN among them, compared part by part."""
     return one.shape == other.shape and all(same_numbers(*pair) for pair in _pieces(as_real(one), as_real(other)))
 
 

@@ -52,6 +52,8 @@ async def test_what_refuses_all_kernels_is_said_after_the_first_and_ends_the_sea
     summary = await solve(make_request(40), events.append, parts=parts(bench))
     early = [event for event in events if event.name == EARLY]
     assert early[0].data["candidate"] == "c1" and early[0].step == "seed0"
+    told = [event.data for event in events if event.kind == "evaluation" and event.name == "c1"]
+    assert [data["outcome"] == "correct" for data in told] == [True, False], "the views were not told"
     assert early[0].data["reason"] == f"c1 would fail its proof: process events: {IMPORTS}"
     assert bench.asked["full"] + bench.asked["final"] <= 3, "four finalists failed for one reason"
     assert summary.evaluations < 10, "the search went on after it was known that nothing could win"

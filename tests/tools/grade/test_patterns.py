@@ -280,7 +280,7 @@ def test_a_later_case_knows_what_forward_updates(tmp_path: Path) -> None:
     first, second = (cases_of(read_task(tmp_path / "task.py"), [seed], "cpu", only_first=True)[0] for seed in (3, 4))
     with torch.no_grad():
         first.trial(AS_GIVEN, 1).inputs.close()
-        second.learn_from(first)
+        second.learn_from(first.learned)
         mutable = second.state("seeded").mutable
         assert len(mutable) == 2 and mutable == first.state("seeded").mutable
     first.close()

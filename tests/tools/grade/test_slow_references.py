@@ -11,6 +11,8 @@ from foundry.knowledge.candidate import Baseline, Gate, Verdict
 from foundry.knowledge.errors import TaskError
 from foundry.tools.audit.policies import policy_gates
 from foundry.tools.grade.answers import declared_labels
+from foundry.tools.grade.judge.link import Sample
+from foundry.tools.grade.judge.paired_timing import warm_up
 from foundry.tools.grade.questions.affordable import FIRST, QuestionBudget
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.protocol.rules import DISTRIBUTIONS
@@ -79,3 +81,22 @@ def test_slow_calls_are_timed_as_often_as_an_interval_needs() -> None:
     slow = effort_of("final", "cpu", 5000.0)
     assert (slow.min_groups, slow.min_pairs, slow.warm_pairs) == (MIN_GROUPS, 2, 0)
     assert slow.is_enough([[(1.0, 1.0)]] * MIN_GROUPS, 300.0)
+
+
+class Side:
+    """A runner whose calls take so many milliseconds."""
+
+    def __init__(self, call_ms: float) -> None:
+        self.call_ms, self.calls = call_ms, 0
+
+    def run(self, slots: list[int]) -> Sample:
+        self.calls += len(slots)
+        return Sample(self.call_ms, self.call_ms, 0)
+
+
+@pytest.mark.parametrize(("reference_ms", "calls"), [(0.1, 6), (100.0, 5), (5000.0, 1)])
+def test_a_quick_kernel_makes_no_slow_reference_run_often(reference_ms: float, calls: int) -> None:
+    """A sample of a kernel of 0.1 ms holds several calls; the reference made as many, of five seconds each."""
+    sides = [Side(reference_ms), Side(0.1)]
+    assert warm_up(sides, 16) == calls  # type: ignore[arg-type]
+    assert sides[0].calls <= 2

@@ -6,15 +6,12 @@ the main process brings the links to the runners it needs. Answers are plain JSO
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import itertools
 import os
 import secrets
 import statistics
-import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +20,7 @@ import torch
 from foundry.knowledge import codec
 from foundry.knowledge.candidate import Baseline, Gate, Stage
 from foundry.knowledge.device import Device
-from foundry.knowledge.errors import FoundryError, TaskError
+from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import AccuracyClass, Task
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.contest import Entered, enter, join, take_turns
@@ -37,12 +34,13 @@ from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
 from foundry.tools.grade.questions.affordable import QuestionBudget
 from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.lean import CaseRoom, Learned, return_freed_memory
 from foundry.tools.grade.questions.task_cases import cases_of, imports_of
 from foundry.tools.grade.questions.trial import Trial
-from foundry.tools.process.channel import MAY_PAUSE, Channel, Message, close_all
-from foundry.tools.process.gpu_memory import OutOfGpuMemory
+from foundry.tools.process.channel import Message
 from foundry.tools.process.turns import scheduling_of
 from foundry.tools.protocol.foreign import SEED as FOREIGN_SEED
+from foundry.tools.protocol.orders import NOT_ASKED
 from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, is_ieee, told_by
 from foundry.tools.protocol.statistics import effort_of, relative_spread
 from foundry.tools.task import bundle
@@ -52,9 +50,6 @@ RUN_LIMIT_S = 4.0  # one forward, at least
 RUN_LIMIT_FACTOR = 30.0  # times the baseline's
 BASELINE, CONTEST = -1, -2  # groups beside those of a candidate: the reference's first timing, a contest
 PROFILED_CALLS = 3  # that a profile makes at least
-_TIMING = ("baseline", "alone", "time", "contest")  # requests
-_PR_SET_DUMPABLE = 4
-_MAKE_ROOM = "end what else uses the GPU, or make the task's sizes smaller"
 _WITHOUT_GPU_KERNELS = Gate(
     "unwritten shared memory",
     True,
@@ -74,6 +69,10 @@ class Judge:
         self._screen_case: Case | None = None
         self._plan, self._seeds = GpuPlan(**message["plan"]), Seeds(int(message["seed"]))
         bundle.may_keep(self._plan.idle)
+        self._room = CaseRoom(self._plan.is_lean, self._plan.widens)
+        if self._room.is_lean:
+            return_freed_memory()
+        self._learned: Learned | None = None  # by the screen's case, which a lean judge gives up between its uses
         self._screen_trials: list[Trial] = []
         self._telling_trial: Trial | None = None  # asked besides, where inputs as given do not tell
         self._outlines: dict[str, Trial] = {}  # of the trials "as given" and the one besides: what has no tensors
@@ -136,7 +135,12 @@ class Judge:
             if stage == "screen":
                 verdict = examination.run(load, [self._case()], lambda case: self._screen(message["told_by"]))
             else:
-                self._budget = QuestionBudget(float(message["eager_ms"]), self._task.options.policy)
+                if not self._room.widens:
+                    words = f"{NOT_ASKED} memory: PyTorch's own run is the truth"
+                    self._skipped["float64"] = Gate("float64", True, words)
+                self._budget = QuestionBudget(
+                    float(message["eager_ms"]), self._task.options.policy, is_lean=self._room.is_lean
+                )
                 verdict = examination.run(load, self._fresh_cases(stage), lambda case: self._trials(case, stage))
         finally:
             link.close()
@@ -283,6 +287,7 @@ class Judge:
             self.release(message, [])
             case = self._case() if stage == "screen" else self._fresh_cases(stage, only_first=True)[0]
             self._series = (series, case, self._draw_timed_inputs(stage, errors, telling, case))
+            case.rest()
         return self._series[1:]
 
     def ablate(self, message: Message, handles: list[int]) -> Message:
@@ -307,9 +312,20 @@ class Judge:
 
     def _case(self) -> Case:
         if self._screen_case is None:
-            seed = self._seeds.draw("screen", "parameters")
-            (self._screen_case,) = cases_of(self._task, [seed], self._place, only_first=True)
+            seeds = [self._seeds.draw("screen", "parameters")]
+            self._screen_case = cases_of(self._task, seeds, self._place, only_first=True, room=self._room)[0]
+            if self._learned is not None:
+                self._screen_case.learn_from(self._learned)
         return self._screen_case
+
+    def _leave_screen(self) -> Learned:
+        """What the screen's case has found. In a lean judge the case is gone then, and made again when it is needed."""
+        self._learned = self._case().learned
+        if self._room.is_lean and self._screen_case is not None:
+            self._screen_case.close()
+            self._screen_case = None
+            gc.collect()
+        return self._learned
 
     def _screen(self, besides: str = "") -> Iterator[Trial]:
         """The screen's trials, and the one that tells `besides`: kept, or worked out each time where the GPU has no
@@ -374,8 +390,10 @@ class Judge:
 
     def _fresh_cases(self, stage: Stage, *, only_first: bool = False) -> list[Case]:
         seed = self._seeds.draw(stage, f"{stage}: parameters")
-        for case in (made := cases_of(self._task, [seed], self._place, only_first=only_first)):
-            case.learn_from(self._case())
+        learned = self._leave_screen()
+        made = cases_of(self._task, [seed], self._place, only_first=only_first, room=self._room)
+        for case in made:
+            case.learn_from(learned)
         return made
 
     def _trials(self, case: Case, stage: Stage) -> Iterator[Trial]:
@@ -458,43 +476,3 @@ class Judge:
         if "run_limit_s" in message:
             return float(message["run_limit_s"])
         return max(RUN_LIMIT_S, RUN_LIMIT_FACTOR * float(message.get("eager_ms", 0.0)) / 1e3)
-
-
-def serve(control: Channel) -> None:
-    """Entry of a judge process: `open` first, then requests with links."""
-    # Same user as the candidates' processes: at least not readable through /proc or ptrace by a plain user.
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    torch.set_grad_enabled(False)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # IEEE unless asked otherwise
-    warnings.simplefilter("ignore")
-    bundle.use_expandable_segments()
-    judge: Judge | None = None
-    breaks = Breaks(control)
-    while True:
-        message, handles = control.receive()
-        answer: Message = {}
-        start = time.perf_counter()
-        breaks.are_allowed = bool(message.get(MAY_PAUSE))
-        try:
-            if message["do"] == "warm":
-                torch.cuda.current_blas_handle()  # type: ignore[no-untyped-call]  # makes the context too
-            elif message["do"] == "open":
-                torch.set_num_threads(int(message["threads"]))
-                judge = Judge(message, breaks)
-            else:
-                request: Callable[[Message, list[int]], Message] = getattr(judge, message["do"])
-                answer = request(message, handles)
-        except FoundryError as error:
-            answer = {"error": [type(error).__name__, error.problem, error.remedy]}
-        except RunnerFailed as failed:
-            answer = failed.answer()
-        except (torch.OutOfMemoryError, OutOfGpuMemory) as error:  # what was planned fits: somebody took more
-            words = f"the GPU's memory is used up: {str(error).splitlines()[0][:300]}"
-            is_beside = message["do"] in ("verify", "ready", "time", "ablate")
-            answer = {"failed": ["crash", words]} if is_beside else {"error": ["TooLarge", words, _MAKE_ROOM]}
-        finally:
-            close_all(handles)
-        if message["do"] not in _TIMING:  # the device is held alone then, and another request follows
-            gc.collect()
-            bundle.give_back()
-        control.send({**answer, "spent_s": time.perf_counter() - start})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.task import Policy
 from foundry.tools.protocol.orders import NOT_ASKED
-from foundry.tools.protocol.rules import Distribution
+from foundry.tools.protocol.rules import Distribution, Parameters
 from foundry.tools.task.limits import task_seconds
 
 PROOF_LIMITS = 4.0  # times FOUNDRY_TASK_SECONDS, for the reference's part of all questions of one case
@@ -24,11 +24,16 @@ FIRST = frozenset(
 )
 
 
-class QuestionBudget:
-    """How many questions of one case are asked. `reference_ms`: one forward, as the baseline measured it."""
+# Parameters that are asked about where memory is short: drawn one tensor after the other, without a copy of all.
+LEAN_KINDS: frozenset[Parameters] = frozenset(("seeded", "randomised", "statistics", "few changed", "few more"))
 
-    def __init__(self, reference_ms: float, policy: Policy) -> None:
-        self._reference_s = reference_ms / 1e3
+
+class QuestionBudget:
+    """Which questions of one case are asked. `reference_ms`: one forward, as the baseline measured it. `is_lean`: the
+    judge holds one copy of the model."""
+
+    def __init__(self, reference_ms: float, policy: Policy, *, is_lean: bool = False) -> None:
+        self._reference_s, self._is_lean = reference_ms / 1e3, is_lean
         allowed_s = PROOF_LIMITS * task_seconds()
         self._left = float("inf")
         if policy != "strict" and self._reference_s > 0:
@@ -36,6 +41,10 @@ class QuestionBudget:
 
     def leaves_out(self, distribution: Distribution, skipped: dict[str, Gate]) -> bool:
         """True if a question is not asked; `skipped` gets the gate that says why. One that is asked counts."""
+        if self._is_lean and distribution.parameters not in LEAN_KINDS:
+            words = "each kind of parameters takes as much memory again"
+            skipped[distribution.name] = Gate(distribution.name, True, f"{NOT_ASKED} memory: {words}")
+            return True
         if distribution.name in FIRST:
             return False
         self._left -= 1

@@ -9,7 +9,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from foundry.knowledge.opgraph import Arrangement, DType
 from foundry.knowledge.task import Mode, Task
 from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
+from foundry.tools.grade.questions.lean import ROOMY, CaseRoom, ExactModel, Learned
 from foundry.tools.grade.questions.reruns import Reruns, reruns_of
 from foundry.tools.grade.questions.running_statistics import updated_buffers
 from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
@@ -50,17 +51,19 @@ DRAWS = 8  # of PyTorch's error, where one tells little
 class Case:
     """A task at one set of shapes and dtypes, with one seed for the initial parameters."""
 
-    def __init__(self, task: Task, overrides: dict[str, int], dtype: DType | None, seed: int, device: str) -> None:
+    def __init__(
+        self, task: Task, overrides: dict[str, int], dtype: DType | None, seed: int, device: str, room: CaseRoom = ROOMY
+    ) -> None:
         self.task, self.overrides, self.dtype, self.seed = task, overrides, dtype, seed
-        self._device = torch.device(device)
+        self._device, self._room = torch.device(device), room
         self._loaded, self._literals = loading.load(task, overrides=overrides, dtype=dtype), literals(task.source)
         self._tolerance = task.options.tolerance
         self.limited = task.options.input_range is not None
         self.mode = task.options.mode
         self.drawn_on = str(self._loaded.place_to_draw(self._device))  # where each process makes the model
         self._model = self._loaded.build_model(seed, self._device)
-        self._exact = cache(lambda: self._loaded.build_model(seed, self._device).double())
-        self._states = other_parameters.States(other_parameters.clone_state(self._model))
+        self._exact = ExactModel(self._model, partial(self._loaded.build_model, seed, self._device), room)
+        self._states = other_parameters.States(other_parameters.clone_state(self._model, room.place(self._device)))
         self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
         self._packed: dict[str, Packed] = {}
         self._mutable: list[int] | None = None  # what forward updates; known when it was called
@@ -68,8 +71,7 @@ class Case:
         self._given_seed = self._changed_seed = seed  # of the inputs of the last trials "as given", "few changed"
         self._usual: list[Expected] = []  # its outputs, for their scale
         self._is_exact: list[bool] = []  # of which PyTorch rounds nothing
-        self.has_floats = False  # floating inputs, which distributions change; known after the first trial
-        self.has_masks = False  # boolean ones, likewise
+        self.has_floats = self.has_masks = False  # inputs that distributions change; known after the first trial
         self._has_numbers = False  # floats of Python's
         self._has_one_sign = False  # some floating input, as given, is nowhere negative, or nowhere positive
         self._uses_tf32 = False  # PyTorch's error is another where it is allowed
@@ -143,10 +145,12 @@ class Case:
 
     def gradients(self, trial: Trial) -> list[torch.Tensor] | None:
         """Of PyTorch in float64, by each floating input and each learned parameter. Raises what autograd raises."""
-        self._load_state(self._exact(), trial.distribution.parameters)
+        if (exact := self._exact.kept) is None:
+            return None
+        self._load_state(exact, trial.distribution.parameters)
         values = bundle.map_tensors(trial.inputs.value(), wide)  # arranged, as the model takes them
-        state = list(self._without_counters(self._exact().state_dict(keep_vars=True)).values())
-        return gradients_of(self._exact(), values, [state[n] for n in self.learned_places()], only_own=False)
+        state = list(self._without_counters(exact.state_dict(keep_vars=True)).values())
+        return gradients_of(exact, values, [state[n] for n in self.learned_places()], only_own=False)
 
     def has_structure(self) -> bool:
         """Whether inputs have something in common in every draw (a triangle of zeros, symmetry)."""
@@ -181,17 +185,28 @@ class Case:
         if kind not in self._states:
             self.randomise(self.seed, kind)
         if kind not in self._packed:
+            if self._room.is_lean:
+                self.close()  # one kind at a time
             tensors = self._without_counters(self._states[kind])
-            self._packed[kind] = Packed(list(tensors), bundle.pack([*tensors.values()], self._device))
+            self._packed[kind] = Packed(list(tensors), bundle.pack([*tensors.values()], self._room.place(self._device)))
         packed = self._packed[kind]
         packed.mutable = self._usual_mutable if self._mutable is None else self._mutable
         return packed
 
-    def learn_from(self, other: Case) -> None:
+    @property
+    def learned(self) -> Learned:
+        """What this case has found, for later ones of the same task."""
+        return Learned(self.name, self.may_lack_memory, self._mutable or [], self.strides, self._usual_tf32)
+
+    def learn_from(self, other: Learned) -> None:
         """What an earlier case of the same task has found."""
-        self.may_lack_memory, self._usual_mutable = other.may_lack_memory, other._mutable or []
+        self.may_lack_memory, self._usual_mutable = other.may_lack_memory, other.mutable
         if self.name == other.name:  # other shapes have other strides, and other types other errors
-            self.strides, self._usual_tf32 = other.strides, other._usual_tf32
+            self.strides, self._usual_tf32 = other.strides, other.usual_tf32
+
+    def rest(self) -> None:
+        """Leaves the device to others until the reference is asked again, where memory is short."""
+        self._room.rest(self._model)
 
     def close(self) -> None:
         """Frees the shared memory of its states."""
@@ -244,7 +259,7 @@ class Case:
         kind = distribution.parameters
         # Outputs would lie in part of the large blocks that stand idle, which then could not be given out again.
         bundle.give_back()
-        eager = self._run(self._model, kind, _copy(placed))
+        eager = self._run(self._model, kind, bundle.copied(placed))
         bundle.give_back()
         updated = self._read_updated(self._model)
         if distribution == AS_GIVEN:
@@ -292,7 +307,7 @@ class Case:
 
     def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
         self._shapes = [item.shape for item in eager]
-        self._ranges = self._ranges or self._index_ranges(_copy(placed))
+        self._ranges = self._ranges or self._index_ranges(bundle.copied(placed))
         self.strides = [item.stride() if 0 not in item.stride() else contiguous_spec(item).strides for item in eager]
         self._is_bounded = not overflowing(eager)
         self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(placed)))
@@ -324,7 +339,7 @@ class Case:
 
         self._states.plan("as before", mixed)
         placed = loading.flatten(trial.inputs.value())
-        eager = self._run(self._model, "as before", _copy(placed))
+        eager = self._run(self._model, "as before", bundle.copied(placed))
         truth = self._truth("as before", placed, eager, []).outputs
         expected = [self._expect(*pair) for pair in zip(truth, eager, strict=True)]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
@@ -338,8 +353,6 @@ class Case:
     def _pack(self, leaves: Sequence[Any]) -> Parcel:
         return bundle.pack(loading.rebuilt(self._takes, iter(leaves)), self._device)
 
-    # ------------------------------------------------------------ running the reference
-
     def _run(self, model: nn.Module, kind: Parameters, inputs: Sequence[Any]) -> list[torch.Tensor]:
         self._load_state(model, kind)
         result = self._forward(model, inputs)
@@ -351,7 +364,7 @@ class Case:
             self._mutable = [
                 index
                 for index, (key, tensor) in enumerate(self._without_counters(model.state_dict()).items())
-                if not torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(before[key]))
+                if not loading.bits_equal(tensor, before[key].to(tensor))
             ]
         return outputs
 
@@ -359,9 +372,9 @@ class Case:
         """What the float64 run gives. For a model that cannot run in float64 it is the run in its own dtype."""
 
         def run(model: nn.Module, values: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-            return self._run(model, kind, _copy(values)), self._read_updated(model)
+            return self._run(model, kind, bundle.copied(values)), self._read_updated(model)
 
-        models, lacks = (self._exact, self._model), self.may_lack_memory
+        models, lacks = (self._exact.widened, self._model), self.may_lack_memory
         truth = truth_of(run, models, inputs, (eager, updated), may_lack_memory=lacks)
         self.may_lack_memory &= bool(truth.note)
         return truth
@@ -402,7 +415,7 @@ class Case:
             for number in range(1, DRAWS + 1):
                 placed = self._draw(distribution, seed ^ number, self._given_seed ^ number)
                 with tf32_allowed(is_tf32):
-                    eager = self._run(self._model, kind, _copy(placed))
+                    eager = self._run(self._model, kind, bundle.copied(placed))
                 pairs = zip(self._truth(kind, placed, eager, []).outputs, eager, strict=True)
                 expected = [
                     replace(self._expect(*pair), norm=scale.norm, spread=scale.spread)
@@ -419,16 +432,14 @@ class Case:
         if self._device.type != "cuda":
             return None
         with tf32_allowed(True):
-            outputs = self._run(self._model, kind, _copy(inputs))
+            outputs = self._run(self._model, kind, bundle.copied(inputs))
         return [
             error if torch.equal(output, plain) else comparison.measure(output, item)
             for output, (plain, error), item in zip(outputs, own, expected, strict=True)
         ]
 
     def _load_state(self, model: nn.Module, kind: Parameters) -> None:
-        with torch.no_grad():
-            for (_, own), tensor in zip(model.state_dict().items(), self._states[kind].values(), strict=True):
-                own.copy_(tensor)
+        self._room.load(model, self._states[kind].values(), self._device)
 
     def _is_randomised(self, key: str, tensor: torch.Tensor) -> bool:
         """Parameters and running statistics; other buffers (tables, masks) belong to the model's code."""
@@ -486,7 +497,3 @@ class Case:
             others = self._given(self.seed ^ 0x57A7) if any(map(patterns.may_have_structure, inputs)) else inputs
             self._structures = [patterns.structure_of(*pair) for pair in zip(inputs, others, strict=True)]
         return self._structures
-
-
-def _copy(value: Any) -> Any:
-    return bundle.map_tensors(value, torch.clone)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -72,10 +72,10 @@ def unread_counters(model: nn.Module) -> set[str]:
     return {f"{name}.num_batches_tracked".lstrip(".") for name, item in layers.items() if item.momentum is not None}
 
 
-def clone_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """A copy of a model's parameters and buffers."""
-    state = model.state_dict()
-    return {key: tensor.detach().clone() for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+def clone_state(model: nn.Module, place: torch.device) -> dict[str, torch.Tensor]:
+    """A copy of a model's parameters and buffers, on `place`."""
+    state = {key: tensor.detach() for key, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    return {key: tensor.to(place, copy=True) for key, tensor in state.items()}
 
 
 def draw_parameters(
@@ -88,37 +88,36 @@ def draw_parameters(
 ) -> dict[str, torch.Tensor]:
     """Parameters of a kind. `chosen` are those that may change, `learned` those of them that are no statistics; `last`
     are the ones of which only a part changes."""
-    changed = randomise_parameters(seeded, chosen, seed)
+    changed = iterate_randomised(seeded, chosen, seed)  # one at a time: all of them take as much memory again
     if kind in HALVES:
-        new = sorted(chosen)[HALVES.index(kind) == 0 :: 2]
-        return {key: changed[key] if key in new else tensor for key, tensor in last.items()}
+        new = set(sorted(chosen)[HALVES.index(kind) == 0 :: 2])
+        return {key: tensor if key in new else last[key] for key, tensor in changed}
     if kind in ("few changed", "few more"):
         stream = torch.Generator(_place_of(seeded)).manual_seed(seed ^ 0xFE3)
         most = FEW_MORE if kind == "few more" else None
-        return {key: few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
+        return {key: few_of(tensor, last[key], stream, most) for key, tensor in changed}
     if kind == "statistics":
-        return {key: changed[key] if key in chosen - learned else tensor for key, tensor in seeded.items()}
+        return {key: tensor if key in chosen - learned else seeded[key] for key, tensor in changed}
     if kind == "few bits":
         return {key: in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
     if kind == "large":
-        return {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed.items()}
+        return {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed}
     if kind == "negated":
         return {key: -tensor if key in learned else tensor for key, tensor in seeded.items()}
     if kind == "few huge":
-        return {key: _few_huge(item, seed) if key in learned else item for key, item in changed.items()}
+        return {key: _few_huge(item, seed) if key in learned else item for key, item in changed}
     if kind == "rearranged":
         return {key: rearrange(item, seed) if key in chosen else item for key, item in seeded.items()}
     if kind == "few close":
-        return {key: _close_rows(item, seed) if key in learned else item for key, item in changed.items()}
+        return {key: _close_rows(item, seed) if key in learned else item for key, item in changed}
     if kind in OFFSETS:
         offset = OFFSETS[kind]
         vectors = {key for key in learned if seeded[key].squeeze().dim() < 2}
         every = HIGH_EVERY if kind == "few high" else 1
         return {
-            key: tensor + offset * _one_in(every, tensor, seed) if key in vectors else tensor
-            for key, tensor in changed.items()
+            key: tensor + offset * _one_in(every, tensor, seed) if key in vectors else tensor for key, tensor in changed
         }
-    return changed
+    return dict(changed)
 
 
 def rearrange(tensor: torch.Tensor, seed: int) -> torch.Tensor:
@@ -166,24 +165,23 @@ def _one_in(every: int, tensor: torch.Tensor, seed: int) -> torch.Tensor:
     return (order.reshape(tensor.shape) % every == 0).to(tensor.dtype)
 
 
-def randomise_parameters(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
+def iterate_randomised(state: State, chosen: set[str], seed: int) -> Iterator[tuple[str, torch.Tensor]]:
     """Every chosen tensor times 1 + 0.5 N(0,1) plus an offset of its own size; constant ones (scales of one,
     biases of zero) become different elements. Running variances stay positive."""
     generator = torch.Generator(_place_of(state)).manual_seed(seed)
-    changed: dict[str, torch.Tensor] = {}
     for key, tensor in state.items():
         if key not in chosen:
-            changed[key] = tensor
+            yield key, tensor
             continue
         noise = torch.randn(tensor.shape, generator=generator, device=generator.device, dtype=torch.float32)
         if "var" in key.rsplit(".", 1)[-1]:
-            value = tensor.float() * (0.5 + torch.rand(tensor.shape, generator=generator, device=generator.device))
+            noise = torch.rand(tensor.shape, generator=generator, device=generator.device)
+            noise.add_(0.5).mul_(tensor)
         elif is_constant(tensor):
-            value = tensor.float() + 0.3 * noise
+            noise.mul_(0.3).add_(tensor)
         else:
-            value = tensor.float() * (1.0 + 0.5 * noise)
-        changed[key] = value.to(tensor.dtype)
-    return changed
+            noise.mul_(0.5).add_(1.0).mul_(tensor)  # in place: a large tensor is copied no more often than it must be
+        yield key, noise.to(tensor.dtype)
 
 
 def is_table(tensor: torch.Tensor) -> bool:

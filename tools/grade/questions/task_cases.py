@@ -15,6 +15,7 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
 from foundry.tools.audit.text.source import shared_imports
 from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.lean import ROOMY, CaseRoom
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol.rules import AS_GIVEN, RANDOMISED
 from foundry.tools.task import bundle, loading
@@ -22,11 +23,11 @@ from foundry.tools.task import bundle, loading
 MODE_BYTES = 256 << 20  # of parameters, inputs and outputs: the other mode has a model of its own
 
 
-def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool) -> list[Case]:
+def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool, room: CaseRoom = ROOMY) -> list[Case]:
     """The file's own shapes first, then those of its input maker, then extra shapes, then further dtypes."""
     wanted = [({}, None)] if only_first else loading.case_keys(loading.load(task))
     return [
-        Case(task, dict(overrides), dtype, seed, device)
+        Case(task, dict(overrides), dtype, seed, device, room)
         for (overrides, dtype), seed in zip(wanted, itertools.cycle(seeds), strict=False)
     ]
 

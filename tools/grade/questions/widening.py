@@ -20,7 +20,8 @@ from foundry.tools.protocol.rules import ILL_CONDITIONED
 from foundry.tools.task import bundle
 
 Outputs = list[torch.Tensor]
-Run = Callable[[Any], tuple[Outputs, Outputs]]  # inputs -> (outputs, updated buffers)
+RunModel = Callable[[nn.Module, Any], tuple[Outputs, Outputs]]  # model, inputs -> outputs, updated buffers
+ExactModels = Callable[[], contextlib.AbstractContextManager[nn.Module]]  # opens the model in float64 for one run
 MOST_OTHERS = 0.5  # share of an integer output that may differ between a run and a wider one of the same model
 _NARROWING = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
 _COMPLEX = (torch.complex32, torch.complex64)
@@ -40,8 +41,8 @@ class Truth:
 
 
 def truth_of(
-    run: Callable[[nn.Module, Any], tuple[Outputs, Outputs]],
-    models: tuple[Callable[[], nn.Module], nn.Module],
+    run: RunModel,
+    models: tuple[ExactModels, nn.Module],
     inputs: Any,
     own: tuple[Outputs, Outputs],
     *,
@@ -49,14 +50,13 @@ def truth_of(
 ) -> Truth:
     """The truth of a model; PyTorch's own answer where there is none.
 
-    `models`: makes or gives the one in float64, and the one in its own types. `own` is what `run` gave of that one.
-    Raises torch.OutOfMemoryError unless memory may be lacking: a candidate
-    that takes it must not choose what it is compared with.
+    `models`: opens the one in float64, and the one in its own types. `own` is what `run` gave of that one. Raises
+    torch.OutOfMemoryError unless memory may be lacking: a candidate that takes it must not choose what it is compared
+    with.
     """
     note = "its outputs have other shapes"
     try:
-        exact = models[0]()  # made before types are widened: its constructor draws what it always draws
-        truth = in_float64(partial(run, exact), inputs, own[0])
+        truth = in_float64(run, models[0], inputs, own[0])
         if [item.shape for item in truth.outputs] == [item.shape for item in own[0]]:
             return truth
     except TaskError as error:
@@ -68,7 +68,7 @@ def truth_of(
     return Truth(list(map(wide, own[0])), own[1], f"no float64 run: {note}", partial(run, models[1]))
 
 
-def in_float64(run: Run, inputs: Any, own: Sequence[torch.Tensor]) -> Truth:
+def in_float64(run: RunModel, exact_model: ExactModels, inputs: Any, own: Sequence[torch.Tensor]) -> Truth:
     """What the model gives for the inputs in float64.
 
     First each floating type that the model's code names is float64 too: `x.float()` of integers, or a cast to bfloat16
@@ -78,11 +78,13 @@ def in_float64(run: Run, inputs: Any, own: Sequence[torch.Tensor]) -> Truth:
     """
 
     def plain(values: Any) -> tuple[Outputs, Outputs]:
-        return run(widened(values))
+        with exact_model() as exact:
+            return run(exact, widened(values))
 
     def each_wide(values: Any) -> tuple[Outputs, Outputs]:
-        with _EachTypeIsWide():
-            return run(widened(values))
+        # The model is opened before types are widened and closed after: its constructor and casts are the usual ones.
+        with exact_model() as exact, _EachTypeIsWide():
+            return run(exact, widened(values))
 
     try:
         found = Truth(*each_wide(inputs), "", each_wide)
