@@ -123,6 +123,7 @@ OF_GATES: dict[str, Refusal] = {
     "synccheck": "not_allowed",
     "tf32": "not_allowed",
     # what the grader cannot decide
+    "float64": "not_judged",
     "audit runs": "not_judged",
     "clock": "not_judged",
     "judgement": "not_judged",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST_MODULES = 15  # in one room
+MOST_MODULES = 16  # in one room
 
 # From the bottom up. A module imports from its own room and from rooms above its line in this list, never from below.
 ROOMS = (
