@@ -287,7 +287,7 @@ class _EntryText:
             made = (
                 f"torch.tensor({argument_text(list(buffer.data), _DEVICES)}, dtype=torch.{buffer.dtype}, device=device)"
             )
-            lines.append(f"    {name} = state[{key}] = {made}.view({tuple_text(buffer.shape)})")
+            lines.append(f"    {name} = state[{key}] = _kept({made}.view({tuple_text(buffer.shape)}))")
             lines += self._point(buffer.name)
         return lines
 

@@ -119,6 +119,8 @@ def test_outputs_that_would_need_gradients_are_refused_in_one_line(kernel: Modul
     assert is_right(model)
     model.requires_grad_(False)
     assert torch.allclose(model(X), truth(model), atol=1e-4)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="dual_level"):
+        model(torch.autograd.forward_ad.make_dual(X, X))  # type: ignore[no-untyped-call]
     with pytest.raises(RuntimeError, match=r"^input 0 requires grad"):
         model(X.clone().requires_grad_())
 
@@ -174,6 +176,34 @@ def test_torch_export_is_refused_and_leaves_the_module_as_it_was(kernel: ModuleT
     assert is_right(model)
     with torch.no_grad(), pytest.raises(RuntimeError, match="trace the task's Model"):
         torch.jit.trace(model, (X,))  # type: ignore[no-untyped-call]
+
+
+TRANSFORMED = """
+x = torch.randn(96, 48)
+model = ModelNew().requires_grad_(False)
+for transform in (lambda: torch.func.jvp(model, (x,), (x,)), lambda: torch.func.vmap(model)(x.expand(2, 96, 48))):
+    try:
+        transform()
+        print("looked into")
+    except RuntimeError:
+        print(torch.allclose(model(x), Model.forward(model, x), atol=1e-4))
+"""
+
+
+def test_a_transform_is_refused_and_leaves_nothing_behind(
+    kernel: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call of a process makes the memory that later calls work in."""
+    done = run_alone(kernel, TRANSFORMED, tmp_path, monkeypatch)
+    assert done == "True\nTrue\n"
+
+
+def run_alone(kernel: ModuleType, script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a script prints behind the kernel's text, in a process of its own with the same builds."""
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(Path(kernel._library_path()).parent))
+    path = folder / "alone.py"
+    path.write_text(Path(str(kernel.__file__)).read_text() + script)
+    return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True).stdout
 
 
 class Marked(torch.Tensor):
@@ -344,13 +374,8 @@ def test_a_team_has_as_many_threads_as_pytorch_says_at_the_call(
     kernel: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The text has two threads; one that PyTorch does not grant would wait for a core."""
-    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(Path(kernel._library_path()).parent))
-    text = Path(str(kernel.__file__)).read_text()
-    assert "THREADS = 2" in text
-    path = tmp_path / "counted.py"
-    path.write_text(text + COUNTED)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
-    assert done.stdout == "0 1\n"
+    assert "THREADS = 2" in Path(str(kernel.__file__)).read_text()
+    assert run_alone(kernel, COUNTED, tmp_path, monkeypatch) == "0 1\n"
 
 
 def test_a_call_in_another_thread_takes_pytorchs_number(kernel: ModuleType) -> None:
