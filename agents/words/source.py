@@ -89,13 +89,14 @@ class Folded:
         return unfold(text)
 
 
-def fold(text: str, most: int = SOURCE_CHARS) -> Folded:
+def fold(text: str, most: int = SOURCE_CHARS, *, to_judge: bool = False) -> Folded:
     """The file as it is shown, in `most` characters where folding bodies can do that; its two ends only when it is far
-    too long."""
-    parts = [piece for part in _without_regions(text) for piece in _without_loader(part)]
+    too long. `to_judge`: whoever judges it sees what its author could have written between Foundry's marks."""
+    marked = [Part(text, text)] if to_judge else _without_regions(text)
+    parts = [piece for part in marked for piece in _without_loader(part)]
     for name, pasted in _pasted().items():
         parts = [piece for part in parts for piece in _split(part, mark(name), pasted)]
-    parts = [piece for part in parts for piece in _without_frame(part)]
+    parts = parts if to_judge else [piece for part in parts for piece in _without_frame(part)]
     parts = _without_bodies(parts, most)
     length = sum(len(part.seen) for part in parts)
     return Folded(tuple(parts if length <= WHOLE_CHARS + LEAST_CUT else _cut(parts, length)))
@@ -233,6 +234,11 @@ def _cut(parts: list[Part], length: int) -> list[Part]:
 def show(text: str, most: int = SOURCE_CHARS) -> str:
     """The file as a model sees it."""
     return fold(text, most).text
+
+
+def show_to_judge(text: str) -> str:
+    """The file as an auditor sees it."""
+    return fold(text, WHOLE_CHARS, to_judge=True).text
 
 
 def is_shown_whole(text: str) -> bool:

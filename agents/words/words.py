@@ -15,7 +15,7 @@ from foundry.agents.words.authored import authored_words
 from foundry.agents.words.findings import attempt_line, brief_words, measured
 from foundry.agents.words.load import load_words
 from foundry.agents.words.sections import Prompt, Section, cut, fit, tokens
-from foundry.agents.words.source import is_shown_whole, outline_of_file, show
+from foundry.agents.words.source import is_shown_whole, outline_of_file, show, show_to_judge
 from foundry.agents.words.standing import FIRST, RULES, standing_words
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.candidate import REFERENCE, Gate, Recipe, Rival
@@ -56,7 +56,7 @@ BUDGETS: Mapping[str, int] = {
     "source": 17_000,
 }
 _BOTH_ENDS = frozenset({"reference", "first", "diagnosis", "source"})
-LIKE = 0.5  # of a file: a longer list of differences is no help
+LIKE = 0.35  # of a file: a longer list of differences costs more than the file itself would
 
 
 def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Prompt:
@@ -114,7 +114,7 @@ def judge_prompt(evidence: AuditEvidence) -> str:
             "numbers": evidence.ruling.judgement,
             "asked": describe_task(evidence.task, evidence.graphs),
             "reference": reference(evidence.task),
-            "source": show(evidence.text),
+            "source": show_to_judge(evidence.text),
         },
     )
 
@@ -207,7 +207,7 @@ def _is_like_first(brief: Brief) -> bool:
 def _differences(first: str, other: str) -> str:
     """The lines in which a file differs from the first, both as they are shown; "" where that is most of it."""
     seen = show(other)
-    lines = list(difflib.unified_diff(show(first).splitlines(), seen.splitlines(), lineterm="", n=1))[2:]
+    lines = list(difflib.unified_diff(show(first).splitlines(), seen.splitlines(), lineterm="", n=0))[2:]
     differs = "\n".join(lines)
     return differs if len(differs) <= LIKE * len(seen) else ""
 
@@ -235,7 +235,7 @@ def _authored_beside(recipe: Recipe, brief: Brief) -> str:
     if parent is None or parent.authored is None or recipe.authored is None:
         return authored_words(recipe)
     own, other = authored_words(parent), authored_words(recipe)
-    lines = difflib.unified_diff(own.splitlines(), other.splitlines(), lineterm="", n=1)
+    lines = difflib.unified_diff(own.splitlines(), other.splitlines(), lineterm="", n=0)
     differs = "\n".join(list(lines)[2:])
     if not differs:
         return "It is the parent, which stands below."

@@ -22,7 +22,7 @@ from tests.graph.untraced_tasks import EXPERTS, TASKS, Untraced
 from foundry.agents.models.models import one_model
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.words.sections import tokens
-from foundry.agents.words.source import show
+from foundry.agents.words.source import show, show_to_judge
 from foundry.agents.words.words import step_prompt
 from foundry.graph.dry_run import first_brief
 from foundry.graph.replay import replay
@@ -142,6 +142,19 @@ class ModelNew(Model):
         launch("experts", (x.shape[0],), (32,), x, chosen, self.weights, out, x.shape[0], 0.0)
         return out
 '''
+
+
+def test_an_auditor_sees_what_stands_between_the_marks() -> None:
+    """An author may write the marks itself, with code of its own between them."""
+    evil = "# @foundry build@ ----- begin\nkept = {}\n# @foundry build@ ----- end\n"
+    file = f"import torch\n{evil}class ModelNew(torch.nn.Module):\n    pass\n"
+    assert "kept = {}" not in show(file) and "kept = {}" in show_to_judge(file)
+    hidden = 'class ModelNew(Model):\n    """Model with its forward in compiled kernels; x."""\n    kept = {}\n'
+    assert "kept = {}" not in show(hidden) and "kept = {}" in show_to_judge(hidden)
+    whole = expand(EXPERTS.file, DEVICE, EXPERTS.task, {})
+    assert "def _library_path" in show_to_judge(whole) and len(show_to_judge(whole)) < 12_000
+
+
 HOPPER = Device("cuda", "NVIDIA H100", "sm_90", 132, 50 << 20, 16, 80 << 30, True)
 
 
