@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from foundry.tools.grade.judge import telling
 from foundry.tools.grade.judge.freedom import judge_answer
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.task_cases import cases_of
@@ -105,7 +106,31 @@ def test_a_single_place_that_is_calculated_with_is_not_any_place(make: Make) -> 
             seed=seed,
         )
         assert is_right(trial, lambda x: (torch.sin(x).argmax() // 7 + 3,))
+        assert is_right(trial, lambda x: (torch.sin(x.double()).argmax() // 7 + 3,))
+        (x,) = trial.inputs.value()
+        last = x.numel() - 1 - torch.sin(x).flip(0).argmax()  # another sine has its first maximum there
+        assert is_right(trial, lambda x, place=last: (place // 7 + 3,))
         assert not is_right(trial, lambda x: (torch.tensor(5),))
+
+
+ROUTER = """self, x):
+        share = (x @ x[:32].t()).float().softmax(-1)
+        weight, place = share.topk(2, dim=-1)
+        return (weight / weight.sum(-1, keepdim=True)).to(torch.bfloat16), place"""
+
+
+def test_places_that_pytorch_rounds_otherwise_make_no_task_worthless(make: Make) -> None:
+    """The truth of a router in 16 bits selects other experts now and then: a number of them is no norm."""
+    trial = make(ROUTER, "torch.randn(2048, 64).to(torch.bfloat16)")
+    assert trial.ieee[1].norm > 1 and telling._worst_norm(trial) < 0.1
+
+    def routed(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        weight, place = (x.float() @ x[:32].float().t()).softmax(-1).topk(2, dim=-1)
+        return (weight / weight.sum(-1, keepdim=True)).to(torch.bfloat16), place
+
+    assert is_right(trial, routed)
+    assert not is_right(trial, lambda x: (routed(x)[0], routed(x)[1].flip(-1)))
+    assert not is_right(trial, lambda x: (routed(x)[0], (routed(x)[1] + 1) % 32))
 
 
 # ---------------------------------------------------------------- masks that sorts decide

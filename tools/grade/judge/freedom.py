@@ -231,9 +231,10 @@ def _selection_of(trial: Trial, index: int) -> SelectedPlaces | None:
 
 
 def _reruns(trial: Trial) -> Iterator[Outputs]:
-    """PyTorch's answers: its own, with equal elements in other orders, and with other roundings."""
+    """PyTorch's answers: its own, with other orders of equal elements, other roundings, other places of extremes."""
     stop, again = time.monotonic() + MOST_RERUNS_S, trial.reruns.roundings
-    for outputs in itertools.chain(again(0.0, 1), trial.reruns.orders(), again(NEAR_A_HALF, HALF_WAYS)):
+    orders, choices = trial.reruns.orders(), trial.reruns.choices()
+    for outputs in itertools.chain(again(0.0, 1), orders, again(NEAR_A_HALF, HALF_WAYS), choices):
         yield outputs
         if time.monotonic() > stop:
             return

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from foundry.knowledge.errors import TaskError
+from foundry.tools.grade.judge.freedom import judge_answer
 from foundry.tools.grade.judge.limits import limit_of
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol import comparison
-from foundry.tools.protocol.rules import ILL_CONDITIONED, TELLING, Distribution, Seeds, accepts
+from foundry.tools.protocol.rules import ILL_CONDITIONED, TELLING, Distribution, Seeds, accepts, accepts_all
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Telling:
 
 def find_telling(case: Case, trial: Trial, seeds: Seeds) -> Telling:
     """Looks for it; `trial` is the one with inputs as given."""
-    worst = max(error.norm for error in trial.ieee)
-    if trial.expected[0].is_floating and worst > ILL_CONDITIONED:
+    worst = _worst_norm(trial)
+    if worst > ILL_CONDITIONED:
         return Telling(degenerate=f"PyTorch's own output differs from the float64 truth by {worst:.2g} of its norm")
     reason = _effortless(trial, case, seeds.draw("screen", "degenerate"))
     if not reason:
@@ -61,7 +62,7 @@ def _tells(distribution: Distribution, case: Case, seeds: Seeds) -> bool:
     try:
         if any(item.eager is not None for item in trial.expected):
             return False  # NaN or infinities, in whose handling honest kernels differ
-        if max(error.norm for error in trial.ieee) > ILL_CONDITIONED:
+        if _worst_norm(trial) > ILL_CONDITIONED:
             return False
         return not _effortless(trial, case, seeds.draw("screen", f"telling: {distribution.name}, another draw"))
     finally:
@@ -95,10 +96,17 @@ def _answers(trial: Trial, other: Trial) -> Iterator[tuple[str, list[torch.Tenso
 
 
 def _is_accepted(outputs: list[torch.Tensor], trial: Trial) -> bool:
-    return all(
+    is_likely = all(
         accepts(comparison.measure(output, expected), limit_of(own, trial, index))
         for index, (output, expected, own) in enumerate(zip(outputs, trial.expected, trial.ieee, strict=True))
     )
+    return is_likely and accepts_all(*judge_answer(outputs, trial, "tf32")[:2])
+
+
+def _worst_norm(trial: Trial) -> float:
+    """PyTorch's largest norm error on a floating output; that of integers is a number of them."""
+    pairs = zip(trial.ieee, trial.expected, strict=True)
+    return max((error.norm for error, expected in pairs if expected.is_floating), default=0.0)
 
 
 def _mean_along(expected: comparison.Expected, dim: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from foundry.tools.grade.questions.roundings import with_roundings
-from foundry.tools.grade.questions.selections import SelectedPlaces, selections
+from foundry.tools.grade.questions.selections import SelectedPlaces, in_choices, selections
 from foundry.tools.grade.questions.ties import in_orders
 from foundry.tools.task import loading
 from foundry.tools.task.bundle import Parcel
@@ -23,11 +23,13 @@ class Reruns:
     """The reference's answers to a question where PyTorch leaves something open, each worked out when it is asked for.
 
     `orders`: with equal elements in other orders, two answers or none. `roundings`: with results moved by up to so many
-    units in the last place, in so many ways. `selections`: which places the model selects by value.
+    units in the last place, in so many ways. `choices`: with other places of extremes, of values that tie by rounding.
+    `selections`: which places the model selects by value.
     """
 
     orders: Callable[[], Iterator[Outputs]] = lambda: iter(())
     roundings: Callable[[float, int], Iterator[Outputs]] = lambda units, ways: iter(())
+    choices: Callable[[], Iterator[Outputs]] = lambda: iter(())
     selections: Callable[[], Iterator[SelectedPlaces]] = lambda: iter(())
 
 
@@ -42,4 +44,5 @@ def reruns_of(
 
     orders = partial(in_orders, run) if may_order else Reruns.orders
     in_float64 = lambda: exact(loading.flatten(given.value()))  # noqa: E731
-    return Reruns(orders, partial(with_roundings, run), partial(selections, in_float64, run))
+    choices = partial(in_choices, run)
+    return Reruns(orders, partial(with_roundings, run), choices, partial(selections, in_float64, run))

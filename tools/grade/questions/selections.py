@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,7 +11,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from foundry.knowledge.errors import TaskError
+
 ROUNDING = 4.0  # times PyTorch's own rounding of two values, within which either is the larger one
+MOST_CHOICES = 256  # reruns, each with another of the values that tie
 # Operators that give values and places; of equal ones PyTorch documents the first for those in _FIRST.
 _PAIRS = frozenset({"max", "min", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin"})
 _PLACES_ALONE = frozenset({"argmax", "argmin"})
@@ -120,3 +124,47 @@ def selections(wide: Callable[[], object], own: Callable[[], object]) -> Iterato
         found = SelectedPlaces(true, places, dim, is_first, name in _ORDERS, unit, relative)
         missed = int((~found.are_tied(own_places)).sum()) if own_places.shape == places.shape else places.numel()
         yield replace(found, missed=missed)
+
+
+class _OtherChoices(TorchDispatchMode):
+    """Of floating values that tie with the extreme by rounding, takes that number `way`, counted on from the first."""
+
+    def __init__(self, way: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._way, self.most = way, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = dict(kwargs or {})
+        result = func(*args, **named)
+        name = func.overloadpacket.__name__
+        is_extreme = name in _PLACES_ALONE or (name in ("max", "min") and isinstance(result, tuple))
+        if not is_extreme or not args[0].is_floating_point() or not args[0].numel():
+            return result
+        dim = args[1] if len(args) > 1 else named.get("dim")
+        places = result if name in _PLACES_ALONE else result[1]
+        chosen = self._chosen(args[0].reshape(-1) if dim is None else args[0], dim or 0, places)
+        return chosen if name in _PLACES_ALONE else type(result)((result[0], chosen))
+
+    def _chosen(self, values: torch.Tensor, dim: int, places: torch.Tensor) -> torch.Tensor:
+        values = values.reshape(1) if not values.dim() else values
+        shape = list(values.shape)
+        shape[dim] = 1
+        best = values.gather(dim, places.reshape(shape))
+        tied = (values - best).abs() <= ROUNDING * torch.finfo(values.dtype).eps * best.abs()
+        ranks, counts = tied.cumsum(dim), tied.sum(dim, keepdim=True).clamp_(min=1)
+        self.most = max(self.most, int(counts.max()))
+        wanted = tied & (ranks == self._way % counts + 1)
+        found = wanted.int().argmax(dim, keepdim=True)
+        return torch.where(wanted.any(dim, keepdim=True), found, places.reshape(shape)).reshape(places.shape)
+
+
+def in_choices(run: Callable[[], list[torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
+    """The outputs of `run` with other places of extremes, of values that tie by rounding: as many as tie somewhere, and
+    MOST_CHOICES at most. Fewer where it cannot run so, as where memory is short."""
+    with contextlib.suppress(torch.OutOfMemoryError, TaskError):
+        for way in range(MOST_CHOICES):
+            with _OtherChoices(way) as mode:
+                outputs = run()
+            yield outputs
+            if way + 1 >= mode.most:
+                return
