@@ -229,6 +229,8 @@ def _add_constant(builder: _Builder, node: fx.Node, tensor: torch.Tensor | None,
         raise CannotCapture(f"the constant {source or node.name} is complex")
     data = [float(item) for item in tensor.detach().cpu().reshape(-1).tolist()]
     spec = spec_of(tensor.detach().contiguous())
+    if source not in builder.changed:
+        source = builder.attributes.get(id(tensor), source)
     builder.state.append(Value(node.name, spec, "constant", source or node.name, data))
     builder.arguments[node] = Ref(node.name)
 

@@ -21,7 +21,8 @@ from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.capture import CannotCapture, capture
 from foundry.tools.task.construction.recorder import CannotReplay
-from foundry.tools.task.construction.replay import construction_of
+from foundry.tools.task.construction.replay import OTHER_SEED, construction_of
+from foundry.tools.task.construction.tree import plain_attributes
 from foundry.tools.task.form.watched import only_known_files
 from foundry.tools.task.gpu_plan import CONTEXT_BYTES, Sizes
 from foundry.tools.task.limits import FIRST_FORWARD_S
@@ -137,7 +138,7 @@ def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
 
 def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
     """A case's graph, with what a kernel's file needs in the place of a class that imports more than torch."""
-    graph = operator_graph(loaded, device)
+    graph = _with_drawn_attributes(operator_graph(loaded, device), loaded, device)
     if not foreign_imports(loaded.task.text):
         return graph
     attributes = [value.source for value in graph.state if value.role == "constant" and value.data is None]
@@ -148,6 +149,22 @@ def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
     except Exception as error:  # the task's code, under a dispatcher that it did not expect
         reason = (str(error).splitlines() or [""])[0][:200]
         return replace(graph, kept_class=f"recording its constructor failed: {type(error).__name__}: {reason}")
+
+
+def _with_drawn_attributes(graph: OpGraph, loaded: LoadedTask, device: torch.device) -> OpGraph:
+    """The graph without the elements of small plain attributes that another seed gives other ones: a kernel reads them
+    where the model holds them."""
+    inline = {value.source: value.data for value in graph.state if value.data is not None}
+    if not inline:
+        return graph
+    model = loaded.build_model(OTHER_SEED, loaded.place_to_draw(device))
+    held = {path: tensor for path, tensor in plain_attributes(model) if path in inline}
+    drawn = {path for path, tensor in held.items() if tensor.detach().cpu().reshape(-1).tolist() != inline[path]}
+    state = [
+        replace(value, data=None, spec=loading.spec_of(held[value.source])) if value.source in drawn else value
+        for value in graph.state
+    ]
+    return replace(graph, state=state)
 
 
 def constructed(loaded: LoadedTask, device: torch.device, attributes: Collection[str] = ()) -> Construction:

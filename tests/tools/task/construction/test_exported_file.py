@@ -118,9 +118,10 @@ class Spread(nn.Module):
         self.mix = nn.Linear(16, 16)
         self.mix.table = torch.rand(16, 16).t()
         self.table = torch.arange(256.0).view(16, 16) / 256
+        self.few, self.one, self.fixed = torch.rand(16), torch.rand(()), torch.arange(16.0)
 
     def forward(self, x):
-        return self.mix(x) @ self.mix.table.to(x.device) + self.table.to(x.device)[0]
+        return self.mix(x) @ self.mix.table.to(x.device) + self.table.to(x.device)[0] + self.few * self.one + self.fixed
 """
 
 
