@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -164,6 +165,10 @@ class Op:
 # Operators that read, of their first operand, what indices choose, and those that read a part of it.
 CHOOSING = frozenset({"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather", "take"})
 _PARTS = frozenset({"slice", "select", "narrow", "diagonal", "as_strided"})
+# Operators that give their first operand with a few other elements.
+_WRITING = frozenset({"index_copy", "index_put", "index_fill", "index_add", "scatter", "scatter_add"}) | {
+    *("slice_scatter", "select_scatter", "fill", "copy")
+}
 
 
 def _reads_again(op: Op, name: str) -> bool:
@@ -350,7 +355,7 @@ class OpGraph:
         read in parts the largest of them, and nothing where indices choose them, which may be all the same."""
         calls = [op for op in self.ops if not op.reads or not all(name in self.derived for name in op.reads)]
         used = {name for op in calls for name in op.reads} | set(self.output_names)
-        bytes_of = {name: self._least_read(name) for name in self.values}
+        bytes_of = self._least_bytes
         inputs, state = {value.name for value in self.inputs}, {value.name for value in self.state}
         behind = {name for op in self.ops for name in op.reads if name in state and name not in used}
         made = sum(bytes_of[name] for name in used & (self.derived - state))
@@ -364,10 +369,18 @@ class OpGraph:
         hold TF32's eleven significant digits beside a scale that many share."""
         read = {name for op in self.ops for name in op.reads}
         wide = (value.name for value in self.state if value.name in read and value.spec.dtype == "float32")
-        return self.min_bytes - min(self.min_bytes, sum(self._least_read(name) for name in wide)) // 2
+        return self.min_bytes - min(self.min_bytes, sum(self._least_bytes[name] for name in wide)) // 2
 
-    def _least_read(self, name: str) -> int:
-        """Bytes of a tensor that a forward cannot do without."""
+    @cached_property
+    def _least_bytes(self) -> dict[str, int]:
+        """Bytes of each tensor that a forward cannot do without. Users come behind what they use."""
+        found: dict[str, int] = {}
+        for name in reversed(self.values):
+            found[name] = self._least_read(name, found)
+        return found
+
+    def _least_read(self, name: str, known: Mapping[str, int]) -> int:
+        """Bytes of a tensor that must be read, where those of all later values are known."""
         whole, least = self.values[name].spec.nbytes, 0
         if name in self.output_names:
             return whole
@@ -377,8 +390,12 @@ class OpGraph:
             is_source = op.reads[0] == name and isinstance(op.args[0], Ref) and op.args[0].ref == name
             if is_source and op.kind in CHOOSING and not _reads_again(op, name):
                 continue
-            is_part = is_source and op.kind in _PARTS
-            least = max(least, min(whole, op.outputs[0].spec.nbytes) if is_part else whole)
+            made = op.outputs[0]
+            if is_source and op.kind in _WRITING and not _reads_again(op, name):
+                least = max(least, min(whole, known[made.name]))  # it may lie in the same memory, with other elements
+            else:
+                is_part = is_source and op.kind in _PARTS
+                least = max(least, min(whole, made.spec.nbytes, known[made.name]) if is_part else whole)
         return least
 
     def op_counts(self) -> dict[str, int]:

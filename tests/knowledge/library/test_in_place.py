@@ -140,6 +140,21 @@ def test_a_part_of_the_new_value_that_forward_returns_is_copied() -> None:
     assert not any(planned.buffers[view.buffer].is_in_place for view in planned.outputs)
 
 
+class PartRead(Cache):
+    def forward(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        put_a_corner(self.table, rows, index)
+        return torch.sum(self.table[:, :4])
+
+
+def test_the_least_that_a_write_must_move_is_what_is_read_of_the_result() -> None:
+    """A floor of the whole table called a kernel impossibly fast that wrote a few rows of it."""
+    rows = torch.randn(2, 3, 6)
+    graph = capture(PartRead(put_rows), (rows, INDICES[0]))
+    assert graph.min_bytes < 4 * 64 * 6
+    whole = capture(Cache(put_rows), (rows, INDICES[0]))
+    assert whole.min_bytes >= 4 * 2 * 64 * 6
+
+
 # ---------------------------------------------------------------- compiled
 
 TASK = """
