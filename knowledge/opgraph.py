@@ -136,6 +136,7 @@ class Op:
     outputs: list[Value]
     flops: int = 0
     module: str = ""  # the nn.Module path it came from, e.g. "layers.0"
+    line: int = 0  # of the task's file; 0 where none is known
 
     @property
     def name(self) -> str:

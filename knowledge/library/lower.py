@@ -103,7 +103,7 @@ def _left_work(planned: Plan, captured: OpGraph) -> tuple[LeftWork, ...]:
     graph = planned.graph or captured
     calls = [step for step in planned.steps if isinstance(step, TorchCall) and not is_prepared(step, planned.buffers)]
     names = {name for step in calls for name in step.ops}
-    return tuple(LeftWork(op.kind, op.flops, graph.moved_bytes(op)) for op in graph.ops if op.name in names)
+    return tuple(LeftWork(op.kind, op.flops, graph.moved_bytes(op), op.line) for op in graph.ops if op.name in names)
 
 
 def outline_of(recipe: Recipe, printed: Printed) -> Outline:

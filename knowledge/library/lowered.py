@@ -25,6 +25,7 @@ class LeftWork:
     kind: str
     flops: int
     moved_bytes: int
+    line: int = 0  # of the task that calls it; 0 where none is known
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from foundry.knowledge.library.fusion.greedy import Fusion, fuse
 from foundry.knowledge.library.ir.access import buffers_of_step, loaded_names
 from foundry.knowledge.library.ir.kernels import Buffer, Load, OutputView, Plan, TorchCall, View
 from foundry.knowledge.library.ir.regions import find_regions
+from foundry.knowledge.library.ir.scalar import CPU_DIALECT
 from foundry.knowledge.library.rules import (
     attention,
     contract,
@@ -53,23 +54,14 @@ RULE_MODULES = (
     order,
     recurrent,
 )
+KNOWN_TYPES = frozenset(CPU_DIALECT.storage)
 JOINING = frozenset(
     {"cat", "concat", "concatenate", "stack"}
 )  # operators whose rules leave out operands without elements
 # Operators that write items into their first operand.
-WRITING = frozenset(
-    [
-        "index_add",
-        "index_put",
-        "_unsafe_index_put",
-        "index_copy",
-        "index_fill",
-        "index_reduce",
-        "scatter",
-        "scatter_add",
-        "scatter_reduce",
-    ]
-)
+WRITING = frozenset(("index_add", "index_put", "_unsafe_index_put", "index_copy", "index_fill", "index_reduce")) | {
+    *("scatter", "scatter_add", "scatter_reduce"),
+}
 
 
 def plan(
@@ -122,7 +114,7 @@ def _lower_op(builder: Builder, op: Op, refused: frozenset[str]) -> None:
         for value in op.outputs:
             _bind_empty(builder, value)
         return
-    rule = RULES.get(op.kind)
+    rule = RULES.get(op.kind) if _are_known(builder, op) else None
     has_empty = any(not builder.tensors[name].numel for name in op.reads) and op.kind not in JOINING
     if has_empty and op.kind in WRITING:
         builder.bind(op, builder.tensor(op.args[0]))
@@ -139,6 +131,12 @@ def _lower_op(builder: Builder, op: Op, refused: frozenset[str]) -> None:
         _call_torch(builder, op)
 
 
+def _are_known(builder: Builder, op: Op) -> bool:
+    """True if kernels can hold all that an operator reads and gives: no complex numbers, no floats of 8 bits."""
+    read = (builder.tensors[name].dtype for name in op.reads)
+    return KNOWN_TYPES.issuperset([*read, *(value.spec.dtype for value in op.outputs)])
+
+
 def _call_torch(builder: Builder, op: Op) -> None:
     """Leaves the operator to PyTorch: its operands are written to memory first, its results are contiguous buffers."""
 
@@ -149,6 +147,8 @@ def _call_torch(builder: Builder, op: Op) -> None:
                 tensor = builder.buffer(f"{item.ref}_empty", tensor.shape, tensor.dtype)
             load = tensor.expr
             if not (isinstance(load, Load) and _is_whole(builder.buffers[load.buffer], load, tensor)):
+                if tensor.dtype not in KNOWN_TYPES:
+                    raise CannotLower(f"{op.target} reads part of a {tensor.dtype} tensor, which no kernel can copy")
                 tensor = builder.store(f"{item.ref}_plain", tensor.shape, tensor.expr, tensor.dtype, op)
                 builder.tensors[item.ref] = tensor
                 load = tensor.expr
@@ -218,6 +218,8 @@ def _return_tensor(builder: Builder, tensor: Tensor, op: Op | None, name: str) -
     if not isinstance(load, Load) or not _returnable(builder, load, builder.graph.values[name].spec):
         if op is None:
             raise CannotLower("forward computes nothing")
+        if tensor.dtype not in KNOWN_TYPES:
+            raise CannotLower(f"forward returns {name} of type {tensor.dtype}, which no kernel can copy")
         copy = builder.store(f"{name}_out", tensor.shape, tensor.expr, tensor.dtype, op)
         load = copy.expr
         assert isinstance(load, Load)

@@ -15,6 +15,7 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType
 from foundry.knowledge.task import TOLERANCE
 from foundry.tools.protocol.rules import EPSILON, OutputError
+from foundry.tools.task.form.values import as_real
 
 CHUNK = 1 << 17  # elements compared at a time: their float64 copies stay in the cache
 GPU_CHUNK = 1 << 24
@@ -29,7 +30,8 @@ _LARGEST = {torch.float16: float("inf")}  # sums of them are carried in float32
 
 @dataclass(frozen=True)
 class Expected:
-    """One output as it should be: `truth` is flat, float64 for floating outputs.
+    """One output as it should be: `truth` is flat, float64 for floating outputs; of complex ones the real and the
+    imaginary parts side by side, in `shape` too.
 
     `eager` is PyTorch's own output, kept only where something is not finite: an element that overflows in one of the
     two only is held against nobody. `spread` is the standard deviation of the finite truth. `any_nan` accepts any value
@@ -54,6 +56,7 @@ class Expected:
 
 def expect(truth: torch.Tensor, eager: torch.Tensor, dtype: DType, tolerance: float | None) -> Expected:
     """What an output must be, from the float64 run and PyTorch's own run in the task's dtype."""
+    truth, eager = as_real(truth), as_real(eager)
     shape = tuple(int(size) for size in eager.shape)
     flat = truth.detach().reshape(-1)
     if dtype not in EPSILON:
@@ -122,7 +125,7 @@ def usual_size(output: torch.Tensor) -> float:
 
 def measure(output: torch.Tensor, expected: Expected) -> OutputError:
     """Errors of an output that has the expected shape and dtype."""
-    flat = output.detach().reshape(-1).to(expected.truth.device)
+    flat = as_real(output).detach().reshape(-1).to(expected.truth.device)
     if not expected.is_floating:
         wrong = float((flat != expected.truth).sum())
         return OutputError(wrong, wrong)
@@ -172,7 +175,7 @@ def weighing_elements(expected: Expected) -> int:
 
 def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputError, error: OutputError) -> str:
     """The failing elements in words: first one, share, where they lie, a constant factor if there is one."""
-    flat, truth = output.detach().reshape(-1).to(expected.truth.device), expected.truth
+    flat, truth = as_real(output).detach().reshape(-1).to(expected.truth.device), expected.truth
     wrong, count = find_wrong(output, expected, limit)
     if count == 0:
         return (
@@ -190,7 +193,7 @@ def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputErr
 
 def find_wrong(output: torch.Tensor, expected: Expected, limit: OutputError) -> tuple[torch.Tensor, int]:
     """Which elements of an output are beyond the limit of each, as a flat mask, and how many."""
-    flat = output.detach().reshape(-1).to(expected.truth.device)
+    flat = as_real(output).detach().reshape(-1).to(expected.truth.device)
     wrong = torch.empty(flat.numel(), dtype=torch.bool, device=flat.device)
     for span in _spans(flat, flat.numel()):
         wrong[span] = _wrong(flat[span], expected, limit, span)

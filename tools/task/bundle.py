@@ -223,6 +223,7 @@ def copied(value: Any) -> Any:
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one dtype have the same shape and elements, bit by bit."""
+    one, other = (torch.view_as_real(item) if item.is_complex() else item for item in (one, other))
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     kind = kinds[one.element_size()]
     return one.shape == other.shape and torch.equal(one.view(kind), other.view(kind))

@@ -9,6 +9,7 @@ import contextlib
 import io
 import logging
 import operator
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from foundry.knowledge.opgraph import Argument, Arrangement, Op, OpGraph, Ref, Role, TensorSpec, Value
 from foundry.tools.task.construction.tree import plain_attributes
@@ -44,6 +46,9 @@ _RANDOM = frozenset(
 )
 
 
+Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]  # where a tensor's elements lie
+
+
 class CannotCapture(Exception):
     """The model has no operator graph; the message says in a sentence why. Its baseline still stands."""
 
@@ -61,6 +66,8 @@ class _Builder:
     ops: list[Op] = field(default_factory=list)
     arguments: dict[fx.Node, Argument] = field(default_factory=dict)  # what a later use of the node reads
     results: dict[fx.Node, list[Value]] = field(default_factory=dict)  # of operators with several results
+    state_of: dict[Place, tuple[Role, str]] = field(default_factory=dict)  # of the model's own tensors
+    file: str = ""  # the task's, whose lines operators name
     unusable: dict[fx.Node, str] = field(default_factory=dict)  # why whoever reads these cannot be captured
 
 
@@ -127,11 +134,19 @@ def _why_none(model: nn.Module, problems: Mapping[str, Exception]) -> str:
     """What a user can change, where Python needs numbers that are known only when the model runs; else each tracer's
     reason."""
     if not any("data-dependent" in str(problem) for problem in problems.values()):
-        return "; ".join(f"{name}: {_first_line(problem)}" for name, problem in problems.items())
-    file = getattr(getattr(model.forward, "__code__", None), "co_filename", "")
+        by_reason: dict[str, list[str]] = {}
+        for name, problem in problems.items():
+            by_reason.setdefault(_first_line(problem), []).append(name)
+        return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
+    file = _file_of(model)
     lines = [line for problem in problems.values() for line in lines_in(file, problem)]
     where = f" in line {lines[-1]}" if lines else ""
-    return f"its Python reads the values of tensors{where}, as `if x.sum() > 0` and x.item() do"
+    return f"its Python reads the values of tensors{where}, as `if x.sum() > 0`, x.item() and x[mask] do"
+
+
+def _file_of(model: nn.Module) -> str:
+    """The file of the model's forward; "" where it is no Python function."""
+    return str(getattr(getattr(model.forward, "__code__", None), "co_filename", ""))
 
 
 @contextlib.contextmanager
@@ -162,7 +177,7 @@ def _to_graph(
 ) -> OpGraph:
     changed = {source for kind, source in traced.outputs if kind == UNSEEN}
     attributes = {id(tensor): path for path, tensor in plain_attributes(model)}
-    builder = _Builder(traced, traced.constants, attributes, changed)
+    builder = _Builder(traced, traced.constants, attributes, changed, state_of=_state_of(model), file=_file_of(model))
     outputs: list[Argument] = []
     mutations: dict[str, str] = {}
     for node in traced.graph.nodes:
@@ -209,20 +224,37 @@ def _add_placeholder(builder: _Builder, node: fx.Node) -> None:
     (builder.inputs if kind == "input" else builder.state).append(value)
 
 
+def _state_of(model: nn.Module) -> dict[Place, tuple[Role, str]]:
+    """The model's parameters and buffers by where they lie: forward may read `self.weight.data`."""
+    persistent = model.state_dict(keep_vars=True)
+    learned = dict(model.named_parameters(remove_duplicate=False))
+    held = {key: item for key, item in persistent.items() if isinstance(item, torch.Tensor) and item.numel()}
+    return {_place_of(item): ("parameter" if key in learned else "buffer", key) for key, item in held.items()}
+
+
+def _place_of(tensor: torch.Tensor) -> Place:
+    is_plain = tensor.layout is torch.strided and not isinstance(tensor, FakeTensor)
+    return (tensor.data_ptr() if is_plain else 0, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+
+
 def _add_constant(builder: _Builder, node: fx.Node, tensor: torch.Tensor | None, source: str = "") -> None:
     if tensor is None:
         raise CannotCapture(f"the constant {node.name} has no value in the trace")
     if source in builder.changed and tensor.numel() > INLINE_ELEMENTS:
         builder.unusable[node] = _CHANGED
         return
-    if tensor.numel() > INLINE_ELEMENTS and id(tensor) in builder.attributes:
-        builder.state.append(Value(node.name, spec_of(tensor), "constant", builder.attributes[id(tensor)]))
+    known = builder.state_of.get(_place_of(tensor))
+    if known is None and tensor.numel() > INLINE_ELEMENTS and id(tensor) in builder.attributes:
+        known = "constant", builder.attributes[id(tensor)]
+    if known is not None:
+        builder.state.append(Value(node.name, spec_of(tensor.detach()), *known))
         builder.arguments[node] = Ref(node.name)
         return
     if tensor.numel() > INLINE_ELEMENTS:
         builder.unusable[node] = (
             f"forward uses a tensor of shape {list(tensor.shape)} ({source or node.name}) that is no attribute of a "
-            "module: make it one in __init__ (self.table = ...); parameters in a list belong in an nn.ParameterList"
+            "module: make it one in __init__ (self.table = ...); parameters in a list belong in an nn.ParameterList, "
+            "layers in an nn.ModuleList"
         )
         return
     if tensor.is_complex():
@@ -280,6 +312,7 @@ def _is_inline_constant(builder: _Builder, argument: Any) -> bool:
 
 def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
     result = node.meta.get("val")
+    _check_sizes(result, target, _line_of(node, builder.file))
     if isinstance(result, torch.Tensor):
         outputs = [Value(node.name, spec_of(result), "op")]
         builder.arguments[node] = Ref(node.name)
@@ -300,7 +333,20 @@ def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
         shapes,
         [value.spec.shape for value in outputs],
     )
-    builder.ops.append(Op(target, args, kwargs, outputs, flops=int(flops), module=_module_path(node)))
+    module, line = _module_path(node), _line_of(node, builder.file)
+    builder.ops.append(Op(target, args, kwargs, outputs, int(flops), module, line))
+
+
+def _check_sizes(result: Any, target: str, line: int) -> None:
+    """Raises CannotCapture, or ValueError, for a tensor whose size is known only when the model runs."""
+    for item in result if isinstance(result, tuple | list) else [result]:
+        if isinstance(item, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in item.shape):
+            if not line:
+                raise ValueError("data-dependent sizes")  # another tracer may say where
+            raise CannotCapture(
+                f"line {line} makes a tensor whose size depends on values ({target.split('.')[1]}), as x[mask] and "
+                "nonzero do: keep its size and multiply by the mask, or fill with torch.where(mask, x, 0)"
+            )
 
 
 def _spec_or_empty(item: Any) -> TensorSpec:
@@ -344,6 +390,12 @@ def _argument(builder: _Builder, item: Any) -> Argument:
     if isinstance(item, torch.SymInt | torch.SymFloat | torch.SymBool):
         raise CannotCapture(f"a size depends on the data ({item})")
     raise CannotCapture(f"an operator takes a {type(item).__name__}, which the graph cannot hold")
+
+
+def _line_of(node: fx.Node, file: str) -> int:
+    """The line of a file that called an operator; 0 where the trace does not say it."""
+    lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', node.meta.get("stack_trace") or "") if file else []
+    return int(lines[-1]) if lines else 0
 
 
 def _module_path(node: fx.Node) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from foundry.tools.task import bundle, loading
+from foundry.tools.task.form.values import same_numbers
 
 # What the other mode does on the same inputs, parameters and seed: the same; something else; something else that the
 # random streams decide, as dropout does; it fails, as batch norm does on one row.
@@ -51,7 +52,7 @@ def _run(model: nn.Module, inputs: Sequence[Any], seed: int) -> list[torch.Tenso
     with _kept_buffers(model):
         stream = torch.Generator().manual_seed(_SEEDS[0])
         for buffer in model.buffers():
-            if buffer.is_floating_point():
+            if buffer.is_floating_point() and buffer.element_size() > 1:
                 shares = torch.rand(buffer.shape, generator=stream).to(buffer)
                 buffer.mul_(1.0 + 0.25 * shares).add_(0.05 * shares)
         loading.seed_everything(seed)
@@ -86,7 +87,4 @@ def _kept_buffers(model: nn.Module) -> Iterator[None]:
 
 
 def _same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
-
-    return len(one) == len(other) and all(map(equal, one, other))
+    return len(one) == len(other) and all(map(same_numbers, one, other))

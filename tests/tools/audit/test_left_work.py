@@ -37,7 +37,7 @@ def test_a_plan_is_refused_where_the_audit_would_veto_its_kernel(kind: str) -> N
     graph = capture(as_module(lambda x: torch.relu(LEFT[kind](torch.tanh(x) * 2)) + 1), [x])
     lowered = lower([graph], Recipe("cpu"), task_source="", device=DEVICE)
     assert [item.kind for item in lowered.left] == [kind]
-    assert f"no kernel for {kind}, so that PyTorch" in refused_plan(lowered.left, graph, "fair")
+    assert f"no kernel for {kind} (line {lowered.left[0].line}), so that" in refused_plan(lowered.left, graph, "fair")
     assert refused_plan(lowered.left, graph, "open") == ""
     share = torch_share(record_ops(lambda: LEFT[kind](x)), graph)
     assert share is not None and share > LARGEST_SHARE

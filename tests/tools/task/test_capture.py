@@ -303,8 +303,32 @@ def test_data_dependent_models_are_refused_with_the_reasons() -> None:
         with pytest.raises(CannotCapture, match=reads) as caught:
             graph_of(loaded(body))
         assert len(str(caught.value)) < 150
-    with pytest.raises(CannotCapture):
-        graph_of(loaded("return x[x > 0]"))
+    for body in ("return x[x > 0].sum()", "return x[torch.nonzero(x[:, 0] > 0)[:, 0]]"):
+        with pytest.raises(CannotCapture, match="line 13 makes a tensor whose size depends on values") as caught:
+            graph_of(loaded(body))
+        assert "\n" not in str(caught.value)
+
+
+def test_one_reason_of_all_tracers_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gives_up(*_: object) -> None:
+        raise RuntimeError("not today")
+
+    for name in ("trace_export", "trace_make_fx", "trace_symbolic"):
+        monkeypatch.setattr(f"foundry.tools.task.capture.{name}", gives_up)
+    with pytest.raises(CannotCapture) as caught:
+        graph_of(loaded("return x"))
+    assert str(caught.value) == ("no tracer could follow the model: export, make_fx, symbolic: RuntimeError: not today")
+
+
+def test_a_parameter_that_is_read_past_autograd_is_the_parameter() -> None:
+    init = "self.w = nn.Parameter(torch.randn(16, 16))"
+    graph = graph_of(loaded("return x @ self.w.data", init=init, inputs="[torch.randn(4, 16)]"))
+    assert [(value.role, value.source) for value in graph.state] == [("parameter", "w")]
+
+
+def test_operators_name_their_line() -> None:
+    graph = graph_of(loaded("return x.cumprod(1)"))
+    assert [(op.kind, op.line) for op in graph.ops] == [("cumprod", 13)]
 
 
 # ---------------------------------------------------------------- what is refused before any kernel is written

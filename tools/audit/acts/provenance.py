@@ -121,9 +121,13 @@ def refused_plan(left: Sequence[LeftWork], graph: OpGraph, policy: Policy) -> st
     share = sum(item.flops + item.moved_bytes for item in computing) / whole if whole else 0.0
     if policy == "open" or share <= LARGEST_SHARE:
         return ""
-    kinds = ", ".join(dict.fromkeys(item.kind for item in computing))
+    kinds = ", ".join(dict.fromkeys(_kind_and_line(item) for item in computing))
     most = f"policy {policy} allows {100 * LARGEST_SHARE:g} %"
     return f"it has no kernel for {kinds}, so that PyTorch would do {100 * share:.2g} % of the work; {most}"
+
+
+def _kind_and_line(item: LeftWork) -> str:
+    return f"{item.kind} (line {item.line})" if item.line else item.kind
 
 
 def kind_of(row: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from foundry.tools.grade.questions.cases import Case
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol.foreign import DEFAULT_TF32, FOREIGN, SEED, ForeignRules, Tf32
 from foundry.tools.protocol.rules import Distribution
+from foundry.tools.task.form.values import as_real
 
 CASE, SLOT = 1, 0
 COMPARED, TIMED = "compared", "timed"  # variants of the reference
@@ -95,7 +96,7 @@ def _wanted(reference: RunnerLink, specs: list[TensorSpec], *, is_needed: bool) 
         if is_needed or not failed.has_raised:
             raise
         return None
-    is_finite = all(bool(torch.isfinite(item).all()) for item in found if item.is_floating_point())
+    is_finite = all(bool(torch.isfinite(item).all()) for item in map(as_real, found) if item.is_floating_point())
     return found if is_needed or is_finite else None
 
 
@@ -109,7 +110,7 @@ def _problem(
     except RunnerFailed as failed:
         return failed.evidence
     for index, (one, other, spec) in enumerate(zip(given, wanted, specs, strict=True)):
-        tolerance = rules.tolerance_of(spec.dtype)
+        tolerance, one, other = rules.tolerance_of(spec.dtype), as_real(one), as_real(other)
         if not _is_close(one, other, tolerance):
             off = float((one.double() - other.double()).abs().max()) if one.numel() <= PIECE else float("nan")
             return f"output {index} is not within {tolerance:g} of PyTorch's: off by {off:.3g} at most"
@@ -118,6 +119,7 @@ def _problem(
 
 def _is_close(given: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> bool:
     """torch.allclose, piece by piece: it needs several times the memory of what it compares."""
+    given, wanted = as_real(given), as_real(wanted)
     if not wanted.is_floating_point():
         return torch.equal(given, wanted)
     ours, theirs = given.reshape(-1), wanted.reshape(-1)

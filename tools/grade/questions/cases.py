@@ -16,16 +16,17 @@ import torch
 from torch import nn
 
 from foundry.knowledge.errors import TaskError
-from foundry.knowledge.opgraph import Arrangement, DType
+from foundry.knowledge.opgraph import Arrangement, DType, TensorSpec
 from foundry.knowledge.task import Mode, Task
 from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
 from foundry.tools.grade.questions.lean import ROOMY, CaseRoom, ExactModel, Learned
+from foundry.tools.grade.questions.reals import again, as_reals
 from foundry.tools.grade.questions.reruns import Reruns, reruns_of
 from foundry.tools.grade.questions.running_statistics import updated_buffers
 from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
 from foundry.tools.grade.questions.ties import may_order
-from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer, contiguous_spec
+from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer, contiguous_spec, usual_strides
 from foundry.tools.grade.questions.widening import Truth, tf32_allowed, truth_of, wide
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
@@ -42,6 +43,7 @@ from foundry.tools.protocol.rules import (
 )
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
+from foundry.tools.task.form.values import same_numbers
 from foundry.tools.task.gradients import gradients_of
 from foundry.tools.task.modes import OtherAnswer, other_answer
 
@@ -57,9 +59,8 @@ class Case:
         self.task, self.overrides, self.dtype, self.seed = task, overrides, dtype, seed
         self._device, self._room = torch.device(device), room
         self._loaded, self._literals = loading.load(task, overrides=overrides, dtype=dtype), literals(task.source)
-        self._tolerance = task.options.tolerance
+        self._tolerance, self.mode = task.options.tolerance, task.options.mode
         self.limited = task.options.input_range is not None
-        self.mode = task.options.mode
         self.drawn_on = str(self._loaded.place_to_draw(self._device))  # where each process makes the model
         self._model = self._loaded.build_model(seed, self._device)
         self._exact = ExactModel(self._model, partial(self._loaded.build_model, seed, self._device), room)
@@ -82,6 +83,7 @@ class Case:
         self._may_order = may_order(task.source)
         self._is_bounded = True  # the outputs as given are far from overflowing
         self._shapes: list[torch.Size] = []  # of the outputs
+        self._specs: list[TensorSpec] = []  # of the last outputs in their own types, which are compared `as_real`
         self._usual_tf32: list[OutputError] = []  # the largest that PyTorch had on inputs as given or scaled
         self.strides: list[tuple[int, ...]] = []  # of the outputs as given; row by row where they repeat elements
         self.may_lack_memory = True  # for a float64 run; told by the first one, while there is no candidate
@@ -224,7 +226,8 @@ class Case:
         self._takes, leaves = loading.arrange(drawn)
         placed = [loading.placed(value, self._device) for value in leaves]
         if is_changed:
-            placed = patterns.with_few_changed(placed, self._structures_of(placed), self._device, limited=self.limited)
+            given = as_reals(placed), self._structures_of(placed), self._device
+            placed = again(patterns.with_few_changed(*given, limited=self.limited), placed)
         return self._make_trial(AS_GIVEN, seed, placed)
 
     def timed_trial(self, leaves: list[Any]) -> Trial:
@@ -253,7 +256,7 @@ class Case:
         return self._make_trial(distribution, seed, self._draw(distribution, seed, self._given_seed))
 
     def _make_trial(self, distribution: Distribution, seed: int, placed: list[Any]) -> Trial:
-        self.has_floats = any(tensor.is_floating_point() for tensor in bundle.tensors_in(placed))
+        self.has_floats = any(item.is_floating_point() or item.is_complex() for item in bundle.tensors_in(placed))
         self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(placed))
         self._has_numbers = any(map(patterns.is_number, placed))
         kind = distribution.parameters
@@ -273,7 +276,7 @@ class Case:
             raise Overflow("its outputs overflow")
         truth = self._truth(kind, placed, eager, updated)
         pairs = [excuse_overflow(*pair) if lost else pair for pair in zip(truth.outputs, eager, strict=True)]
-        expected = [self._expect(*pair) for pair in pairs]
+        expected = list(map(self._expect, *zip(*pairs, strict=True), [spec.dtype for spec in self._specs]))
         if distribution == AS_GIVEN:
             self._given_seed, self._usual = seed, [comparison.scale_only(item) for item in expected]
         if distribution.is_stress or kind == "large":
@@ -302,15 +305,14 @@ class Case:
         unstable = partial(self._errors_when_nudged, kind, packed, expected, patterns.WAYS)
         is_wider = tuple(not truth.note and own.dtype != torch.float64 for own in eager)
         reruns = reruns_of(partial(self._run, self._model, kind), truth.again, packed, may_order=self._may_order)
-        asked = distribution, seed, packed, expected, ieee, tf32, list(map(contiguous_spec, eager))
+        asked = distribution, seed, packed, expected, ieee, tf32, self._specs
         return Trial(*asked, truth.note, buffers, exact, luck, unstable, is_wider, reruns)
 
     def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
         self._shapes = [item.shape for item in eager]
         self._ranges = self._ranges or self._index_ranges(bundle.copied(placed))
-        self.strides = [item.stride() if 0 not in item.stride() else contiguous_spec(item).strides for item in eager]
         self._is_bounded = not overflowing(eager)
-        self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(placed)))
+        self._has_one_sign = any(map(patterns.has_one_sign, as_reals(bundle.tensors_in(placed))))
 
     def _find_exact(self, drawn: Distribution, own: list[OutputError], *runs: list[torch.Tensor]) -> tuple[bool, ...]:
         """Which outputs PyTorch does not round, here or on the inputs as given; only a wider truth tells."""
@@ -327,7 +329,7 @@ class Case:
     def other_parameters(self, before: Parameters, now: Parameters) -> dict[str, torch.Tensor]:
         """Parameters and buffers of kind `before`, as last drawn, that differ from those of kind `now`."""
         earlier, later = self._without_counters(self._states[before]), self._states[now]
-        return {key: tensor for key, tensor in earlier.items() if not tensor.equal(later[key])}
+        return {key: tensor for key, tensor in earlier.items() if not same_numbers(tensor, later[key])}
 
     def trial_as_before(self, trial: Trial, before: Parameters, names: Sequence[str]) -> Trial:
         """The same trial with the truth that the parameters `names` would give if they still had the values of kind
@@ -341,7 +343,7 @@ class Case:
         placed = loading.flatten(trial.inputs.value())
         eager = self._run(self._model, "as before", bundle.copied(placed))
         truth = self._truth("as before", placed, eager, []).outputs
-        expected = [self._expect(*pair) for pair in zip(truth, eager, strict=True)]
+        expected = list(map(self._expect, truth, eager, [spec.dtype for spec in trial.specs]))
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
         tf32 = self._tf32_errors("as before", placed, expected, list(zip(eager, ieee, strict=True)))
         return replace(trial, expected=expected, ieee=ieee, tf32=tf32, buffers=(), reruns=Reruns())
@@ -357,6 +359,9 @@ class Case:
         self._load_state(model, kind)
         result = self._forward(model, inputs)
         outputs = [leaf for leaf in loading.flatten(result) if isinstance(leaf, torch.Tensor)]
+        if model is self._model:
+            self._specs, usual = list(map(contiguous_spec, outputs)), list(map(usual_strides, outputs))
+            self.strides = self.strides or usual
         if self._mutable is None:
             self.returns_views = share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
             self.shared_elements, self.keys = shared_elements(outputs), loading.dict_keys(result)
@@ -366,7 +371,7 @@ class Case:
                 for index, (key, tensor) in enumerate(self._without_counters(model.state_dict()).items())
                 if not loading.bits_equal(tensor, before[key].to(tensor))
             ]
-        return outputs
+        return list(map(loading.as_real, outputs))
 
     def _truth(self, kind: Parameters, inputs: Any, eager: list[torch.Tensor], updated: list[torch.Tensor]) -> Truth:
         """What the float64 run gives. For a model that cannot run in float64 it is the run in its own dtype."""
@@ -379,8 +384,8 @@ class Case:
         self.may_lack_memory &= bool(truth.note)
         return truth
 
-    def _expect(self, exact: torch.Tensor, own: torch.Tensor) -> Expected:
-        return comparison.expect(exact, own, loading.dtype_name(own.dtype), self._tolerance)
+    def _expect(self, exact: torch.Tensor, own: torch.Tensor, dtype: DType | None = None) -> Expected:
+        return comparison.expect(exact, own, dtype or loading.dtype_name(own.dtype), self._tolerance)
 
     def _read_updated(self, model: nn.Module) -> list[torch.Tensor]:
         """What forward has just written to the model's parameters and buffers."""
@@ -401,7 +406,8 @@ class Case:
         """PyTorch's largest errors on inputs changed by a unit in the last place, in so many ways."""
         found, values = list[Errors](), loading.flatten(given.value() if isinstance(given, Parcel) else given)
         for way in range(ways):
-            outputs = self._run(self._model, kind, bundle.map_tensors(values, partial(patterns.nudge, way=way)))
+            nudged = bundle.map_tensors(as_reals(values), partial(patterns.nudge, way=way))
+            outputs = self._run(self._model, kind, again(nudged, values))
             found.append([comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)])
         return [reduce(worst_of, errors) for errors in zip(*found, strict=True)]
 
@@ -416,11 +422,9 @@ class Case:
                 placed = self._draw(distribution, seed ^ number, self._given_seed ^ number)
                 with tf32_allowed(is_tf32):
                     eager = self._run(self._model, kind, bundle.copied(placed))
-                pairs = zip(self._truth(kind, placed, eager, []).outputs, eager, strict=True)
-                expected = [
-                    replace(self._expect(*pair), norm=scale.norm, spread=scale.spread)
-                    for pair, scale in zip(pairs, scales, strict=True)
-                ]
+                truth, dtypes = self._truth(kind, placed, eager, []).outputs, [scale.dtype for scale in scales]
+                pairs = zip(map(self._expect, truth, eager, dtypes), scales, strict=True)
+                expected = [replace(item, norm=scale.norm, spread=scale.spread) for item, scale in pairs]
                 drawn.append([comparison.measure(own, item) for own, item in zip(eager, expected, strict=True)])
         self._changed_seed = changed_seed
         return [reduce(worst_of, found) for found in zip(*drawn, strict=True)]
@@ -444,14 +448,15 @@ class Case:
     def _is_randomised(self, key: str, tensor: torch.Tensor) -> bool:
         """Parameters and running statistics; other buffers (tables, masks) belong to the model's code."""
         is_statistic = key.rsplit(".", 1)[-1].startswith("running_")
-        return tensor.is_floating_point() and (is_statistic or key in self._learned)
+        return (tensor.is_floating_point() or tensor.is_complex()) and (is_statistic or key in self._learned)
 
     def _tables(self, kind: Parameters) -> set[str]:
         """Buffers of numbers, without masks and those that forward updates; known after the first trial."""
         state = list(self._without_counters(self._states.seeded).items())
         fixed = {key: item for number, (key, item) in enumerate(state) if number not in (self._mutable or ())}
-        is_meant = other_parameters.TABLES[kind]
-        return {key for key, item in fixed.items() if is_meant(item) and not self._is_randomised(key, item)}
+        reals, is_meant = as_reals(fixed.values()), other_parameters.TABLES[kind]
+        chosen = (item for item, real in zip(fixed.items(), reals, strict=True) if is_meant(real))
+        return {key for key, item in chosen if not self._is_randomised(key, item)}
 
     def _forward(self, model: nn.Module, leaves: Sequence[Any]) -> Any:
         return self._loaded.run(model, loading.rebuilt(self._takes, iter(leaves)))
@@ -482,18 +487,19 @@ class Case:
         if distribution.pattern in INDICES:
             ranges, each = iter(self._ranges), partial(redraw, generator=generator, pattern=distribution.pattern)
             return list(bundle.map_tensors(list(inputs), lambda item: each(item, next(ranges))))
-        structures = self._structures_of(inputs)
+        structures, own, inputs = self._structures_of(inputs), inputs, as_reals(inputs)
         if distribution.pattern == "task numbers":
-            tables = self._without_counters(self._states.seeded).values()
-            return with_task_numbers(inputs, self._literals, tables, structures, generator)
+            tables = as_reals(self._without_counters(self._states.seeded).values())
+            return again(with_task_numbers(inputs, self._literals, tables, structures, generator), own)
         if distribution.pattern == "rearranged":  # what the last call had, a few elements changed
             inputs = patterns.transform_each(inputs, FEW_CHANGED, structures, generator, limited=self.limited)
         if distribution.pattern == "no structure":
-            return patterns.break_each(inputs, structures, generator)
-        return patterns.transform_each(inputs, distribution, structures, generator, limited=self.limited)
+            return again(patterns.break_each(inputs, structures, generator), own)
+        return again(patterns.transform_each(inputs, distribution, structures, generator, limited=self.limited), own)
 
     def _structures_of(self, inputs: list[Any]) -> list[patterns.Structure]:
         if self._structures is None:
+            inputs = as_reals(inputs)
             others = self._given(self.seed ^ 0x57A7) if any(map(patterns.may_have_structure, inputs)) else inputs
-            self._structures = [patterns.structure_of(*pair) for pair in zip(inputs, others, strict=True)]
+            self._structures = [patterns.structure_of(*pair) for pair in zip(inputs, as_reals(others), strict=True)]
         return self._structures

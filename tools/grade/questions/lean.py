@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from foundry.knowledge.errors import TaskError
+from foundry.tools.grade.questions.widening import wide
 from foundry.tools.protocol.orders import NOT_ASKED
 from foundry.tools.protocol.rules import OutputError
 
@@ -85,7 +86,7 @@ class ExactModel:
             with widened_in_place(self._reference):
                 yield self._reference
             return
-        self.kept = self.kept or self._build().double()
+        self.kept = self.kept or self._build()._apply(wide)  # type: ignore[no-untyped-call]
         yield self.kept
 
 
@@ -94,7 +95,7 @@ def widened_in_place(model: nn.Module) -> Iterator[None]:
     """Holds a model's floating parameters and buffers in float64 meanwhile, converted one after the other, and in their
     own types again afterwards. Numbers of those types come back as they were."""
     own = {name: tensor.dtype for name, tensor in _tensors_of(model).items()}
-    model.double()
+    model._apply(wide)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:

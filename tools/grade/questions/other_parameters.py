@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from foundry.tools.grade.questions.patterns import in_few_bits
+from foundry.tools.grade.questions.reals import again, as_reals
 from foundry.tools.protocol.rules import Parameters
 
 KEPT_BYTES = 256 << 20  # of a state, up to which all kinds are kept
@@ -88,6 +89,13 @@ def draw_parameters(
 ) -> dict[str, torch.Tensor]:
     """Parameters of a kind. `chosen` are those that may change, `learned` those of them that are no statistics; `last`
     are the ones of which only a part changes."""
+    own, keys = seeded, list(seeded)
+    seeded, last = (dict(zip(keys, as_reals(item[key] for key in keys), strict=True)) for item in (seeded, last))
+    drawn = _draw(kind, seeded, last, chosen, learned, seed)
+    return dict(zip(keys, again((drawn[key] for key in keys), (own[key] for key in keys)), strict=True))
+
+
+def _draw(kind: Parameters, seeded: State, last: State, chosen: set[str], learned: set[str], seed: int) -> State:
     changed = iterate_randomised(seeded, chosen, seed)  # one at a time: all of them take as much memory again
     if kind in HALVES:
         new = set(sorted(chosen)[HALVES.index(kind) == 0 :: 2])
@@ -219,6 +227,11 @@ def draw_tables(
 ) -> dict[str, torch.Tensor]:
     """Other numbers in the chosen tables, or the least and the largest of them alone, or their rows in another order;
     of a symmetric one the columns too."""
+    drawn = _draw_tables(kind, dict(zip(state, as_reals(state.values()), strict=True)), chosen, seed)
+    return dict(zip(state, again((drawn[key] for key in state), state.values()), strict=True))
+
+
+def _draw_tables(kind: Parameters, state: State, chosen: set[str], seed: int) -> State:
     if kind == "other buffers":
         return other_buffers(state, chosen, seed)
     changed = dict(state)

@@ -85,3 +85,8 @@ def contiguous_spec(tensor: torch.Tensor) -> TensorSpec:
     """Of an output that lies row by row."""
     shape = tuple(int(size) for size in tensor.shape)
     return TensorSpec(shape, contiguous_strides(shape), loading.dtype_name(tensor.dtype))
+
+
+def usual_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Of an output as PyTorch gives it; row by row where it repeats elements."""
+    return contiguous_spec(tensor).strides if 0 in tensor.stride() else tensor.stride()

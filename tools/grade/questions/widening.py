@@ -126,7 +126,7 @@ def tf32_allowed(is_allowed: bool) -> Iterator[None]:
 
 def widened(value: Any) -> Any:
     """A copy of a nested value with its floating tensors in float64."""
-    return bundle.map_tensors(value, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor.clone())
+    return bundle.map_tensors(value, lambda tensor: wide(tensor.clone()))
 
 
 class _EachTypeIsWide(TorchFunctionMode):
@@ -159,11 +159,13 @@ class _EachTypeIsWide(TorchFunctionMode):
 def _wide(argument: Any) -> Any:
     if not isinstance(argument, torch.dtype):
         return argument
-    if argument in _COMPLEX:
+    if argument.is_complex:
         return torch.complex128
     return torch.float64 if argument.is_floating_point and argument.itemsize > 1 else argument
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In float64 where it is floating."""
-    return tensor.double() if tensor.is_floating_point() else tensor
+    """In float64 where it is floating, in complex128 where it is complex. Types of 8 bits stay: they are values."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() and tensor.element_size() > 1 else tensor

@@ -21,6 +21,7 @@ from foundry.tools.grade.runner.failures import Refused
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.task import loading
+from foundry.tools.task.form.values import same_numbers
 
 
 def reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
@@ -184,7 +185,7 @@ def load_tensors(model: nn.Module, tensors: dict[str, torch.Tensor], steps: int 
     own = plain_state(model)
     with torch.no_grad():
         for name, tensor in tensors.items():
-            if not torch.equal(own[name], tensor.to(own[name].device)):
+            if not same_numbers(own[name], tensor.to(own[name].device)):
                 for _ in range(steps):
                     own[name].copy_(tensor)
         inner = cast(nn.Module, getattr(model, "_orig_mod", model))
@@ -216,7 +217,7 @@ def match_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch
         same = [
             name
             for name, mine in free.items()
-            if mine.shape == tensor.shape and torch.equal(mine.to(tensor.device), tensor)
+            if mine.shape == tensor.shape and same_numbers(mine.to(tensor.device), tensor)
         ]
         if not same:
             return f"the reference's {key} (shape {list(tensor.shape)}) has no counterpart with the same initial values"

@@ -13,7 +13,9 @@ import torch
 
 from foundry.tools.grade.runner.tensors import place_of
 from foundry.tools.protocol.orders import NAN_BYTES
+from foundry.tools.task import bundle
 from foundry.tools.task.form.calls import parted
+from foundry.tools.task.form.values import as_real, is_eight_bits
 
 CHANGEABLE_NAMES = ("float16", "bfloat16", "float32", "float64")
 CHANGEABLE = tuple(getattr(torch, name) for name in CHANGEABLE_NAMES)
@@ -51,6 +53,8 @@ def change(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor], f
     as they are. Version counters do not move.
     """
     for tensor, original in zip(tensors, originals, strict=True):
+        if tensor.is_complex():
+            tensor, original = torch.view_as_real(tensor.data), torch.view_as_real(original)
         if tensor.dtype not in CHANGEABLE or not tensor.numel() or 0 in tensor.stride():
             continue
         target = tensor.data
@@ -68,8 +72,14 @@ def elements(tensors: Sequence[torch.Tensor], places: Sequence[Sequence[int]]) -
     found = []
     for tensor, wanted in zip(tensors, places, strict=True):
         index = torch.tensor(wanted, dtype=torch.int64, device=tensor.device)
-        found.append(torch.take(tensor, index).double().tolist())
+        found.append(as_real(_taken(tensor, index)).double().reshape(-1).tolist())
     return found
+
+
+def _taken(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    if is_eight_bits(tensor.dtype):  # which torch.take does not know
+        return torch.take(tensor.view(torch.uint8), index).view(tensor.dtype)
+    return torch.take(tensor, index)
 
 
 def call_in_a_row(
@@ -97,7 +107,7 @@ def call_in_a_row(
                 del outputs
             outputs = call()
         queueing_ns = (clock() - turn) / queued
-        if not all(map(torch.equal, outputs, first)):
+        if not all(map(bundle.same_bits, outputs, first)):
             break
         if spared is not None and clock() - turn < LONGEST_TURN * 1e9 * seconds:
             queued = min(2 * queued, QUEUED_CALLS)

@@ -58,15 +58,28 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if is_eight_bits(tensor.dtype) else tensor
 
 
+def from_real(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The other way round: `value` in the type of `like`, and laid out as it is. Too large numbers become the largest
+    of 8 bits."""
+    if like.is_complex():
+        return torch.empty_like(like).copy_(torch.view_as_complex(value.contiguous()))
+    if not is_eight_bits(like.dtype):
+        return value
+    most = torch.finfo(like.dtype).max
+    return torch.empty_like(like).copy_(torch.where(torch.isinf(value), value, value.clamp(-most, most)))
+
+
 def is_eight_bits(dtype: torch.dtype) -> bool:
     """True for the floating types of 8 bits."""
     return dtype.is_floating_point and dtype.itemsize == 1
 
 
 def same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if two tensors hold the same numbers, with NaN where the other has one; -0.0 is 0.0."""
+    """True if two tensors of one type hold the same numbers, with NaN where the other has one; -0.0 is 0.0."""
+    if one.dtype != other.dtype:
+        return False
     a, b = as_real(one), as_real(other)
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_without_nan(a), _without_nan(b))
+    return a.shape == b.shape and torch.equal(_without_nan(a), _without_nan(b))
 
 
 def _without_nan(tensor: torch.Tensor) -> torch.Tensor:
