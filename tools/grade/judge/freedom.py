@@ -212,7 +212,7 @@ def _judge_integers(
     for other in _reruns(trial):
         if (accepts(_count(wrong), limit) and reach >= off) or not bool(wrong.any()):
             break
-        own = other[index].reshape(-1)
+        own = other[index].reshape(-1).to(truth.device)
         wrong, reach = wrong & ~_is_between(flat, truth, own), max(reach, _largest(own, truth))
     if bool(wrong.any()) and selection is None and flat.numel() >= FEW_ELEMENTS:
         if not accepts(_count(wrong), limit):

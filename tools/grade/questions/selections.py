@@ -54,13 +54,13 @@ class SelectedPlaces:
             return None
         for start in starts:
             places = self.places.narrow(self.dim, start, shape[self.dim])
-            if 2 * int((places == output.reshape(shape)).sum()) >= output.numel():
+            if 2 * int((places == output.reshape(shape).to(places.device)).sum()) >= output.numel():
                 return replace(self, places=places)
         return None
 
     def are_tied(self, output: torch.Tensor) -> torch.Tensor:
         """A mask of the elements of an output that name places whose values tie with those of the places selected."""
-        mine, size = output.reshape(self.places.shape).long(), self.values.shape[self.dim]
+        mine, size = output.to(self.places.device).reshape(self.places.shape).long(), self.values.shape[self.dim]
         is_inside = (mine >= 0) & (mine < size)
         one, other = (self.values.gather(self.dim, item.clamp(0, size - 1)) for item in (mine, self.places))
         slack = ROUNDING * (self.unit + self.relative * torch.maximum(one.abs(), other.abs()))
@@ -69,7 +69,7 @@ class SelectedPlaces:
             tied &= (one != other) | (slack > 0) | (mine == self.places)
         if self.is_order and mine.shape[self.dim] > 1:
             tied &= ~(mine.sort(self.dim).values.diff(dim=self.dim) == 0).any(self.dim, keepdim=True)
-        return (tied & is_inside).reshape(output.shape)
+        return (tied & is_inside).reshape(output.shape).to(output.device)
 
 
 class Watcher(TorchDispatchMode):
