@@ -326,7 +326,7 @@ def test_renamed_parameters_are_matched_by_their_initial_values(grader: Grader, 
     assert verify(grader, baseline, renamed).outcome == "correct"
     without = renamed.replace("self.b = nn.Parameter(torch.zeros(n))", "self.b = None")
     verdict = verify(grader, baseline, without)
-    assert verdict.outcome == "wrong_result" and "norm.bias (shape [512]) has no counterpart" in verdict.evidence
+    assert verdict.outcome == "not_judged" and "norm.bias (shape [512]) has no counterpart" in verdict.evidence
 
 
 def test_timing_is_paired_and_its_outputs_are_checked(grader: Grader, baseline: Baseline) -> None:
