@@ -25,7 +25,7 @@ from foundry.knowledge.merit import Estimate, estimate_of
 from foundry.knowledge.thought import Diagnosis, Move
 
 MOST_MOVES = 12
-EXAMPLE_CHARS = 3_200
+EXAMPLE_CHARS = 2_000
 MOST_HELPED = 6  # moves by what they are credited with
 MOST_VALUES = 12  # of a tunable that are spelt out
 # What a step along a coordinate of the archive is in a kernel.
@@ -223,9 +223,10 @@ def _example(example: Example, brief: Brief) -> str:
         return f"{head}\n{_authored_beside(candidate.recipe, brief)}"
     if example.text == brief.first:
         return f"{head}. It stands above."
-    differs = _differences(brief.first, example.text) if brief.first else ""
-    if differs:
-        return f"{head}. It is {FIRST} above but for these lines:\n```diff\n{cut(differs, EXAMPLE_CHARS)}\n```"
+    near = ((brief.first, f"{FIRST} above"), (brief.parent_text, "the parent below"))
+    told = [(_differences(text, example.text), where) for text, where in near if text]
+    if likest := min((item for item in told if item[0]), key=lambda item: len(item[0]), default=None):
+        return f"{head}. It is {likest[1]} but for these lines:\n```diff\n{cut(likest[0], EXAMPLE_CHARS)}\n```"
     return f"{head}\n```\n{cut(kernels_of(show(example.text)), EXAMPLE_CHARS)}\n```"
 
 

@@ -17,12 +17,13 @@ from tests.agents.chat.scripted_server import answer, calling
 from tests.agents.session import move
 from tests.graph.conftest import DEVICE, SPEC, FakeWorkbench, kernel_file
 from tests.graph.search.test_tools import Calling, answers_of
-from tests.graph.untraced_tasks import EXPERTS, TASKS, Untraced
+from tests.graph.untraced_tasks import BREAK, EXPERTS, TASKS, Untraced
 
 from foundry.agents.models.models import one_model
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.words.sections import tokens
 from foundry.agents.words.source import show, show_to_judge
+from foundry.agents.words.standing import contract
 from foundry.agents.words.words import step_prompt
 from foundry.graph.dry_run import first_brief
 from foundry.graph.replay import replay
@@ -36,6 +37,7 @@ from foundry.knowledge.library.authored.whole_file import expand
 from foundry.knowledge.opgraph import OperatorRun, Signature
 from foundry.knowledge.task import Task
 from foundry.tools.grade.workbench import Intake
+from foundry.tools.targets.cpu import CpuTarget
 from foundry.tools.targets.cuda import CudaTarget
 
 MakeRequest = Callable[..., SolveRequest]
@@ -189,6 +191,14 @@ def test_a_cuda_file_by_hand_is_compiled_to_a_cubin_and_launched_by_the_driver(m
     assert pointers == [x.data_ptr(), chosen.data_ptr(), model.weights.data_ptr(), out.data_ptr()]
     with pytest.raises(ValueError, match="not contiguous"):
         model(torch.randn(32, 8).T, chosen)
+
+
+@pytest.mark.parametrize(("target", "device"), [(CpuTarget(), DEVICE), (CudaTarget(HOPPER), HOPPER)])
+def test_the_file_that_a_prompt_shows_compiles(target: Any, device: Device) -> None:
+    told = contract(device.target, is_traced=False)
+    file = told.split("```python\n")[1].split("```")[0]
+    built = target.build(expand(file, device, BREAK.task, {}))
+    assert built.ok, built.errors
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])

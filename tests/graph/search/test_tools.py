@@ -169,6 +169,27 @@ async def test_a_library_kernel_is_asked_about(make_request: MakeRequest, serve:
     assert learnt.startswith("x") and empty == "Not called: say what is looked for."
 
 
+async def test_each_reason_for_no_numbers_is_said(make_request: MakeRequest, serve: Any) -> None:
+    """The tuner answered with four reasons joined by "or"."""
+
+    def engineer(request: Request) -> Reply:
+        said = str(request["messages"])
+        if "You are the memory-tiling expert" not in said:
+            return answer("I have nothing.")
+        script = [calling("tune", {"moves": [4]}), calling("tune", {"source": kernel_file(3)})]
+        told = said.count("<result call=")
+        return script[told] if told < 2 else answer("I have nothing.")
+
+    server = serve(engineer)
+    request = make_request(12, islands=1, model="scripted-1", base_url=server.url)
+    summary = await solve(request, parts=Calling())
+    run = RunDirectory.inspect(Path(summary.run))
+    told = [run.text(event.data["whole"]) for event in calls_of(run) if event.name == "tune"]
+    run.close()
+    assert any("its tunables were swept before in this run" in text for text in told), told
+    assert any("a whole file has no tunables that the tuner knows" in text for text in told), told
+
+
 async def test_kill_9_in_the_middle_of_a_loop_loses_the_call_in_flight(
     make_request: MakeRequest, serve: Any, tmp_path: Path
 ) -> None:
