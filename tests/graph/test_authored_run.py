@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.chat.scripted_server import Reply, ScriptedServer, answer
+from tests.agents.chat.scripted_server import Reply, ScriptedServer, answer, calling
 
 from foundry.agents.models.models import Models, one_model
 from foundry.graph.run.events import EventLog
@@ -117,3 +117,48 @@ async def test_a_models_kernel_is_repaired_tuned_accepted_and_found_again(
     assert again.verdict == "accepted" and first.proposal.startswith("recalled x") and first.origin == "model"
     assert first.recipe is not None and first.recipe.authored == winner.recipe.authored
     found.close()
+
+
+async def test_a_draft_is_swept_before_it_is_proposed(
+    tmp_path: Path, monkeypatch: Any, make_home: Callable[[], Path]
+) -> None:
+    """Drafts were judged at guessed defaults, although the prompt says not to guess."""
+
+    def sweeper(request: dict[str, Any]) -> Reply:
+        said = json.dumps(request["messages"])
+        if "The parent is c0" not in said:
+            return answer("I have nothing more.")
+        if "<result call=" in said:
+            return answer({"rationale": "swept", "draft": 1})
+        parts = {name: HEAD[name] for name in ("launches", "tunables", "constraints")}
+        return calling("tune", {**parts, "code": CODE})
+
+    monkeypatch.setenv("FOUNDRY_HOME", str(make_home()))
+    (tmp_path / "distances.py").write_text(TASK)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    server = ScriptedServer([sweeper]).start()
+    request = SolveRequest(
+        str(tmp_path / "distances.py"),
+        target="cpu",
+        islands=1,
+        in_flight=1,
+        limits=RunLimits(evaluations=2, minutes=1.0),
+        finalists=1,
+        rivals=(),
+        learn=False,
+        runs=str(tmp_path / "runs"),
+        models=one_model("scripted-1", server.url),
+    )
+    try:
+        summary = await solve(request)
+    finally:
+        server.stop()
+    run = RunDirectory.inspect(Path(summary.run))
+    (told,) = [event for event in EventLog(run.database, reading=True).read("call") if event.name == "tune"]
+    said = run.text(told.data["whole"])
+    made = next((item.candidate.recipe for item in run.decisions() if item.candidate.recipe), None)
+    run.close()
+    assert "configurations" in said and made is not None and made.authored is not None, said
+    if "Best: " in said:
+        chosen = {f"{name} = {value} (was" for values in made.choices.values() for name, value in values.items()}
+        assert any(part in said for part in chosen), "proposed with other numbers than the tuner's"
