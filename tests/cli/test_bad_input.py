@@ -38,7 +38,7 @@ def test_a_task_that_is_no_file(cli: Cli) -> None:
     [
         ("", ["empty"]),
         (TOY.replace("return [256]", "return [256"), ["toy.py", "line 22"]),
-        (TOY.replace("class Model", "class Net"), ["no class Model"]),
+        (TOY.replace("class Model(nn.Module)", "class Net"), ["no class Model"]),
         (TOY.replace("def get_inputs", "def inputs"), ["no get_inputs"]),
         (TOY.replace("def forward", "def backward"), ["line 8", "no forward"]),
         ("\x00", ["toy.py"]),
