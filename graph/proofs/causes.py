@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from foundry.graph.run.closing import without_particulars
 from foundry.knowledge.candidate import Candidate, Evaluation
 from foundry.knowledge.ruling import objection
 
 MOST_ALIKE = 2  # proofs that may fail for one cause before no other kernel is proven that could share it
 MOST_UNTRIED = 3  # the same, where the next kernel has a structure that has not failed yet
 WORDS_COMPARED = 160  # characters of the evidence
-# Numbers, addresses, digests and names of candidates and kernels differ between failures of one cause.
-_PARTICULARS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{12,}\b|\bc\d+\b|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class FailureCause:
     @property
     def key(self) -> str:
         """The gate and the evidence without numbers and names."""
-        return f"{self.gate}: {_PARTICULARS.sub('#', self.evidence)[:WORDS_COMPARED]}"
+        return f"{self.gate}: {without_particulars(self.evidence)[:WORDS_COMPARED]}"
 
     @property
     def words(self) -> str:

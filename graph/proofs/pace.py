@@ -36,8 +36,8 @@ async def plan_words(services: Services) -> str:
     expected_s = await _comparison_s(services, eager_ms, slower)
     compares = "compile" in services.request.rivals and end_s + expected_s <= 60.0 * SEARCHES * minutes
     total_s = end_s + proof_s + (expected_s if compares else 0.0)
-    then = "a proof and the comparison with torch.compile" if compares else "a proof"
-    return f"the search ends at {minutes:.2g} min; {then} follow: expect an answer at about {total_s / 60:.1f} min"
+    then = "a proof and the comparison with torch.compile follow" if compares else "a proof follows"
+    return f"the search ends at {minutes:.2g} min; {then}: expect an answer at about {total_s / 60:.1f} min"
 
 
 async def rivals_in_time(services: Services, proof_s: float) -> list[RivalName]:
@@ -62,6 +62,8 @@ async def rivals_in_time(services: Services, proof_s: float) -> list[RivalName]:
         has_time = True
     if has_time:
         return rivals
+    if not proof_s:  # there is no kernel that it could be compared with
+        return []
     words = f"it takes about {expected_s:.0f} s, more than the run has left; a larger --minutes has time for it"
     services.log.note_once("note", "torch.compile was not compared", reason=words)
     return []  # eager in its default arithmetic is the baseline itself on a CPU

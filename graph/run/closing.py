@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ FINAL, EARLY = "final", "early proof"  # experts and notes of the run's proofs
 LEFT_UNPROVEN = "left unproven"
 MOST_CHARS = 300  # of a reason
 LONGER = 4.0  # times the minutes that were not enough
+
+_PARTICULARS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{12,}\b|\bc\d+\b|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ class EndedRun:
     @property
     def evaluations(self) -> list[Event]:
         return [event for event in self.events if event.kind == "evaluation"]
+
+
+def without_particulars(reason: str) -> str:
+    """A reason without numbers, digests and names of candidates, which differ where the cause is the same."""
+    return _PARTICULARS.sub("#", " ".join(reason.split()))
 
 
 def close(ended: EndedRun) -> Closing:
@@ -135,7 +143,8 @@ def _proof_failures(ended: EndedRun) -> list[str]:
 
 
 def _most_common(reasons: Sequence[str]) -> str:
-    ((reason, count),) = Counter(" ".join(reason.split()) for reason in reasons).most_common(1)
+    ((key, count),) = Counter(map(without_particulars, reasons)).most_common(1)
+    reason = next(" ".join(reason.split()) for reason in reasons if without_particulars(reason) == key)
     return f"{reason} ({count} kernels)" if count > 1 else reason
 
 

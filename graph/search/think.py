@@ -239,7 +239,7 @@ def find_ordered_stop(services: Services, reserved: int = 0) -> Stop | None:
     if enough := services.ledger.why_satisfied(services.best()):
         return Stop(kind="satisfied", text=enough)
     if services.brain.name == PLAYBOOK and (cause := common_cause(services)):
-        return Stop(kind="exhausted", text=f"every kernel would fail its proof for one reason, {cause.words}")
+        return Stop(kind="exhausted", text=f"every kernel would fail its proof for one reason: {cause.gate}")
     return None
 
 

@@ -57,7 +57,7 @@ async def test_what_refuses_all_kernels_is_said_after_the_first_and_ends_the_sea
     assert early[0].data["reason"] == f"c1 would fail its proof: process events: {IMPORTS}"
     assert bench.asked["full"] + bench.asked["final"] <= 3, "four finalists failed for one reason"
     assert summary.evaluations < 10, "the search went on after it was known that nothing could win"
-    assert f"every kernel would fail its proof for one reason, process events: {IMPORTS}" in summary.ending
+    assert "every kernel would fail its proof for one reason: process events" in summary.ending
     assert summary.closing is not None and summary.closing.kind == "proof"
     assert IMPORTS in summary.closing.words
 
