@@ -377,7 +377,10 @@ class Case:
         """What the float64 run gives. For a model that cannot run in float64 it is the run in its own dtype."""
 
         def run(model: nn.Module, values: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-            return self._run(model, kind, bundle.copied(values)), self._read_updated(model)
+            specs = self._specs
+            found = self._run(model, kind, bundle.copied(values)), self._read_updated(model)
+            self._specs = specs  # a lean case runs the model itself in float64
+            return found
 
         models, lacks = (self._exact.widened, self._model), self.may_lack_memory
         truth = truth_of(run, models, inputs, (eager, updated), may_lack_memory=lacks)
