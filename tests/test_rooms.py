@@ -51,6 +51,7 @@ ROOMS = (
     "tools.audit",
     "tools.profiling",
     "tools.grade.runner",
+    "tools.grade.questions.freedom",
     "tools.grade.questions",
     "tools.grade.judge",
     "tools.tune",

@@ -11,7 +11,7 @@ from tests.tools.grade import asking
 from foundry.knowledge.candidate import Build
 from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.grader import Grader
-from foundry.tools.grade.questions.ties import InOrder, in_orders, may_order
+from foundry.tools.grade.questions.freedom.ties import InOrder, in_orders, may_order
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task

@@ -22,8 +22,8 @@ from foundry.knowledge.task import AccuracyClass
 from foundry.tools.grade.judge.limits import LUCK, NOTHING, excuse_unstable, limit_of, weighing, with_luck
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.questions.cases import Case
-from foundry.tools.grade.questions.reruns import Outputs
-from foundry.tools.grade.questions.selections import SelectedPlaces
+from foundry.tools.grade.questions.freedom.reruns import Outputs
+from foundry.tools.grade.questions.freedom.selections import SelectedPlaces
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.grade.runner import timed_calls
 from foundry.tools.protocol import comparison

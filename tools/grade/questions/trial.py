@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from foundry.knowledge.opgraph import TensorSpec, contiguous_strides
-from foundry.tools.grade.questions.reruns import Reruns
+from foundry.tools.grade.questions.freedom.reruns import Reruns
 from foundry.tools.protocol.comparison import Expected, scale_only
 from foundry.tools.protocol.rules import Distribution, OutputError
 from foundry.tools.task import loading

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from foundry.tools.grade.questions.roundings import with_roundings
-from foundry.tools.grade.questions.selections import SelectedPlaces, in_choices, selections
-from foundry.tools.grade.questions.ties import in_orders
+from foundry.tools.grade.questions.freedom.roundings import with_roundings
+from foundry.tools.grade.questions.freedom.selections import SelectedPlaces, in_choices, selections
+from foundry.tools.grade.questions.freedom.ties import in_orders
 from foundry.tools.task import loading
 from foundry.tools.task.bundle import Parcel
 
