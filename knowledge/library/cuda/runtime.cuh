@@ -359,12 +359,20 @@ template <class T> struct SoftmaxState {
 // ---------------------------------------------------------------- combining the states of a team of threads
 
 template <class S> DEVICE S shuffle_xor(const S& state, int mask) {
-    static_assert(sizeof(S) % 4 == 0, "states are made of words");
     S other;
-    const unsigned* from = reinterpret_cast<const unsigned*>(&state);
-    unsigned* to = reinterpret_cast<unsigned*>(&other);
+    if constexpr (sizeof(S) % 4 == 0) {
+        const unsigned* from = reinterpret_cast<const unsigned*>(&state);
+        unsigned* to = reinterpret_cast<unsigned*>(&other);
 #pragma unroll
-    for (int i = 0; i < (int)(sizeof(S) / 4); ++i) to[i] = __shfl_xor_sync(0xffffffffu, from[i], mask);
+        for (int i = 0; i < (int)(sizeof(S) / 4); ++i) to[i] = __shfl_xor_sync(0xffffffffu, from[i], mask);
+    } else {  // a sum or a maximum of 8 or 16 bits: a word for each byte
+        const unsigned char* from = reinterpret_cast<const unsigned char*>(&state);
+        unsigned char* to = reinterpret_cast<unsigned char*>(&other);
+#pragma unroll
+        for (int i = 0; i < (int)sizeof(S); ++i) {
+            to[i] = (unsigned char)__shfl_xor_sync(0xffffffffu, (unsigned)from[i], mask);
+        }
+    }
     return other;
 }
 

@@ -1,4 +1,4 @@
-"""Shifts of integers, padding that crops, and tensors without elements: interpreted, in C++ and in CUDA."""
+"""Shifts and sums of narrow integers, padding that crops, tensors without elements: interpreted, in C++ and in CUDA."""
 
 from __future__ import annotations
 
@@ -42,6 +42,10 @@ CROPS: dict[str, Case] = {
     "of a transposed one": (lambda a: F.pad(a.transpose(1, 2), (-2, 0)), [torch.randn(2, 7, 3)]),
     "all of it": (lambda a: F.pad(a, (-7, 2), value=1.5) + a[:, :, :2], [torch.randn(2, 3, 7)]),
 }
+SUMS: dict[str, Case] = {
+    "of bytes": (lambda a: a.sum(-1, dtype=torch.uint8), [(torch.arange(7 * 500) % 251).to(torch.uint8).view(7, 500)]),
+    "of short ones": (lambda a: (a.sum(0, dtype=torch.int16), a.max(1).values), [SMALL.short().repeat(9, 3) * 77]),
+}
 EMPTY: dict[str, Case] = {
     "joined": (lambda a, b: torch.cat((b, a * 2), 1), [torch.randn(2, 3), torch.randn(2, 0)]),
     "returned": (lambda a, b: (a * 2, b + 1, torch.cat((b, b))), [torch.randn(2, 3), torch.randn(0, 3)]),
@@ -49,12 +53,12 @@ EMPTY: dict[str, Case] = {
     "summed": (lambda a, b: a * b.sum(1, keepdim=True), [torch.randn(2, 3), torch.randn(2, 0)]),
     "multiplied": (lambda a, b, c: a + b @ c, [torch.randn(2, 3), torch.randn(2, 0), torch.randn(0, 3)]),
 }
-CASES = [*BITS.values(), *CROPS.values(), *EMPTY.values()]
+CASES = [*BITS.values(), *CROPS.values(), *SUMS.values(), *EMPTY.values()]
 
 
-@pytest.mark.parametrize("name", [*BITS, *CROPS])
+@pytest.mark.parametrize("name", [*BITS, *CROPS, *SUMS])
 def test_by_the_interpreter(name: str) -> None:
-    model, inputs = {**BITS, **CROPS}[name]
+    model, inputs = {**BITS, **CROPS, **SUMS}[name]
     check(model, *inputs)
     assert not [step for step in plan(graph_of(model, *inputs), Recipe("cpu")).steps if isinstance(step, TorchCall)]
 
@@ -76,7 +80,7 @@ def test_in_cpp() -> None:
 @pytest.mark.usefixtures("cache")
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 def test_in_cuda(forks: Forks, tmp_path: Path) -> None:
-    model, inputs = together([*BITS.values(), *CROPS.values()])
+    model, inputs = together([*BITS.values(), *CROPS.values(), *SUMS.values()])
     assert not wrong_when_emulated(forks, candidate(model, inputs, H200), inputs, model(*inputs), tmp_path, 1e-5)
 
 

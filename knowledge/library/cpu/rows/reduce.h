@@ -39,7 +39,8 @@ FOUNDRY_INLINE T fold(T (&lanes)[L], Combine combine) {
     return lanes[0];
   } else {
     typedef T Vector __attribute__((vector_size(W * sizeof(T))));
-    using Number = std::conditional_t<sizeof(T) == 8, int64_t, std::conditional_t<sizeof(T) == 4, int32_t, int8_t>>;
+    using Narrow = std::conditional_t<sizeof(T) == 2, int16_t, int8_t>;
+    using Number = std::conditional_t<sizeof(T) == 8, int64_t, std::conditional_t<sizeof(T) == 4, int32_t, Narrow>>;
     typedef Number Index __attribute__((vector_size(W * sizeof(T))));
     Vector whole;
     std::memcpy(&whole, lanes, sizeof(whole));
