@@ -133,7 +133,7 @@ def _reads_mode(model: nn.Module, inputs: Sequence[Any]) -> bool:
 def _why_none(model: nn.Module, problems: Mapping[str, Exception]) -> str:
     """What a user can change, where Python needs numbers that are known only when the model runs; else each tracer's
     reason."""
-    if not any("data-dependent" in str(problem) for problem in problems.values()):
+    if not any(map(_depends_on_values, problems.values())):
         by_reason: dict[str, list[str]] = {}
         for name, problem in problems.items():
             by_reason.setdefault(_first_line(problem), []).append(name)
@@ -142,6 +142,11 @@ def _why_none(model: nn.Module, problems: Mapping[str, Exception]) -> str:
     lines = [line for problem in problems.values() for line in lines_in(file, problem)]
     where = f" in line {lines[-1]}" if lines else ""
     return f"its Python reads the values of tensors{where}, as `if x.sum() > 0`, x.item() and x[mask] do"
+
+
+def _depends_on_values(problem: Exception) -> bool:
+    """True if a tracer gave up because Python, or an operator's own checks, read the elements of a tensor."""
+    return "data-dependent" in str(problem) or type(problem).__name__ == "DataDependentOutputException"
 
 
 def _file_of(model: nn.Module) -> str:
@@ -389,6 +394,8 @@ def _argument(builder: _Builder, item: Any) -> Argument:
         return item.type
     if isinstance(item, torch.SymInt | torch.SymFloat | torch.SymBool):
         raise CannotCapture(f"a size depends on the data ({item})")
+    if isinstance(item, complex):
+        raise CannotCapture(f"an operator takes the complex number {item}; the library works with real numbers only")
     raise CannotCapture(f"an operator takes a {type(item).__name__}, which the graph cannot hold")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from foundry.knowledge import codec
-from foundry.knowledge.errors import FoundryError
+from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.opgraph import Construction, OpGraph, TensorSpec
 from foundry.knowledge.task import Task
 from foundry.knowledge.task_text import foreign_imports
@@ -23,6 +23,7 @@ from foundry.tools.task.capture import CannotCapture, capture
 from foundry.tools.task.construction.recorder import CannotReplay
 from foundry.tools.task.construction.replay import OTHER_SEED, construction_of
 from foundry.tools.task.construction.tree import plain_attributes
+from foundry.tools.task.form.calls import GROUP
 from foundry.tools.task.form.watched import only_known_files
 from foundry.tools.task.gpu_plan import CONTEXT_BYTES, Sizes
 from foundry.tools.task.limits import FIRST_FORWARD_S
@@ -78,9 +79,10 @@ def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
     described: list[tuple[list[TensorSpec], list[TensorSpec]]] = []
     sizes: list[Sizes] = []
     for loaded in _cases(task):
-        checked = loading.check_reference(
-            loaded, device=device, tell_seconds=lambda seconds: control.send({FIRST_FORWARD_S: seconds})
-        )
+        with _naming_the_case(loaded):
+            checked = loading.check_reference(
+                loaded, device=device, tell_seconds=lambda seconds: control.send({FIRST_FORWARD_S: seconds})
+            )
         inputs = [loading.spec_of(tensor) for tensor in bundle.tensors_in(loaded.inputs(0, device))]
         described.append((inputs, checked.outputs))
         (given, wide_given), (made, wide_made) = _bytes(inputs), _bytes(checked.outputs)
@@ -89,6 +91,19 @@ def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
     inputs, outputs = described[0]
     needs = {"sizes": codec.to_plain(Sizes.largest(sizes)), "free_bytes": free_bytes}
     return {"inputs": codec.to_plain(inputs), "outputs": codec.to_plain(outputs), **needs}
+
+
+@contextlib.contextmanager
+def _naming_the_case(loaded: LoadedTask) -> Iterator[None]:
+    """Says in a TaskError which case of the input maker or which extra shape it is about."""
+    own = {key: value for key, value in loaded.overrides.items() if key not in loaded.task.overrides}
+    try:
+        yield
+    except TaskError as error:
+        if not own:
+            raise
+        case = ", ".join(f"{key} {value}" if key == GROUP else f"{key}={value}" for key, value in own.items())
+        raise type(error)(f"{case}: {error.problem}", error.remedy or "leave this case out") from error
 
 
 def _bytes(specs: list[TensorSpec]) -> tuple[int, int]:

@@ -372,11 +372,15 @@ def _check_inputs_unchanged(loaded: LoadedTask, model: nn.Module, before: list[A
 def _check_values(outputs: list[torch.Tensor]) -> None:
     if not any(output.numel() for output in outputs):
         shapes = ", ".join(str(list(output.shape)) for output in outputs[:4])
-        raise TaskError(f"no output has elements (shapes: {shapes})", "give it inputs for which forward computes some")
+        remedy = "give it inputs for which forward computes some, or leave this case out"
+        raise TaskError(f"no output has elements (shapes: {shapes})", remedy)
     for index, output in enumerate(map(as_real, outputs)):
         if output.is_floating_point() and bool(torch.isnan(output).any()):
             share = float(torch.isnan(output).double().mean())
-            raise TaskError(f"output {index} holds NaN ({share:.1%} of it), so no kernel can be proven against it")
+            remedy = "give it inputs for which it has none, or let forward replace them (torch.nan_to_num)"
+            raise TaskError(
+                f"output {index} holds NaN ({share:.1%} of it), so no kernel can be proven against it", remedy
+            )
 
 
 def bits_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -299,7 +299,8 @@ def test_a_tracer_that_gives_up_is_quiet(capfd: pytest.CaptureFixture[str]) -> N
 
 def test_data_dependent_models_are_refused_with_the_reasons() -> None:
     reads = "no tracer could follow the model: its Python reads the values of tensors in line 13"
-    for body in ("return x + 1 if x.sum() > 0 else x - 1", "return x.view(int(x.sum()) % 3 + 1, -1)"):
+    bodies = ("return x + 1 if x.sum() > 0 else x - 1", "return x.view(int(x.sum()) % 3 + 1, -1)")
+    for body in (*bodies, "return x + 1 if torch.equal(x, -x) else x - 1"):
         with pytest.raises(CannotCapture, match=reads) as caught:
             graph_of(loaded(body))
         assert len(str(caught.value)) < 150
@@ -307,6 +308,11 @@ def test_data_dependent_models_are_refused_with_the_reasons() -> None:
         with pytest.raises(CannotCapture, match="line 13 makes a tensor whose size depends on values") as caught:
             graph_of(loaded(body))
         assert "\n" not in str(caught.value)
+
+
+def test_complex_numbers_among_arguments_are_named() -> None:
+    with pytest.raises(CannotCapture, match="takes the complex number 1j"):
+        graph_of(loaded("return torch.view_as_real(x * 1j)"))
 
 
 def test_one_reason_of_all_tracers_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.library.file.assemble import split_task
-from foundry.tools.task import bundle
+from foundry.tools.task import bundle, intake
 from foundry.tools.task.capture import capture
 from foundry.tools.task.file import read_task
 from foundry.tools.task.form.calls import GROUP, MOST_GROUPS, Keywords, as_arguments, call, chosen_groups
@@ -187,6 +187,19 @@ def test_input_groups_are_cases_whatever_their_form(tmp_path: Path) -> None:
     cases = [load(task, overrides=overrides) for overrides, _ in case_keys(load(task))]
     assert [case.inputs(0)[0].shape[0] for case in cases] == [2, 3, 9]
     assert cases[2].inputs(0)[-1] == {"shift": 1.0}
+
+
+class Silent:
+    """Takes the messages of an intake worker."""
+
+    def send(self, message: object) -> None:
+        assert message
+
+
+def test_a_case_that_cannot_be_judged_is_named(tmp_path: Path) -> None:
+    text = makers("for rows in (2, 0):\n        yield [torch.randn(rows, 6)]")
+    with pytest.raises(TaskError, match=r"^input group 1: no output has elements .*leave this case out"):
+        intake._check(loaded(tmp_path, text).task, torch.device("cpu"), control=Silent())  # type: ignore[arg-type]
 
 
 def test_groups_are_spread_over_sizes_and_the_first_stays() -> None:
