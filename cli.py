@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
-from foundry.graph.bench.command import bench
-from foundry.graph.bench.report_command import report
-from foundry.graph.commands import knowledge
-from foundry.graph.commands.doctor import doctor
-from foundry.graph.commands.fork import compare, fork
-from foundry.graph.commands.mcp import mcp
-from foundry.graph.commands.runs import chat, replay, show_runs, watch
-from foundry.graph.commands.serve import serve
-from foundry.graph.commands.solve import resume, solve
-from foundry.graph.commands.trace import show_trace
-from foundry.graph.commands.verify import profile, verify
+from foundry.graph.doors.bench.command import bench
+from foundry.graph.doors.bench.report_command import report
+from foundry.graph.doors.commands import knowledge
+from foundry.graph.doors.commands.doctor import doctor
+from foundry.graph.doors.commands.fork import compare, fork
+from foundry.graph.doors.commands.mcp import mcp
+from foundry.graph.doors.commands.runs import chat, replay, show_runs, watch
+from foundry.graph.doors.commands.serve import serve
+from foundry.graph.doors.commands.solve import resume, solve
+from foundry.graph.doors.commands.trace import show_trace
+from foundry.graph.doors.commands.verify import profile, verify
 from foundry.tools.command_line import CommandLine, GroupsFirst
 from foundry.tools.verify.tune_command import tune
 

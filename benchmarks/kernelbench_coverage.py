@@ -32,8 +32,8 @@ from typing import Any
 
 import torch
 
-from foundry.graph.bench.request import BenchRequest, levels_of
-from foundry.graph.bench.tasks import BenchTask, find_tasks
+from foundry.graph.doors.bench.request import BenchRequest, levels_of
+from foundry.graph.doors.bench.tasks import BenchTask, find_tasks
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower, TaskError
 from foundry.knowledge.library.ir.kernels import TorchCall

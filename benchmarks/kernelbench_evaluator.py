@@ -32,9 +32,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foundry.graph.bench.request import BenchRequest, levels_of
-from foundry.graph.bench.results import ResultFile
-from foundry.graph.bench.tasks import find_tasks
+from foundry.graph.doors.bench.request import BenchRequest, levels_of
+from foundry.graph.doors.bench.results import ResultFile
+from foundry.graph.doors.bench.tasks import find_tasks
 
 CLIENTS = {"openai": "OpenAI", "litellm": "completion"}  # what the evaluator's utils import of them
 TRIALS, TIMED = 5, 100

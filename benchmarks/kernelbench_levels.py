@@ -38,8 +38,8 @@ import torch
 from kernelbench_coverage import H200, graph_of
 from layers import allow_tf32
 
-from foundry.graph.bench.request import BenchRequest, levels_of
-from foundry.graph.bench.tasks import BenchTask, find_tasks
+from foundry.graph.doors.bench.request import BenchRequest, levels_of
+from foundry.graph.doors.bench.tasks import BenchTask, find_tasks
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import CannotLower, TaskError

@@ -30,9 +30,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from foundry.graph.bench.bench import places_of
-from foundry.graph.bench.request import BenchRequest, levels_of, shard_of
-from foundry.graph.bench.tasks import BenchTask, find_tasks, mixed
+from foundry.graph.doors.bench.bench import places_of
+from foundry.graph.doors.bench.request import BenchRequest, levels_of, shard_of
+from foundry.graph.doors.bench.tasks import BenchTask, find_tasks, mixed
 from foundry.knowledge.candidate import Build, Recipe, Verdict
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError, RandomTask, TellsNothing, TooLarge

@@ -23,7 +23,7 @@ from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prompt import template
 from foundry.agents.words.sections import tokens
 from foundry.agents.words.words import MOST_MOVES, step_prompt
-from foundry.graph.dry_run import first_brief
+from foundry.graph.doors.commands.dry_run import first_brief
 from foundry.graph.run.services import KernelLibrary
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.library.lower import lower

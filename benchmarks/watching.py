@@ -15,15 +15,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from foundry.graph.live.reader import RunReader
-from foundry.graph.live.scene import Scene
-from foundry.graph.live.screen import Below, draw
-from foundry.graph.live.watch import REFRESH_S
-from foundry.graph.report.facts import run_facts
-from foundry.graph.report.write import run_page
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.views import trace
+from foundry.graph.show.page.facts import run_facts
+from foundry.graph.show.page.write import run_page
+from foundry.graph.show.terminal.reader import RunReader
+from foundry.graph.show.terminal.scene import Scene
+from foundry.graph.show.terminal.screen import Below, draw
+from foundry.graph.show.terminal.watch import REFRESH_S
+from foundry.graph.show.words import trace
 
 PICTURES = 50
 

@@ -23,7 +23,7 @@ from foundry.agents.chat.endpoint import KEY, URLS
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.models.settings import PREFIX, ModelOptions, ModelTable, SettingsFile
 from foundry.cli import app
-from foundry.graph.trace.otel import HEADERS
+from foundry.graph.show.trace.otel import HEADERS
 from foundry.tools.process.environment import VISIBLE_GPUS
 from foundry.tools.task import limits
 from foundry.tools.task.file import OptionsFile

@@ -12,8 +12,6 @@ from typing import cast
 
 from foundry.agents.models.models import PLAYBOOK
 from foundry.graph.asking import ask_for_budget, ask_for_export, ask_for_model
-from foundry.graph.evolution.rewriting import gather_evidence, rewrite, teach
-from foundry.graph.first import FEWEST_SEEDS, as_asked, first_texts
 from foundry.graph.proofs.early import prove_early
 from foundry.graph.proofs.pace import PLAN, plan_words
 from foundry.graph.run.closing import EARLY
@@ -22,12 +20,14 @@ from foundry.graph.run.journal import Diverged
 from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import FURTHER, Decision
 from foundry.graph.run.services import Services
-from foundry.graph.search.archive import ONE_CELL, Archive, candidate_number, cell_of, insert
 from foundry.graph.search.experts import claim_evaluation
 from foundry.graph.search.final import finish_run, hold_contest, prove_finalists
+from foundry.graph.search.first_texts import FEWEST_SEEDS, as_asked, first_texts
 from foundry.graph.search.lessons import lessons, query
 from foundry.graph.search.orders import added_islands, answer_untaken, check_instructions, no_orders
 from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, Update, report_key, step_name
+from foundry.graph.search.strategies.archive import ONE_CELL, Archive, candidate_number, cell_of, insert
+from foundry.graph.search.strategies.prompt_rewriting import gather_evidence, rewrite, teach
 from foundry.graph.search.think import evaluation_facts, find_ordered_stop
 from foundry.knowledge.candidate import (
     REFERENCE,

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foundry.graph.report.write import write_report
 from foundry.graph.run.database import BUSY_MS, storage_failure
 from foundry.graph.run.events import Event
 from foundry.graph.run.opening import Asker, Opened, Parts, WarmParts, create, open_services
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import QUESTION, Summary, summarise
+from foundry.graph.show.page.write import write_report
 from foundry.knowledge.errors import FoundryError, NotComparable, UsageError
 from foundry.knowledge.thought import Diagnosis
 

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S
 from foundry.agents.directives import FORMS, forms
 from foundry.agents.models.settings import read_models
 from foundry.cli import app
-from foundry.graph.bench.results import TaskResult
+from foundry.graph.doors.bench.results import TaskResult
 from foundry.graph.run.summary import Summary
 from foundry.tools.protocol.rules import PROTOCOL_VERSION
 from foundry.tools.task.file import OptionsFile

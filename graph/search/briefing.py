@@ -12,11 +12,17 @@ from foundry.agents.words.standing import FIRST
 from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import Mark
 from foundry.graph.run.services import Recalled, Services
-from foundry.graph.search.archive import ONE_CELL, candidate_number, cell_of, rank_elites, without_cells
-from foundry.graph.search.gradients import hints
 from foundry.graph.search.known import known_kernels
 from foundry.graph.search.lessons import query
 from foundry.graph.search.state import BudgetLeft, IslandState, island_of, left_out_of, step_name
+from foundry.graph.search.strategies.archive import (
+    ONE_CELL,
+    candidate_number,
+    cell_of,
+    rank_elites,
+    without_cells,
+)
+from foundry.graph.search.strategies.gradients import hints
 from foundry.knowledge.candidate import REFERENCE, Evaluation, Resources
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.lowered import Lowered

@@ -14,7 +14,6 @@ from foundry.agents.brief import Brief
 from foundry.agents.models.models import PLAYBOOK
 from foundry.agents.talk import Talk, ToolRequest, Turn
 from foundry.agents.tuning import asks_tuner
-from foundry.graph.evolution.texts import choose_text
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
@@ -22,6 +21,7 @@ from foundry.graph.run.thinking import choose_model, wait_for_model
 from foundry.graph.search.briefing import brief_for
 from foundry.graph.search.orders import USER, begin_again, users_proposal
 from foundry.graph.search.state import IslandState, Stop, Update
+from foundry.graph.search.strategies.prompt_texts import choose_text
 from foundry.graph.search.toolbox import Kernel, answer_all, answered, tools_of
 from foundry.graph.search.tuning import with_numbers
 from foundry.knowledge.candidate import Candidate, Recipe

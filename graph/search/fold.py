@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from foundry.graph.search.archive import ONE_CELL, Gain, cell_of, insert
-from foundry.graph.search.gradients import Transition, remember
 from foundry.graph.search.state import Findings, IslandState, Update
+from foundry.graph.search.strategies.archive import ONE_CELL, Gain, cell_of, insert
+from foundry.graph.search.strategies.gradients import Transition, remember
 from foundry.knowledge.merit import CORRECT, WRONG, merit
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from foundry.agents.playbook.leaps import known_of
 from foundry.graph.run.run_directory import Mark, RunDirectory
 from foundry.graph.run.services import Library, Services
-from foundry.graph.search.archive import candidate_number
 from foundry.graph.search.lessons import query
+from foundry.graph.search.strategies.archive import candidate_number
 from foundry.knowledge.candidate import REFERENCE, Recipe, Stage
 from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Device

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from typing_extensions import TypedDict  # whose schema LangGraph's server can show on Python 3.11
 
 from foundry.graph.run.request import Mechanism
-from foundry.graph.search.archive import Archive
-from foundry.graph.search.gradients import Transition
 from foundry.graph.search.orders import UserOrders
+from foundry.graph.search.strategies.archive import Archive
+from foundry.graph.search.strategies.gradients import Transition
 from foundry.knowledge.candidate import Stage
 from foundry.knowledge.thought import Diagnosis, ExpertName, Role
 

@@ -13,13 +13,10 @@ from foundry.graph.proofs.early import common_cause
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.request import role_of
 from foundry.graph.run.services import Services
-from foundry.graph.search.archive import cell_of, insert, without_cells
 from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
 from foundry.graph.search.fold import find_results, fold, keep_best
-from foundry.graph.search.gradients import choose_parent
 from foundry.graph.search.lessons import counted, lessons
 from foundry.graph.search.measure import examine_step
-from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.graph.search.orders import UserOrders, acknowledge, added_islands, find_left_out, heed, wanted_model
 from foundry.graph.search.state import (
     BudgetLeft,
@@ -32,6 +29,9 @@ from foundry.graph.search.state import (
     left_out_of,
     step_name,
 )
+from foundry.graph.search.strategies.archive import cell_of, insert, without_cells
+from foundry.graph.search.strategies.gradients import choose_parent
+from foundry.graph.search.strategies.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation, Stage
 from foundry.knowledge.library.moves import name_kernel
 from foundry.knowledge.merit import CORRECT, Estimate, merit

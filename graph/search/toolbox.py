@@ -34,7 +34,7 @@ from foundry.agents.words.source import show
 from foundry.agents.words.words import kernels_of
 from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.services import Services
-from foundry.graph.search.archive import candidate_number
+from foundry.graph.search.strategies.archive import candidate_number
 from foundry.graph.search.tuning import NoNumbers, find_numbers
 from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation
 from foundry.knowledge.codec import decode

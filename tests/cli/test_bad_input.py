@@ -12,7 +12,7 @@ import pytest
 from tests.waiting import until
 
 from foundry.agents.models.models import Models, one_model
-from foundry.graph.commands.solve import switch_on
+from foundry.graph.doors.commands.solve import switch_on
 from foundry.graph.run.request import SolveRequest
 
 from .conftest import TOY, Cli, Solved, rows, working_below

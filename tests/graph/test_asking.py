@@ -17,12 +17,12 @@ from tests.graph.search.test_tools import Calling
 from tests.waiting import PATIENCE_S
 
 from foundry.agents.chat.options import ChatOptions
-from foundry.graph.replay import replay
+from foundry.graph.history.replay import replay
 from foundry.graph.run.request import FOR_MODELS, OFF, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.show.words.ending import ending_lines
+from foundry.graph.show.words.questions import asker_of
 from foundry.graph.solve import resume, solve
-from foundry.graph.views.ending import ending_lines
-from foundry.graph.views.questions import asker_of
 
 MakeRequest = Callable[..., SolveRequest]
 

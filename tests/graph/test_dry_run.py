@@ -15,7 +15,7 @@ from tests.graph.test_model_brain import bare
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.models.models import Models, ModelSpec
 from foundry.agents.playbook.brain import PlaybookBrain
-from foundry.graph.dry_run import DryRun, dry_run
+from foundry.graph.doors.commands.dry_run import DryRun, dry_run
 from foundry.graph.run.request import SolveRequest
 from foundry.knowledge.errors import UsageError
 

@@ -15,8 +15,8 @@ from foundry.agents.models.models import one_model
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.cli import app
 from foundry.graph.app import make_graph
-from foundry.graph.fork import Change, fork
-from foundry.graph.replay import replay
+from foundry.graph.history.fork import Change, fork
+from foundry.graph.history.replay import replay
 from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import checkpoints, resume, solve

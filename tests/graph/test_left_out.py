@@ -13,8 +13,8 @@ from tests.graph.test_orders import run_saying
 from foundry.agents.brief import Brief
 from foundry.agents.models.models import one_model
 from foundry.agents.playbook.brain import PlaybookBrain
-from foundry.graph.fork import Change, fork
-from foundry.graph.replay import replay
+from foundry.graph.history.fork import Change, fork
+from foundry.graph.history.replay import replay
 from foundry.graph.run.request import OFF, RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve

@@ -10,8 +10,8 @@ from typing import Any
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.show.words.ending import ending_lines
 from foundry.graph.solve import solve
-from foundry.graph.views.ending import ending_lines
 from foundry.knowledge.library.lowered import LeftWork, Lowered
 from foundry.tools.grade.workbench import Intake
 

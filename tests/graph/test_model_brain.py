@@ -12,14 +12,14 @@ from tests.graph.conftest import kernel
 
 from foundry.agents.brief import Brief
 from foundry.agents.judgement import AuditEvidence
-from foundry.graph.replay import replay
+from foundry.graph.history.replay import replay
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.show.words import trace
+from foundry.graph.show.words.answers import cost
+from foundry.graph.show.words.ending import ending_lines
 from foundry.graph.solve import solve
-from foundry.graph.views import trace
-from foundry.graph.views.answers import cost
-from foundry.graph.views.ending import ending_lines
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.ruling import rule

@@ -15,13 +15,13 @@ from tests.graph.test_resume import CHILD, kill_when
 
 from foundry.agents.models.models import models_for, one_model
 from foundry.agents.playbook.brain import PlaybookBrain
-from foundry.graph.replay import replay
+from foundry.graph.history.replay import replay
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.inbox import Inbox
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.show.words.conversation import Reply, say
 from foundry.graph.solve import resume, solve
-from foundry.graph.views.conversation import Reply, say
 from foundry.knowledge.codec import encode
 
 MakeRequest = Callable[..., SolveRequest]

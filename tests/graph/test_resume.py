@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_S
 
 from foundry.agents.brief import Brief
 from foundry.agents.playbook.brain import PlaybookBrain
-from foundry.graph.replay import replay
+from foundry.graph.history.replay import replay
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory

@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE_S
 
 from foundry.agents.brief import Brief
 from foundry.agents.playbook.brain import PlaybookBrain
-from foundry.graph.replay import replay
+from foundry.graph.history.replay import replay
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.request import EFFORTS, QUICK, EffortName, RunLimits, SolveRequest, role_of

@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 
 from foundry.agents.directives import NotUnderstood, RunQuestion, forms, parse
 from foundry.cli import app
-from foundry.graph.replay import replay
+from foundry.graph.history.replay import replay
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.inbox import Inbox
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.show.words.answers import answer
+from foundry.graph.show.words.conversation import wait_for_acknowledgement
 from foundry.graph.solve import resume, solve
-from foundry.graph.views.answers import answer
-from foundry.graph.views.conversation import wait_for_acknowledgement
 from foundry.knowledge.errors import TaskError, UsageError
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Task, TaskOptions

@@ -25,8 +25,8 @@ from foundry.agents.words.sections import tokens
 from foundry.agents.words.source import show, show_to_judge
 from foundry.agents.words.standing import contract
 from foundry.agents.words.words import step_prompt
-from foundry.graph.dry_run import first_brief
-from foundry.graph.replay import replay
+from foundry.graph.doors.commands.dry_run import first_brief
+from foundry.graph.history.replay import replay
 from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.services import KernelLibrary

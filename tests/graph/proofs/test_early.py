@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from foundry.graph.history.replay import replay
 from foundry.graph.proofs.causes import FailureCause, Outlook, ProofOutcome, cause_of, structure_of
-from foundry.graph.replay import replay
 from foundry.graph.run.closing import EARLY
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.show.words.ending import ending_lines
 from foundry.graph.solve import solve
-from foundry.graph.views.ending import ending_lines
 from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gate, Recipe, Stage, Verdict
 from foundry.knowledge.task import Policy
 

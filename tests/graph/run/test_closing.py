@@ -13,8 +13,8 @@ from foundry.agents.models.models import one_model
 from foundry.graph.run.closing import Closing, EndedRun, ObstacleKind, close
 from foundry.graph.run.events import Event
 from foundry.graph.run.request import RunLimits, SolveRequest
+from foundry.graph.show.words.ending import ending_lines
 from foundry.graph.solve import solve
-from foundry.graph.views.ending import ending_lines
 from foundry.knowledge.errors import CannotLower, LeavesToTorch
 from foundry.knowledge.task import Policy
 

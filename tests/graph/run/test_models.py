@@ -16,13 +16,13 @@ from tests.graph.run.test_thinking import events_of, idea, thinker
 from foundry.agents.chat.options import ChatOptions, TapeOptions
 from foundry.agents.chat.tape import NotRecorded
 from foundry.agents.models.models import Models, ModelSpec
-from foundry.graph.replay import replay
+from foundry.graph.history.replay import replay
 from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary, summarise
+from foundry.graph.show.words.answers import status
+from foundry.graph.show.words.ending import ending_lines
 from foundry.graph.solve import solve
-from foundry.graph.views.answers import status
-from foundry.graph.views.ending import ending_lines
 
 MakeRequest = Callable[..., SolveRequest]
 NONSENSE = answer("I would rather not.")

@@ -23,17 +23,17 @@ from foundry.agents.ledger import BudgetExhausted
 from foundry.agents.models.brain import open_models
 from foundry.agents.models.models import one_model
 from foundry.agents.prices import UNKNOWN
-from foundry.graph.replay import replay
+from foundry.graph.history.replay import replay
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import Event, EventKind, EventLog
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary, summarise
+from foundry.graph.show.words import conversation
+from foundry.graph.show.words.answers import cost
+from foundry.graph.show.words.ending import ending_lines
 from foundry.graph.solve import solve
-from foundry.graph.views import conversation
-from foundry.graph.views.answers import cost
-from foundry.graph.views.ending import ending_lines
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.thought import Directive
 

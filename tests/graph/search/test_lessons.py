@@ -15,13 +15,13 @@ import pytest
 
 from foundry.agents.playbook.ranking import weigh_credit
 from foundry.agents.steps import towards
-from foundry.graph.replay import replay
+from foundry.graph.history.replay import replay
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.search.lessons import counted, lessons, query
+from foundry.graph.show.words.trace import story
 from foundry.graph.solve import resume, solve
-from foundry.graph.views.trace import story
 from foundry.knowledge.candidate import (
     Audit,
     Build,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from foundry.graph.search.archive import Archive, best, cell_of, insert
-from foundry.graph.search.gradients import Transition, choose_parent, gradient, hints, remember
+from foundry.graph.search.strategies.archive import Archive, best, cell_of, insert
+from foundry.graph.search.strategies.gradients import Transition, choose_parent, gradient, hints, remember
 from foundry.knowledge.candidate import Coordinates
 from foundry.knowledge.merit import Estimate
 

@@ -18,7 +18,7 @@ from tests.graph.test_resume import kill_when
 from foundry.agents.brain import Brain, Listener
 from foundry.agents.models.brain import open_models
 from foundry.agents.playbook.brain import PlaybookBrain
-from foundry.graph.replay import replay
+from foundry.graph.history.replay import replay
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory

@@ -10,7 +10,7 @@ from typing import Any
 from tests.graph.test_resume import CHILD, kill_when
 
 from foundry.agents.tuning import tuned_mark
-from foundry.graph.replay import replay
+from foundry.graph.history.replay import replay
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory

@@ -1,0 +1,89 @@
+"""How far a bench is and when it will have ended: a bar on a terminal, a line a task elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from foundry.graph.doors.bench.report import interval, milliseconds, times
+from foundry.graph.doors.bench.results import TaskResult
+from foundry.graph.doors.bench.tasks import BenchTask
+from foundry.tools.words import make_printable
+
+LONGEST = 5  # tools of a task that its line names with their seconds
+Say = Callable[[str], None]
+
+
+@dataclass
+class BenchProgress:
+    """Hears of tasks as they begin and end; use as a context manager. `say` prints a line."""
+
+    console: Console
+    say: Say
+    tasks: int
+    finished: int  # before this call, by an earlier one
+    began: float = field(default_factory=time.time)
+    _here: int = 0
+
+    def __post_init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[end]}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._row = self._bar.add_task("begins", total=self.tasks, completed=self.finished, end="")
+
+    def __enter__(self) -> BenchProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, task: BenchTask, result: TaskResult | None) -> None:
+        if result is None:
+            self._bar.update(self._row, description=make_printable(task.name))
+            return
+        self._here += 1
+        self.finished += 1
+        end = self._expected_end()
+        self._bar.update(self._row, completed=self.finished, end=end)
+        line = f"[{self.finished}/{self.tasks}] {task_line(result)}"
+        if self.console.is_terminal:
+            self._bar.console.print(make_printable(line), markup=False, highlight=False)
+        else:
+            self.say(make_printable(f"{line}; {end}" if end else line))
+
+    def _expected_end(self) -> str:
+        """At the pace of this call; tasks that were finished before it say nothing of that."""
+        left = self.tasks - self.finished
+        if left == 0:
+            return ""
+        seconds = (time.time() - self.began) / self._here * left
+        end = datetime.now() + timedelta(seconds=seconds)
+        day = "" if end.date() == datetime.now().date() else f"{end:%a} "
+        return f"ends about {day}{end:%H:%M}"
+
+
+def task_line(result: TaskResult) -> str:
+    """One finished task in one line."""
+    seconds = f"{result.wall_s:.0f} s" + "".join(
+        f"{', ' if number else ': '}{name} {spent:.0f}"
+        for number, (name, spent) in enumerate(list(result.spent_s.items())[:LONGEST])
+    )
+    if result.is_accepted:
+        versus = f", {times(result.speedup_vs_compile)} over torch.compile" if result.speedup_vs_compile else ""
+        took = f"{milliseconds(result.candidate_ms)} ms for {milliseconds(result.baseline_ms)}"
+        return f"{result.task}: {interval(result)}{versus}, {took}, {seconds}"
+    ending = f"not counted, {result.excluded}" if result.excluded else result.verdict
+    return f"{result.task}: {ending}: {result.reason}, {seconds}"

@@ -1,0 +1,261 @@
+"""`foundry agent solve` and `foundry agent resume`: a search begins, or goes on, and ends with an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from foundry.graph.doors.commands.grouped import grouped
+from foundry.graph.doors.commands.model_flags import ModelFlags
+from foundry.graph.doors.commands.options import (
+    JsonOption,
+    PlainOption,
+    RunArgument,
+    RunsOption,
+    TargetOption,
+    choose_policy,
+    choose_target,
+)
+from foundry.graph.doors.commands.search_flags import SearchFlags
+from foundry.knowledge.errors import UsageError
+from foundry.tools.command_line import choose, one_line_errors, print_json, say
+from foundry.tools.words import to_paste
+
+if TYPE_CHECKING:
+    from foundry.graph.run.events import Event
+    from foundry.graph.run.opening import Asker
+    from foundry.graph.run.request import Mechanism, PromptMode, SolveRequest
+    from foundry.graph.run.summary import Summary
+
+    Listener = Callable[[Event], None]
+    OnFolder = Callable[[Path], None]
+    Work = Callable[[Listener, asyncio.Event, Asker, OnFolder], Awaitable[Summary]]
+
+
+@one_line_errors
+@grouped
+def solve(
+    task: Annotated[Path, typer.Argument(help="A KernelBench-style file: Model, get_inputs, get_init_inputs.")],
+    *,
+    target: TargetOption = "auto",
+    effort: Annotated[str, typer.Option(help="bench (a minute), quick (3 minutes), standard or deep.")] = "quick",
+    chat: ModelFlags,
+    search: SearchFlags,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Ask before a paid model starts, the budget grows, the winner is exported.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Answer every question with yes.")] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Say what models may cost and would be told first; ask and start nothing.")
+    ] = False,
+    runs: RunsOption = Path("runs"),
+    plain: PlainOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search a fast, proven kernel for a task.
+
+    To tell the experts what to do or to avoid: foundry agent chat last "@tiling avoid unroll 8" while it works, or
+    instructions = "..." in a TOML file beside the task (docs/tasks.md)."""
+    from foundry.agents.models.settings import find_file
+
+    request = replace(_read_request(str(task), target, effort, chat, search), ask=ask, runs=str(runs))
+    if request.models and not as_json and (file := find_file(Path.cwd())):
+        say(f"models: as {file} says, where no flag and no variable says otherwise")
+    if dry:
+        _show_dry_run(request, as_json)
+        return
+    summary = drive(lambda *given: _solve(request, *given), request, as_json, plain, True if yes else None)
+    conclude(summary, request.task, as_json, search.min_speedup)
+
+
+def _read_request(task: str, target: str, effort: str, chat: ModelFlags, search: SearchFlags) -> SolveRequest:
+    """What the options ask for; raises UsageError in one line where they contradict each other."""
+    from foundry.agents.chat.options import TapeOptions
+    from foundry.agents.models.settings import read_in_flight, read_models
+    from foundry.graph.run.request import EFFORTS, SolveRequest
+    from foundry.tools.machine.device import see_gpus
+
+    models = read_models(chat.model, chat.options)
+    machine, plan = choose_target(target), choose("--effort", effort, tuple(EFFORTS))
+    if chat.tape != TapeOptions() and not models:
+        raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
+    request = SolveRequest(
+        task,
+        machine,
+        plan,
+        search.seed,
+        search.islands,
+        search.limits,
+        search.scale,
+        choose_policy(search.policy),
+        models,
+        in_flight=read_in_flight(search.in_flight),
+        store=search.store,
+        learn=search.learn,
+        finalists=search.finalists,
+        gpus=see_gpus(search.gpus),
+        prompts=_choose_prompts(chat.prompts, has_model=bool(models), learns=search.learn),
+        tape=chat.tape,
+        switched_on=switch_on(search.switched_on),
+        model_class=search.model_class,
+    )
+    return request if search.compiled else replace(request, rivals=())
+
+
+def switch_on(names: str) -> tuple[Mechanism, ...]:
+    """The parts of the search that the user wants although they are off by default ("gradients,credits")."""
+    from foundry.graph.run.request import FOR_MODELS, OFF
+
+    return tuple(choose("--with", name.strip(), (*OFF, *FOR_MODELS)) for name in names.split(",") if name.strip())
+
+
+def _choose_prompts(flag: str | None, *, has_model: bool, learns: bool) -> PromptMode:
+    """What the user wants of the experts' prompts; as shipped where no model thinks or nothing is kept."""
+    from foundry.agents.models.settings import read_prompts
+    from foundry.graph.run.request import PromptMode
+
+    said, by_flag = read_prompts(flag)
+    mode: PromptMode = choose("--prompts", said or "shipped", get_args(PromptMode))
+    if mode == "shipped" or (has_model and learns):
+        return mode
+    if by_flag:
+        lacks = "no chat model is asked for" if learns else "--no-learn leaves nothing to keep it in"
+        raise UsageError(f"--prompts {mode} is about what chat models are told, and {lacks}")
+    return "shipped"
+
+
+def _show_dry_run(request: SolveRequest, as_json: bool) -> None:
+    from foundry.graph.doors.commands.dry_run import dry_run
+    from foundry.graph.run.opening import WarmParts
+
+    parts = WarmParts()
+    try:
+        found = asyncio.run(dry_run(request, parts))
+    finally:
+        parts.close()
+    if as_json:
+        print_json(asdict(found))
+    else:
+        typer.echo("\n".join(found.lines))
+
+
+@one_line_errors
+def resume(
+    run: RunArgument,
+    runs: RunsOption = Path("runs"),
+    min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 below this proven speedup.")] = 0.0,
+    answer: Annotated[
+        bool | None, typer.Option("--yes/--no", help="Yes to all that the run asks; no to what it asks now.")
+    ] = None,
+    plain: PlainOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a run that was interrupted or killed, or that asks something.
+
+    A run that has ended tells its end again; with more budget it goes on by foundry agent fork RUN --minutes 10."""
+    from foundry.graph.run.run_directory import RunDirectory, find_run
+
+    path = find_run(runs, run)
+    opened = RunDirectory.inspect(path)
+    request = opened.request
+    opened.close()
+    summary = drive(lambda *given: go_on(path, *given), request, as_json, plain, answer)
+    conclude(summary, request.task, as_json, min_speedup)
+
+
+async def _solve(
+    request: SolveRequest, tell: Listener, stop: asyncio.Event, asker: Asker, on_folder: OnFolder
+) -> Summary:
+    from foundry.graph import solve as search
+
+    return await search.solve(request, tell, stop=stop, asker=asker, on_folder=on_folder)
+
+
+async def go_on(path: Path, tell: Listener, stop: asyncio.Event, asker: Asker, on_folder: OnFolder) -> Summary:
+    from foundry.graph import solve as search
+
+    if line := _why_it_rests(path):
+        say(line, err=True)
+    on_folder(path)
+    return await search.resume(path, tell, stop=stop, asker=asker)
+
+
+def _why_it_rests(path: Path) -> str:
+    """What a user must know who goes on with a run that was told to pause: until somebody takes that back, it waits."""
+    from foundry.graph.run.inbox import find_wanted_state
+    from foundry.graph.run.run_directory import RunDirectory
+    from foundry.graph.run.summary import kept_state
+
+    run = RunDirectory.inspect(path)
+    try:
+        wanted, number = find_wanted_state(run.inbox.read())
+        if wanted != "pause" or kept_state(run) == "finished":
+            return ""
+        again = to_paste("foundry", "agent", "chat", path, "resume")
+        return f"paused by d{number}: the search rests until somebody says {again}"
+    finally:
+        run.close()
+
+
+def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer: bool | None) -> Summary:
+    """Runs the search with its live view on a terminal, a line a generation elsewhere; Ctrl-C and SIGTERM stop it with
+    its state kept. A chat model is introduced, with its price. `answer` is what flags say to the run's questions."""
+    from contextlib import nullcontext
+
+    from rich.console import Console
+
+    from foundry.graph.show.terminal.plain import PlainLines
+    from foundry.graph.show.terminal.scene import Scene
+    from foundry.graph.show.terminal.watch import Beside, can_draw
+    from foundry.graph.show.words.questions import asker_of
+    from foundry.graph.solve import silent, unseen
+
+    console = Console(stderr=True)
+    view = Beside(console) if can_draw(console) and not as_json and not plain else None
+    lines = PlainLines(Scene(request), lambda line: say(line, err=True))
+    show = silent if as_json or view else lines.take
+    introductions: list[str] = []
+
+    def tell(event: Event) -> None:
+        if (event.kind, event.name) == ("note", "model"):
+            introductions.append(f"model: {event.data['text']}")
+            if not view and not as_json:
+                say(introductions.pop())
+        show(event)
+
+    async def run() -> Summary:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asker = asker_of(answer, view.hidden if view else nullcontext)
+        return await work(tell, stop, asker, view.begin if view else unseen if as_json else lines.remember)
+
+    try:
+        return asyncio.run(run())
+    finally:
+        if view:
+            view.end()
+            for line in introductions:
+                say(line)
+
+
+def conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: float) -> None:
+    from foundry.graph.show.page.write import PAGE
+    from foundry.graph.show.words.ending import ending_lines
+
+    if as_json:
+        print_json(summary.to_json())
+    else:
+        page = Path(summary.run) / PAGE
+        for line in ending_lines(summary, task_path, page if page.exists() else None):
+            say(line)
+    if summary.verdict == "interrupted":
+        raise typer.Exit(130)
+    if summary.verdict != "accepted" or (summary.speedup_ci95 or (0.0, 0.0))[0] < min_speedup:
+        raise typer.Exit(1)

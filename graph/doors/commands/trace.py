@@ -1,0 +1,149 @@
+"""`foundry agent trace`: what a run did, as a tree, as lines that are asked for, with its prompts, for other tools."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foundry.graph.doors.commands.options import RunArgument, RunsOption
+from foundry.tools.command_line import choose, one_line_errors
+
+if TYPE_CHECKING:
+    from foundry.graph.run.events import Event, EventKind
+    from foundry.graph.run.run_directory import RunDirectory
+    from foundry.graph.show.trace.selection import Selection
+
+STEPS = 60  # of each island that a tree shows
+
+
+@one_line_errors
+def show_trace(
+    run: RunArgument,
+    candidate: Annotated[str, typer.Option("--candidate", "-c", help="One candidate's story, e.g. c17.")] = "",
+    diff: Annotated[str, typer.Option(help="What changed from the parent to this candidate.")] = "",
+    depth: Annotated[int, typer.Option(min=1, max=9, help="1 steps, 2 nodes, 3 experts and tools.")] = 1,
+    steps: Annotated[int, typer.Option(min=0, help="How many of each island, the latest; 0: all.")] = STEPS,
+    expert: Annotated[list[str] | None, typer.Option(help="Only what this expert did; may be repeated.")] = None,
+    island: Annotated[list[int] | None, typer.Option(help="Only this island; may be repeated.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="Only events of this kind; may be repeated.")] = None,
+    failures: Annotated[bool, typer.Option("--failures", help="Only what failed, with the reason.")] = False,
+    slowest: Annotated[int, typer.Option(min=0, metavar="N", help="The N longest.")] = 0,
+    costliest: Annotated[int, typer.Option(min=0, metavar="N", help="The N dearest calls of chat models.")] = 0,
+    prompts: Annotated[bool, typer.Option("--prompts", help="What chat models were told and answered.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Event by event, until the run ends.")] = False,
+    export: Annotated[str, typer.Option(help="otel: OpenTelemetry spans as OTLP JSON.")] = "",
+    out: Annotated[Path | None, typer.Option(help="Of --export: the file; default: standard output.")] = None,
+    to: Annotated[str, typer.Option(metavar="URL", help="Of --export: a collector to send them to.")] = "",
+    runs: RunsOption = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Every event as a line of JSON.")] = False,
+) -> None:
+    """Show what a run did: nodes, experts and tool calls with their times."""
+    from foundry.graph.run.run_directory import RunDirectory, find_run
+    from foundry.graph.show.trace.selection import Selection
+    from foundry.graph.show.words import trace
+
+    kinds = tuple(_choose_kind(word) for word in kind or ())
+    picked = Selection(tuple(expert or ()), tuple(island or ()), "", kinds, failures, slowest, costliest)
+    path = find_run(runs, run)
+    if follow:
+        _follow(path, picked, as_json)
+        return
+    opened = RunDirectory.inspect(path)
+    try:
+        if diff or (candidate and not (picked or prompts or as_json or export)):
+            typer.echo("\n".join(trace.diff(opened, diff) if diff else trace.story(opened, candidate)))
+        elif export:
+            events = _select(opened, replace(picked, candidate=candidate))
+            _export(opened, events, choose("--export", export, ("otel",)), out, to, prompts)
+        else:
+            _show(opened, replace(picked, candidate=candidate), depth, steps, prompts=prompts, as_json=as_json)
+    finally:
+        opened.close()
+
+
+def _select(run: RunDirectory, wanted: Selection) -> list[Event]:
+    from foundry.graph.run.events import EventLog
+
+    events = EventLog(run.database, reading=True).read()
+    return wanted.of_run(run).select(events) if wanted else events
+
+
+def _show(run: RunDirectory, wanted: Selection, depth: int, steps: int, *, prompts: bool, as_json: bool) -> None:
+    if not (prompts or as_json or wanted):
+        _show_tree(run, depth, steps)
+        return
+    events = _select(run, wanted)
+    if prompts:
+        _show_prompts(run, events)
+    elif as_json:
+        typer.echo("\n".join(json.dumps(asdict(event)) for event in events))
+    else:
+        _show_lines(run, events)
+
+
+def _choose_kind(word: str) -> EventKind:
+    from foundry.graph.show.trace.selection import KINDS
+
+    found: EventKind = choose("--kind", word, KINDS)
+    return found
+
+
+def _follow(path: Path, wanted: Selection, as_json: bool) -> None:
+    from foundry.graph.show.trace.follow import follow
+    from foundry.graph.show.trace.selection import line_of
+
+    began: list[float] = []
+
+    def tell(event: Event) -> None:
+        began.append(event.started)
+        typer.echo(json.dumps(asdict(event)) if as_json else line_of(event, began[0]))
+
+    follow(path, wanted, tell)
+
+
+def _show_prompts(run: RunDirectory, events: Sequence[Event]) -> None:
+    from foundry.graph.run.events import EventLog
+    from foundry.graph.show.trace.prompts import is_call, prompt_lines
+
+    if not any(map(is_call, events)):
+        typer.echo("no call of a chat model is among these: the playbook asks nobody")
+        return
+    for line in prompt_lines(run, events, EventLog(run.database, reading=True).began()):
+        typer.echo(line)
+
+
+def _show_lines(run: RunDirectory, events: Sequence[Event]) -> None:
+    from foundry.graph.run.events import EventLog
+    from foundry.graph.show.trace.selection import line_of
+
+    began = EventLog(run.database, reading=True).began()
+    typer.echo("\n".join(line_of(event, began) for event in events) or "no event is like that")
+
+
+def _show_tree(run: RunDirectory, depth: int, steps: int) -> None:
+    from rich.console import Console
+
+    from foundry.graph.show.words import trace
+
+    Console(soft_wrap=True).print(trace.tree(run, depth=depth, latest=steps))
+    typer.echo("\n".join(trace.split_lines(run)))
+
+
+def _export(run: RunDirectory, events: Sequence[Event], form: str, out: Path | None, to: str, prompts: bool) -> None:
+    from foundry.graph.show.trace.otel import HEADERS, export, send
+
+    document = export(run, events, prompts=prompts)
+    if to:
+        send(document, to, os.environ.get(HEADERS, ""))
+        typer.echo(f"{len(events)} events of {run.id} sent to {to}", err=True)
+    elif out:
+        out.write_text(json.dumps(document) + "\n")
+        typer.echo(out, err=True)
+    else:
+        typer.echo(json.dumps(document))

@@ -1,0 +1,1 @@
+"""Runs after the fact: forks, cuts at a moment, replays and comparisons."""

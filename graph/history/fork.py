@@ -1,0 +1,93 @@
+"""Time travel: a new run that goes on from any step of another one, with other words, another model, another budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from foundry.agents.models.models import Models
+from foundry.graph.history.cut import copied, find_moment
+from foundry.graph.run.budget import Ledger
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.opening import Parts
+from foundry.graph.run.request import RunLimits, SolveRequest
+from foundry.graph.run.run_directory import FURTHER, MIXED, RunDirectory
+from foundry.graph.show.words.conversation import say
+from foundry.knowledge.codec import encode
+from foundry.knowledge.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a fork does otherwise. Limits count from the step on; where none of evaluations and minutes is said, the
+    run has what its source had left there. `models` None keeps them."""
+
+    said: Sequence[str] = ()
+    models: Models | None = None
+    limits: RunLimits = field(default_factory=RunLimits)
+
+
+def fork(source_path: Path, step: str, change: Change, parts: Parts | None = None) -> Path:
+    """The folder of a new run as the source was just before `step`; "" is where its search began to end, from where
+    it gets the same budget again. `resume` goes on with it. Raises UsageError for a step that was not reached, or words
+    that this run cannot follow."""
+    parts = parts or Parts()
+    source = RunDirectory.inspect(source_path)
+    try:
+        request = source.request
+        if change.models is not None:
+            request = replace(request, models=change.models)
+            parts.check_model(request)
+        with copied(source, find_moment(source, step), request) as run:
+            _change(run, request, change, step)
+            for line in change.said:
+                reply = say(run, line, parts)
+                if not reply.understood:
+                    raise UsageError(f"{reply.text.splitlines()[0]} Nothing was begun")
+        return source.path.parent / run.id.removeprefix(".")
+    finally:
+        source.close()
+
+
+def _change(run: RunDirectory, request: SolveRequest, change: Change, step: str) -> None:
+    """Writes into the new run what it does otherwise."""
+    if change.models is not None:
+        run.set("brain", change.models.title)
+        run.set(MIXED, "yes")
+    if not step:
+        run.set(FURTHER, "1")
+    wanted = change.limits
+    if not step or wanted.evaluations or wanted.minutes:  # of which one is said, the other is as much as ever
+        evaluations, minutes = wanted.evaluations or request.max_evaluations, wanted.minutes or request.max_minutes
+        wanted = replace(wanted, evaluations=evaluations, minutes=minutes)
+    limits = _from_here(run, request, wanted)
+    run.set("request", encode(replace(run.request, limits=limits)))
+
+
+def _from_here(run: RunDirectory, request: SolveRequest, wanted: RunLimits) -> RunLimits:
+    """The limits of the whole run that leave so much from here on; what users granted before is in force already."""
+    ledger = Ledger(request, run, EventLog(run.database, reading=True))
+    spent, allowed, own = ledger.spent(), ledger.allowed(), request.limits
+    granted = replace(
+        allowed,
+        evaluations=allowed.evaluations - request.max_evaluations,
+        minutes=allowed.minutes - request.max_minutes,
+        tokens=(allowed.tokens or 0) - (own.tokens or 0),
+        dollars=(allowed.dollars or 0.0) - (own.dollars or 0.0),
+    )
+
+    def whole(more: int | None, used: int, given: int | None, before: int | None) -> int | None:
+        return before if more is None else max(1, used + more - (given or 0))
+
+    def whole_part(more: float | None, used: float, given: float | None, before: float | None) -> float | None:
+        return before if more is None else used + more - (given or 0.0)
+
+    return RunLimits(
+        whole(wanted.evaluations, spent.evaluations, granted.evaluations, own.evaluations),
+        whole_part(wanted.minutes, spent.minutes, granted.minutes, own.minutes),
+        whole(wanted.tokens, spent.tokens, granted.tokens, own.tokens),
+        whole_part(wanted.dollars, spent.dollars, granted.dollars, own.dollars),
+        wanted.target_speedup or own.target_speedup,
+        whole(wanted.calls, ledger.thinking.total.requests, 0, own.calls),
+    )

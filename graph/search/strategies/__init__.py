@@ -1,0 +1,1 @@
+"""Search mechanisms that are off by default because they have shown no use without a model."""

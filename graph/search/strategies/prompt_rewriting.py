@@ -1,0 +1,130 @@
+"""Once a run, when its search has ended: the model rewrites one section of one expert's prompt, for later runs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foundry.agents.evolution.advice import FROZEN
+from foundry.agents.evolution.rewriting import PromptEditor, RewriteBrief, RewrittenSection
+from foundry.agents.evolution.standing import MOST_ALIVE
+from foundry.agents.expert import experts
+from foundry.agents.prompt import PromptText, shipped_digest
+from foundry.agents.words.findings import attempt_line
+from foundry.graph.run.services import Services
+from foundry.graph.search.strategies.prompt_texts import read_arms, uses_of
+from foundry.knowledge.experience.variants import PromptVariant, Use, now, variant_id
+
+LEAST_STEPS = 4  # of an expert in this run, in which a model was heard: fewer are no evidence
+STEP = "prompts"  # where its events stand in the trace
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """None where nothing is to be rewritten."""
+
+    brief: RewriteBrief | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """None where the model gave no section that may be used."""
+
+    rewritten: RewrittenSection | None = None
+
+
+async def gather_evidence(services: Services) -> Evidence:
+    """What the model is to be shown, fixed before the finalists are proven: their proofs change merits."""
+    if services.request.prompts != "evolve" or not isinstance(services.brain, PromptEditor):
+        return Evidence()
+
+    async def look() -> Evidence:
+        return Evidence(await _look(services))
+
+    return await services.journal.record("prompts/evidence", "outside", Evidence, look)
+
+
+async def _look(services: Services) -> RewriteBrief | None:
+    """The expert with the most steps in this run that has a place for one more variant, and what is known."""
+    arms, uses = (await read_arms(services)).experts, uses_of(services.run, services.device.target)
+    steps = {name: sum(len(use.gains) for use in uses if use.expert == name) for name in experts()}
+    free = [name for name in steps if name not in FROZEN and len(arms.get(name, ())) < MOST_ALIVE]
+    expert = max(free, key=lambda name: steps[name], default="")
+    if not expert or steps[expert] < LEAST_STEPS or not services.request.models.of(expert):
+        return None
+    ahead = [arm for arm in arms.get(expert, ()) if arm.mean > 0.0]
+    text = max(ahead, key=lambda arm: arm.mean).text if ahead else PromptText()
+    here = tuple(_in_words(use) for use in uses if use.expert == expert)
+    return RewriteBrief(expert, services.device.target, text, arms.get(expert, ()), here, _attempts(services, expert))
+
+
+def _in_words(use: Use) -> str:
+    best = math.exp(max(use.gains, default=0.0))
+    return (
+        f"{use.variant or 'the shipped text'}: {len(use.gains)} steps, {use.failed} without a correct child, "
+        f"best child {best:.2f}x of its parent"
+    )
+
+
+def _attempts(services: Services, expert: str) -> tuple[str, ...]:
+    """What the models proposed as this expert, in the order of the candidates, and what came of it."""
+    return tuple(
+        attempt_line(item.candidate.id, item.proposal, services.run.records(item.candidate.id))
+        for item in services.run.decisions()
+        if item.proposal is not None and item.proposal.expert == expert and item.proposal.brain != "playbook"
+    )
+
+
+async def rewrite(evidence: Evidence, services: Services) -> None:
+    """One call, paid from the run's budget and journalled. The variant joins the archive; this run does not use it."""
+    brief, brain = evidence.brief, services.brain
+    if brief is None or not isinstance(brain, PromptEditor):
+        return
+
+    async def think() -> Answer:
+        return Answer(await brain.rewrite(brief))
+
+    with services.log.at(None, STEP):
+        found = (await services.journal.record("prompts/rewritten", "thought", Answer, think)).rewritten
+        if found is None:
+            return
+        variant = _variant(brief, found, services)
+        fresh = await _keep(variant, services)
+        services.log.note_once(
+            "note", "prompt rewritten", expert=brief.expert, variant=variant.id, section=found.section,
+            model=found.model, reason=found.reason, fresh=fresh,
+        )  # fmt: skip
+
+
+def _variant(brief: RewriteBrief, found: RewrittenSection, services: Services) -> PromptVariant:
+    base = shipped_digest(experts()[brief.expert].prompt)
+    sections = {**brief.text.sections, found.section: found.text}
+    return PromptVariant(
+        id=variant_id(brief.expert, brief.target, base, sections),
+        expert=brief.expert,
+        target=brief.target,
+        sections=sections,
+        changed=found.section,
+        parent=brief.text.variant,
+        base=base,
+        model=found.model,
+        run=services.run.id,
+        reason=found.reason,
+        created=now(),
+    )
+
+
+async def _keep(variant: PromptVariant, services: Services) -> bool:
+    if services.store is None or services.recorded is not None:
+        return False
+    return await asyncio.to_thread(services.store.prompts.add, variant)
+
+
+async def teach(services: Services) -> None:
+    """Leaves in the archive what each text brought in this run; a replay teaches nothing."""
+    if services.request.prompts != "evolve" or services.store is None or services.recorded is not None:
+        return
+    uses: Sequence[Use] = uses_of(services.run, services.device.target)
+    await asyncio.to_thread(services.store.prompts.note, uses)

@@ -1,0 +1,156 @@
+"""Everything that the page of a run shows, gathered once from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.request import role_of
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.summary import Summary, summarise
+from foundry.graph.show.page.activity import (
+    DirectiveFacts,
+    ExpertFacts,
+    WorkSpan,
+    directive_facts,
+    expert_facts,
+    work_spans,
+)
+from foundry.graph.show.page.candidates import CandidateFacts, Measured, candidate_facts, read_measured
+from foundry.graph.show.words.ending import ending_lines
+from foundry.graph.show.words.trace import diff, lineage
+from foundry.knowledge.codec import decode
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import UsageError
+
+MOST_ANCESTORS = 40
+DIFF_CHARS = 40_000  # of one step
+ALL_DIFFS_CHARS = 400_000
+CODE_CHARS = 400_000
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """The best candidate's file, and what changed at each step from a seed to it, the latest step first."""
+
+    candidate: str
+    code: str
+    line: list[str]
+    diffs: list[tuple[str, str, str]] = field(default_factory=list)  # child, parent, unified diff
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The measured rates of the device, and the least time that they allow for the task; 0 where nobody knows."""
+
+    bytes_per_s: float = 0.0
+    flops_per_s: float = 0.0
+    floor_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The page's data. Times in seconds from the start of the run."""
+
+    kind: str
+    id: str
+    change: str  # differs when something has happened since
+    created: str
+    device: str
+    asked: dict[str, Any]
+    verdict_lines: list[str]
+    summary: Summary
+    budget: dict[str, float]
+    candidates: list[CandidateFacts]
+    roofline: Roofline
+    ancestry: Ancestry | None
+    spans: list[WorkSpan]
+    span_count: int
+    directives: list[DirectiveFacts]
+    experts: list[ExpertFacts]
+    models: list[str]  # what each brought and cost, in words
+    roles: list[str]  # in the first round, of each island; "any" prefers nothing
+
+
+def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
+    """What a run's folder says now; `code` False leaves the files and their differences out."""
+    change = change_of(run)  # first: what happens meanwhile is news
+    log = EventLog(run.database, reading=True)
+    events, began, request = log.read(), log.began(), run.request
+    summary = summarise(run)
+    measured = read_measured(run)
+    candidates = candidate_facts(run, measured, began)
+    spans, count = work_spans(events, began)
+    limits = {"evaluations": float(request.max_evaluations), "minutes": request.max_minutes}
+    return RunFacts(
+        "run",
+        run.id,
+        change,
+        run.get("created"),
+        decode(Device, run.get("device")).name,
+        {
+            "effort": request.effort,
+            "seed": request.seed,
+            "islands": request.island_count,
+            "policy": request.policy or "the task's",
+            "brain": request.models.title,
+        },
+        ending_lines(summary, request.task),
+        summary,
+        limits,
+        candidates,
+        _roofline(measured),
+        _ancestry(run, measured, summary.candidate) if code and summary.candidate else None,
+        spans,
+        count,
+        directive_facts(run, candidates, began),
+        expert_facts(events, candidates),
+        [record.words for record in summary.models],
+        [role_of(island, 0, request.left_out) for island in range(request.island_count)],
+    )
+
+
+def change_of(run: RunDirectory) -> str:
+    """Differs when something has happened in a run: the last event, how many are over, what users said, who took it,
+    and how the run stands."""
+    last, over = run.database.run("SELECT COALESCE(MAX(id), 0), COUNT(ended) FROM events")[0]
+    said = run.inbox.read()
+    words = (last, over, said[-1].id if said else 0, len(run.inbox.acknowledgements()), run.get("status"))
+    return " ".join(map(str, words))
+
+
+def _roofline(measured: Sequence[Measured]) -> Roofline:
+    """The roof that the latest profiles saw."""
+    profiles = [one.evaluation.profile for one in measured if one.evaluation.profile is not None]
+    if not profiles:
+        return Roofline()
+    return Roofline(
+        max(profile.possible_bytes_per_s for profile in profiles),
+        max(profile.possible_flops_per_s for profile in profiles),
+        min(profile.allowed_floor_ms or profile.floor_ms for profile in profiles),
+    )
+
+
+def _ancestry(run: RunDirectory, measured: Sequence[Measured], best: str) -> Ancestry:
+    parents = {one.evaluation.candidate.id: one.evaluation.candidate.parents for one in measured}
+    line = lineage(parents, best)[:MOST_ANCESTORS]
+    diffs, left = [], ALL_DIFFS_CHARS
+    for child, parent in pairwise(line):
+        text = _diff_text(run, child)[: min(left, DIFF_CHARS)]
+        left -= len(text)
+        diffs.append((child, parent, text))
+    try:
+        code = run.text(run.evaluation(best).candidate.source)[:CODE_CHARS]
+    except UsageError as error:
+        code = str(error)
+    return Ancestry(best, code, line, diffs)
+
+
+def _diff_text(run: RunDirectory, child: str) -> str:
+    try:
+        return "\n".join(diff(run, child))
+    except UsageError as error:  # a parent that was never recorded: the reference, or a candidate of a killed step
+        return str(error)

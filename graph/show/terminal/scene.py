@@ -1,0 +1,204 @@
+"""What the live view shows of a run, put together from the events of its log as they come."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from foundry.graph.run.budget import Allowed
+from foundry.graph.run.events import Event
+from foundry.graph.run.inbox import Acknowledgement
+from foundry.graph.run.request import SolveRequest, role_of
+from foundry.graph.show.words.effects import History
+from foundry.knowledge.thought import Directive
+
+DEVIATIONS = 1.96  # from the middle of a 95 % interval to its end
+RATE_S = 60.0  # evaluations of the last minute are the rate
+_STEP = re.compile(r"i(\d+)g(\d+)$")
+DOING = {
+    "select": "chooses a parent",
+    "diagnose": "diagnoses",
+    "tools": "asks the tools",
+    "write": "writes",
+    "build": "builds",
+    "verify": "checks",
+    "auditor": "audits",
+    "time": "times",
+    "profile": "profiles",
+    "prove": "proves",
+    "learn": "records",
+    "migrate": "looks abroad",
+}
+
+
+@dataclass
+class StepScene:
+    """A step that is under way: who does what."""
+
+    generation: int = 0
+    doing: str = "starts"
+    expert: str = ""
+    candidate: str = ""
+
+
+@dataclass
+class IslandScene:
+    """One island: its steps under way, and the reason that was given last."""
+
+    number: int
+    steps: dict[int, StepScene] = field(default_factory=lambda: {0: StepScene()})  # by strand
+    reason: str = ""
+    best: float | None = None
+    tried: int = 0
+    ended: str = ""
+
+    @property
+    def generation(self) -> int:
+        return max(step.generation for step in self.steps.values())
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a run has spent and may spend, and the users' words to it, at one moment."""
+
+    kept_state: str  # how it stands where nobody works on it
+    is_active: bool
+    elapsed_s: float
+    spent: int  # evaluations, as the budget counts them
+    allowed: Allowed
+    directives: tuple[Directive, ...] = ()
+    taken: tuple[Acknowledgement, ...] = ()
+    question: str = ""
+
+
+@dataclass
+class Scene:
+    """Takes events one by one; a span comes when it opens and again when it closes."""
+
+    request: SolveRequest
+    phase: str = "starts"
+    eager_ms: float | None = None
+    best: tuple[str, float, tuple[float, float]] | None = None  # candidate, speedup, interval
+    best_island: int | None = None
+    sure: float = 0.0  # one deviation below the best's speedup: what candidates are compared by
+    is_proving: bool = False  # the end has begun: only proofs count
+    islands: dict[int, IslandScene] = field(default_factory=dict)
+    curve: list[float] = field(default_factory=list)  # `sure` after each evaluation, 0.0 while nothing is correct
+    times: list[float] = field(default_factory=list)  # when each evaluation ended, in seconds since the epoch
+    known: set[str] = field(default_factory=set)  # candidates that were evaluated
+    cells: dict[str, float] = field(default_factory=dict)  # cell of the archive -> the best in it, so compared
+    tokens: int = 0
+    dollars: float = 0.0
+    round: int = 0
+    roles: dict[int, str] = field(default_factory=dict)  # those with which the round did not begin
+    history: History = field(default_factory=History)
+    last_at: float = 0.0
+
+    def take(self, event: Event) -> None:
+        self.last_at = max(self.last_at, event.ended or event.started)
+        self.history.take(event)
+        if event.island is None or event.island < 0:
+            self._take_root(event)
+        else:
+            self._take_island(event.island, event)
+        if event.kind == "evaluation":
+            self._take_evaluation(event)
+        if event.kind == "expert" and event.ended is not None:
+            self.tokens += int(event.data.get("tokens", 0))
+            self.dollars += float(event.data.get("dollars", 0.0))
+
+    def rate_per_min(self, now: float) -> float:
+        """Evaluations a minute, of the last minute or of what there is of it."""
+        recent = [at for at in self.times if at > now - RATE_S]
+        since = max(now - RATE_S, self.times[0] if self.times else now)
+        return 60.0 * len(recent) / max(now - since, 5.0)
+
+    def role(self, island: int) -> str:
+        """ "any" prefers nothing."""
+        return self.roles.get(island) or role_of(island, self.round, self.request.left_out)
+
+    def _take_root(self, event: Event) -> None:
+        if event.kind == "node" and event.ended is None:
+            self.phase = event.name
+        elif event.kind == "tool" and event.ended is None and event.island is None:
+            self.phase = f"{self.phase.split(':')[0]}: {event.name}"
+        elif event.kind == "note" and (event.name == "regroup" or event.data.get("again")):
+            self.round += event.name != "regroup"
+            self.roles.clear()  # those that users gave are told again
+            for island in self.islands.values():
+                island.ended = ""
+        if event.kind == "tool" and event.name == "baseline" and event.ended is not None:
+            self.eager_ms = event.data.get("eager_ms")
+
+    def _take_island(self, number: int, event: Event) -> None:
+        self.phase = "search"
+        island = self.islands.setdefault(number, IslandScene(number))
+        step = self._step_of(island, event)
+        if event.kind == "node" and event.ended is None:
+            step.doing = DOING.get(event.name, event.name)
+        elif event.kind == "expert" and event.data.get("purpose") == "propose":
+            step.expert = event.name
+            if event.ended is None:
+                step.doing = f"thinks about {event.data.get('parent', '')}"
+        elif event.kind == "expert" and event.data.get("purpose") == "diagnose" and event.ended is not None:
+            island.reason = f"{event.data.get('candidate', '')}: {event.data.get('found', '')}"
+        elif event.kind == "proposal":
+            step.candidate = event.data["candidate"]
+            moves = ", ".join(move.rpartition(":")[2] for move in event.data["moves"])
+            island.reason = ": ".join(filter(None, (moves, event.data["rationale"])))
+        elif event.kind == "note" and event.name == "role":
+            self.roles[number] = event.data["role"]
+        elif event.kind == "note" and event.name == "paused":
+            step.doing = "paused" if event.ended is None else "goes on"
+        elif event.kind == "note" and event.name == "strand ends" and len(island.steps) > 1:
+            island.steps = {key: other for key, other in island.steps.items() if other is not step}
+        elif event.kind == "note" and event.name == "island ends":
+            island.ended = str(event.data.get("reason", "")) or "done"
+
+    def _step_of(self, island: IslandScene, event: Event) -> StepScene:
+        """The step that an event is about. Of several strands each takes the next step in turn."""
+        found = _STEP.search(event.step)
+        if not found:
+            return island.steps[max(island.steps, key=lambda key: island.steps[key].generation)]
+        generation = int(found[2])
+        strand = generation % self.request.strands
+        if strand not in island.steps or island.steps[strand].generation != generation:
+            if island.generation == 0:
+                island.steps.clear()
+            doing = island.steps[strand].doing if strand in island.steps else "starts"
+            island.steps[strand] = StepScene(generation, doing)
+        return island.steps[strand]
+
+    def _take_evaluation(self, event: Event) -> None:
+        data = event.data
+        speedup = float(data["speedup"]) if data["outcome"] == "correct" and data.get("speedup") else 0.0
+        if speedup:
+            low, high = data["speedup_ci95"]
+            self._take_speedup(event, speedup, (float(low), float(high)))
+        if event.name in self.known:  # proven again at the end
+            return
+        self.known.add(event.name)
+        self.curve.append(self.sure)
+        self.times.append(event.started)
+        if event.island is not None and event.island >= 0:
+            island = self.islands.setdefault(event.island, IslandScene(event.island))
+            island.tried += 1
+            if speedup:
+                island.best = max(island.best or 0.0, speedup)
+
+    def _take_speedup(self, event: Event, speedup: float, interval: tuple[float, float]) -> None:
+        sure = _be_cautious(speedup, interval)
+        if cell := event.data.get("cell"):
+            self.cells[cell] = max(self.cells.get(cell, 0.0), sure)
+        is_proof = event.data.get("stage") == "final"  # the winner is chosen by proofs alone
+        if is_proof and not self.is_proving:
+            self.is_proving, self.sure = True, 0.0
+        if sure > self.sure and is_proof == self.is_proving:
+            self.sure, self.best, self.best_island = sure, (event.name, speedup, interval), event.island
+
+
+def _be_cautious(speedup: float, interval: tuple[float, float]) -> float:
+    """One deviation below a speedup: a loud measurement leads nobody astray."""
+    low, high = interval
+    return speedup * math.exp(-math.log(high / low) / (2 * DEVIATIONS)) if low > 0.0 else 0.0

@@ -1,0 +1,164 @@
+"""What `foundry agent chat` does with a line: answer it from the trace, or post it to the experts' inbox."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from foundry.agents.directives import NotUnderstood, RunQuestion, addressee, parse, promise
+from foundry.agents.explanation import answer_misunderstood, explain, stands_for, tunables
+from foundry.graph.run.opening import Parts
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.thinking import ask_model
+from foundry.graph.search.known import read_known_kernels
+from foundry.graph.show.words.answers import answer, context, refusals
+from foundry.graph.show.words.checks import check
+from foundry.graph.show.words.completion import Names
+from foundry.knowledge.errors import UsageError
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.thought import Directive
+from foundry.tools.words import to_paste
+
+POLL_S = 0.25
+PAID = ("tokens", "dollars", "calls")  # units of a budget that models spend
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`directive` is the id of what was posted, 0 when nothing was; `understood` False: the line is
+    refused and leaves nothing behind."""
+
+    text: str
+    directive: int = 0
+    understood: bool = True
+
+
+def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
+    """Takes one line of a user, as Conversation does."""
+    return Conversation(run, parts or Parts()).say(line)
+
+
+class Conversation:
+    """A user's lines to one run. The kernels of the run, with which directives are compared, are read once, and again
+    before something is refused that a newer kernel could follow."""
+
+    def __init__(self, run: RunDirectory, parts: Parts) -> None:
+        self.run = run
+        self._parts = parts
+        self._kernels: tuple[list[Lowered], OpGraph | None] | None = None
+        self._made = -1  # how many candidates there were when they were read
+
+    def say(self, line: str) -> Reply:
+        """A directive that no kernel of the run can follow is refused with the reason. With a chat model, free text
+        goes to the experts, which write kernels of their own, and free questions go to the model."""
+        run, said = self.run, parse(line)
+        if isinstance(said, RunQuestion):
+            return self._answer(said)
+        if isinstance(said, Directive) and said.to == "run":
+            checked = check(run, said, self._parts)
+            if checked.refusal:
+                return Reply(checked.refusal, understood=False)
+            return _post(run, checked.order, promise(checked.order))
+        if isinstance(said, NotUnderstood):
+            return self._take_free_text(said, line)
+        candidates, why = self._explain(said)
+        if not why:
+            return _post(run, said, " ".join(filter(None, (promise(said), stands_for(said, candidates)))))
+        if not run.request.models:
+            return Reply(why, understood=False)
+        return _post(run, said, f"{why} {_reader(said)} will read it as it stands, and may write such a kernel.")
+
+    def names(self) -> Names:
+        """What the run has names for, to complete a line with."""
+        candidates, _ = self._known()
+        kernels = [summary.name for item in candidates for summary in item.kernels]
+        values = [name for item in candidates for name in (*item.fused, *item.materialised)]
+        rewrites = [name for item in candidates for name in (*item.rewrites_open, *item.rewrites_applied)]
+        made = [item.candidate.id for item in self.run.decisions(by_time=True)]
+        said = [f"d{item.id}" for item in self.run.inbox.read()]
+        return Names(
+            tuple(tunables(candidates)), _once(kernels), _once(values), _once(rewrites), tuple(made), tuple(said)
+        )
+
+    def _answer(self, asked: RunQuestion) -> Reply:
+        """A question about what the run does not have is a mistake, as it is to the commands that take such a name."""
+        try:
+            return Reply(answer(self.run, asked))
+        except UsageError as error:
+            return Reply(str(error), understood=False)
+
+    def _take_free_text(self, said: NotUnderstood, line: str) -> Reply:
+        run = self.run
+        if not run.request.models:
+            return Reply(answer_misunderstood(said, self._known()[0]), understood=False)
+        if line.rstrip().endswith("?"):
+            return _ask_model(run, line, self._parts)
+        return _post(run, said.directive, f"{_reader(said.directive)} will read it as it stands.")
+
+    def _explain(self, said: Directive) -> tuple[list[Lowered], str]:
+        candidates, graph = self._kernels or self._known()
+        why = explain(said, candidates, graph)
+        if why or not candidates:
+            candidates, graph = self._known()
+            why = explain(said, candidates, graph)
+        return candidates, why
+
+    def _known(self) -> tuple[list[Lowered], OpGraph | None]:
+        made = self.run.decision_count()
+        if self._kernels is None or made != self._made:
+            self._kernels, self._made = read_known_kernels(self.run, self._parts.library()), made
+        return self._kernels
+
+
+def costs(run: RunDirectory, line: str) -> bool:
+    """Whether a line would have a model answer, bring one in or let one spend more."""
+    said = parse(line)
+    if isinstance(said, NotUnderstood):
+        return bool(run.request.models) and line.rstrip().endswith("?")
+    if isinstance(said, RunQuestion):
+        return False
+    return said.verb == "model" or (said.verb == "budget" and said.command["unit"] in PAID)
+
+
+def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) -> str:
+    """Who took a directive, or that nobody has within the limit."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        taken = [item for item in run.inbox.acknowledgements() if item.directive == directive]
+        if taken:
+            readers = ", ".join(f"{item.reader} at {item.step}" for item in taken)
+            return "\n".join([f"d{directive} taken by {readers}", *refusals(taken)])
+        if time.monotonic() >= deadline or not run.is_active:
+            return f"d{directive} waits: nobody has begun a new step yet"
+        time.sleep(POLL_S)
+
+
+def _post(run: RunDirectory, said: Directive, outlook: str) -> Reply:
+    """Puts a directive into the inbox; `outlook` says what will be done with it."""
+    number = run.inbox.post(said)
+    if run.is_active:
+        return Reply(f"d{number}: {outlook} It is taken when the next step begins.", number)
+    if run.get("status") == "finished":
+        fork = to_paste("foundry", "agent", "fork", run.path)
+        hint = f'{fork} --say "..." goes on with it; `instructions = "..."` in '
+        hint += f"{Path(run.request.task).stem}.toml tells every run of the task"
+        return Reply(f"d{number} is recorded, but the run is finished and no expert reads on: {hint}.")
+    again = to_paste("foundry", "agent", "resume", run.path)
+    return Reply(f"d{number}: {outlook} It is taken when the run goes on: {again}", number)
+
+
+def _ask_model(run: RunDirectory, line: str, parts: Parts) -> Reply:
+    told, problem = ask_model(run, line, context(run, line), parts)
+    return Reply(told or f"The model gave no answer: {problem or 'it was empty'}.", understood=bool(told))
+
+
+def _once(names: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _reader(directive: Directive) -> str:
+    """Who will read a directive, as the beginning of a sentence."""
+    name = addressee(directive)
+    return name[0].upper() + name[1:]

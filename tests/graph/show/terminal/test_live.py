@@ -1,0 +1,246 @@
+"""The live view: what it shows of a run, at 80 by 24, in a real terminal, and as plain lines."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.graph.test_resume import CHILD
+
+from foundry.agents.directives import RunQuestion
+from foundry.graph.run.events import Event, EventKind
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.summary import summarise
+from foundry.graph.show.terminal.line import Line, keys_of
+from foundry.graph.show.terminal.plain import PlainLines
+from foundry.graph.show.terminal.reader import RunReader
+from foundry.graph.show.terminal.scene import DOING, Scene
+from foundry.graph.show.terminal.screen import Below, draw
+from foundry.graph.show.terminal.watch import watch_plain
+from foundry.graph.show.words.answers import answer
+from foundry.graph.show.words.completion import Names, complete
+from foundry.graph.solve import solve
+from foundry.knowledge.codec import encode
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def picture(path: Path, below: Below | None = None, width: int = 80, height: int = 24) -> list[str]:
+    """The screen of a run as it stands."""
+    reader = RunReader(path)
+    scene = Scene(reader.request)
+    for event in reader.news():
+        scene.take(event)
+    lines = draw(scene, reader.standing(), below or Below(typed=""), time.time(), width, height)
+    reader.close()
+    return [line.plain for line in lines]
+
+
+async def test_a_screen_holds_islands_budget_curve_and_archive(
+    make_request: Callable[..., SolveRequest], parts: Any
+) -> None:
+    summary = await solve(make_request(12, islands=8, switched_on=("roles",)), parts=parts())
+    for width, height in ((80, 24), (60, 16), (120, 40)):
+        lines = picture(Path(summary.run), width=width, height=height)
+        assert len(lines) == height and all(len(line) <= width for line in lines)
+        assert "/12 evaluations, " in lines[1] and " min" in lines[1]
+        assert f"best {summary.candidate}: " in lines[2]
+        assert all(f"{number} {role}" in "\n".join(lines) for number, role in enumerate(("fusion", "memory")))
+        assert lines[-1] == ">  "
+    shown = "\n".join(picture(Path(summary.run)))
+    assert "7 algo" in shown and "best so far" in shown and "sync 3" in shown and "██" in shown
+
+
+def test_a_killed_run_is_interrupted_wherever_one_looks(finished: Path, tmp_path: Path) -> None:
+    """Nobody could tell it that it runs no more: its folder says `running`."""
+    shutil.copytree(finished, tmp_path / "killed")
+    run = RunDirectory.inspect(tmp_path / "killed")
+    run.set("status", "running")
+    assert answer(run, RunQuestion("status")).startswith("killed: interrupted.")
+    assert summarise(run).verdict == "interrupted"
+    run.close()
+    assert "interrupted" in picture(tmp_path / "killed")[0]
+
+
+def test_the_best_is_the_proven_one_and_not_the_luckiest_screen(make_request: Callable[..., SolveRequest]) -> None:
+    told: list[str] = []
+    lines = PlainLines(Scene(make_request()), told.append)
+    looks = [("c1", "screen", 2.6), ("c2", "screen", 1.5), ("c1", "final", 1.3), ("c2", "final", 1.5)]
+    for number, (name, stage, speedup) in enumerate(looks):
+        ends = (speedup * 0.9, speedup * 1.1)
+        data = {"outcome": "correct", "stage": stage, "speedup": speedup, "speedup_ci95": ends}
+        lines.take(Event(number, "evaluation", name, None, f"{stage}/{name}", None, number, number, data))
+    assert [line.split("(")[1].split(",")[0] for line in told] == [
+        "best c1 2.60x",
+        "best c1 2.60x",
+        "best c1 1.30x",
+        "best c2 1.50x",
+    ]
+
+
+def test_why_a_directive_cannot_be_followed_is_told_once(make_request: Callable[..., SolveRequest]) -> None:
+    told: list[str] = []
+    lines = PlainLines(Scene(make_request()), told.append)
+    for island in range(4):
+        for number, said in ((1, "no such tunable"), (2, "")):
+            data = {"directive": f"d{number}", "text": "@tiling blok 8", "reader": f"island {island}", "answer": said}
+            lines.take(Event(2 * island + number, "directive", "taken", None, f"i{island}g1", island, 0, 0, data))
+    assert sum("taken by island 0, who cannot follow it: no such tunable" in line for line in told) == 1
+    assert sum("d1" in line for line in told) == 1 and sum("d2" in line for line in told) == 4
+
+
+def test_each_of_an_island_s_steps_is_seen_while_it_is_under_way(make_request: Callable[..., SolveRequest]) -> None:
+    scene = Scene(make_request(12, islands=1, in_flight=2))
+    told = [
+        ("node", "select", "i0g1", 1.0, {}),
+        ("expert", "tiling", "i0g1", None, {"purpose": "propose", "parent": "c1"}),
+        ("expert", "fusion", "i0g2", None, {"purpose": "propose", "parent": "c3"}),
+        ("node", "verify", "i0g1", None, {}),
+        ("node", "build", "i0g2", None, {}),
+        ("expert", "diagnostician", "i0g3", None, {"purpose": "propose", "parent": "c5"}),
+    ]
+    for number, (kind, name, step, ended, data) in enumerate(told):
+        scene.take(Event(number, cast(EventKind, kind), name, 0, step, None, number, ended, data))
+    (island,) = scene.islands.values()
+    assert island.generation == 3
+    doing = {step.generation: (step.expert, step.doing) for step in island.steps.values()}
+    assert doing == {2: ("fusion", DOING["build"]), 3: ("diagnostician", "thinks about c5")}
+    scene.take(Event(9, "note", "strand ends", 0, "i0g2", None, 9, 9, {}))
+    assert [step.generation for step in island.steps.values()] == [3]
+
+
+async def test_watching_follows_a_run_and_writes_nothing(make_request: Callable[..., SolveRequest], parts: Any) -> None:
+    """A span is seen when it opens and again when it closes; each evaluation is told in one line."""
+    seen: list[str] = []
+    readers: list[RunReader] = []
+    news: list[tuple[int, bool]] = []
+
+    def begin(path: Path) -> None:
+        readers.append(RunReader(path))
+
+    def look(_event: object) -> None:
+        news.extend((event.id, event.ended is None) for event in readers[0].news())
+
+    summary = await solve(make_request(8), look, parts=parts(), on_folder=begin)
+    news.extend((event.id, event.ended is None) for event in readers[0].news())
+    opened = {number for number, is_open in news if is_open}
+    assert opened and opened <= {number for number, is_open in news if not is_open}
+    with pytest.raises(Exception, match="readonly"):
+        readers[0].run.set("winner", "c0")
+    readers[0].close()
+    watch_plain(Path(summary.run), seen.append)
+    told = [line for line in seen if ", evaluation " in line]
+    assert f" final/{summary.candidate} correct " in told[-1] and f", evaluation {summary.evaluations})" in told[-1]
+    assert any(" min i0g1 " in line and " -> c" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("st", ["start from", "status", "stop"]),
+        ("@f", ["@fusion"]),
+        ("@tiling un", ["unroll"]),
+        ("why c1", ["c1", "c9", "c10"][::2]),
+        ("diff c9 c", ["c1", "c9", "c10"]),
+        ("start from ", ["c1", "c9", "c10"]),
+        ("@fusion keep r", ["relu"]),
+        ("@tiling unroll 4 in ", ["k0"]),
+        ("withdraw ", ["d1"]),
+        ("role me", ["memory"]),
+    ],
+)
+def test_commands_and_the_run_s_names_are_completed(text: str, found: list[str]) -> None:
+    names = Names(("tile", "unroll"), ("k0",), ("relu",), ("online",), ("c1", "c10", "c9"), ("d1",))
+    assert complete(text, names, ("fusion", "tiling")) == found
+
+
+def test_what_is_typed_is_edited_completed_and_brought_back() -> None:
+    names = ("@tiling", "@fusion", "status", "stop")
+    line = Line(lambda text: [name for name in names if name.startswith(text.rpartition(" ")[2])])
+    for key in keys_of("@ti\tunrol 4\x1b[D\x1b[Dl\x05"):
+        assert line.press(key) is None
+    assert line.text == "@tiling unroll 4"
+    assert line.press("\r") == "@tiling unroll 4" and line.text == ""
+    for key in keys_of("st\t"):
+        line.press(key)
+    assert line.text == "st" and line.offers == ["status", "stop"]
+    for key in keys_of("\x15\x1b[A\x17\x7f"):
+        line.press(key)
+    assert line.text == "@tiling unroll"
+
+
+@dataclass
+class Terminal:
+    """A real terminal of 80 by 24, in which a command runs."""
+
+    socket: str
+
+    def __call__(self, *words: str) -> str:
+        done = subprocess.run(["tmux", "-L", self.socket, *words], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def shows(self, *words: str, gone: str = "\0", limit_s: float = 60.0) -> str:
+        """The screen, once it shows all the words, and one no more."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            screen = self("capture-pane", "-p")
+            if all(word in screen for word in words) and gone not in screen:
+                return screen
+            assert time.monotonic() < deadline, f"{words} not on the screen:\n{screen}"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed: no terminal to draw in")
+    found = Terminal(f"foundry-{tmp_path.name}-{tmp_path.stat().st_ino}")
+    yield found
+    subprocess.run(["tmux", "-L", found.socket, "kill-server"], capture_output=True)
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_a_run_that_another_process_works_on(
+    terminal: Terminal, make_request: Callable[..., SolveRequest], tmp_path: Path
+) -> None:
+    """Watch it, talk to it, see what came of the words, leave it alone."""
+    request = make_request(400, islands=4, effort="deep", switched_on=("roles",))
+    conftest = Path(__file__).parents[1] / "conftest.py"
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(conftest), encode(request), str(tmp_path / "log")], cwd=ROOT
+    )
+    try:
+        foundry = f"{sys.executable} -m foundry.cli agent"
+        command = f"{foundry} watch last --runs {request.runs}; {foundry} chat last --runs {request.runs}; sleep 100"
+        while not list(Path(request.runs).glob("*/inbox.sqlite")):
+            time.sleep(0.02)
+        terminal("new-session", "-d", "-x", "80", "-y", "24", command)
+        terminal.shows("0 fusion", "1 memory", "best c", "best so far", "sync 3", "say something to the experts")
+        terminal("send-keys", "@tiling unroll 4", "Enter")
+        terminal.shows("d1: From the next step, the tiling expert will use unroll 4")
+        terminal("send-keys", "Escape")
+        screen = terminal.shows("d1 @tiling unroll 4  taken by @", " -> c")
+        assert len(screen.splitlines()) <= 24
+        terminal("send-keys", "exit", "Enter")
+        terminal.shows(">", gone="sync 3")
+        for key in ("@ti", "Tab", "avo", "Tab", "unr", "Tab", "8"):  # one after another, as somebody types
+            terminal("send-keys", key)
+        terminal.shows("> @tiling avoid unroll 8")
+        terminal("send-keys", "Enter")
+        terminal.shows("d2: From the next step, the tiling expert will never use unroll 8.")
+        terminal.shows("\nd2 taken by ")
+        assert child.poll() is None, "who only watches and talks ends nothing"
+    finally:
+        child.kill()
+        child.wait()
+    run = RunDirectory.inspect(next(Path(request.runs).iterdir()))
+    assert [item.text for item in run.inbox.read()] == ["@tiling unroll 4", "@tiling avoid unroll 8"]
+    run.close()
