@@ -31,8 +31,8 @@ from typing import Any
 
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.task import Task
-from foundry.tools.grade.grader import Allowance
-from foundry.tools.grade.workbench import Workbench, open_workbench
+from foundry.tools.grade.host.grader import Allowance
+from foundry.tools.grade.host.workbench import Workbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.child import descendants, usage
 from foundry.tools.task.file import read_task

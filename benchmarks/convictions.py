@@ -23,7 +23,7 @@ from tests.exploits.museum import Case, Museum, Ruling, cases
 from foundry.knowledge.device import TargetName
 from foundry.tools.audit.text.leads import leads_of
 from foundry.tools.audit.text.source import CandidateSource, read_source
-from foundry.tools.grade.grader import thread_count
+from foundry.tools.grade.host.grader import thread_count
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 

@@ -29,8 +29,8 @@ from typing import Any, TextIO
 
 from foundry.knowledge.candidate import Build, Stage, Timing
 from foundry.knowledge.task import Task
-from foundry.tools.grade.grader import thread_count
-from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
+from foundry.tools.grade.host.grader import thread_count
+from foundry.tools.grade.host.workbench import LocalWorkbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task

@@ -37,7 +37,7 @@ from foundry.knowledge.candidate import Build, Recipe, Verdict
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError, RandomTask, TellsNothing, TooLarge
 from foundry.knowledge.library.lower import lower, seeds
-from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
+from foundry.tools.grade.host.workbench import LocalWorkbench, open_workbench
 from foundry.tools.machine.ceilings import measure_alone
 from foundry.tools.machine.device import describe, usable_cores
 from foundry.tools.process.zygote import Zygote

@@ -56,8 +56,8 @@ from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.roofline import floors
 from foundry.knowledge.task import Policy, Task
 from foundry.knowledge.thought import Move
-from foundry.tools.grade.roofline import profile
-from foundry.tools.grade.workbench import BenchNotes, Intake, Profiled, Workbench
+from foundry.tools.grade.host.roofline import profile
+from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled, Workbench
 from foundry.tools.profiling.gather import Seen
 from foundry.tools.tune.tuner import TunedPlan
 

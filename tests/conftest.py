@@ -19,8 +19,8 @@ from tests.forking import Forks
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from foundry.tools.grade import workbench
-from foundry.tools.grade.grader import thread_count
+from foundry.tools.grade.host import workbench
+from foundry.tools.grade.host.grader import thread_count
 from foundry.tools.machine.ceilings import ceilings
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote

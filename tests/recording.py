@@ -56,7 +56,7 @@ def recorded() -> list[tuple[str, str, Recorded]]:
 async def _record(folder: Path) -> AsyncIterator[tuple[str, str, Recorded]]:
     from tests.exploits.museum import cases
 
-    from foundry.tools.grade.workbench import open_workbench
+    from foundry.tools.grade.host.workbench import open_workbench
     from foundry.tools.machine.ceilings import measure_alone
     from foundry.tools.machine.device import describe
     from foundry.tools.task.file import read_task

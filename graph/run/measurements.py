@@ -27,8 +27,8 @@ from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy
 
 if TYPE_CHECKING:
-    from foundry.tools.grade.examine import Judge, Step
-    from foundry.tools.grade.workbench import Intake, Workbench
+    from foundry.tools.grade.host.examine import Judge, Step
+    from foundry.tools.grade.host.workbench import Intake, Workbench
     from foundry.tools.tune.tuner import TunedPlan
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class Measurements:
 
     async def intake(self) -> Intake:
         """Inputs, outputs and graphs of the task; raises TaskError."""
-        from foundry.tools.grade.workbench import Intake
+        from foundry.tools.grade.host.workbench import Intake
 
         return await self._ask("intake", "intake", "run", Intake, lambda: self.workbench.intake(), lambda _: {})
 
@@ -191,7 +191,7 @@ class Measurements:
     ) -> Evaluation:
         """The candidate's records up to step `upto`, or up to the step that it failed. What was measured before is
         taken from the journal."""
-        from foundry.tools.grade.examine import examine
+        from foundry.tools.grade.host.examine import examine
 
         digest = hashlib.sha256(text.encode()).hexdigest()
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from foundry.agents.brain import Brain, Call, Listener, Notice
     from foundry.agents.ledger import ModelLedger
     from foundry.knowledge.experience.store import ExperienceStore
-    from foundry.tools.grade.workbench import Workbench
+    from foundry.tools.grade.host.workbench import Workbench
     from foundry.tools.process.zygote import Zygote
 
 Asker = Callable[[str], Awaitable[bool | None]]  # a person's answer to a question of the run; None: not now
@@ -64,7 +64,7 @@ class Parts:
 
     async def workbench(self, task: Task, device: Device, scratch: Path, request: SolveRequest) -> Workbench:
         """Raises MissingTool, UsageError."""
-        from foundry.tools.grade.workbench import open_workbench
+        from foundry.tools.grade.host.workbench import open_workbench
         from foundry.tools.remote.lanes import open_lanes
 
         places = places_of(request, device)
@@ -138,7 +138,7 @@ class WarmParts(Parts):
         return await super().ceilings(known)
 
     async def workbench(self, task: Task, device: Device, scratch: Path, request: SolveRequest) -> Workbench:
-        from foundry.tools.grade.workbench import open_workbench
+        from foundry.tools.grade.host.workbench import open_workbench
 
         if len(places_of(request, device)) > 1:  # each lane has a warm process of its own
             self.close()

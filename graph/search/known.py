@@ -102,7 +102,7 @@ def read_known_kernels(run: RunDirectory, library: Library) -> tuple[list[Lowere
     rows = run.database.run("SELECT value FROM journal WHERE key = 'intake'")
     if not rows:
         return [], None
-    from foundry.tools.grade.workbench import Intake
+    from foundry.tools.grade.host.workbench import Intake
 
     graphs = decode(Intake, rows[0][0]).graphs
     if not graphs:

@@ -1,7 +1,7 @@
 """The tests an island puts a candidate through: build, verify, audit, time, profile, prove.
 
-Each node walks the one path (tools/grade/examine.py) one step further and sets `outcome`: why the candidate's tests end
-there, or "".
+Each node walks the one path (tools/grade/host/examine.py) one step further and sets `outcome`: why the candidate's
+tests end there, or "".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from foundry.knowledge.merit import Estimate, estimate_of
 from foundry.knowledge.ruling import objection
 
 if TYPE_CHECKING:
-    from foundry.tools.grade.examine import Step
+    from foundry.tools.grade.host.examine import Step
 
 CLEARLY = 1.03  # a candidate deserves the full protocol when it is so much faster than the best so far,
 LIKELY = 0.84  # with this probability

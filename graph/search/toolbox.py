@@ -43,7 +43,7 @@ from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.thought import ExpertName
 
 if TYPE_CHECKING:
-    from foundry.tools.grade.examine import Step
+    from foundry.tools.grade.host.examine import Step
 
 ANSWER_CHARS = 4_000
 FILE_CHARS = 16_000

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from foundry.agents.brain import Brain, Listener
     from foundry.tools.profiling.gather import Seen
     from foundry.tools.tune.tuner import TunedPlan
-from foundry.tools.grade.workbench import BenchNotes, Intake, Profiled, Workbench
+from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled, Workbench
 
 DEVICE = Device(
     "cpu",
@@ -177,7 +177,7 @@ class FakeWorkbench:
         return BenchNotes()
 
     async def intake(self) -> Intake:
-        from foundry.tools.grade.workbench import Intake
+        from foundry.tools.grade.host.workbench import Intake
 
         await self._work("intake")
         return Intake([SPEC], [SPEC], [graph()], "")
@@ -225,7 +225,7 @@ class FakeWorkbench:
         return Timing(stage, 10.0 / value, 10.0, value, ci, 9, 0.02, 1.0, self.delay_s)
 
     async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
-        from foundry.tools.grade.workbench import Profiled
+        from foundry.tools.grade.host.workbench import Profiled
 
         rewrites, choices = json.loads(text.splitlines()[0].removeprefix("# kernel "))
         coordinates = Coordinates(VECTORS.index(choices["vector"]), len(rewrites), THREADS.index(choices["threads"]))

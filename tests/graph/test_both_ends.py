@@ -24,8 +24,8 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.roofline import floors
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Policy, Task
-from foundry.tools.grade.roofline import profile
-from foundry.tools.grade.workbench import Profiled
+from foundry.tools.grade.host.roofline import profile
+from foundry.tools.grade.host.workbench import Profiled
 from foundry.tools.verify.receipt import make_receipt
 from foundry.tools.verify.verify import VerifyReport, verify_in
 

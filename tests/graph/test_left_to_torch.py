@@ -13,7 +13,7 @@ from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.show.words.ending import ending_lines
 from foundry.graph.solve import solve
 from foundry.knowledge.library.lowered import LeftWork, Lowered
-from foundry.tools.grade.workbench import Intake
+from foundry.tools.grade.host.workbench import Intake
 
 MakeRequest = Callable[..., SolveRequest]
 

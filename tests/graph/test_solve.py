@@ -29,7 +29,7 @@ from foundry.knowledge.candidate import Baseline, Build, Choice, Recipe
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
-from foundry.tools.grade.workbench import Profiled
+from foundry.tools.grade.host.workbench import Profiled
 from foundry.tools.profiling.gather import Seen
 
 MakeRequest = Callable[..., SolveRequest]

@@ -36,7 +36,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.authored.whole_file import expand
 from foundry.knowledge.opgraph import OperatorRun, Signature
 from foundry.knowledge.task import Task
-from foundry.tools.grade.workbench import Intake
+from foundry.tools.grade.host.workbench import Intake
 from foundry.tools.targets.cpu import CpuTarget
 from foundry.tools.targets.cuda import CudaTarget
 

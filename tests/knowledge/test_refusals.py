@@ -15,7 +15,7 @@ from foundry.knowledge.cards import cards
 from foundry.knowledge.reasons import GRAVITY, OF_GATES, OF_REASONS, Reason, ReasonKind, Refusal, gravest, refusal_of
 from foundry.knowledge.thought import Failure
 from foundry.tools.audit.policies import _REFUSED
-from foundry.tools.grade.sanitizing import CHECKS
+from foundry.tools.grade.host.sanitizing import CHECKS
 from foundry.tools.protocol.orders import IN_ITS_PROCESS
 
 ROOT = Path(next(iter(foundry.__path__)))

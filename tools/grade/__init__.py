@@ -1,1 +1,1 @@
-"""One candidate measured, from the main process; free of torch."""
+"""Grading: a folder for each process, and what is asked of a candidate."""

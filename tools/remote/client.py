@@ -31,8 +31,8 @@ from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy, Task
-from foundry.tools.grade.answers import raise_error
-from foundry.tools.grade.workbench import BenchNotes, Intake, Profiled
+from foundry.tools.grade.host.answers import raise_error
+from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled
 from foundry.tools.process.channel import Message
 from foundry.tools.profiling.gather import Seen
 from foundry.tools.remote.wire import CALLS, question, read_message, write_message

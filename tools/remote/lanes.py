@@ -29,7 +29,7 @@ from foundry.knowledge.candidate import (
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy, Task
-from foundry.tools.grade.workbench import BenchNotes, Intake, Profiled, Workbench
+from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled, Workbench
 from foundry.tools.machine.lock import LockUse
 from foundry.tools.profiling.gather import Seen
 from foundry.tools.remote.client import RemoteWorkbench

@@ -15,7 +15,7 @@ from foundry.knowledge.codec import pack, unpack
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.task import Task
-from foundry.tools.grade.workbench import Workbench, open_workbench
+from foundry.tools.grade.host.workbench import Workbench, open_workbench
 from foundry.tools.machine.device import describe, take_share_of_cores
 from foundry.tools.machine.scratch import scratch_folder
 from foundry.tools.process.channel import Message

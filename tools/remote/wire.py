@@ -27,7 +27,7 @@ from foundry.knowledge.candidate import (
 from foundry.knowledge.codec import pack, unpack
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy
-from foundry.tools.grade.workbench import BenchNotes, Intake, Profiled, Workbench
+from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled, Workbench
 from foundry.tools.process.channel import Message
 from foundry.tools.profiling.gather import Seen
 from foundry.tools.tune.tuner import TunedPlan

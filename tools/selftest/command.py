@@ -15,8 +15,8 @@ from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import CannotLower, MissingTool, TaskError, UsageError
 from foundry.knowledge.task import Task
 from foundry.tools.command_line import print_json
-from foundry.tools.grade.grader import thread_count
-from foundry.tools.grade.workbench import Workbench, open_workbench
+from foundry.tools.grade.host.grader import thread_count
+from foundry.tools.grade.host.workbench import Workbench, open_workbench
 from foundry.tools.machine.scratch import scratch_folder
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.selftest.examination import Compare, Comparer, confirm_correct, examine

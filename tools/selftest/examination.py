@@ -12,9 +12,9 @@ from foundry.knowledge.candidate import Build, Stage, Verdict
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
-from foundry.tools.grade.folders import prepare_folders
-from foundry.tools.grade.grader import CANDIDATE_MEMORY_SHARE, LANES, thread_count
-from foundry.tools.grade.workbench import Workbench
+from foundry.tools.grade.host.folders import prepare_folders
+from foundry.tools.grade.host.grader import CANDIDATE_MEMORY_SHARE, LANES, thread_count
+from foundry.tools.grade.host.workbench import Workbench
 from foundry.tools.process.child import Limits, machine_memory_bytes
 from foundry.tools.process.zygote import WorkerDied, Zygote
 from foundry.tools.selftest.faults.fault import Mutant

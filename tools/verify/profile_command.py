@@ -17,8 +17,8 @@ from foundry.knowledge.task import Task
 from foundry.tools.audit.policies import practices
 from foundry.tools.audit.text.source import Unreadable, read_source
 from foundry.tools.command_line import print_json
-from foundry.tools.grade.answers import no_timing
-from foundry.tools.grade.workbench import Workbench, open_workbench, target_of
+from foundry.tools.grade.host.answers import no_timing
+from foundry.tools.grade.host.workbench import Workbench, open_workbench, target_of
 from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.scratch import scratch_folder

@@ -54,7 +54,7 @@ async def _tuned(
     from foundry.knowledge.candidate import Recipe
     from foundry.knowledge.errors import MissingTool, TaskError
     from foundry.knowledge.library.lower import lower
-    from foundry.tools.grade.workbench import open_workbench
+    from foundry.tools.grade.host.workbench import open_workbench
     from foundry.tools.machine.ceilings import with_known_ceilings
     from foundry.tools.machine.device import describe
     from foundry.tools.machine.scratch import scratch_folder

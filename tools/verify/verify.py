@@ -17,9 +17,9 @@ from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.ruling import Ruling, RulingWord, objection, rule
 from foundry.knowledge.task import OWN_PARAMETERS, Policy, Task
-from foundry.tools.grade.examine import Step, examine
-from foundry.tools.grade.sanitizing import with_gates
-from foundry.tools.grade.workbench import BenchNotes, Workbench, open_workbench, target_of
+from foundry.tools.grade.host.examine import Step, examine
+from foundry.tools.grade.host.sanitizing import with_gates
+from foundry.tools.grade.host.workbench import BenchNotes, Workbench, open_workbench, target_of
 from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.device import describe, usable_cores
 from foundry.tools.machine.lock import DeviceLock

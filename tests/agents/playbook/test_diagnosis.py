@@ -20,8 +20,8 @@ from foundry.knowledge.library.ir.kernels import Apply, Buffer, Load, MapKernel,
 from foundry.knowledge.limits import Limiter
 from foundry.knowledge.opgraph import Arrangement
 from foundry.knowledge.thought import Aspect, Failure
-from foundry.tools.grade.answers import no_timing
-from foundry.tools.grade.roofline import profile
+from foundry.tools.grade.host.answers import no_timing
+from foundry.tools.grade.host.roofline import profile
 from foundry.tools.targets.cpu import CpuTarget
 
 

@@ -11,8 +11,8 @@ from tests.tools.audit.candidates import LAUNCH, candidate
 
 from foundry.knowledge.ruling import rule
 from foundry.tools.audit.text.source import shared_imports
-from foundry.tools.grade.grader import thread_count
-from foundry.tools.grade.workbench import open_workbench
+from foundry.tools.grade.host.grader import thread_count
+from foundry.tools.grade.host.workbench import open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task

@@ -14,7 +14,7 @@ from foundry.knowledge.candidate import Baseline, Build, Gate
 from foundry.knowledge.task import Policy
 from foundry.tools.audit import audit, needs_watching
 from foundry.tools.audit.acts.earned import measure_earned
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host.grader import Grader
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.protocol.comparison import expect

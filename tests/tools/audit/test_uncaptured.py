@@ -15,8 +15,8 @@ from foundry.knowledge.candidate import Gate
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
 from foundry.tools.audit.acts.provenance import provenance_gates
-from foundry.tools.grade.grader import Grader
-from foundry.tools.grade.workbench import Workbench, open_workbench
+from foundry.tools.grade.host.grader import Grader
+from foundry.tools.grade.host.workbench import Workbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task

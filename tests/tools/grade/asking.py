@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from foundry.knowledge.candidate import Baseline, Build, Gate, Stage, Timing, Verdict
 from foundry.knowledge.task import Policy
-from foundry.tools.grade.answers import are_doubtful, ask_again
-from foundry.tools.grade.grader import Grader
-from foundry.tools.grade.timed_groups import is_doubtful
-from foundry.tools.grade.workbench import LOOKS
+from foundry.tools.grade.host.answers import are_doubtful, ask_again
+from foundry.tools.grade.host.grader import Grader
+from foundry.tools.grade.host.timed_groups import is_doubtful
+from foundry.tools.grade.host.workbench import LOOKS
 
 
 def verify(grader: Grader, text: str, build: Build, stage: Stage, baseline: Baseline) -> Verdict:

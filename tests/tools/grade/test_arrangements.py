@@ -13,9 +13,9 @@ from tests.tools.grade import asking
 from foundry.knowledge.candidate import Build
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.task import Task
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host.grader import Grader
+from foundry.tools.grade.host.workbench import open_workbench
 from foundry.tools.grade.runner.models import LaidOut
-from foundry.tools.grade.workbench import open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task

@@ -12,9 +12,9 @@ import pytest
 from tests.waiting import PATIENCE_S
 
 from foundry.knowledge.candidate import Build
-from foundry.tools.grade import folders as extension_cache
-from foundry.tools.grade.folders import KEPT, extension_folder, lock_folder, prepare_folders
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host import folders as extension_cache
+from foundry.tools.grade.host.folders import KEPT, extension_folder, lock_folder, prepare_folders
+from foundry.tools.grade.host.grader import Grader
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task

@@ -11,7 +11,7 @@ from tests.tools.grade.test_arrangements import kernel_of
 
 from foundry.knowledge.candidate import Build
 from foundry.knowledge.task import Task
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host.grader import Grader
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task

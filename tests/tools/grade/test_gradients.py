@@ -10,7 +10,7 @@ from tests.tools.grade import asking
 from torch import nn
 
 from foundry.knowledge.candidate import Baseline, Build
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host.grader import Grader
 from foundry.tools.machine.device import describe
 from foundry.tools.process.sandbox import NVIDIA_CONTROL
 from foundry.tools.process.zygote import Zygote

@@ -19,9 +19,9 @@ from foundry.knowledge.candidate import Baseline, Build, Stage, Verdict
 from foundry.knowledge.device import Device
 from foundry.tools.audit.gates import LABELS
 from foundry.tools.audit.policies import policy_gates
-from foundry.tools.grade import judges
-from foundry.tools.grade.answers import digest_of
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host import judge_pool as judges
+from foundry.tools.grade.host.answers import digest_of
+from foundry.tools.grade.host.grader import Grader
 from foundry.tools.grade.judge import audit_questions
 from foundry.tools.grade.judge.link import RunnerFailed
 from foundry.tools.machine.device import describe

@@ -16,10 +16,10 @@ from foundry.knowledge.candidate import Build, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.library.lower import lower
-from foundry.tools.grade import grader as grader_module
-from foundry.tools.grade.grader import Grader
-from foundry.tools.grade.sanitizing import CHECKS
-from foundry.tools.grade.workbench import open_workbench
+from foundry.tools.grade.host import grader as grader_module
+from foundry.tools.grade.host.grader import Grader
+from foundry.tools.grade.host.sanitizing import CHECKS
+from foundry.tools.grade.host.workbench import open_workbench
 from foundry.tools.machine.device import describe, nvcc_path
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.disassembly import tool_path

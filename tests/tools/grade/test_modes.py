@@ -13,7 +13,7 @@ from foundry.knowledge.candidate import Build
 from foundry.knowledge.device import Device
 from foundry.tools.audit.gates import LABELS
 from foundry.tools.audit.policies import policy_gates
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host.grader import Grader
 from foundry.tools.machine.device import describe
 from foundry.tools.process.sandbox import NVIDIA_CONTROL
 from foundry.tools.process.zygote import Zygote

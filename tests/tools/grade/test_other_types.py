@@ -8,7 +8,7 @@ import pytest
 from tests.tools.grade import asking
 
 from foundry.knowledge.candidate import Build
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host.grader import Grader
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.protocol.rules import norm_floor

@@ -17,9 +17,9 @@ from foundry.knowledge.task import Policy
 from foundry.tools.audit.policies import policy_gates, practices
 from foundry.tools.audit.text.native import runtime_headers
 from foundry.tools.audit.text.source import CandidateSource, read_source
-from foundry.tools.grade import coordinates
-from foundry.tools.grade.coordinates import read_coordinates
-from foundry.tools.grade.roofline import launches, profile
+from foundry.tools.grade.host import coordinates
+from foundry.tools.grade.host.coordinates import read_coordinates
+from foundry.tools.grade.host.roofline import launches, profile
 
 SPEC = TensorSpec((1000, 1000), (1000, 1), "float32")
 GRAPH = OpGraph(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foundry.tools.grade.workbench import open_workbench, target_of
+from foundry.tools.grade.host.workbench import open_workbench, target_of
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.selftest.faults import on_source

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from foundry.tools.grade.folders import prepare_folders
-from foundry.tools.grade.runners import CANDIDATE, REFERENCE, Runners
+from foundry.tools.grade.host.folders import prepare_folders
+from foundry.tools.grade.host.runner_pool import CANDIDATE, REFERENCE, Runners
 from foundry.tools.process.child import Limits
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, Zygote

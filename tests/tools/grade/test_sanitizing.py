@@ -16,9 +16,9 @@ from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gat
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.lower import lower
 from foundry.knowledge.ruling import Ruling, rule
-from foundry.tools.grade.folders import extension_folder
-from foundry.tools.grade.replay import LONG_S, Replaying, means_under, under_tool
-from foundry.tools.grade.sanitizing import Sanitizer, first_blocks, may_share, read_check, with_gates
+from foundry.tools.grade.host.folders import extension_folder
+from foundry.tools.grade.host.replay import LONG_S, Replaying, means_under, under_tool
+from foundry.tools.grade.host.sanitizing import Sanitizer, first_blocks, may_share, read_check, with_gates
 from foundry.tools.process.child import Finished
 from foundry.tools.process.linux import FILES, NETWORK, SYSCALLS
 from foundry.tools.process.sandbox import LOCAL_TOOL, OPEN_TOOL, available

@@ -10,7 +10,7 @@ from tests.tools.grade.test_workbench import FORWARD, TASK, opened
 from foundry.knowledge.candidate import Baseline, Gate, Verdict
 from foundry.knowledge.errors import TaskError
 from foundry.tools.audit.policies import policy_gates
-from foundry.tools.grade.answers import declared_labels
+from foundry.tools.grade.host.answers import declared_labels
 from foundry.tools.grade.judge.link import Sample
 from foundry.tools.grade.judge.paired_timing import warm_up
 from foundry.tools.grade.questions.affordable import FIRST, QuestionBudget

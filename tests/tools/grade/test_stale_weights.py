@@ -14,9 +14,9 @@ from torch import nn
 from foundry.agents.playbook.diagnosis import failure_of
 from foundry.knowledge.candidate import Baseline, Candidate, Evaluation, Stage, Verdict
 from foundry.knowledge.cards import cards
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host.grader import Grader
+from foundry.tools.grade.host.workbench import open_workbench, target_of
 from foundry.tools.grade.runner.models import load_tensors
-from foundry.tools.grade.workbench import open_workbench, target_of
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task

@@ -10,7 +10,7 @@ from tests.tools.grade import asking
 
 from foundry.knowledge.candidate import Build
 from foundry.knowledge.errors import TaskError
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host.grader import Grader
 from foundry.tools.grade.questions.freedom.ties import InOrder, in_orders, may_order
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote

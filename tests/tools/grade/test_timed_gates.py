@@ -19,12 +19,12 @@ from tests.waiting import until
 from foundry.knowledge.candidate import Baseline, Build, Gate, Timing
 from foundry.knowledge.opgraph import TensorSpec, contiguous_strides
 from foundry.knowledge.ruling import clocks_agree
-from foundry.tools.grade import timed_groups
-from foundry.tools.grade.answers import are_doubtful, ask_again
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host import timed_groups
+from foundry.tools.grade.host.answers import are_doubtful, ask_again
+from foundry.tools.grade.host.grader import Grader
+from foundry.tools.grade.host.timed_groups import Groups
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
-from foundry.tools.grade.timed_groups import Groups
 from foundry.tools.machine.device import describe
 from foundry.tools.process.channel import Message
 from foundry.tools.process.procfs import cpu_ns

@@ -12,7 +12,7 @@ from tests.waiting import PATIENCE_S
 
 from foundry.knowledge.candidate import Baseline, Build, Stage, Verdict
 from foundry.knowledge.device import Device
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.host.grader import Grader
 from foundry.tools.machine.device import describe
 from foundry.tools.process.imports import find_redirected
 from foundry.tools.process.procfs import mapped_code

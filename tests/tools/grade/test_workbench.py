@@ -17,9 +17,9 @@ from foundry.knowledge.candidate import Build
 from foundry.knowledge.device import Ceilings, Device, TargetName
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
-from foundry.tools.grade import contests
-from foundry.tools.grade.grader import Allowance, Grader
-from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
+from foundry.tools.grade.host import comparisons as contests
+from foundry.tools.grade.host.grader import Allowance, Grader
+from foundry.tools.grade.host.workbench import LocalWorkbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.waiting import PATIENCE_S
 
-from foundry.tools.grade.folders import prepare_folders
+from foundry.tools.grade.host.folders import prepare_folders
 from foundry.tools.process import sandbox
 from foundry.tools.process.child import Limits, run_command
 from foundry.tools.process.linux import (

@@ -25,7 +25,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy
-from foundry.tools.grade.workbench import BenchNotes, Profiled, Workbench
+from foundry.tools.grade.host.workbench import BenchNotes, Profiled, Workbench
 from foundry.tools.machine import device as machine
 from foundry.tools.machine.lock import LockUse
 from foundry.tools.remote.lanes import GpuLanes

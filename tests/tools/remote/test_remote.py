@@ -16,8 +16,8 @@ from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Task
-from foundry.tools.grade.examine import Step, examine
-from foundry.tools.grade.workbench import Workbench, open_workbench
+from foundry.tools.grade.host.examine import Step, examine
+from foundry.tools.grade.host.workbench import Workbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.remote.client import RemoteWorkbench

@@ -12,8 +12,8 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import TaskError, UsageError
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
+from foundry.tools.grade.host.workbench import Intake, Workbench
 from foundry.tools.grade.questions.task_cases import cases_of
-from foundry.tools.grade.workbench import Intake, Workbench
 from foundry.tools.selftest.command import self_test_in
 from foundry.tools.selftest.comparing import trials
 from foundry.tools.selftest.faults.original import Original

@@ -24,7 +24,7 @@ from foundry.knowledge.codec import encode
 from foundry.knowledge.library.cuda.launches import Launch
 from foundry.knowledge.library.cuda.launches import encode as encode_launches
 from foundry.knowledge.library.file.assemble import build_key
-from foundry.tools.grade.folders import prepare_folders
+from foundry.tools.grade.host.folders import prepare_folders
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock

@@ -12,7 +12,7 @@ from tests.tools.audit.candidates import TASK, candidate
 
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.task import ParametersUsed, Policy, Task
-from foundry.tools.grade.workbench import open_workbench
+from foundry.tools.grade.host.workbench import open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task

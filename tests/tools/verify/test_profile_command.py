@@ -12,7 +12,7 @@ import pytest
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.library.cuda.module import FLAGS
-from foundry.tools.grade import workbench
+from foundry.tools.grade.host import workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.base import built_file

@@ -14,7 +14,7 @@ from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Task
-from foundry.tools.grade.workbench import open_workbench
+from foundry.tools.grade.host.workbench import open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.linux import MEANS
 from foundry.tools.process.zygote import Zygote

@@ -11,8 +11,8 @@ import pytest_asyncio
 from tests.waiting import until
 
 from foundry.knowledge.task import Task
-from foundry.tools.grade.grader import Allowance
-from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
+from foundry.tools.grade.host.grader import Allowance
+from foundry.tools.grade.host.workbench import LocalWorkbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.child import descendants
 from foundry.tools.process.zygote import Zygote

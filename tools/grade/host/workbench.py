@@ -36,11 +36,18 @@ from foundry.knowledge.opgraph import OperatorRun, OpGraph, TensorSpec
 from foundry.knowledge.roofline import Floors, floors
 from foundry.knowledge.ruling import is_possible
 from foundry.knowledge.task import OWN_PARAMETERS, Policy, Task
-from foundry.tools.grade.answers import are_doubtful, ask_again, declared_labels, decode_record, digest_of, no_timing
-from foundry.tools.grade.grader import Allowance, Grader, thread_count
-from foundry.tools.grade.observing import count, counting_means, observe
-from foundry.tools.grade.sanitizing import Sanitizer, with_gates
-from foundry.tools.grade.timed_groups import is_doubtful
+from foundry.tools.grade.host.answers import (
+    are_doubtful,
+    ask_again,
+    declared_labels,
+    decode_record,
+    digest_of,
+    no_timing,
+)
+from foundry.tools.grade.host.grader import Allowance, Grader, thread_count
+from foundry.tools.grade.host.observing import count, counting_means, observe
+from foundry.tools.grade.host.sanitizing import Sanitizer, with_gates
+from foundry.tools.grade.host.timed_groups import is_doubtful
 from foundry.tools.machine.ceilings import ceilings, measure_alone
 from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock, LockUse
@@ -284,8 +291,8 @@ class LocalWorkbench:
                 self._look_ahead()
 
     async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
-        from foundry.tools.grade.coordinates import read_coordinates
-        from foundry.tools.grade.roofline import profile
+        from foundry.tools.grade.host.coordinates import read_coordinates
+        from foundry.tools.grade.host.roofline import profile
 
         graphs = (await self.intake()).graphs
         graph = as_labelled(graphs[0], audit.labels) if graphs else None

@@ -9,8 +9,8 @@ from dataclasses import replace
 from foundry.knowledge.candidate import Baseline, Build
 from foundry.knowledge.device import Device
 from foundry.knowledge.task import Task
-from foundry.tools.grade.grader import Grader
-from foundry.tools.grade.replay import means_under, under_tool
+from foundry.tools.grade.host.grader import Grader
+from foundry.tools.grade.host.replay import means_under, under_tool
 from foundry.tools.machine.holds import Holds
 from foundry.tools.profiling import nsight
 from foundry.tools.profiling.gather import Seen, plain_kernel, seen_launches

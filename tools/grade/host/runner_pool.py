@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from foundry.tools.grade.folders import TASK, CandidateFolders, compiles_itself, prepare_folders
+from foundry.tools.grade.host.folders import TASK, CandidateFolders, compiles_itself, prepare_folders
 from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message
 from foundry.tools.process.child import Limits
 from foundry.tools.process.sandbox import Sandbox

@@ -12,7 +12,7 @@ from foundry.knowledge.candidate import Audit, Baseline, Build, Candidate, Evalu
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.ruling import objection
 from foundry.knowledge.task import Policy
-from foundry.tools.grade.workbench import Profiled, Workbench
+from foundry.tools.grade.host.workbench import Profiled, Workbench
 
 Step = Literal["build", "baseline", "verify", "audit", "time", "profile"]
 Judge = Callable[[Evaluation], Awaitable[Judgement]]

@@ -17,8 +17,8 @@ from dataclasses import replace
 from foundry.knowledge.candidate import Audit, Build, Gate
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.task import Task
-from foundry.tools.grade.folders import compiles_itself
-from foundry.tools.grade.replay import Replaying, means_under
+from foundry.tools.grade.host.folders import compiles_itself
+from foundry.tools.grade.host.replay import Replaying, means_under
 from foundry.tools.machine.holds import Holds
 from foundry.tools.process.child import Finished
 from foundry.tools.targets.disassembly import tool_path

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from foundry.knowledge import codec
 from foundry.knowledge.candidate import Contest, ForeignVerdict, Rival, RivalName
-from foundry.tools.grade.runners import Runners
+from foundry.tools.grade.host.runner_pool import Runners
 from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.scratch import plain_folder
 from foundry.tools.process.channel import ChannelClosed, Message

@@ -15,7 +15,7 @@ from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.roofline import Floors, floor_in_force, used_precision
 from foundry.tools.audit.text.source import Unreadable, foundry_literals, read_source
-from foundry.tools.grade.coordinates import native_code
+from foundry.tools.grade.host.coordinates import native_code
 from foundry.tools.profiling.gather import Seen, evidence, whole
 from foundry.tools.profiling.ladder import climb, told
 

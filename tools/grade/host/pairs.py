@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from foundry.tools.grade.answers import raise_error
-from foundry.tools.grade.runners import Runners
-from foundry.tools.grade.timed_groups import SLOWED
+from foundry.tools.grade.host.answers import raise_error
+from foundry.tools.grade.host.runner_pool import Runners
+from foundry.tools.grade.host.timed_groups import SLOWED
 from foundry.tools.machine.holds import Holds
 from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.zygote import Worker, WorkerDied

@@ -35,7 +35,7 @@ from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.ruling import AUDIT_RUNS
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.acts.provenance import later_work
-from foundry.tools.grade.answers import (
+from foundry.tools.grade.host.answers import (
     OUTCOMES,
     Notes,
     ask_about_task,
@@ -46,12 +46,12 @@ from foundry.tools.grade.answers import (
     problem_of,
     raise_error,
 )
-from foundry.tools.grade.contests import PreparedContest
-from foundry.tools.grade.folders import LOAD_S, TASK, compiles_itself, load_seconds, prepare_folders
-from foundry.tools.grade.judges import DrawnAhead, Judges
-from foundry.tools.grade.pairs import PairedRun
-from foundry.tools.grade.runners import CANDIDATE, REFERENCE, Runners, kind_of
-from foundry.tools.grade.timed_groups import Groups
+from foundry.tools.grade.host.comparisons import PreparedContest
+from foundry.tools.grade.host.folders import LOAD_S, TASK, compiles_itself, load_seconds, prepare_folders
+from foundry.tools.grade.host.judge_pool import DrawnAhead, Judges
+from foundry.tools.grade.host.pairs import PairedRun
+from foundry.tools.grade.host.runner_pool import CANDIDATE, REFERENCE, Runners, kind_of
+from foundry.tools.grade.host.timed_groups import Groups
 from foundry.tools.machine.holds import Holds
 from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.child import Limits, machine_memory_bytes

@@ -1,7 +1,7 @@
 """A kernel file called in a process that a vendor's tool starts and watches, as compute-sanitizer and ncu do: the
 process, and the program in it.
 
-python -m foundry.tools.grade.replay FOLDER     with task.json and device.txt in it; kernel.py once `go` says so
+python -m foundry.tools.grade.host.replay FOLDER     with task.json and device.txt in it; kernel.py once `go` says so
 
 Starting Python, torch and the tool takes seconds, and none of it needs the file. So a process may be started before it
 is known which kernel it will call: it draws the task's inputs on the host, waits for the file and touches no device
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from foundry.knowledge import codec
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.task import Task
-from foundry.tools.grade.folders import prepare_folders
+from foundry.tools.grade.host.folders import prepare_folders
 from foundry.tools.machine.holds import WaitClock
 from foundry.tools.process.channel import close_all
 from foundry.tools.process.child import Finished, Limits, run_command
@@ -116,7 +116,7 @@ class Replaying:
         environment |= own_package(folder)
         environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor a block of its own: what lies beyond shows
         environment["CUDA_LAUNCH_BLOCKING"] = "1"  # between two kernels of a call nothing of it is under way
-        watched = [sys.executable, "-m", "foundry.tools.grade.replay", str(folder)]
+        watched = [sys.executable, "-m", "foundry.tools.grade.host.replay", str(folder)]
         argv = confine_tool(tool, watched, own.sandbox, means)
         limits = Limits(wall_s=LIFE_S, memory_bytes=64 << 30, cpu_s=3600, folder_bytes=2 << 30)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="replay")
