@@ -385,10 +385,10 @@ def _check_values(outputs: list[torch.Tensor]) -> None:
 
 def bits_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """True for equal elements, NaN among them, compared part by part."""
-    return one.shape == other.shape and all(same_numbers(*pair) for pair in _pieces(as_real(one), as_real(other)))
+    return one.shape == other.shape and all(same_numbers(*pair) for pair in in_pieces(as_real(one), as_real(other)))
 
 
-def _pieces(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def in_pieces(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Two tensors of one shape, part by part: copies of whole ones may need more memory than there is."""
     first, second = one.reshape(-1), other.reshape(-1)
     for start in range(0, first.numel(), PIECE):
@@ -409,7 +409,7 @@ def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
     if not one.is_floating_point():
         return torch.equal(one, other)
     largest = worst = 0.0
-    for a, b in _pieces(one, other):
+    for a, b in in_pieces(one, other):
         finite = torch.isfinite(a)
         if not torch.equal(finite, torch.isfinite(b)) or not same_numbers(a[~finite], b[~finite]):
             return False

@@ -6,6 +6,7 @@ Runs in the judge (imports torch).
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from foundry.knowledge.errors import TaskError
 from foundry.tools.protocol.rules import ILL_CONDITIONED
-from foundry.tools.task import bundle
+from foundry.tools.task import bundle, loading
 
 Outputs = list[torch.Tensor]
 RunModel = Callable[[nn.Module, Any], tuple[Outputs, Outputs]]  # model, inputs -> outputs, updated buffers
@@ -107,11 +108,14 @@ def _is_near(output: torch.Tensor, own: torch.Tensor) -> bool:
         return False
     if not own.numel() or own.is_complex():
         return True
+    pairs = loading.in_pieces(output, own)
     if not own.is_floating_point():
-        return int((output != own).sum()) <= MOST_OTHERS * own.numel()
-    off = (output - own).nan_to_num_(0.0, 0.0, 0.0)
-    size = output.nan_to_num(0.0, 0.0, 0.0)
-    return bool(torch.linalg.vector_norm(off) <= ILL_CONDITIONED * torch.linalg.vector_norm(size))
+        return sum(int((mine != its).sum()) for mine, its in pairs) <= MOST_OTHERS * own.numel()
+    off = size = 0.0
+    for mine, its in pairs:
+        off = math.hypot(off, float(torch.linalg.vector_norm((mine - its).nan_to_num_(0.0, 0.0, 0.0))))
+        size = math.hypot(size, float(torch.linalg.vector_norm(mine.nan_to_num(0.0, 0.0, 0.0))))
+    return off <= ILL_CONDITIONED * size
 
 
 @contextlib.contextmanager
