@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.knowledge.merit import standing
 
 from .conftest import Cli, Done, Solved, rows
 
@@ -40,8 +41,9 @@ def test_why_did_a_candidate_lose(solved: Solved) -> None:
         assert (speedup, int(pairs)) == (f"{timing['speedup']:.2f}", timing["pairs"])
         assert [low, high] == [f"{end:.2f}" for end in timing["speedup_ci95"]]
         if name == solved.first.json["candidate"]:
-            is_slower = timing["speedup_ci95"][1] < 1.0
-            assert note == f": the winner{', slower than eager' * is_slower}" and told[-1].endswith(": it won.")
+            remarks = {"faster": "", "as fast": ", no faster than eager", "slower": ", slower than eager"}
+            remark = remarks[standing(tuple(timing["speedup_ci95"]))]
+            assert note == f": the winner{remark}" and told[-1].endswith(f": it won{remark}.")
         elif timing["stage"] == "screen":  # a merit is one more than the speedup that it stands for
             assert note == f", counts {merit - 1:.2f}x" and "It was not proven" in told[-1], told
 
