@@ -263,6 +263,7 @@ class Case:
         # Outputs would lie in part of the large blocks that stand idle, which then could not be given out again.
         bundle.give_back()
         eager = self._run(self._model, kind, bundle.copied(placed))
+        specs = self._specs  # other runs of the same model may be in float64: of a lean case, or to find overflows
         bundle.give_back()
         updated = self._read_updated(self._model)
         if distribution == AS_GIVEN:
@@ -276,7 +277,7 @@ class Case:
             raise Overflow("its outputs overflow")
         truth = self._truth(kind, placed, eager, updated)
         pairs = [excuse_overflow(*pair) if lost else pair for pair in zip(truth.outputs, eager, strict=True)]
-        expected = list(map(self._expect, *zip(*pairs, strict=True), [spec.dtype for spec in self._specs]))
+        expected = list(map(self._expect, *zip(*pairs, strict=True), [spec.dtype for spec in specs]))
         if distribution == AS_GIVEN:
             self._given_seed, self._usual = seed, [comparison.scale_only(item) for item in expected]
         if distribution.is_stress or kind == "large":
@@ -305,7 +306,7 @@ class Case:
         unstable = partial(self._errors_when_nudged, kind, packed, expected, patterns.WAYS)
         is_wider = tuple(not truth.note and own.dtype != torch.float64 for own in eager)
         reruns = reruns_of(partial(self._run, self._model, kind), truth.again, packed, may_order=self._may_order)
-        asked = distribution, seed, packed, expected, ieee, tf32, self._specs
+        asked = distribution, seed, packed, expected, ieee, tf32, specs
         return Trial(*asked, truth.note, buffers, exact, luck, unstable, is_wider, reruns)
 
     def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
@@ -377,10 +378,7 @@ class Case:
         """What the float64 run gives. For a model that cannot run in float64 it is the run in its own dtype."""
 
         def run(model: nn.Module, values: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-            specs = self._specs
-            found = self._run(model, kind, bundle.copied(values)), self._read_updated(model)
-            self._specs = specs  # a lean case runs the model itself in float64
-            return found
+            return self._run(model, kind, bundle.copied(values)), self._read_updated(model)
 
         models, lacks = (self._exact.widened, self._model), self.may_lack_memory
         truth = truth_of(run, models, inputs, (eager, updated), may_lack_memory=lacks)
