@@ -11,9 +11,9 @@ from foundry.agents.obedience import Obedience, applies
 from foundry.agents.prompt import PromptText
 from foundry.agents.talk import Talk
 from foundry.knowledge.candidate import Baseline, Evaluation, Rival
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device
 from foundry.knowledge.experience.record import Credit, Hit, Known
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OperatorRun, OpGraph, Signature
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Diagnosis, Directive, Proposal, Role

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 from foundry.agents.directives import NotUnderstood, forms, words
 from foundry.agents.obedience import find_tunables, find_values, targets
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Directive
 

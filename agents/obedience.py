@@ -12,8 +12,8 @@ from functools import cached_property
 
 from foundry.agents.steps import setting
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.compiler.ir.kernels import KernelSummary, Tunable
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Directive, Move
 

@@ -8,9 +8,9 @@ from functools import cached_property
 
 from foundry.agents.brief import Brief
 from foundry.knowledge.candidate import REFERENCE, Choice, Profile, Timing
+from foundry.knowledge.compiler.ir.kernels import KernelSummary, Tunable
+from foundry.knowledge.compiler.lowered import plan_name
 from foundry.knowledge.device import Ceilings
-from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
-from foundry.knowledge.library.lowered import plan_name
 from foundry.knowledge.limits import REUSE_FLOPS_PER_BYTE
 from foundry.knowledge.roofline import allowed_precision, used_precision
 from foundry.knowledge.thought import Diagnosis, Move

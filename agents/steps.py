@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from foundry.knowledge.candidate import Choice, Recipe
-from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
-from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.library.moves import name_kernel
+from foundry.knowledge.compiler.ir.kernels import KernelSummary, Tunable
+from foundry.knowledge.compiler.lowered import Lowered
+from foundry.knowledge.compiler.moves import name_kernel
 from foundry.knowledge.thought import Move
 
 

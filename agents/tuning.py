@@ -12,7 +12,7 @@ from foundry.agents.obedience import Obedience
 from foundry.agents.situation import Situation
 from foundry.agents.steps import setting
 from foundry.knowledge.candidate import Choice, Recipe
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.thought import ExpertName, Move, Proposal
 
 REASON = "the structure is new: the numbers of all its kernels are swept before anybody changes single ones"

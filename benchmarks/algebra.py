@@ -22,10 +22,10 @@ import torch
 from layers import WITHOUT_GPU, allow_tf32, median_ms
 
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.compiler.algebra.rewrites import REWRITES
+from foundry.knowledge.compiler.lower import lower
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.algebra.rewrites import REWRITES
-from foundry.knowledge.library.lower import lower
-from foundry.knowledge.library.lowered import Lowered
 from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda import CudaTarget
 from foundry.tools.task.capture import capture

@@ -27,10 +27,9 @@ import torch
 from layers import allow_tf32, load_model, medians_ms, model_text, speedups
 
 from foundry.knowledge.candidate import Build, Choice
-from foundry.knowledge.device import Device
-from foundry.knowledge.library.file.assemble import Entry
-from foundry.knowledge.library.ir.cost import flops
-from foundry.knowledge.library.ir.kernels import (
+from foundry.knowledge.compiler.file.assemble import Entry
+from foundry.knowledge.compiler.ir.cost import flops
+from foundry.knowledge.compiler.ir.kernels import (
     Apply,
     AttentionKernel,
     Buffer,
@@ -42,7 +41,8 @@ from foundry.knowledge.library.ir.kernels import (
     Store,
     View,
 )
-from foundry.knowledge.library.printers import module_file, print_kernel
+from foundry.knowledge.compiler.printers import module_file, print_kernel
+from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import DType, contiguous_strides
 from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda import CudaTarget

@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from foundry.knowledge.library.lower import lower, seeds
+from foundry.knowledge.compiler.lower import lower, seeds
 from foundry.knowledge.task import Task
 from foundry.tools.grade.host.grader import Allowance
 from foundry.tools.grade.host.workbench import Workbench, open_workbench

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from layers import Layer, main
 
-from foundry.knowledge.library.ir.kernels import (
+from foundry.knowledge.compiler.ir.kernels import (
     Apply,
     Buffer,
     ConvKernel,

@@ -28,9 +28,9 @@ import torch
 import torch.nn.functional as F
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.library.file.assemble import Entry
-from foundry.knowledge.library.ir.kernels import MapKernel, OutputView, Plan, PrintedKernel
-from foundry.knowledge.library.printers import module_file, print_kernel
+from foundry.knowledge.compiler.file.assemble import Entry
+from foundry.knowledge.compiler.ir.kernels import MapKernel, OutputView, Plan, PrintedKernel
+from foundry.knowledge.compiler.printers import module_file, print_kernel
 from foundry.tools.grade.runner.cuda_events import time_calls
 from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda import CudaTarget, resource_lines
@@ -47,7 +47,7 @@ def load_cases() -> Any:
         **{
             name: value
             for module in ("cases", "window_cases", "conv_cases", "test_kernels")
-            for name, value in vars(importlib.import_module(f"tests.knowledge.library.cuda.{module}")).items()
+            for name, value in vars(importlib.import_module(f"tests.knowledge.compiler.cuda.{module}")).items()
         }
     )
 
@@ -256,7 +256,7 @@ def _time_case(name: str, case: Any, eager: Callable[..., Any], device: Any, swe
 
 def examples(scale: int, device: Any) -> list[dict[str, Any]]:
     """All examples through capture, seeds and lowering: error against float64 and time against eager and compile."""
-    from foundry.knowledge.library.lower import lower, seeds
+    from foundry.knowledge.compiler.lower import lower, seeds
     from foundry.tools.task.capture import capture
     from foundry.tools.task.file import read_task
     from foundry.tools.task.loading import load

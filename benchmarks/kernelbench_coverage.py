@@ -34,10 +34,10 @@ import torch
 
 from foundry.graph.doors.bench.request import BenchRequest, levels_of
 from foundry.graph.doors.bench.tasks import BenchTask, find_tasks
+from foundry.knowledge.compiler.ir.kernels import TorchCall
+from foundry.knowledge.compiler.lower import complete_recipe, lower, print_plan, seeds
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower, TaskError
-from foundry.knowledge.library.ir.kernels import TorchCall
-from foundry.knowledge.library.lower import complete_recipe, lower, print_plan, seeds
 from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda import CudaTarget

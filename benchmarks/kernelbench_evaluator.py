@@ -169,7 +169,7 @@ def export(path: Path, *, ieee_only: bool) -> str:
     """The library's first file for a task."""
     import torch
 
-    from foundry.knowledge.library.lower import lower, seeds
+    from foundry.knowledge.compiler.lower import lower, seeds
     from foundry.tools.machine.device import describe
     from foundry.tools.task.file import read_task
     from foundry.tools.task.intake import operator_graph

@@ -41,10 +41,10 @@ from layers import allow_tf32
 from foundry.graph.doors.bench.request import BenchRequest, levels_of
 from foundry.graph.doors.bench.tasks import BenchTask, find_tasks
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.compiler.ir.kernels import TorchCall
+from foundry.knowledge.compiler.lower import complete_recipe, lower, print_plan, seeds
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import CannotLower, TaskError
-from foundry.knowledge.library.ir.kernels import TorchCall
-from foundry.knowledge.library.lower import complete_recipe, lower, print_plan, seeds
 from foundry.tools.machine.device import describe
 from foundry.tools.protocol.comparison import describe_mismatch, expect
 from foundry.tools.protocol.comparison import measure as measure_error

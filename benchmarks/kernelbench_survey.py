@@ -34,9 +34,9 @@ from foundry.graph.doors.bench.bench import places_of
 from foundry.graph.doors.bench.request import BenchRequest, levels_of, shard_of
 from foundry.graph.doors.bench.tasks import BenchTask, find_tasks, mixed
 from foundry.knowledge.candidate import Build, Recipe, Verdict
+from foundry.knowledge.compiler.lower import lower, seeds
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError, RandomTask, TellsNothing, TooLarge
-from foundry.knowledge.library.lower import lower, seeds
 from foundry.tools.grade.host.workbench import LocalWorkbench, open_workbench
 from foundry.tools.machine.ceilings import measure_alone
 from foundry.tools.machine.device import describe, usable_cores

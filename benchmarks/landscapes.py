@@ -28,12 +28,12 @@ from landscape_tasks import tasks
 
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.codec import decode, encode
+from foundry.knowledge.compiler import moves as kernel_library
+from foundry.knowledge.compiler.ir.kernels import KernelSummary
+from foundry.knowledge.compiler.lower import lower, seeds
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library import moves as kernel_library
-from foundry.knowledge.library.ir.kernels import KernelSummary
-from foundry.knowledge.library.lower import lower, seeds
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.machine.ceilings import with_ceilings
 from foundry.tools.machine.device import describe

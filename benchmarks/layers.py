@@ -24,11 +24,11 @@ from typing import Any, Protocol
 import torch
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.file.assemble import Entry
+from foundry.knowledge.compiler.ir.cost import flops, traffic_bytes
+from foundry.knowledge.compiler.ir.kernels import Kernel, Plan, PrintedKernel, TorchCall
+from foundry.knowledge.compiler.printers import module_file, print_kernel
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.file.assemble import Entry
-from foundry.knowledge.library.ir.cost import flops, traffic_bytes
-from foundry.knowledge.library.ir.kernels import Kernel, Plan, PrintedKernel, TorchCall
-from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda import CudaTarget, resource_lines
 

@@ -29,8 +29,8 @@ import torch
 from layers import load_model, median_ms
 
 from foundry.knowledge.candidate import Choice, Recipe
+from foundry.knowledge.compiler.lower import lower, print_plan
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.lower import lower, print_plan
 from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda import CudaTarget

@@ -25,9 +25,9 @@ from foundry.agents.words.sections import tokens
 from foundry.agents.words.words import MOST_MOVES, step_prompt
 from foundry.graph.doors.commands.dry_run import first_brief
 from foundry.graph.run.services import KernelLibrary
+from foundry.knowledge.compiler.lower import lower
+from foundry.knowledge.compiler.moves import apply, moves
 from foundry.knowledge.device import Ceilings, Device
-from foundry.knowledge.library.lower import lower
-from foundry.knowledge.library.moves import apply, moves
 from foundry.tools.task.capture import capture
 from foundry.tools.task.file import read_task
 from foundry.tools.task.loading import load

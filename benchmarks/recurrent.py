@@ -27,9 +27,9 @@ from layers import WITHOUT_GPU, allow_tf32, medians_ms
 from torch import nn
 
 from foundry.knowledge.candidate import Build, Choice, Recipe
+from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, RecurrentKernel
+from foundry.knowledge.compiler.lower import lower, print_plan
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.ir.kernels import Plan, PrintedKernel, RecurrentKernel
-from foundry.knowledge.library.lower import lower, print_plan
 from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda import CudaTarget, resource_lines

@@ -42,16 +42,16 @@ from foundry.knowledge.candidate import (
     Timing,
     Verdict,
 )
+from foundry.knowledge.compiler import moves as kernel_library
+from foundry.knowledge.compiler.ir.kernels import KernelSummary
+from foundry.knowledge.compiler.lower import lower
+from foundry.knowledge.compiler.lowered import Lowered, Outline
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.index import ScanIndex
 from foundry.knowledge.experience.journal import LessonJournal
 from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit, Query
 from foundry.knowledge.experience.store import ExperienceStore
-from foundry.knowledge.library import moves as kernel_library
-from foundry.knowledge.library.ir.kernels import KernelSummary
-from foundry.knowledge.library.lower import lower
-from foundry.knowledge.library.lowered import Lowered, Outline
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.roofline import floors
 from foundry.knowledge.task import Policy, Task

@@ -32,11 +32,11 @@ from replayed import RecordedLibrary, RecordedWorkbench, Trail, memory, run_sear
 
 from foundry.graph.run.request import OFF, Mechanism
 from foundry.knowledge.candidate import Build, Recipe
+from foundry.knowledge.compiler import moves as kernel_library
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.journal import LessonJournal
 from foundry.knowledge.experience.record import ExperienceRecord
-from foundry.knowledge.library import moves as kernel_library
-from foundry.knowledge.library.lowered import Lowered
 
 EVALUATIONS, TEACHING = 32, 24
 OF_ABLATIONS = 24  # evaluations: compared with as many of the whole's

@@ -23,10 +23,10 @@ import torch
 from layers import WITHOUT_GPU, allow_tf32, load_model, median_ms
 
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.compiler.fusion.state import ANYWHERE
+from foundry.knowledge.compiler.ir.access import tail_of
+from foundry.knowledge.compiler.lower import lower, print_plan
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.fusion.state import ANYWHERE
-from foundry.knowledge.library.ir.access import tail_of
-from foundry.knowledge.library.lower import lower, print_plan
 from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda import CudaTarget, resource_lines
 from foundry.tools.task.capture import capture

@@ -269,7 +269,7 @@ class Construction:
     """How a model comes to its tensors, so that a file makes the same ones without the model's class: the calls of its
     constructor to torch, in order, and what the model holds when they are done."""
 
-    arguments: str  # what it was constructed with, as `knowledge.library.file.arguments.describe` says it
+    arguments: str  # what it was constructed with, as `knowledge.compiler.file.arguments.describe` says it
     left: str  # the same of the arguments as the constructor left them: it may have changed a settings object
     takes: str  # parameters of the constructor as Python source: "width, depth=2"
     forward: str  # parameters of forward in the same way

@@ -15,15 +15,15 @@ import pytest
 import torch
 from tests.agents.conftest import Toy, ToyLibrary
 from tests.exploits.museum import Museum, read_case, right_reasons
-from tests.knowledge.library.algebra.run_graph import Sketch
-from tests.knowledge.library.lowering import check
+from tests.knowledge.compiler.algebra.run_graph import Sketch
+from tests.knowledge.compiler.lowering import check
 
 import foundry.agents.experts
 from foundry.agents.expert import experts
 from foundry.agents.situation import Situation
+from foundry.knowledge.compiler.cpu.space import Tuning
+from foundry.knowledge.compiler.rules.builder import RULES
 from foundry.knowledge.errors import MissingTool
-from foundry.knowledge.library.cpu.space import Tuning
-from foundry.knowledge.library.rules.builder import RULES
 from foundry.tools.process.zygote import Zygote
 
 PAGE = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text()

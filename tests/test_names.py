@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("knowledge", "tools", "agents", "graph")
-LIBRARY = "knowledge/library"
+LIBRARY = "knowledge/compiler"
 
 # Two classes may share a name only where they are the same thing for two targets.
 SHARED = {

@@ -14,10 +14,10 @@ from foundry.knowledge.candidate import (
     Choice,
     Recipe,
 )
+from foundry.knowledge.compiler.authored.planning import NAME
+from foundry.knowledge.compiler.lower import print_plan
+from foundry.knowledge.compiler.moves import outline
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library.authored.planning import NAME
-from foundry.knowledge.library.lower import print_plan
-from foundry.knowledge.library.moves import outline
 from foundry.knowledge.thought import Edit, apply_edits
 
 NO_GRAPH = "the task could not be captured, so no buffers are known to launch with: give a whole file as `source`"

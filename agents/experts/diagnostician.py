@@ -15,7 +15,7 @@ from foundry.agents.situation import Situation
 from foundry.agents.steps import setting, towards
 from foundry.knowledge.candidate import Evaluation, Recipe
 from foundry.knowledge.cards import cards
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.thought import Move
 
 WITHOUT = {"unwrite": "without it", "rewrite": "with it", "fuse": "with it fused", "split": "with it in memory"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foundry.agents.expert import Expert, Opinion
 from foundry.agents.situation import Situation
-from foundry.knowledge.library.algebra.rewrites import REASONS, rewrite_graph
+from foundry.knowledge.compiler.algebra.rewrites import REASONS, rewrite_graph
 from foundry.knowledge.thought import Move
 
 

@@ -27,11 +27,11 @@ from foundry.agents.situation import Situation
 from foundry.agents.steps import far_settings, towards
 from foundry.agents.tuning import tuning_step
 from foundry.knowledge.candidate import Judgement, Recipe
+from foundry.knowledge.compiler import moves as kernel_library
+from foundry.knowledge.compiler.lowered import Lowered, Outline
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.record import Known
-from foundry.knowledge.library import moves as kernel_library
-from foundry.knowledge.library.lowered import Lowered, Outline
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Move, Proposal
 
@@ -44,7 +44,7 @@ PAIR_DEPTH = 12  # the ranked walk pairs the best so many moves once all single 
 
 
 class MoveLibrary(Protocol):
-    """The part of the kernel library that the search needs (knowledge/library/moves.py)."""
+    """The part of the kernel library that the search needs (knowledge/compiler/moves.py)."""
 
     def moves(self, lowered: Lowered) -> tuple[Move, ...]: ...
     def apply(self, recipe: Recipe, move: Move) -> Recipe: ...

@@ -24,10 +24,10 @@ from foundry.agents.playbook.estimates import Estimates
 from foundry.agents.playbook.ranking import NO_OPINION, Ranked
 from foundry.agents.steps import setting
 from foundry.knowledge.candidate import Choice, Recipe
+from foundry.knowledge.compiler.ir.kernels import KernelSummary
+from foundry.knowledge.compiler.lowered import Outline
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.record import KernelChoices, Known
-from foundry.knowledge.library.ir.kernels import KernelSummary
-from foundry.knowledge.library.lowered import Outline
 from foundry.knowledge.thought import Move
 
 WHOLE = 400  # configurations of a kernel that are all looked at from a place; of more, so many are drawn

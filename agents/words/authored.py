@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from foundry.knowledge.candidate import AuthoredKernel, AuthoredLaunch, Choice, Recipe
-from foundry.knowledge.library.authored.planning import NAME
+from foundry.knowledge.compiler.authored.planning import NAME
 
 
 def authored_words(recipe: Recipe) -> str:

@@ -10,12 +10,12 @@ from foundry.agents.prompt import render, template
 from foundry.agents.situation import COSTLY_KINDS, Situation
 from foundry.agents.words.source import is_shown_whole, outline_of_file, show
 from foundry.agents.words.task_words import describe_task, reference
+from foundry.knowledge.compiler.authored.planning import authored_buffers
+from foundry.knowledge.compiler.authored.printing import element_type
+from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
+from foundry.knowledge.compiler.ir.kernels import Buffer
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library.authored.planning import authored_buffers
-from foundry.knowledge.library.authored.printing import element_type
-from foundry.knowledge.library.cuda.launches import max_shared_bytes
-from foundry.knowledge.library.ir.kernels import Buffer
 from foundry.knowledge.opgraph import Op, OpGraph, contiguous_strides
 
 FIRST = "c1"

@@ -13,7 +13,7 @@ from foundry.graph.run.closing import EARLY
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.services import Services
 from foundry.knowledge.candidate import Evaluation
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.compiler.lowered import Lowered
 
 FIRST_SHARE = 0.3  # of the search's time that an early proof may take while none has passed
 SCREENS, LEAST_S = 8.0, 5.0  # what one is expected to take: so many verifications of the screen, and seconds

@@ -23,7 +23,7 @@ from foundry.knowledge.candidate import (
     Stage,
     Timing,
 )
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.task import Policy
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from foundry.graph.run.request import Effort, SolveRequest
 from foundry.graph.run.run_directory import MIXED, STAGES, RunDirectory
 from foundry.knowledge.candidate import Candidate, Evaluation, Recipe, Stage
 from foundry.knowledge.codec import encode
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import LeavesToTorch, UsageError
 from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit, Known, Query
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.merit import Estimate, estimate_of
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
@@ -57,22 +57,22 @@ class KernelLibrary:
     """The library of this package."""
 
     def seeds(self, graph: OpGraph, device: Device, unrounded: Collection[str] = ()) -> tuple[Recipe, ...]:
-        from foundry.knowledge.library.lower import seeds
+        from foundry.knowledge.compiler.lower import seeds
 
         return tuple(seeds(graph, device, unrounded))
 
     def lower(self, graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device: Device) -> Lowered:
-        from foundry.knowledge.library.lower import lower
+        from foundry.knowledge.compiler.lower import lower
 
         return lower(graphs, recipe, task_source=task_source, device=device)
 
     def moves(self, lowered: Lowered) -> tuple[Move, ...]:
-        from foundry.knowledge.library.moves import moves
+        from foundry.knowledge.compiler.moves import moves
 
         return moves(lowered)
 
     def apply(self, recipe: Recipe, move: Move) -> Recipe:
-        from foundry.knowledge.library.moves import apply
+        from foundry.knowledge.compiler.moves import apply
 
         return apply(recipe, move)
 

@@ -24,8 +24,8 @@ from foundry.graph.search.strategies.archive import (
 )
 from foundry.graph.search.strategies.gradients import hints
 from foundry.knowledge.candidate import REFERENCE, Evaluation, Resources
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import Signature
 from foundry.knowledge.ruling import objection
 from foundry.knowledge.thought import Diagnosis

@@ -14,10 +14,10 @@ from foundry.graph.search.lessons import query
 from foundry.graph.search.strategies.archive import candidate_number
 from foundry.knowledge.candidate import REFERENCE, Recipe, Stage
 from foundry.knowledge.codec import decode
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.record import Known
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
 

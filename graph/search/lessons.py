@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from foundry.agents.playbook.leaps import known_of
 from foundry.knowledge.candidate import Choice, Evaluation, Recipe
+from foundry.knowledge.compiler.ir.kernels import KernelSummary
 from foundry.knowledge.device import Device
 from foundry.knowledge.experience.record import (
     NAMED,
@@ -21,7 +22,6 @@ from foundry.knowledge.experience.record import (
     Query,
 )
 from foundry.knowledge.experience.store import record_id, shape_class
-from foundry.knowledge.library.ir.kernels import KernelSummary
 from foundry.knowledge.merit import Estimate, estimate_of
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.ruling import rule

@@ -23,7 +23,7 @@ from foundry.knowledge.thought import Directive, Proposal, Role
 if TYPE_CHECKING:
     from foundry.graph.run.services import Services
     from foundry.graph.search.state import IslandState
-    from foundry.knowledge.library.lowered import Lowered
+    from foundry.knowledge.compiler.lowered import Lowered
     from foundry.knowledge.opgraph import OpGraph
 
 MOST_CHANGES = 64  # of a kernel's structure that are looked at before an instruction is refused

@@ -33,7 +33,7 @@ from foundry.graph.search.strategies.archive import cell_of, insert, without_cel
 from foundry.graph.search.strategies.gradients import choose_parent
 from foundry.graph.search.strategies.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation, Stage
-from foundry.knowledge.library.moves import name_kernel
+from foundry.knowledge.compiler.moves import name_kernel
 from foundry.knowledge.merit import CORRECT, Estimate, merit
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Directive, Role

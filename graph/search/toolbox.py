@@ -38,8 +38,8 @@ from foundry.graph.search.strategies.archive import candidate_number
 from foundry.graph.search.tuning import NoNumbers, find_numbers
 from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation
 from foundry.knowledge.codec import decode
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.errors import FoundryError, UsageError
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.thought import ExpertName
 
 if TYPE_CHECKING:

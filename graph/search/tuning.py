@@ -13,8 +13,8 @@ from foundry.agents.brief import Brief
 from foundry.agents.tuning import obedient, settings_between, tuned_mark
 from foundry.graph.run.services import Services
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.thought import Move, Proposal
 
 SHARE = 0.35  # of the search's time that is left: the tuner gets no more of it at once

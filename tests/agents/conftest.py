@@ -24,9 +24,9 @@ from foundry.knowledge.candidate import (
     Timing,
     Verdict,
 )
+from foundry.knowledge.compiler.ir.kernels import KernelSummary, Tunable
+from foundry.knowledge.compiler.lowered import Lowered, Outline
 from foundry.knowledge.device import Ceilings, Device
-from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
-from foundry.knowledge.library.lowered import Lowered, Outline
 from foundry.knowledge.opgraph import Op, OpGraph, Ref, TensorSpec, Value, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Move

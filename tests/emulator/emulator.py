@@ -17,8 +17,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from foundry.knowledge.compiler.cuda.launches import Argument, Launch, TensorMap
 from foundry.knowledge.errors import MissingTool
-from foundry.knowledge.library.cuda.launches import Argument, Launch, TensorMap
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 HEADERS = [Path(__file__).with_name(name) for name in ("cuda_emulator.h", "fibers.h", "clusters.h", "warp_products.h")]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.emulator.emulator import EmulationError, build_emulation, emulation_source
 
-from foundry.knowledge.library.cuda.launches import ALL_BLOCKS, Launch
-from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.compiler.cuda.launches import ALL_BLOCKS, Launch
+from foundry.knowledge.compiler.file.texts import read_library_text
 
 ROW_SUM = """
 extern "C" __global__ void __launch_bounds__(128) row_sum(const float* __restrict__ x, float* __restrict__ y, int n) {

@@ -12,7 +12,7 @@ from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.show.words.ending import ending_lines
 from foundry.graph.solve import solve
-from foundry.knowledge.library.lowered import LeftWork, Lowered
+from foundry.knowledge.compiler.lowered import LeftWork, Lowered
 from foundry.tools.grade.host.workbench import Intake
 
 MakeRequest = Callable[..., SolveRequest]

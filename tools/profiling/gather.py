@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from foundry.knowledge.candidate import Build
+from foundry.knowledge.compiler.lowered import Lowered, plan_name
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.lowered import Lowered, plan_name
 from foundry.tools.profiling.evidence import KernelEvidence, Whole
 from foundry.tools.profiling.sampling import by_function
 

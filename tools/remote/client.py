@@ -27,9 +27,9 @@ from foundry.knowledge.candidate import (
     Verdict,
 )
 from foundry.knowledge.codec import pack, unpack
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import FoundryError
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.grade.host.answers import raise_error
 from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled

@@ -26,8 +26,8 @@ from foundry.knowledge.candidate import (
     Timing,
     Verdict,
 )
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import TargetName
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled, Workbench
 from foundry.tools.machine.lock import LockUse

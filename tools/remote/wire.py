@@ -25,7 +25,7 @@ from foundry.knowledge.candidate import (
     Verdict,
 )
 from foundry.knowledge.codec import pack, unpack
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.task import Policy
 from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled, Workbench
 from foundry.tools.process.channel import Message

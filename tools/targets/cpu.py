@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foundry.knowledge.candidate import Build, Resources
+from foundry.knowledge.compiler.file.assemble import build_key
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
-from foundry.knowledge.library.file.assemble import build_key
 from foundry.tools.process.child import Limits, run_command
 from foundry.tools.targets.base import (
     build_cache,

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from foundry.knowledge.candidate import Build, Resources
+from foundry.knowledge.compiler.file.assemble import build_key
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
-from foundry.knowledge.library.file.assemble import build_key
 from foundry.tools.machine.device import INSTALL_NVCC, describe, nvcc_path, version_line
 from foundry.tools.process.child import run_command
 from foundry.tools.targets.base import (

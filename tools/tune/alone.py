@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice, Recipe
+from foundry.knowledge.compiler.file.assemble import Entry
+from foundry.knowledge.compiler.ir.access import step_buffers
+from foundry.knowledge.compiler.ir.cost import flops, traffic_bytes
+from foundry.knowledge.compiler.ir.kernels import Buffer, Kernel, OutputView, Plan, PrintedKernel
+from foundry.knowledge.compiler.lower import print_plan
+from foundry.knowledge.compiler.printers import module_file, print_kernel
 from foundry.knowledge.device import Device, Precision
-from foundry.knowledge.library.file.assemble import Entry
-from foundry.knowledge.library.ir.access import step_buffers
-from foundry.knowledge.library.ir.cost import flops, traffic_bytes
-from foundry.knowledge.library.ir.kernels import Buffer, Kernel, OutputView, Plan, PrintedKernel
-from foundry.knowledge.library.lower import print_plan
-from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import Arrangement, OpGraph
 from foundry.knowledge.roofline import used_precision
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from foundry.knowledge.compiler.cuda.launches import decode, max_shared_bytes
+from foundry.knowledge.compiler.ir.kernels import PrintedKernel
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.cuda.launches import decode, max_shared_bytes
-from foundry.knowledge.library.ir.kernels import PrintedKernel
 from foundry.tools.targets.cuda import occupancy
 
 MOST_THREADS = 1024  # of a block

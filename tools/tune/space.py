@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.ir.kernels import PrintedKernel, Tunable
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library.ir.kernels import PrintedKernel, Tunable
 from foundry.tools.tune.alone import Subject
 
 Setting = tuple[tuple[str, Choice], ...]  # every tunable with its value, by name

@@ -22,10 +22,10 @@ import torch
 
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.codec import decode
+from foundry.knowledge.compiler.ir import views
+from foundry.knowledge.compiler.ir.access import expressions
+from foundry.knowledge.compiler.ir.kernels import Buffer, Gather
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.ir import views
-from foundry.knowledge.library.ir.access import expressions
-from foundry.knowledge.library.ir.kernels import Buffer, Gather
 from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.grade.judge.paired_timing import SAMPLE_MS, ColdCache
 from foundry.tools.grade.runner import cuda_events

@@ -52,8 +52,8 @@ async def _tuned(
 ) -> tuple[TunedPlan, str]:
     """What the tuner found, and the file that it makes. Raises FoundryError."""
     from foundry.knowledge.candidate import Recipe
+    from foundry.knowledge.compiler.lower import lower
     from foundry.knowledge.errors import MissingTool, TaskError
-    from foundry.knowledge.library.lower import lower
     from foundry.tools.grade.host.workbench import open_workbench
     from foundry.tools.machine.ceilings import with_known_ceilings
     from foundry.tools.machine.device import describe

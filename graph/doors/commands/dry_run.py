@@ -22,9 +22,9 @@ from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import SolveRequest, role_of
 from foundry.graph.run.services import Library
 from foundry.knowledge.candidate import REFERENCE, Baseline, Build, Candidate, Evaluation, Profile, Timing, Verdict
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower, UsageError
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OperatorRun, OpGraph, Signature
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Diagnosis, ExpertName

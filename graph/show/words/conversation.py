@@ -15,8 +15,8 @@ from foundry.graph.search.known import read_known_kernels
 from foundry.graph.show.words.answers import answer, context, refusals
 from foundry.graph.show.words.checks import check
 from foundry.graph.show.words.completion import Names
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.errors import UsageError
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Directive
 from foundry.tools.words import to_paste

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.knowledge.library import authored
-from tests.knowledge.library.test_authored import CPU, TASK, softmax
+from tests.knowledge.compiler import authored
+from tests.knowledge.compiler.test_authored import CPU, TASK, softmax
 
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer, parse
@@ -23,8 +23,8 @@ from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.talk import Talk, ToolAnswer, ToolCall, ToolRequest, Turn
 from foundry.agents.words.authored import head_of
 from foundry.knowledge.candidate import AuthoredKernel, Recipe
-from foundry.knowledge.library.lower import lower
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.compiler.lower import lower
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.thought import Diagnosis
 
 HEAD = {

@@ -7,7 +7,7 @@ import pytest
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer
 from foundry.agents.chat.proposal import place_edits
 from foundry.agents.words.source import SOURCE_CHARS, WHOLE_CHARS, fold, is_shown_whole, mark, outline_of_file, show
-from foundry.knowledge.library.file.texts import library_texts, read_library_text
+from foundry.knowledge.compiler.file.texts import library_texts, read_library_text
 from foundry.knowledge.thought import Edit, apply_edits
 
 HEADER = read_library_text("cpu/runtime.h").strip()

@@ -26,8 +26,8 @@ from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
 from foundry.agents.words.source import show, unfold
 from foundry.knowledge.candidate import Audit, Gate, Judgement
+from foundry.knowledge.compiler.file.texts import library_texts, read_library_text
 from foundry.knowledge.errors import UsageError
-from foundry.knowledge.library.file.texts import library_texts, read_library_text
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Directive, Edit, Proposal
 

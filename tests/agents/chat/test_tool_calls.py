@@ -19,8 +19,8 @@ from tests.agents.chat.scripted_server import (
 )
 from tests.agents.chat.test_authoring import HEAD, WANTED
 from tests.agents.session import SHORT, Session, move
-from tests.knowledge.library import authored
-from tests.knowledge.library.test_authored import CPU, softmax
+from tests.knowledge.compiler import authored
+from tests.knowledge.compiler.test_authored import CPU, softmax
 
 from foundry.agents.brain import Call, NoAnswer, Notice
 from foundry.agents.brief import Brief

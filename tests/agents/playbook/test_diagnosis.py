@@ -12,11 +12,11 @@ from foundry.agents.playbook.diagnosis import diagnose
 from foundry.agents.situation import Situation
 from foundry.knowledge.candidate import Audit, Gate, KernelProfile, Outcome, Recipe, Resources
 from foundry.knowledge.cards import cards, parse
+from foundry.knowledge.compiler.cpu.map import print_map
+from foundry.knowledge.compiler.cpu.module import FLAGS
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import Apply, Buffer, Load, MapKernel, Plan, Store, View
 from foundry.knowledge.device import Ceilings, Device
-from foundry.knowledge.library.cpu.map import print_map
-from foundry.knowledge.library.cpu.module import FLAGS
-from foundry.knowledge.library.file.texts import read_library_text
-from foundry.knowledge.library.ir.kernels import Apply, Buffer, Load, MapKernel, Plan, Store, View
 from foundry.knowledge.limits import Limiter
 from foundry.knowledge.opgraph import Arrangement
 from foundry.knowledge.thought import Aspect, Failure

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.knowledge.library.algebra.run_graph import Sketch
+from tests.knowledge.compiler.algebra.run_graph import Sketch
 
 from foundry.agents.directives import parse
 from foundry.agents.expert import experts
@@ -15,9 +15,9 @@ from foundry.agents.playbook.ranking import rank
 from foundry.agents.route import ranking
 from foundry.agents.situation import Situation
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.library.lower import lower, seeds
-from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.library.moves import apply, moves, outline
+from foundry.knowledge.compiler.lower import lower, seeds
+from foundry.knowledge.compiler.lowered import Lowered
+from foundry.knowledge.compiler.moves import apply, moves, outline
 from foundry.knowledge.thought import Directive, Role
 
 SOURCE = """

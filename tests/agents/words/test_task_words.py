@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.knowledge.library import authored
-from tests.knowledge.library.test_authored import CPU, TASK, softmax
+from tests.knowledge.compiler import authored
+from tests.knowledge.compiler.test_authored import CPU, TASK, softmax
 
 from foundry.agents.brief import Example
 from foundry.agents.judgement import AuditEvidence
@@ -22,10 +22,10 @@ from foundry.agents.words.sections import CHARS_PER_TOKEN
 from foundry.agents.words.standing import contract
 from foundry.agents.words.words import judge_prompt, step_prompt
 from foundry.knowledge.candidate import Baseline, DistributionError, Recipe, Timing
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.lower import lower, seeds
 from foundry.knowledge.device import Device
 from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit
-from foundry.knowledge.library.file.texts import read_library_text
-from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.merit import estimate_of
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.ruling import rule

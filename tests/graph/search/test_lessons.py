@@ -35,11 +35,11 @@ from foundry.knowledge.candidate import (
     Verdict,
 )
 from foundry.knowledge.codec import encode
+from foundry.knowledge.compiler.ir.kernels import KernelSummary
+from foundry.knowledge.compiler.lowered import Lowered
+from foundry.knowledge.compiler.moves import moves as library_moves
 from foundry.knowledge.experience.record import WHOLE_KERNEL
 from foundry.knowledge.experience.store import ExperienceStore
-from foundry.knowledge.library.ir.kernels import KernelSummary
-from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.library.moves import moves as library_moves
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Move
 

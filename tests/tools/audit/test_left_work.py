@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.knowledge.library.lowering import as_module
+from tests.knowledge.compiler.lowering import as_module
 from torch.nn import functional
 
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.compiler.lower import lower
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library.lower import lower
 from foundry.tools.audit.acts.provenance import LARGEST_SHARE, refused_plan, torch_share
 from foundry.tools.grade.runner.record import record_ops
 from foundry.tools.task.capture import capture

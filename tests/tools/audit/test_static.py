@@ -10,12 +10,12 @@ import torch
 from tests.tools.audit.test_symbols import KERNEL, compiled
 
 from foundry.knowledge.candidate import Build, Gate, Recipe
+from foundry.knowledge.compiler.file.assemble import Entry
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import TorchCall
+from foundry.knowledge.compiler.plan import plan
+from foundry.knowledge.compiler.printers import module_file, print_kernel
 from foundry.knowledge.device import Device, TargetName
-from foundry.knowledge.library.file.assemble import Entry
-from foundry.knowledge.library.file.texts import read_library_text
-from foundry.knowledge.library.ir.kernels import TorchCall
-from foundry.knowledge.library.plan import plan
-from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
 from foundry.tools.audit import audit, needs_watching, provenance_gates

@@ -11,7 +11,7 @@ import torch
 from tests.tools.grade import asking
 
 from foundry.knowledge.candidate import Build
-from foundry.knowledge.library.lower import lower, seeds
+from foundry.knowledge.compiler.lower import lower, seeds
 from foundry.knowledge.task import Task
 from foundry.tools.grade.host.grader import Grader
 from foundry.tools.grade.host.workbench import open_workbench

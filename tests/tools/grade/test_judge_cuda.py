@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from foundry.knowledge.candidate import Build, Recipe
+from foundry.knowledge.compiler.lower import lower
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError
-from foundry.knowledge.library.lower import lower
 from foundry.tools.grade.host import grader as grader_module
 from foundry.tools.grade.host.grader import Grader
 from foundry.tools.grade.host.sanitizing import CHECKS

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.knowledge.library.lowering import graph_of
+from tests.knowledge.compiler.lowering import graph_of
 
 from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gate, Recipe, Resources, Timing, Verdict
+from foundry.knowledge.compiler.lower import lower
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.lower import lower
 from foundry.knowledge.ruling import Ruling, rule
 from foundry.tools.grade.host.folders import extension_folder
 from foundry.tools.grade.host.replay import LONG_S, Replaying, means_under, under_tool

@@ -21,9 +21,9 @@ from foundry.knowledge.candidate import (
     Timing,
     Verdict,
 )
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy
 from foundry.tools.grade.host.workbench import BenchNotes, Profiled, Workbench
 from foundry.tools.machine import device as machine

@@ -11,9 +11,9 @@ from typing import TypeVar
 import pytest
 
 from foundry.knowledge.candidate import Candidate, Evaluation
+from foundry.knowledge.compiler.lower import lower, seeds
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.errors import FoundryError, TaskError
-from foundry.knowledge.library.lower import lower, seeds
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Task
 from foundry.tools.grade.host.examine import Step, examine

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from foundry.knowledge.compiler.cuda.module import FLAGS
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.cuda.module import FLAGS
 from foundry.tools.targets.cuda import CudaTarget
 from foundry.tools.targets.disassembly import INSTALL, tool_path
 from foundry.tools.targets.sass import KernelCode, kind_of, read_disassembly

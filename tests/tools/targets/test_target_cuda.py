@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.waiting import PATIENCE_S
 
+from foundry.knowledge.compiler.cuda.module import FLAGS
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.cuda.module import FLAGS
 from foundry.tools.grade.runner.cuda_events import time_calls
 from foundry.tools.targets.base import built_file
 from foundry.tools.targets.cuda import CudaTarget, occupancy, parse_ptxas, resource_lines

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from foundry.knowledge.compiler.file.assemble import split_task
 from foundry.knowledge.errors import TaskError
-from foundry.knowledge.library.file.assemble import split_task
 from foundry.tools.task import bundle, intake
 from foundry.tools.task.capture import capture
 from foundry.tools.task.file import read_task

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.knowledge.library.lowering import graph_of
+from tests.knowledge.compiler.lowering import graph_of
 from tests.waiting import PATIENCE_S
 
 from foundry.knowledge.candidate import AuthoredKernel, AuthoredLaunch, AuthoredTunable, Recipe
 from foundry.knowledge.codec import encode
-from foundry.knowledge.library.cuda.launches import Launch
-from foundry.knowledge.library.cuda.launches import encode as encode_launches
-from foundry.knowledge.library.file.assemble import build_key
+from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import encode as encode_launches
+from foundry.knowledge.compiler.file.assemble import build_key
 from foundry.tools.grade.host.folders import prepare_folders
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.holds import Holds

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.knowledge.library.lowering import graph_of
+from tests.knowledge.compiler.lowering import graph_of
 
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.library.file.assemble import build_key
+from foundry.knowledge.compiler.file.assemble import build_key
 from foundry.tools.machine.device import describe, nvcc_path, version_line
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.zygote import Zygote

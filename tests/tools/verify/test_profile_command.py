@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from foundry.knowledge.compiler.cuda.module import FLAGS
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError
-from foundry.knowledge.library.cuda.module import FLAGS
 from foundry.tools.grade.host import workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gate, Judgement, Timing, Verdict
+from foundry.knowledge.compiler.lower import lower, seeds
 from foundry.knowledge.errors import MissingTool
-from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Task
 from foundry.tools.grade.host.workbench import open_workbench

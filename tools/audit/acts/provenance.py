@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foundry.knowledge.candidate import Gate
-from foundry.knowledge.library.lowered import LeftWork
+from foundry.knowledge.compiler.lowered import LeftWork
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Iterator
 
-from foundry.knowledge.library.file.texts import library_texts
+from foundry.knowledge.compiler.file.texts import library_texts
 from foundry.tools.audit.text.source import CandidateSource, string_constants
 
 _TOKENS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from foundry.knowledge import syntax
-from foundry.knowledge.library.file.texts import library_texts
+from foundry.knowledge.compiler.file.texts import library_texts
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _HOLE = re.compile(r"@[A-Z_]+@")

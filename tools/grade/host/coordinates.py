@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 
 from foundry.knowledge.candidate import Build, Coordinates
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.tools.audit.text.native import native_texts, runtime_headers, strip_comments
 from foundry.tools.audit.text.source import Unreadable, read_source
 

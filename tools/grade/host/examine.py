@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol, TypeVar
 
 from foundry.knowledge.candidate import Audit, Baseline, Build, Candidate, Evaluation, Judgement, Stage, Timing, Verdict
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.ruling import objection
 from foundry.knowledge.task import Policy
 from foundry.tools.grade.host.workbench import Profiled, Workbench

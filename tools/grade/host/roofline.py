@@ -10,8 +10,8 @@ import re
 from dataclasses import replace
 
 from foundry.knowledge.candidate import Audit, Build, Profile, Timing
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device, Precision
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.roofline import Floors, floor_in_force, used_precision
 from foundry.tools.audit.text.source import Unreadable, foundry_literals, read_source

@@ -29,9 +29,9 @@ from foundry.knowledge.candidate import (
     Timing,
     Verdict,
 )
+from foundry.knowledge.compiler.algebra.rewrites import as_labelled
+from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.algebra.rewrites import as_labelled
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OperatorRun, OpGraph, TensorSpec
 from foundry.knowledge.roofline import Floors, floors
 from foundry.knowledge.ruling import is_possible

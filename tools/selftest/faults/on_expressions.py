@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from foundry.knowledge.library.ir.access import rewritten, stores_of
-from foundry.knowledge.library.ir.kernels import (
+from foundry.knowledge.compiler.ir.access import rewritten, stores_of
+from foundry.knowledge.compiler.ir.kernels import (
     Apply,
     Const,
     Expr,

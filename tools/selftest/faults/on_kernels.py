@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from foundry.knowledge.library.ir.access import store_space, stores_of
-from foundry.knowledge.library.ir.kernels import (
+from foundry.knowledge.compiler.ir.access import store_space, stores_of
+from foundry.knowledge.compiler.ir.kernels import (
     AttentionKernel,
     ConvKernel,
     GemmKernel,

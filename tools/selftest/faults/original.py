@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.compiler.file.assemble import Entry
+from foundry.knowledge.compiler.ir.kernels import Kernel, Plan, TorchCall
+from foundry.knowledge.compiler.lower import Printed, lower, print_plan, reference_of, seeds
+from foundry.knowledge.compiler.printers import module_file, print_kernel
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.file.assemble import Entry
-from foundry.knowledge.library.ir.kernels import Kernel, Plan, TorchCall
-from foundry.knowledge.library.lower import Printed, lower, print_plan, reference_of, seeds
-from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from foundry.knowledge.library.ir import views
-from foundry.knowledge.library.ir.access import expressions, rewritten, stores_of, tail_of
-from foundry.knowledge.library.ir.kernels import (
+from foundry.knowledge.compiler.ir import views
+from foundry.knowledge.compiler.ir.access import expressions, rewritten, stores_of, tail_of
+from foundry.knowledge.compiler.ir.kernels import (
     Apply,
     Const,
     Emit,

@@ -20,8 +20,8 @@ from unittest import mock
 import torch
 from torch import nn
 
-from foundry.knowledge.library.file.arguments import describe
-from foundry.knowledge.library.file.skeleton import skeleton_text
+from foundry.knowledge.compiler.file.arguments import describe
+from foundry.knowledge.compiler.file.skeleton import skeleton_text
 from foundry.knowledge.opgraph import Construction
 from foundry.tools.task.construction.recorder import CannotReplay, Recorder
 from foundry.tools.task.construction.tree import Facts, facts_of, parts_of, tensors_of

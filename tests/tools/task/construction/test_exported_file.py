@@ -15,9 +15,9 @@ import torch
 from tests.tools.task.construction.tiny_package import CPU, DEVICE, install, seeded, stack
 
 from foundry.knowledge.codec import decode, encode
+from foundry.knowledge.compiler.cuda.module import _BROUGHT
+from foundry.knowledge.compiler.lower import lower, seeds
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.cuda.module import _BROUGHT
-from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.task import loading
 from foundry.tools.task.file import read_task

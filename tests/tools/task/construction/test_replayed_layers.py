@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.tools.task.construction.tiny_package import CPU, DEVICE, class_of, install, model_of, seeded, task_of
 
-from foundry.knowledge.library.lower import lower, seeds
+from foundry.knowledge.compiler.lower import lower, seeds
 from foundry.tools.task import loading
 from foundry.tools.task.construction.recorder import CannotReplay
 from foundry.tools.task.file import read_task

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from foundry.knowledge.codec import decode, encode
+from foundry.knowledge.compiler.file.skeleton import skeleton_text
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.file.skeleton import skeleton_text
 from foundry.knowledge.opgraph import Construction, OpGraph
 from foundry.tools.task import loading
 from foundry.tools.task.file import read_task

@@ -1,0 +1,103 @@
+"""C++ text shared by the contraction printers: views, pointers, runs of an operand, and the epilogue of a tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from foundry.knowledge.compiler.ir.kernels import Expr, Gather, Iota, Load, Plan, Store, View, walk
+from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, LoadFn, affine, loader
+from foundry.knowledge.opgraph import DType
+
+
+def leaves(expr: Expr) -> list[Load | Gather | Iota]:
+    """The loads, gathers and counters of an expression."""
+    return [node for node in walk(expr) if isinstance(node, Load | Gather | Iota)]
+
+
+def loads(exprs: Iterable[Expr]) -> list[str]:
+    """Buffers the expressions read, in order of appearance."""
+    found = [leaf.buffer for expr in exprs for leaf in leaves(expr) if not isinstance(leaf, Iota)]
+    return list(dict.fromkeys(found))
+
+
+def split_index(flat: str, sizes: Sequence[int], names: Sequence[str]) -> list[str]:
+    """Declarations of `names`: the row-major indices of the flat index over `sizes`."""
+    lines = []
+    inner = math.prod(sizes)
+    for position, (size, name) in enumerate(zip(sizes, names, strict=True)):
+        inner //= size
+        text = flat if inner == 1 else f"{flat} / {inner}"
+        lines.append(f"const long {name} = {text if position == 0 else f'({text}) % {size}'};")
+        lines.append(f"(void){name};")
+    return lines
+
+
+def offset_by(names: Sequence[str]) -> Callable[[View], str]:
+    """C text of a view's element offset at the point of the index variables `names`."""
+    return lambda view: affine(view.offset, zip(view.strides, names, strict=True))
+
+
+def leaf_loader(names: Sequence[str]) -> LoadFn:
+    return loader(CPU_DIALECT, offset_by(names))
+
+
+def storage(dtype: DType) -> str:
+    """C type of an element in memory."""
+    return CPU_DIALECT.storage[dtype]
+
+
+def element(text: str, dtype: DType) -> str:
+    """The value of a stored element."""
+    return CPU_DIALECT.load(text, dtype)
+
+
+def members(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -> list[str]:
+    """Pointer members of a kernel's struct."""
+    writes = set(written)
+    types = CPU_DIALECT.storage
+    return [
+        f"{'' if name in writes else 'const '}{types[plan.buffers[name].dtype]}* b_{name} = nullptr;"
+        for name in buffers
+    ]
+
+
+def local_pointers(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -> list[str]:
+    """Copies of the members that the compiler may keep in registers; what is only read does not alias the stores."""
+    writes = set(written)
+    types = CPU_DIALECT.storage
+    lines = []
+    for name in buffers:
+        text = types[plan.buffers[name].dtype]
+        if name in writes:
+            lines.append(f"{text}* b_{name} = this->b_{name};")
+        else:
+            lines.append(f"const {text}* __restrict__ b_{name} = this->b_{name};")
+    return lines
+
+
+def store_lines(stores: Sequence[Store], plan: Plan, names: Sequence[str], acc: str = "acc") -> list[str]:
+    """Statements that store every value at the point `names`, with the accumulator in the variable `acc`."""
+    emitter = Emitter(CPU_DIALECT, leaf_loader(names), {"acc": acc})
+    emitter.reserve(store.value for store in stores)
+    for store in stores:
+        emitter.store(store, offset_by(names), plan.buffers[store.buffer].dtype)
+    return emitter.lines
+
+
+def value_lines(expr: Expr, names: Sequence[str], target: str, cast: str, values: dict[str, str]) -> list[str]:
+    """Statements that leave `expr` at the point `names` in `target`."""
+    emitter = Emitter(CPU_DIALECT, leaf_loader(names), values)
+    text = emitter.value(expr)
+    return [*emitter.lines, f"{target} = ({cast})({text});"]
+
+
+def indent(lines: Iterable[str], depth: int) -> str:
+    return "\n".join("  " * depth + line for line in lines)
+
+
+def fill(text: str, holes: dict[str, str]) -> str:
+    """The template with every @NAME@ replaced; drops the braces' empty lines that empty holes leave."""
+    for name, value in holes.items():
+        text = text.replace(f"@{name}@", value)
+    return text

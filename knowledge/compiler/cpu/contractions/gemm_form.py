@@ -1,0 +1,94 @@
+"""The form in which the CPU prints a product: batches merged into rows, stores contiguous along columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.compiler.cpu.contractions import gemm_code as code
+from foundry.knowledge.compiler.ir import views
+from foundry.knowledge.compiler.ir.access import transposed
+from foundry.knowledge.compiler.ir.kernels import Apply, Expr, Gather, GemmKernel, Load, Store, View
+from foundry.knowledge.opgraph import DType
+
+SKINNY_ROWS = 8  # up to here reading B once in place competes with packing it
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How one operand is read. `pointer` is its Load when the micro-kernel can read memory as it is."""
+
+    expr: Expr
+    along_column: bool  # its memory is contiguous along the last index
+    pointer: Load | None
+
+    @property
+    def is_of_bfloat16(self) -> bool:
+        """Whether the upper halves of its float32 values are all there is of them."""
+        return is_of_bfloat16(self.expr)
+
+
+def _innermost_of_m(kernel: GemmKernel) -> int:
+    """The axis of the store space that is m, or its innermost dimension."""
+    return len(kernel.batch) + len(kernel.m_shape) - 1
+
+
+def _merge_batch(kernel: GemmKernel) -> GemmKernel:
+    """Folds the innermost batch dimensions into the rows while B does not vary along them and all views agree; stores
+    that see the rows as several dimensions see one more."""
+    while kernel.batch:
+        last = len(kernel.batch) - 1
+        seen = [leaf.view for leaf in code.leaves(kernel.a)]
+        seen += [] if kernel.m_sizes else views.stored_views(kernel.stores)
+        varies = any(leaf.view.strides[last] for leaf in code.leaves(kernel.b))
+        if varies or any(view.strides[last] != view.strides[last + 1] * kernel.m for view in seen):
+            return kernel
+
+        def drop(view: View, last: int = last) -> View:
+            return View(view.offset, view.strides[:last] + view.strides[last + 1 :])
+
+        size = kernel.batch[-1]
+        kernel = replace(
+            kernel,
+            batch=kernel.batch[:-1],
+            m=kernel.m * size,
+            a=views.map_views(kernel.a, drop),
+            b=views.map_views(kernel.b, drop),
+            stores=kernel.stores if kernel.m_sizes else tuple(views.map_store(store, drop) for store in kernel.stores),
+            m_sizes=(size, *kernel.m_sizes) if kernel.m_sizes else (),
+        )
+    return kernel
+
+
+def _column_stride(store: Store, axis: int, size: int) -> int:
+    return store.view.strides[axis] if size > 1 else 1
+
+
+def canonical(kernel: GemmKernel) -> GemmKernel:
+    """Rows merged with the batch where B allows it; transposed where that makes the stores contiguous along n, or
+    puts the few columns of a tall product into the few rows of a wide one."""
+    kernel = _merge_batch(kernel)
+    store = kernel.stores[0]
+    along_n = _column_stride(store, -1, kernel.n_shape[-1]) == 1
+    along_m = _column_stride(store, _innermost_of_m(kernel), kernel.m_shape[-1]) == 1
+    few_columns = kernel.n <= SKINNY_ROWS < kernel.m
+    if few_columns or (along_m and not along_n and kernel.m > SKINNY_ROWS):
+        return _merge_batch(transposed(kernel))
+    return kernel
+
+
+def operand(expr: Expr, column_default: bool, float_type: DType) -> Operand:
+    """Runs go along the dimension in which most loads are contiguous."""
+    reads = [leaf for leaf in code.leaves(expr) if isinstance(leaf, Load)]
+    columns = sum(load.view.strides[-1] == 1 for load in reads)
+    rows = sum(load.view.strides[-2] == 1 for load in reads)
+    along_column = columns > rows if columns != rows else column_default
+    return Operand(expr, along_column, expr if isinstance(expr, Load) and expr.dtype == float_type else None)
+
+
+def is_of_bfloat16(expr: Expr) -> bool:
+    """Whether every value of an expression is one that a bfloat16 holds; what is worked out from them need not be."""
+    while isinstance(expr, Apply) and expr.op == "cast" and expr.dtype == "float32":
+        (expr,) = expr.args
+    if isinstance(expr, Gather):
+        return expr.dtype == "bfloat16" and not expr.fill
+    return expr.dtype == "bfloat16" and (isinstance(expr, Load) or (isinstance(expr, Apply) and expr.op == "cast"))

@@ -1,0 +1,319 @@
+"""Pointwise kernels for the CPU: one pass over merged dimensions, vector blocks, optionally streamed past the cache.
+
+Three forms. Rows walk along the innermost dimension. A transposed operand (contiguous along another dimension than the
+output) is read through square tiles, so that every cache line is fetched once. Where the innermost dimension is too
+short for vectors, or operands repeat or interleave, blocks (`cpu_map_blocks`) put the operands into order first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.map_blocks import Block, BlockBody, find_block
+from foundry.knowledge.compiler.cpu.map_point import Points, Vectors, power_of_two_below
+from foundry.knowledge.compiler.cpu.map_staged import find_staging
+from foundry.knowledge.compiler.cpu.space import (
+    Known,
+    Space,
+    Tuning,
+    choose_threads,
+    indent,
+    item_bytes,
+    loads_of,
+    page_advice,
+    parameters,
+    register,
+    traffic,
+    vector_widths,
+    views_of,
+)
+from foundry.knowledge.compiler.ir.kernels import Load, MapKernel, Plan, PrintedKernel, View
+from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, loader
+from foundry.knowledge.compiler.ir.weight import parts_of
+from foundry.knowledge.device import Device
+from foundry.knowledge.opgraph import ITEM_BYTES
+
+_CHUNKS = (2048, 8192, 32768, 131072)
+_SHORT_CHUNKS = (128, 512)  # of a long body
+# Operations, loads and constants of a point, from which on several vectors in flight cost registers and gain none. Of
+# such a point loops of one vector stayed scalar where it reads with gaps: 16 steps of a simulation took 3.2 ms, 0.30 as
+# one loop.
+_LONG = 150
+_BLOCKS = (512, 1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How one map kernel is printed. A point is one element of the iteration space."""
+
+    vectors: Vectors
+    chunk: int  # points of the inner dimension that one task computes
+    schedule: str  # OpenMP's: "static" or "dynamic"
+    threads: str  # OpenMP clause, "" for all threads
+    tile: int = 0  # side of a square tile in points, 0: no tiles
+    block: Block | None = None  # None: no blocks
+    points: int = 0  # of a block, 0: no blocks
+
+
+def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """C++ of a MapKernel, in one of the forms of the module's docstring.
+
+    `choices` may hold:
+    - "vector": bytes of a vector register (16, 32, 64)
+    - "unroll": vectors in flight (1, 2, 4, 8)
+    - "stream": 1 stores past the caches, 0 through them
+    - "chunk": points of one task
+    - "tile": side in points of the tiles that transpose operands (16, 32, 64; 0: none)
+    - "form": "rows" or "blocks"
+    - "block": points of a block
+    - "schedule": "static" or "dynamic"
+    - "threads": threads of the kernel
+    - "pages": "default" or "huge" pages behind large outputs
+    A value that is not legal for this kernel gives way to the default.
+    """
+    values = [store.value for store in kernel.stores]
+    space = Space.merge(kernel.shape, [*views_of(values), *[store.view for store in kernel.stores]])
+    tuning = Tuning(choices)
+    space, shape = _decide(kernel, plan, device, space, tuning)
+    advice, labels = page_advice(tuning, kernel.stores, plan)
+    declared, passed = parameters(values, kernel.stores, plan)
+    body = _Body(kernel, plan, space, shape)
+    head = (
+        f"// {kernel.name}: {' x '.join(map(str, kernel.shape)) or 'one'} points as {' x '.join(map(str, space.sizes))}"
+    )
+    text = f"{head}\nstatic void {kernel.name}({declared}) {{\n{body.text()}\n}}\n"
+    vectorised = max(space.strides(store.view)[-1] for store in kernel.stores) <= 1
+    return PrintedKernel(
+        functions=text,
+        call="\n".join([*advice, f"{kernel.name}({passed});"]),
+        template="map",
+        choices=tuning.values,
+        tunables=tuple(tuning.tunables),
+        d_mem=2 if shape.tile or shape.block else 1 if vectorised else 0,
+        d_algo=1 if len(kernel.ops) > 1 else 0,
+        d_sync=0,
+        labels=labels,
+    )
+
+
+def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning: Tuning) -> tuple[Space, _Shape]:
+    values = [store.value for store in kernel.stores]
+    width = tuning.number(
+        "vector",
+        vector_widths(device),
+        vector_widths(device)[0],
+        "vector",
+        "bytes of a register; wider may lower the clock",
+    )
+    per_vector = width // item_bytes(values, kernel.stores, plan)
+    turned = _transposed_loads(kernel, space)
+    block = None if turned else _block(kernel, space, per_vector, tuning)
+    if block is None:
+        space = _longest_inside(kernel, space, per_vector)
+    run = math.prod(space.sizes[block.axis :]) if block else space.sizes[-1]
+    contiguous = all(space.strides(store.view)[-1] == 1 for store in kernel.stores) and run >= per_vector
+    vectors = _vectors(kernel, plan, device, tuning, (width, per_vector), run if contiguous else 0, space.sizes[-1])
+    tile, points = 0, 0
+    if turned:
+        meaning = "side of the tiles that turn transposed operands; 0 none"
+        tile = tuning.number("tile", (0, 16, 32, 64), 32, "tile", meaning)
+        vectors = replace(vectors, lanes=min(vectors.lanes, tile or vectors.lanes))
+    if block:
+        meaning = "points of a block: small ones stay near, large ones start less often"
+        points = tuning.number("block", _BLOCKS, 2048, "tile", meaning)
+    work, effort = traffic(values, kernel.stores, plan), parts_of(kernel)
+    chunk = 0 if block else _chunk(space.sizes[-1], math.prod(space.sizes), device, tuning, effort)
+    schedule = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which task")
+    threads = choose_threads(tuning, device, work * max(1, effort // 32))
+    return space, _Shape(vectors, chunk, schedule, threads, tile, block, points)
+
+
+def _chunk(inner: int, points: int, device: Device, tuning: Tuning, effort: int) -> int:
+    """Points of one task: beyond the inner dimension all are the same."""
+    sizes = (*_SHORT_CHUNKS, *_CHUNKS) if effort > _LONG else _CHUNKS
+    chunks = [size for size in sizes if size < inner]
+    chunks.append(next((size for size in sizes if size >= inner), sizes[-1]))
+    usual = 8192 if 8192 in chunks else chunks[-1]
+    if effort > _LONG:
+        usual = next((size for size in chunks if points <= 8 * device.cores * size), usual)
+    return int(
+        tuning.number("chunk", chunks, usual, "parallel", "points of one task; small balances, large saves overhead")
+    )
+
+
+def _vectors(
+    kernel: MapKernel, plan: Plan, device: Device, tuning: Tuning, width: tuple[int, int], run: int, inner: int
+) -> Vectors:
+    """How the inner loop is vectorised. `width`: (bytes, points) of a register. `run`: points that every store writes
+    contiguously, 0 if they are fewer than a register holds. `inner`: points of the innermost dimension."""
+    register_bytes, per_vector = width
+    fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(run or inner, per_vector)]
+    meaning = "vectors in flight; more hide latency, cost registers"
+    unroll = tuning.number("unroll", fits, min(1 if parts_of(kernel) > _LONG else 4, fits[-1]), "vector", meaning)
+    written = sum(plan.buffers[s.buffer].numel * ITEM_BYTES[plan.buffers[s.buffer].dtype] for s in kernel.stores)
+    streamed = tuning.number(
+        "stream",
+        (0, 1) if run else (0,),
+        int(run > 0 and written > device.cache_bytes // 2),
+        "memory",
+        "1 writes past the caches: saves reading the lines first, loses the output for a later kernel",
+    )
+    widest = register_bytes == vector_widths(device)[0]
+    simd = "#pragma omp simd" if widest else f"#pragma omp simd simdlen({per_vector})"
+    is_long = parts_of(kernel) > _LONG and not streamed
+    return Vectors(per_vector * unroll, simd, bool(streamed), is_one_loop=is_long)
+
+
+def _block(kernel: MapKernel, space: Space, per_vector: int, tuning: Tuning) -> Block | None:
+    block = find_block(kernel, space, per_vector)
+    if block is None:
+        return None
+    meaning = "rows vectorise along the innermost dimension; blocks over several at once, operands put in order first"
+    return block if tuning.text("form", ("rows", "blocks"), "blocks", "vector", meaning) == "blocks" else None
+
+
+def _longest_inside(kernel: MapKernel, space: Space, per_vector: int) -> Space:
+    """The space with a long enough dimension innermost, if the last one is shorter than a vector (`per_vector` points).
+    Of the dimensions that are long enough it takes the one with the smallest strides over all views."""
+    views = [*views_of(store.value for store in kernel.stores), *(store.view for store in kernel.stores)]
+    long = [dim for dim, size in enumerate(space.sizes) if size >= per_vector]
+    if space.sizes[-1] >= per_vector or not long:
+        return space
+    inner = min(long, key=lambda dim: sum(abs(space.strides(view)[dim]) for view in views))
+    order = [*(dim for dim in range(len(space.sizes)) if dim != inner), inner]
+    return Space(tuple(space.sizes[dim] for dim in order), tuple(space.last[dim] for dim in order))
+
+
+def _transposed_loads(kernel: MapKernel, space: Space) -> list[tuple[Load, int]]:
+    """(load, dimension of its unit stride) of the loads that are contiguous along another dimension than the last, if
+    the outputs are contiguous along the last one."""
+    if len(space.sizes) < 2 or any(space.strides(store.view)[-1] != 1 for store in kernel.stores):
+        return []
+    found = []
+    for load in loads_of(store.value for store in kernel.stores):
+        strides = space.strides(load.view)
+        if strides[-1] > 1 and 1 in strides[:-1]:
+            dim = strides.index(1)
+            if space.sizes[dim] >= 8 and space.sizes[-1] >= 8:
+                found.append((load, dim))
+    return found
+
+
+class _Body:
+    """The statements of one kernel."""
+
+    def __init__(self, kernel: MapKernel, plan: Plan, space: Space, shape: _Shape) -> None:
+        self._kernel, self._plan, self._space, self._shape = kernel, plan, space, shape
+        self._indices = [f"i{dim}" for dim in range(len(space.sizes))]
+        self._turned = _transposed_loads(kernel, space) if shape.tile else []
+        staging = None
+        if shape.vectors.is_one_loop and not shape.block and not self._turned:
+            staging = find_staging(kernel, lambda view: space.strides(view)[-1])
+        self._points = Points(kernel, plan, self._at, lambda view: space.strides(view)[-1] != 0, staging)
+
+    def text(self) -> str:
+        if self._shape.block:
+            return self._blocks(self._shape.block)
+        return self._tiled() if self._turned else self._rows()
+
+    def _at(self, view: View, inner: str) -> str:
+        return self._space.offset([*self._indices[:-1], inner])(view)
+
+    def _blocks(self, block: Block) -> str:
+        body = BlockBody(self._kernel, self._plan, self._space, block, self._shape.vectors, self._shape.points)
+        work = body.work()
+        return self._parallel(body.heads(), work, body.setup)
+
+    def _rows(self) -> str:
+        """Outer dimensions as nested loops, the inner one in chunks."""
+        sizes, vectors = self._space.sizes, self._shape.vectors
+        inner = sizes[-1]
+        chunks = _ceil(inner, self._shape.chunk)
+        chunk = inner if chunks == 1 else _ceil(_ceil(inner, chunks), vectors.lanes) * vectors.lanes
+        shortest = inner % chunk or chunk
+        begin, end = ("0", str(inner)) if chunks == 1 else ("chunk", "end")
+        hoisted, point = self._points.define([], self._indices[-1])
+        work = [*hoisted, *point, *self._points.sweep(begin, end, vectors, shortest, inner % vectors.lanes == 0)]
+        if chunks > 1:
+            last = f"chunk + {chunk}"
+            end = last if shortest == chunk else f"({last} < {inner} ? {last} : {inner})"
+            work.insert(0, f"const int64_t end = {end};")
+        loops = list(zip(self._indices[:-1], sizes[:-1], strict=True))
+        tail = [] if chunks == 1 else [f"for (int64_t chunk = 0; chunk < {inner}; chunk += {chunk})"]
+        return self._parallel(
+            [f"for (int64_t {name} = 0; {name} < {size}; ++{name})" for name, size in loops] + tail, work
+        )
+
+    def _parallel(self, heads: Sequence[str], work: Sequence[str], setup: Sequence[str] = ()) -> str:
+        shape = self._shape
+        loops = heads or ["for (int64_t once = 0; once < 1; ++once)"]
+        collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
+        lines = [
+            f"#pragma omp parallel{shape.threads}",
+            "{",
+            *[f"  {line}" for line in setup],
+            f"  #pragma omp for{collapse} schedule({shape.schedule}) nowait",
+            *[f"  {head}" for head in loops[:-1]],
+            f"  {loops[-1]} {{",
+            indent(work, 2),
+            "  }",
+            *(["  stream_fence();"] if shape.vectors.streamed else []),
+            "}",
+        ]
+        return indent(lines, 1)
+
+    def _tiled(self) -> str:
+        """Square tiles over the inner dimension and the one along which the operands are contiguous."""
+        sizes, side = self._space.sizes, self._shape.tile
+        dim = self._turned[0][1]
+        rows, columns = sizes[dim], sizes[-1]
+        row, column = self._indices[dim], self._indices[-1]
+        known: Known = []
+        setup, copies = [], []
+        for number, (load, at) in enumerate(self._turned):
+            if at != dim:
+                continue
+            name, kind = f"tile{number}", register(load.dtype)
+            setup.append(
+                f"{kind} {name}[{side} * {side + 1}];  // {load.buffer}, turned; the odd pitch spreads L1 banks"
+            )
+            value = loader(CPU_DIALECT, self._space.offset(self._indices))(load)
+            copies += [
+                f"for (int64_t {column} = column0; {column} < column1; {column} += 1)",
+                "  #pragma omp simd",
+                f"  for (int64_t {row} = row0; {row} < row1; {row} += 1)",
+                f"    {name}[({column} - column0) * {side + 1} + {row} - row0] = {value};",
+            ]
+            known.append((load, f"{name}[({column} - column0) * {side + 1} + {row} - row0]"))
+        hoisted, point = self._points.define(known, column)
+        # tiles of nearly equal size, so that none is narrower than a vector where the row is not
+        across = _ceil(columns, side)
+        vectors = self._shape.vectors
+        vectors = replace(vectors, lanes=min(vectors.lanes, power_of_two_below(columns // across)))
+        exact = columns % across == 0 and columns // across % vectors.lanes == 0
+        sweep = self._points.sweep("column0", "column1", vectors, columns // across, exact)
+        work = [
+            f"const int64_t row1 = row0 + {side} < {rows} ? row0 + {side} : {rows};",
+            f"const int64_t column0 = across * {columns} / {across}, column1 = (across + 1) * {columns} / {across};",
+            *copies,
+            f"for (int64_t {row} = row0; {row} < row1; {row} += 1) {{",
+            indent([*hoisted, *point, *sweep], 1),
+            "}",
+        ]
+        heads = [
+            f"for (int64_t {self._indices[d]} = 0; {self._indices[d]} < {sizes[d]}; ++{self._indices[d]})"
+            for d in range(len(sizes) - 1)
+            if d != dim
+        ]
+        heads += [
+            f"for (int64_t row0 = 0; row0 < {rows}; row0 += {side})",
+            f"for (int64_t across = 0; across < {across}; ++across)",
+        ]
+        return self._parallel(heads, work, setup)
+
+
+def _ceil(value: int, unit: int) -> int:
+    return -(-value // unit)

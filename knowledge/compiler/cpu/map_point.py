@@ -1,0 +1,129 @@
+"""Text that all forms of a CPU map share: a lambda that computes one point, and the loop that runs it in vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.compiler.cpu.map_staged import StagedElements, staged_sweep
+from foundry.knowledge.compiler.cpu.space import Known, element, hoist, indent, invariants, register
+from foundry.knowledge.compiler.ir.access import loaded_names
+from foundry.knowledge.compiler.ir.kernels import MapKernel, Plan, View
+from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
+
+_LEAST_BLOCK = 16  # points of a block at the end of a row: a vector of float32, where they are widest
+
+At = Callable[[View, str], str]
+"""C offset of a view where the index that the sweep moves is the given text."""
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """How the inner loop runs: `lanes` points at a time, under the pragma `simd`; `streamed`: stores past the
+    caches; `is_one_loop`: one loop over all points, which the compiler cuts into vectors."""
+
+    lanes: int
+    simd: str
+    streamed: bool
+    is_one_loop: bool = False
+
+
+@dataclass(frozen=True)
+class Points:
+    """The points of one kernel along one index."""
+
+    kernel: MapKernel
+    plan: Plan
+    at: At
+    moving: Callable[[View], bool]  # whether the sweep's index moves a view
+    staging: StagedElements | None = None
+
+    def define(self, known: Known, index: str) -> tuple[list[str], list[str]]:
+        """(hoisted statements, the lambda that computes the point at `index` into references)."""
+        values = [store.value for store in self.kernel.stores]
+
+        def offset(view: View) -> str:
+            return self.at(view, index)
+
+        staged = self.staging.loads if self.staging else ()
+        known = [*known, *((load, f"g{number}") for number, load in enumerate(staged))]
+        hoisted, known = hoist(invariants(values, self.moving), offset, {}, known, "h")
+        emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, known=known)
+        emitter.reserve(values)
+        for slot, store in enumerate(self.kernel.stores):
+            dtype = self.plan.buffers[store.buffer].dtype
+            emitter.lines.append(f"y{slot} = {CPU_DIALECT.store(emitter.value(store.value), dtype)};")
+        outs = [f"{kind}& y{slot}" for slot, kind in enumerate(self._types())]
+        outs += [f"const {register(load.dtype)} g{number}" for number, load in enumerate(staged)]
+        point = [
+            f"const auto point = [&](int64_t {index}, {', '.join(outs)}) __attribute__((always_inline)) {{",
+            indent(emitter.lines, 1),
+            "};",
+        ]
+        return hoisted, point
+
+    def sweep(self, begin: str, end: str, vectors: Vectors, shortest: int, exact: bool) -> list[str]:
+        """Vector blocks from `begin` to `end`, at least `shortest` points. `exact`: their number is a multiple of the
+        block.
+
+        Points that are left over are covered by a last block that ends at `end` and computes some points a second time,
+        which is faster than a scalar loop; it is no longer than they need. A kernel that reads what it writes gets the
+        scalar loop.
+        """
+        lanes = vectors.lanes
+        if self.staging is not None:
+            return staged_sweep(self.kernel, self.plan, self.staging, self.at, begin, end, vectors.simd)
+        if vectors.is_one_loop:
+            return [vectors.simd, *_scalar_loop(begin, end, self._targets("l"))]
+        if shortest < lanes and not exact:
+            return [*_scalar_loop(begin, end, self._targets("l"))]
+        lines = [f"int64_t i = {begin};", f"for (; i + {lanes} <= {end}; i += {lanes}) {{", *self._block(vectors), "}"]
+        if exact:
+            return lines
+        if self._reads_its_results():
+            return [*lines, *_scalar_loop("i", end, self._targets("l"))]
+        last = replace(vectors, lanes=_last_block(begin, end, lanes))
+        return [*lines, f"if (i < {end}) {{", f"  i = {end} - {last.lanes};", *self._block(last), "}"]
+
+    def _block(self, vectors: Vectors) -> list[str]:
+        head = f"  {vectors.simd}\n  for (int l = 0; l < {vectors.lanes}; ++l) point(i + l, "
+        if not vectors.streamed:
+            return [f"{head}{self._targets('i + l')});"]
+        types = self._types()
+        return [
+            *[f"  alignas(64) {kind} y{slot}[{vectors.lanes}];" for slot, kind in enumerate(types)],
+            head + ", ".join(f"y{slot}[l]" for slot in range(len(types))) + ");",
+            *[
+                f"  stream(b_{store.buffer} + ({self.at(store.view, 'i')}), y{slot});"
+                for slot, store in enumerate(self.kernel.stores)
+            ],
+        ]
+
+    def _targets(self, index: str) -> str:
+        return ", ".join(f"b_{s.buffer}[{self.at(s.view, f'({index})')}]" for s in self.kernel.stores)
+
+    def _types(self) -> list[str]:
+        return [element(self.plan, store.buffer) for store in self.kernel.stores]
+
+    def _reads_its_results(self) -> bool:
+        written = {store.buffer for store in self.kernel.stores}
+        return any(written & loaded_names(store.value) for store in self.kernel.stores)
+
+
+def _last_block(begin: str, end: str, lanes: int) -> int:
+    """Half of a block, a quarter and so on, while it holds what is left over; all of one if that is not known here."""
+    if not (begin.isdigit() and end.isdigit()):
+        return lanes
+    rest, block = (int(end) - int(begin)) % lanes, lanes
+    while block // 2 >= max(rest, _LEAST_BLOCK):
+        block //= 2
+    return block
+
+
+def _scalar_loop(begin: str, end: str, targets: str) -> Sequence[str]:
+    return [f"for (int64_t l = {begin}; l < {end}; ++l) point(l, {targets});"]
+
+
+def power_of_two_below(value: int) -> int:
+    """The largest power of two that is at most `value`, at least 1."""
+    return 1 << max(0, value.bit_length() - 1)

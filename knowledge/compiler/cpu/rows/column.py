@@ -1,0 +1,316 @@
+"""Row kernels whose contiguous dimension is an outer one: neighbouring rows side by side in vector lanes.
+
+A task owns a tile of rows; every pass walks the reduced dimensions and updates all rows of the tile at once. Chunks of
+the walk carry float32 sums into float64 and let two-sweep reductions reread cached data, as `row.py` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, Lanes, identifier
+from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace, stage_stores, stage_values
+from foundry.knowledge.compiler.cpu.rows.stages import Pass, schedule
+from foundry.knowledge.compiler.cpu.space import (
+    Tuning,
+    choose_threads,
+    distinct,
+    indent,
+    item_bytes,
+    page_advice,
+    parameters,
+    register,
+    traffic,
+    vector_widths,
+)
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import (
+    EmitRow,
+    Expr,
+    Gather,
+    Iota,
+    Let,
+    Load,
+    Plan,
+    PrintedKernel,
+    Reduction,
+    RowKernel,
+    Store,
+    View,
+)
+from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
+from foundry.knowledge.device import Device
+
+_SHORT_ROW = 16  # below this, lanes along the row would stay half empty
+
+
+def column_dimension(kernel: RowKernel, rows: RowSpace) -> tuple[int | None, list[str]]:
+    """(merged outer dimension to vectorise over, or None; layouts worth trying, best first)."""
+    if not rows.outer or max(rows.outer_sizes) < 4:
+        return None, ["row"]
+    leaves = [node.view for node in distinct(stage_values(kernel)) if isinstance(node, Load | Gather | Iota)]
+    full = [view for view in leaves if any(rows.reduced_strides(view))]
+    full += [s.view for s in stage_stores(kernel) if any(rows.reduced_strides(s.view))]
+    unit = [
+        sum(_elements(rows, view) for view in full if rows.space.strides(view)[dim] == 1)
+        for dim in range(len(rows.space.sizes))
+    ]
+    if (across := _across_slices(kernel, rows)) is not None:
+        return across, ["column", "row"]
+    best = max(range(rows.outer), key=lambda dim: (unit[dim], rows.space.sizes[dim]))
+    along, size = unit[-1], rows.space.sizes[best]
+    if unit[best] > along and size >= 8:
+        return best, ["column", "row"] if along or rows.length < 4 * _SHORT_ROW else ["column"]
+    if rows.length < _SHORT_ROW and size >= 4 * rows.length:
+        return best, ["column", "row"]
+    if unit[best] or (rows.length < 4 * _SHORT_ROW and size >= rows.length):
+        return best, ["row", "column"]
+    return None, ["row"]
+
+
+def _elements(rows: RowSpace, view: View) -> int:
+    """Different elements that a view has: what many points share (a mask's row) counts once."""
+    sizes = zip(rows.space.sizes, rows.space.strides(view), strict=True)
+    return math.prod(size for size, stride in sizes if stride)
+
+
+def _across_slices(kernel: RowKernel, rows: RowSpace) -> int | None:
+    """The outer dimension along which lie the slices that the elements of a row choose by an index, if there is one:
+    vectors along it read them whole."""
+
+    def varies(expr: Expr, dims: Sequence[int]) -> bool:
+        views = [node.view for node in distinct([expr]) if isinstance(node, Load | Gather | Iota)]
+        return any(rows.space.strides(view)[dim] for view in views for dim in dims)
+
+    reduced = range(rows.outer, len(rows.space.sizes))
+    chosen = [g for g in distinct(stage_values(kernel)) if isinstance(g, Gather) and varies(g.index, reduced)]
+    for dim in range(rows.outer):
+        is_whole = all(rows.space.strides(g.view)[dim] == 1 and not varies(g.index, [dim]) for g in chosen)
+        if chosen and is_whole and rows.space.sizes[dim] >= _SHORT_ROW // 2:
+            return dim
+    return None
+
+
+@dataclass(frozen=True)
+class _Form:
+    tile: int
+    chunk: int
+    simd: str
+    schedule: str
+    threads: str
+
+
+def print_column(
+    kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, dimension: int, tuning: Tuning
+) -> PrintedKernel:
+    """C++ of a RowKernel, vectorised over its merged outer dimension `dimension`. For `choices` see `print_row`."""
+    return _ColumnPrinter(kernel, plan, device, rows, dimension, tuning).print_kernel()
+
+
+class _ColumnPrinter:
+    def __init__(
+        self, kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, dimension: int, tuning: Tuning
+    ) -> None:
+        self._kernel, self._plan, self._device, self._rows = kernel, plan, device, rows
+        self._dimension, self._tuning = dimension, tuning
+        self._values, self._stores = stage_values(kernel), stage_stores(kernel)
+        self._names: dict[str, str] = {}
+        self._across = rows.space.sizes[dimension]
+        self._form = self._decide()
+        indices = rows.indices
+        indices[dimension] = "(tile + l)"
+        self._offset = rows.space.offset(indices)
+        self._accumulators: list[Accumulator] = []
+
+    def _decide(self) -> _Form:
+        tuning = self._tuning
+        widths = vector_widths(self._device)
+        width = tuning.number("vector", widths, widths[0], "vector", "bytes of a register; wider may lower the clock")
+        per_vector = width // item_bytes(self._values, self._stores, self._plan)
+        others = self._rows.rows // self._across
+        tiles = [per_vector * n for n in (1, 2, 4, 8, 16, 32, 64) if per_vector * n <= max(self._across, per_vector)]
+        wanted = [tile for tile in tiles if others * -(-self._across // tile) >= 4 * self._device.cores]
+        default = max([tile for tile in wanted if tile <= 16 * per_vector], default=tiles[0])
+        meaning = "rows side by side: wide tiles read longer runs of memory, narrow ones balance and stay in registers"
+        tile = tuning.number("tile", tiles, default, "tile", meaning)
+        length = self._rows.length
+        sums = any(isinstance(s, Reduction) and s.op in ("sum", "moments") for s in self._kernel.stages)
+        # a lane's float32 sum must stay as accurate as pairwise summation
+        chunks = [size for size in ((32, 64) if sums else (64, 256, 1024)) if size < length] or [length]
+        meaning = "elements of a row between two merges of its partial results"
+        chunk = tuning.number("chunk", chunks, chunks[min(1, len(chunks) - 1)], "tile", meaning)
+        order = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which tile")
+        threads = choose_threads(tuning, self._device, traffic(self._values, self._stores, self._plan))
+        simd = "#pragma omp simd" if width == widths[0] else f"#pragma omp simd simdlen({per_vector})"
+        return _Form(tile, chunk, simd, order, threads)
+
+    def print_kernel(self) -> PrintedKernel:
+        kernel, form, rows = self._kernel, self._form, self._rows
+        declared, passed = parameters(self._values, self._stores, self._plan)
+        plan = schedule(kernel, online=False)
+        work = [self._width(), *self._scalars(plan.before)]
+        for number, item in enumerate(plan.passes):
+            work += [f"// pass {number + 1}", *self._pass(item)]
+        heads = [
+            f"for (int64_t o{i} = 0; o{i} < {n}; ++o{i})"
+            for i, n in enumerate(rows.outer_sizes)
+            if i != self._dimension
+        ]
+        heads.append(f"for (int64_t tile = 0; tile < {self._across}; tile += {form.tile})")
+        collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
+        body = [
+            f"#pragma omp parallel for{collapse} schedule({form.schedule}){form.threads}",
+            *heads[:-1],
+            f"{heads[-1]} {{",
+            indent(work, 1),
+            "}",
+        ]
+        head = f"// {kernel.name}: {rows.rows} rows of {rows.length}, {form.tile} side by side"
+        advice, labels = page_advice(self._tuning, self._stores, self._plan)
+        return PrintedKernel(
+            functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
+            call="\n".join([*advice, f"{kernel.name}({passed});"]),
+            template="column",
+            choices=self._tuning.values,
+            tunables=tuple(self._tuning.tunables),
+            d_mem=2 if form.tile > 64 else 1,
+            d_algo=1 if len(kernel.ops) > 1 or len(plan.passes) <= 1 else 0,
+            d_sync=0,
+            labels=labels,
+            shared=(read_library_text("cpu/rows/reduce.h"),),
+        )
+
+    def _width(self) -> str:
+        tile, across = self._form.tile, self._across
+        if across % tile == 0:
+            return f"constexpr int width = {tile};"
+        return f"const int width = tile + {tile} < {across} ? {tile} : (int)({across} - tile);"
+
+    def _each(self, body: Sequence[str]) -> list[str]:
+        """`body` for every row of the tile, in lanes."""
+        return [self._form.simd, "for (int l = 0; l < width; ++l) {", indent(body, 1), "}"]
+
+    def _array(self, lanes: Lanes) -> str:
+        return f"alignas(64) {lanes.kind} {lanes.name}[{self._form.tile}]; fill({lanes.name}, {lanes.start});"
+
+    def _emitter(self, prefix: str) -> Emitter:
+        return Emitter(CPU_DIALECT, loader(CPU_DIALECT, self._offset), self._names, prefix=prefix)
+
+    def _pass(self, item: Pass) -> list[str]:
+        accumulators = [Accumulator(reduction, self._rows.length) for reduction in item.reductions]
+        lines = [f"{a.state} {a.row}[{self._form.tile}];" for a in accumulators]
+        lines += self._walk(item, accumulators)
+        for a in accumulators:
+            body = []
+            for name, kind, text in a.results("[l]"):
+                self._names[name] = f"{identifier(name)}_value[l]"
+                lines.append(f"alignas(64) {kind} {identifier(name)}_value[{self._form.tile}];")
+                body.append(f"{self._names[name]} = {text};")
+            lines += ["for (int l = 0; l < width; ++l) {", indent(body, 1), "}"]
+        return [*lines, *self._scalars(item.after)]
+
+    def _scalars(self, stages: Sequence[Let | EmitRow]) -> list[str]:
+        lines: list[str] = []
+        indices = [*self._rows.indices[: self._rows.outer], *["0"] * len(self._rows.reduced_sizes)]
+        indices[self._dimension] = "(tile + l)"
+        offset = self._rows.space.offset(indices)
+        for stage in stages:
+            emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), self._names, prefix="s")
+            if isinstance(stage, Let):
+                target = f"{identifier(stage.name)}_value"
+                lines.append(f"alignas(64) {register(stage.value.dtype)} {target}[{self._form.tile}];")
+                emitter.lines.append(f"{target}[l] = {emitter.value(stage.value)};")
+                self._names[stage.name] = f"{target}[l]"
+            else:
+                emitter.store(stage.store, offset, self._plan.buffers[stage.store.buffer].dtype)
+            lines += self._each(emitter.lines)
+        return lines
+
+    def _walk(self, item: Pass, accumulators: Sequence[Accumulator]) -> list[str]:
+        """Loops over the reduced dimensions, cut into chunks along the outermost one whose inner dimensions together
+        are shorter than a chunk."""
+        sizes = self._rows.reduced_sizes
+        at = next(d for d in range(len(sizes)) if math.prod(sizes[d + 1 :]) <= self._form.chunk)
+        inside = math.prod(sizes[at + 1 :])
+        step = max(1, self._form.chunk // inside)
+        outer = [_loop(f"r{d}", "0", str(sizes[d])) for d in range(at)]
+        inner = [_loop(f"r{d}", "0", str(sizes[d])) for d in range(at + 1, len(sizes))]
+        first, last, setup = "0", str(sizes[at]), []
+        if step < sizes[at] and accumulators:
+            outer.append(f"for (int64_t chunk = 0; chunk < {sizes[at]}; chunk += {step})")
+            end = f"chunk + {step}"
+            setup = [f"const int64_t end = {end if sizes[at] % step == 0 else f'{end} < {last} ? {end} : {last}'};"]
+            first, last = "chunk", "end"
+        inner.insert(0, _loop(f"r{at}", first, last))
+        count = f"(({last} - {first}) * {inside})"
+        body = [*setup, *self._chunk(item, accumulators, inner, count)]
+        return _nest(outer, body)
+
+    def _chunk(self, item: Pass, accumulators: Sequence[Accumulator], loops: Sequence[str], count: str) -> list[str]:
+        lines = [self._array(lane) for a in accumulators for lane in a.first_lanes()]
+        lines += _nest(loops, self._sweep(accumulators, [emit.store for emit in item.emits], first=True))
+        double = [a for a in accumulators if a.two_sweeps]
+        if double:
+            for a in double:
+                lines += [*self._between_arrays(a), *self._each(self._between(a, count))]
+                lines += [self._array(lane) for lane in a.second_lanes()]
+            lines += _nest(loops, self._sweep(double, [], first=False))
+        for a in accumulators:
+            lines += [
+                _loop("l", "0", "width").replace("int64_t", "int") + f" {a.row}[l].merge({self._part(a, count)});"
+            ]
+        return lines
+
+    def _between_arrays(self, a: Accumulator) -> list[str]:
+        names = [f"{a.row}_centre"] if a.op == "moments" else [f"{a.row}_top", f"{a.row}_from"]
+        return [f"alignas(64) {a.kind} {name}[{self._form.tile}];" for name in names]
+
+    def _between(self, a: Accumulator, count: str) -> list[str]:
+        if a.op == "moments":
+            return [f"{a.row}_centre[l] = {a.row}_lanes[l] / ({a.kind}){count};"]
+        return [
+            f"{a.row}_top[l] = {a.row}_max[l];",
+            f"{a.row}_from[l] = {a.state}::reference({a.row}_max[l]);",
+        ]
+
+    def _part(self, a: Accumulator, count: str) -> str:
+        """C expression of what a lane adds to the state of its row."""
+        if a.op == "moments":
+            return f"{{(double){count}, {a.row}_centre[l], {a.row}_squares[l]}}"
+        if a.two_sweeps:
+            return f"{{{a.row}_top[l], {a.row}_exps[l]}}"
+        if a.positioned:
+            return f"{{{a.row}_best[l], {a.row}_at[l] == {a.at_none} ? INT64_MAX : {a.row}_at[l]}}"
+        return f"{{{a.row}_lanes[l]}}"
+
+    def _sweep(self, accumulators: Sequence[Accumulator], stores: Sequence[Store], *, first: bool) -> list[str]:
+        emitter = self._emitter("t")
+        values: list[Expr] = [a.value for a in accumulators] + [store.value for store in stores]
+        emitter.reserve(values)
+        for a in accumulators:
+            value = emitter.value(a.value)
+            lanes = [f"{lane.name}[l]" for lane in (a.first_lanes() if first else a.second_lanes())]
+            if first:
+                emitter.lines += a.first_update(value, self._position(), lanes)
+            else:
+                emitter.lines += a.second_update(value, lanes, "[l]")
+        for store in stores:
+            emitter.store(store, self._offset, self._plan.buffers[store.buffer].dtype)
+        return self._each(emitter.lines)
+
+    def _position(self) -> str:
+        sizes = self._rows.reduced_sizes
+        return affine(0, [(math.prod(sizes[d + 1 :]), f"r{d}") for d in range(len(sizes))])
+
+
+def _loop(name: str, begin: str, end: str) -> str:
+    return f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"
+
+
+def _nest(heads: Sequence[str], body: Sequence[str]) -> list[str]:
+    lines = ["{", indent(body, 1), "}"]
+    for head in reversed(heads):
+        lines = [f"{head} {lines[0]}", *lines[1:]] if lines[0] == "{" else [f"{head} {{", indent(lines, 1), "}"]
+    return lines

@@ -1,0 +1,424 @@
+"""Row kernels for the CPU: reductions, softmax, normalisations and losses along rows that are contiguous in memory.
+
+Rows are shared between threads; within one, passes run over vector blocks with independent lanes, chunk by chunk. With
+few long rows the threads share each row instead. Where another dimension is the contiguous one, `column.py` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, identifier
+from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace, stage_stores, stage_values
+from foundry.knowledge.compiler.cpu.rows.stages import Pass, Schedule, schedule, softmax_pairs, staged_values
+from foundry.knowledge.compiler.cpu.rows.sweep import RowContext, RowForm, Sweep
+from foundry.knowledge.compiler.cpu.space import (
+    Tuning,
+    choose_threads,
+    distinct,
+    indent,
+    item_bytes,
+    page_advice,
+    parameters,
+    register,
+    traffic,
+    vector_widths,
+)
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import (
+    Emit,
+    EmitRow,
+    Expr,
+    Gather,
+    Iota,
+    Let,
+    Load,
+    Plan,
+    PrintedKernel,
+    Reduction,
+    RowKernel,
+    Store,
+)
+from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
+from foundry.knowledge.device import Device
+from foundry.knowledge.opgraph import ITEM_BYTES
+
+_STACK_BYTES = 512 * 1024  # staged values that a thread may keep on its stack
+_CHUNKS = (1024, 4096, 16384)  # elements a float32 lane sum may span before it is carried in float64
+
+
+def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """C++ of a RowKernel, vectorised along its rows or over neighbouring rows.
+
+    `choices` may hold:
+    - "layout": "row" or "column", what vectors run along
+    - "parallel": "rows" gives whole rows to threads, "within" shares each row between all threads
+    - "algorithm": "staged" keeps computed values in cache, "recompute" reads inputs again, "online" rescales in one
+      pass
+    - "vector": bytes of a register
+    - "unroll": vectors in flight
+    - "chunk": elements of a row between two merges of partial results
+    - "tile": rows side by side (layout "column" only)
+    - "stream": 1 stores past the caches
+    - "schedule": "static" or "dynamic"
+    - "threads": threads of the kernel
+    A value that is not legal for this kernel gives way to the default.
+    """
+    from foundry.knowledge.compiler.cpu.rows.column import column_dimension, print_column
+
+    tuning = Tuning(choices)
+    rows = RowSpace.of(kernel)
+    column, layouts = column_dimension(kernel, rows)
+    meaning = "vectorise along the row, or over neighbouring rows at once"
+    layout = tuning.text("layout", layouts, layouts[0], "algorithm", meaning)
+    if layout == "column" and column is not None:
+        return print_column(kernel, plan, device, rows, column, tuning)
+    return _RowPrinter(kernel, plan, device, rows, tuning).print_kernel()
+
+
+class _RowPrinter:
+    def __init__(self, kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, tuning: Tuning) -> None:
+        self._kernel, self._plan, self._device, self._rows, self._tuning = kernel, plan, device, rows, tuning
+        self._values = stage_values(kernel)
+        self._stores = stage_stores(kernel)
+        self._inner = rows.reduced_sizes[-1]
+        within = self._choose_within()
+        self._algorithm = self._choose_algorithm(within)
+        self._schedule: Schedule = schedule(kernel, online=self._algorithm == "online")
+        self._staged = self._stage(within)
+        self._form = self._decide(within)
+        self._context = RowContext(plan, rows, self._form, self._staged)
+        self._names = self._context.names
+
+    # -- decisions
+
+    def _choose_within(self) -> bool:
+        rows, length, cores = self._rows.rows, self._rows.length, self._device.cores
+        if cores < 2 or length < 16384:
+            return False
+        default = "within" if rows < cores or (rows % cores and rows < 4 * cores) else "rows"
+        meaning = "give whole rows to threads, or share every row between all threads"
+        return self._tuning.text("parallel", ("rows", "within"), default, "parallel", meaning) == "within"
+
+    def _choose_algorithm(self, within: bool) -> str:
+        plain = schedule(self._kernel, online=False)
+        bytes_staged = self._staged_bytes(plain)
+        legal = ["recompute"]
+        if bytes_staged and bytes_staged <= _STACK_BYTES and not within:
+            legal.insert(0, "staged")
+        if softmax_pairs(self._kernel):
+            legal.append("online")
+        row_bytes = self._rows.length * 4
+        if "staged" in legal:
+            default = "staged"
+        elif "online" in legal and row_bytes > 256 * 1024:
+            default = "online"
+        else:
+            default = "recompute"
+        meaning = "staged keeps computed values in cache, recompute reads inputs again, online rescales in one pass"
+        return self._tuning.text("algorithm", legal, default, "algorithm", meaning)
+
+    def _sweeps(self, plan: Schedule) -> list[list[Expr]]:
+        found: list[list[Expr]] = []
+        for item in plan.passes:
+            found.append(item.values)
+            again = [r.value for r in item.reductions if Accumulator(r, self._rows.length).two_sweeps]
+            if again:
+                found.append(again)
+        return found
+
+    def _in_order(self) -> frozenset[int]:
+        leaves = [node for node in distinct(self._values) if isinstance(node, Load)]
+        return frozenset(id(leaf) for leaf in leaves if self._rows.reduced_strides(leaf.view)[-1] in (0, 1))
+
+    def _staged_bytes(self, plan: Schedule) -> int:
+        values = staged_values(self._sweeps(plan), self._in_order())
+        return sum(self._rows.length * _register_bytes(value) for value in values if self._moves(value))
+
+    def _moves(self, value: Expr) -> bool:
+        views = [n.view for n in distinct([value]) if isinstance(n, Load | Gather | Iota)]
+        return any(any(self._rows.reduced_strides(view)) for view in views)
+
+    def _stage(self, within: bool) -> list[Expr]:
+        if self._algorithm != "staged" or within:
+            return []
+        return [v for v in staged_values(self._sweeps(self._schedule), self._in_order()) if self._moves(v)]
+
+    def _decide(self, within: bool) -> RowForm:
+        tuning, inner = self._tuning, self._inner
+        widths = vector_widths(self._device)
+        width = tuning.number("vector", widths, widths[0], "vector", "bytes of a register; wider may lower the clock")
+        per_vector = width // item_bytes(self._values, self._stores, self._plan)
+        fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(inner, per_vector)]
+        meaning = "vectors in flight, each with lanes of its own; more hide latency, cost registers"
+        unroll = tuning.number("unroll", fits, min(4, fits[-1]), "vector", meaning)
+        length = self._rows.length
+        sums = any(isinstance(s, Reduction) and s.op in ("sum", "moments") for s in self._kernel.stages)
+        longest = 64 * per_vector * unroll if sums else _CHUNKS[-1]  # as accurate as pairwise summation
+        chunks = [size for size in _CHUNKS if size < length and size <= longest] or [min(length, _CHUNKS[0])]
+        chunks += [length] if chunks[-1] < length <= longest else []
+        meaning = "elements between two merges: small ones stay in L1, large ones merge less"
+        chunk = tuning.number("chunk", chunks, max(c for c in chunks if c <= 4096 or c == chunks[0]), "tile", meaning)
+        written = sum(
+            self._plan.buffers[s.buffer].numel * ITEM_BYTES[self._plan.buffers[s.buffer].dtype] for s in self._full()
+        )
+        can_stream = bool(self._full()) and inner >= per_vector and all(self._is_aligned(s) for s in self._full())
+        meaning = "1 writes past the caches: saves reading the lines first, loses the output for a later kernel"
+        default = int(can_stream and written > self._device.cache_bytes // 2)
+        streamed = tuning.number("stream", (0, 1) if can_stream else (0,), default, "memory", meaning)
+        order = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which row")
+        threads = choose_threads(tuning, self._device, traffic(self._values, self._stores, self._plan))
+        simd = "#pragma omp simd" if width == widths[0] else f"#pragma omp simd simdlen({per_vector})"
+        staged = self._algorithm == "staged"
+        return RowForm(per_vector * unroll, simd, chunk, within, staged, bool(streamed), order, threads)
+
+    def _full(self) -> list[Store]:
+        return [stage.store for stage in self._kernel.stages if isinstance(stage, Emit)]
+
+    def _is_aligned(self, store: Store) -> bool:
+        """Whether every vector of the store starts on a cache line."""
+        item = ITEM_BYTES[self._plan.buffers[store.buffer].dtype]
+        strides = self._rows.space.strides(store.view)
+        return strides[-1] == 1 and all(stride * item % 64 == 0 for stride in strides[:-1])
+
+    # -- text
+
+    def print_kernel(self) -> PrintedKernel:
+        kernel, form = self._kernel, self._form
+        declared, passed = parameters(self._values, self._stores, self._plan)
+        body = self._within() if form.within else self._by_rows()
+        shape = f"{self._rows.rows} rows of {self._rows.length}"
+        head = f"// {kernel.name}: {shape}, {len(self._schedule.passes)} passes, {self._algorithm}"
+        advice, labels = page_advice(self._tuning, self._stores, self._plan)
+        single = len(self._schedule.passes) <= 1 or self._algorithm == "online"
+        return PrintedKernel(
+            functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
+            call="\n".join([*advice, f"{kernel.name}({passed});"]),
+            template="row",
+            choices=self._tuning.values,
+            tunables=tuple(self._tuning.tunables),
+            d_mem=2 if self._staged else 1,
+            d_algo=2 if self._algorithm == "online" else 1 if len(kernel.ops) > 1 or single else 0,
+            d_sync=3 if form.within else 0,
+            labels=labels,
+            shared=(read_library_text("cpu/rows/reduce.h"),),
+        )
+
+    def _by_rows(self) -> list[str]:
+        form, rows = self._form, self._rows
+        stage = [
+            f"alignas(64) {register(value.dtype)} staged{i}[{rows.length}];" for i, value in enumerate(self._staged)
+        ]
+        heads = [f"for (int64_t o{i} = 0; o{i} < {size}; ++o{i})" for i, size in enumerate(rows.outer_sizes)]
+        heads = heads or ["for (int64_t only = 0; only < 1; ++only)"]
+        collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
+        work = self._scalars(self._schedule.before)
+        for number, item in enumerate(self._schedule.passes):
+            work += [f"// pass {number + 1}: {_describe(item)}", *self._pass(number, item)]
+        return [
+            f"#pragma omp parallel{form.threads}",
+            "{",
+            *[f"  {line}" for line in stage],
+            f"  #pragma omp for{collapse} schedule({form.schedule}) nowait",
+            *[f"  {head}" for head in heads[:-1]],
+            f"  {heads[-1]} {{",
+            indent(work, 2),
+            "  }",
+            *(["  stream_fence();"] if form.streamed else []),
+            "}",
+        ]
+
+    def _pass(self, number: int, item: Pass) -> list[str]:
+        accumulators = [Accumulator(reduction, self._rows.length) for reduction in item.reductions]
+        lines = [f"{a.state} {a.row};" for a in accumulators]
+        lines += self._chunks(number, item, accumulators, None)
+        return [*lines, *self._finish(item, accumulators)]
+
+    def _finish(self, item: Pass, accumulators: Sequence[Accumulator]) -> list[str]:
+        lines = []
+        for accumulator in accumulators:
+            for name, kind, text in accumulator.results():
+                self._names[name] = f"{identifier(name)}_value"
+                lines.append(f"const {kind} {self._names[name]} = {text};")
+        return [*lines, *self._scalars(item.after)]
+
+    def _scalars(self, stages: Sequence[Let | EmitRow]) -> list[str]:
+        """Statements that are executed once for each row: values of Let stages, stores of EmitRow stages."""
+        offset = self._rows.space.offset(
+            [*self._rows.indices[: self._rows.outer], *["0"] * len(self._rows.reduced_sizes)]
+        )
+        lines: list[str] = []
+        for stage in stages:
+            emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), self._names, prefix=f"s{len(self._names)}_")
+            if isinstance(stage, Let):
+                text = emitter.value(stage.value)
+                self._names[stage.name] = f"{identifier(stage.name)}_value"
+                kind = register(stage.value.dtype)
+                lines += [*emitter.lines, f"const {kind} {self._names[stage.name]} = {text};"]
+            else:
+                emitter.store(stage.store, offset, self._plan.buffers[stage.store.buffer].dtype)
+                lines += ["{", indent(emitter.lines, 1), "}"]
+        return lines
+
+    def _chunks(
+        self, number: int, item: Pass, accumulators: Sequence[Accumulator], segment: tuple[str, str] | None
+    ) -> list[str]:
+        """The pass over the row (or over `segment` of its first loop), chunk by chunk."""
+        sizes = self._rows.reduced_sizes
+        depth = len(sizes) - 1
+        chunk = self._form.chunk
+        if self._inner > chunk or depth == 0:  # chunks lie within the innermost dimension
+            step = -(-chunk // self._form.lanes) * self._form.lanes
+            outer = [(f"r{d}", "0", str(sizes[d])) for d in range(depth)]
+            ranges = _range(f"r{depth}", "0", str(self._inner), self._inner, step)
+            if segment is not None and depth:
+                outer[0] = ("r0", *segment)
+            elif segment is not None:
+                ranges = _Range(
+                    [f"for (int64_t chunk = {segment[0]}; chunk < {segment[1]}; chunk += {step})"],
+                    [f"const int64_t end = chunk + {step} < {segment[1]} ? chunk + {step} : {segment[1]};"],
+                    "chunk",
+                    "end",
+                    False,
+                )
+            heads = [*[_for(*loop) for loop in outer], *ranges.heads]
+            body = [*ranges.setup, *self._sweep(number, item, accumulators, [], ranges.begin, ranges.end)]
+            return _nest(heads, body)
+        group = max(1, chunk // self._inner)  # a chunk is a group of whole innermost rows
+        outer = [(f"r{d}", "0", str(sizes[d])) for d in range(depth - 1)]
+        begin, end = ("0", str(sizes[depth - 1]))
+        if segment is not None and depth == 1:
+            begin, end = segment
+        elif segment is not None:
+            outer[0] = ("r0", *segment)
+        name = f"r{depth - 1}"
+        heads = [_for(*loop) for loop in outer]
+        if group >= sizes[depth - 1] and begin == "0" and end == str(sizes[depth - 1]):
+            inner = [_for(name, "0", str(sizes[depth - 1]))]
+            setup = [f"const int64_t count = {sizes[depth - 1] * self._inner};"]
+        else:
+            heads.append(f"for (int64_t group = {begin}; group < {end}; group += {group})")
+            setup = [
+                f"const int64_t group_end = group + {group} < {end} ? group + {group} : {end};",
+                f"const int64_t count = (group_end - group) * {self._inner};",
+            ]
+            inner = [f"for (int64_t {name} = group; {name} < group_end; ++{name})"]
+        body = [*setup, "(void)count;", *self._sweep(number, item, accumulators, inner, "0", str(self._inner))]
+        return _nest(heads, body)
+
+    def _sweep(
+        self,
+        number: int,
+        item: Pass,
+        accumulators: Sequence[Accumulator],
+        loops: list[str],
+        begin: str,
+        end: str,
+    ) -> list[str]:
+        """One chunk: the first sweep, the second where a reduction needs it, the merge into the row's states."""
+        count = "count" if loops else f"({end} - {begin})"
+        lanes = [lane for a in accumulators for lane in a.first_lanes()]
+        lines = [_declare(lane.name, lane.kind, lane.start, self._form.lanes) for lane in lanes]
+        sweep = Sweep(self._context, item, accumulators, first=True)
+        text = sweep.text(self._staged_before(number, first=True), begin, end)
+        if not accumulators:
+            return _nest(loops, text) if loops else text
+        lines += _nest(loops, text)
+        double = [a for a in accumulators if a.two_sweeps]
+        if double:
+            for accumulator in double:
+                lines += accumulator.between(count)
+                lines += [_declare(n.name, n.kind, n.start, self._form.lanes) for n in accumulator.second_lanes()]
+            sweep = Sweep(self._context, item, double, first=False)
+            lines += _nest(loops, sweep.text(self._staged_before(number, first=False), begin, end))
+        return [*lines, *[a.merge_chunk(count) for a in accumulators]]
+
+    def _staged_before(self, number: int, *, first: bool) -> set[int]:
+        """Positions in the list of staged values of those that an earlier sweep has filled."""
+        earlier = [value for item in self._schedule.passes[:number] for value in item.values]
+        if not first:
+            earlier += self._schedule.passes[number].values
+        return self._context.staged_in(earlier)
+
+    # -- sharing one row
+
+    def _within(self) -> list[str]:
+        """Every pass is a parallel loop over segments of the row; their states merge in order."""
+        lines = self._scalars(self._schedule.before)
+        first = self._rows.reduced_sizes[0]
+        segments = min(first, 16 * self._device.cores)
+        size = -(-first // segments)
+        if len(self._rows.reduced_sizes) == 1:
+            size = -(-size // self._form.lanes) * self._form.lanes
+        segments = -(-first // size)
+        for number, item in enumerate(self._schedule.passes):
+            accumulators = [Accumulator(reduction, self._rows.length) for reduction in item.reductions]
+            body = [
+                f"const int64_t first = segment * {size}, last = first + {size} < {first} ? first + {size} : {first};"
+            ]
+            body += [f"{a.state} {a.row};" for a in accumulators]
+            body += self._chunks(number, item, accumulators, ("first", "last"))
+            body += [f"{a.row}_parts[segment] = {a.row};" for a in accumulators]
+            lines += [
+                f"// pass {number + 1}: {_describe(item)}",
+                *[f"{a.state} {a.row}_parts[{segments}];" for a in accumulators],
+                f"#pragma omp parallel{self._form.threads}",
+                "{",
+                f"  #pragma omp for schedule({self._form.schedule}) nowait",
+                f"  for (int64_t segment = 0; segment < {segments}; ++segment) {{",
+                indent(body, 2),
+                "  }",
+                *(["  stream_fence();"] if self._form.streamed else []),
+                "}",
+                *[f"{a.state} {a.row};" for a in accumulators],
+                *[f"for (const auto& part : {a.row}_parts) {a.row}.merge(part);" for a in accumulators],
+                *self._finish(item, accumulators),
+            ]
+        heads = [f"for (int64_t o{i} = 0; o{i} < {size}; ++o{i})" for i, size in enumerate(self._rows.outer_sizes)]
+        return _nest(heads, lines)
+
+
+@dataclass(frozen=True)
+class _Range:
+    heads: list[str]
+    setup: list[str]
+    begin: str
+    end: str
+    single: bool
+
+
+def _range(name: str, begin: str, end: str, size: int, step: int) -> _Range:
+    """A dimension in chunks of `step`, or whole when it is no longer than one."""
+    if size <= step:
+        return _Range([], [], begin, end, True)
+    head = f"for (int64_t chunk = {begin}; chunk < {end}; chunk += {step})"
+    last = f"chunk + {step}" if size % step == 0 else f"(chunk + {step} < {end} ? chunk + {step} : {end})"
+    return _Range([head], [f"const int64_t end = {last};"], "chunk", "end", False)
+
+
+def _for(name: str, begin: str, end: str) -> str:
+    return f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"
+
+
+def _nest(heads: Sequence[str], body: Sequence[str]) -> list[str]:
+    """`body` inside the loops `heads`, in a scope of its own."""
+    lines = ["{", indent(body, 1), "}"]
+    for head in reversed(heads):
+        lines = [f"{head} {lines[0]}", *lines[1:]] if lines[0] == "{" else [f"{head} {{", indent(lines, 1), "}"]
+    return lines
+
+
+def _declare(name: str, kind: str, start: str, lanes: int) -> str:
+    return f"alignas(64) {kind} {name}[{lanes}]; fill({name}, {start});"
+
+
+def _register_bytes(value: Expr) -> int:
+    return {"double": 8, "int64_t": 8}.get(register(value.dtype), 4)
+
+
+def _describe(item: Pass) -> str:
+    parts = [f"{r.op if isinstance(r, Reduction) else 'max and sum of exp'}" for r in item.reductions]
+    parts += [f"store {emit.store.buffer}" for emit in item.emits]
+    return ", ".join(parts)

@@ -1,0 +1,123 @@
+"""The first of each row in order on the CPU: what is not behind the last one found so far is kept, then sorted."""
+
+from __future__ import annotations
+
+import math
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.space import (
+    Space,
+    Tuning,
+    choose_threads,
+    indent,
+    parameters,
+    register,
+    traffic,
+)
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SelectKernel
+from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+
+_LONGEST_ROW = 1 << 31  # places have 32 bits
+_SPARE = 64  # entries kept besides those wanted, at least
+
+
+def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """C++ of a SelectKernel. `choices` may hold "threads" and "spare" (entries kept besides those wanted, as a multiple
+    of these). Raises CannotLower for rows of 2^31 elements or more."""
+    if kernel.length >= _LONGEST_ROW:
+        raise CannotLower(f"select {kernel.name}: its rows are too long")
+    tuning = Tuning(choices)
+    values = [kernel.value, *(store.value for store in kernel.stores)]
+    threads = choose_threads(tuning, device, traffic(values, kernel.stores, plan))
+    room, call = _call(kernel, tuning)
+    kept = kernel.count - kernel.first
+    heads = [f"for (int64_t o{d} = 0; o{d} < {size}; ++o{d})" for d, size in enumerate(kernel.outer)]
+    heads = heads or ["for (int64_t only = 0; only < 1; ++only)"]
+    kind = register(kernel.dtype)
+    work = [
+        f"const auto value = [&](int64_t i) __attribute__((always_inline)) -> {kind} {{",
+        indent(_value(kernel), 1),
+        "};",
+        call,
+        f"for (int64_t r = 0; r < {kept}; ++r) {{",
+        indent(_stores(kernel, plan), 1),
+        "}",
+    ]
+    entry = f"selecting::Key<{kind}>::Entry"
+    collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
+    body = [
+        f"#pragma omp parallel{threads}",
+        "{",
+        f"  std::unique_ptr<{entry}[]> memory(new {entry}[{room}]);",
+        f"  {entry}* const kept = memory.get();",
+        f"  #pragma omp for{collapse} schedule(static)",
+        *("  " + head for head in heads[:-1]),
+        f"  {heads[-1]} {{",
+        indent(work, 2),
+        "  }",
+        "}",
+    ]
+    declared, passed = parameters(values, kernel.stores, plan)
+    head = f"// {kernel.name}: {kept} of each of {math.prod(kernel.outer)} rows of {kernel.length}, in order"
+    return PrintedKernel(
+        functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
+        call=f"{kernel.name}({passed});",
+        template="select",
+        choices=tuning.values,
+        tunables=tuple(tuning.tunables),
+        d_mem=0,
+        d_algo=2,
+        d_sync=1,
+        shared=(read_library_text("cpu/rows/select.h"),),
+    )
+
+
+def _call(kernel: SelectKernel, tuning: Tuning) -> tuple[int, str]:
+    """(how many entries there is room for, the call that puts the first of them in order)"""
+    kind, largest = register(kernel.dtype), "true" if kernel.largest else "false"
+    if kernel.ties != "first":
+        assert kernel.first == 0
+        is_sorted = "true" if kernel.ties == "as in topk" else "false"
+        call = (
+            f"selecting::select_as_topk<{kind}, {largest}, {is_sorted}>(value, {kernel.length}, {kernel.count}, kept);"
+        )
+        return (kernel.count + 1 if 64 * kernel.count <= kernel.length else kernel.length), call
+    meaning = "entries kept besides those wanted, as a multiple of these: more are thrown away at once, less often"
+    spare = tuning.number("spare", (1, 2, 4, 8), 1, "algorithm", meaning)
+    room = min(kernel.length, kernel.count + max(spare * kernel.count, _SPARE))
+    sizes = f"{kernel.length}, {kernel.first}, {kernel.count}, {room}"
+    return room, f"selecting::select<{kind}, {largest}>(value, {sizes}, kept);"
+
+
+def _space(kernel: SelectKernel, last: int) -> Space:
+    """Rows as they are, with `last` elements each."""
+    return Space((*kernel.outer, last), tuple(range(len(kernel.outer) + 1)))
+
+
+def _names(kernel: SelectKernel, last: str) -> list[str]:
+    return [*(f"o{d}" for d in range(len(kernel.outer))), last]
+
+
+def _value(kernel: SelectKernel) -> list[str]:
+    """Statements that return element i of a row."""
+    offset = _space(kernel, kernel.length).offset(_names(kernel, "i"))
+    emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, prefix="v")
+    text = emitter.value(kernel.value)
+    return [*emitter.lines, f"return {text};"]
+
+
+def _stores(kernel: SelectKernel, plan: Plan) -> list[str]:
+    """Statements that store element r of those found."""
+    offset = _space(kernel, kernel.count - kernel.first).offset(_names(kernel, "r"))
+    emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc", "index": "index"})
+    emitter.reserve([store.value for store in kernel.stores])
+    for store in kernel.stores:
+        emitter.store(store, offset, plan.buffers[store.buffer].dtype)
+    return [
+        f"const int64_t index = selecting::place(kept[{kernel.first} + r]);",
+        f"const {register(kernel.dtype)} acc = value(index);",
+        *emitter.lines,
+    ]

@@ -1,0 +1,52 @@
+"""Sorts items by segment on the CPU: a counting sort whose stretches are counted side by side."""
+
+from __future__ import annotations
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.space import Tuning, indent, parameters
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SortKernel
+from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
+from foundry.knowledge.device import Device
+
+_MOST_THREADS = 1024  # the size of an array in sort.h
+_ITEMS_OF_A_THREAD = 8192  # fewer are sorted before a second thread is awake
+
+
+def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """C++ of a SortKernel. `choices` may hold "threads": stretches of items that are counted side by side, each with a
+    table of all segments. A value that is not legal for this kernel gives way to the default."""
+    tuning = Tuning(choices)
+    most = min(device.cores, _MOST_THREADS)
+    counts = [1 << i for i in range(most.bit_length()) if 1 << i < most] + [most]
+    useful = min(kernel.items // _ITEMS_OF_A_THREAD, 2 * kernel.items // max(kernel.segments, 1))
+    default = max([count for count in counts if count <= useful], default=1)
+    meaning = "stretches of items that are counted side by side; each has a table of all segments to clear and to read"
+    threads = tuning.number("threads", counts, default, "parallel", meaning)
+    emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, lambda view: affine(view.offset, [(view.strides[0], "i")])))
+    value = emitter.value(kernel.key)
+    reads, passed = parameters([kernel.key], (), plan)
+    own = f"int32_t* b_{kernel.starts}, int32_t* b_{kernel.order}, char* workspace"
+    sizes = f"{kernel.items}, {kernel.segments}, {threads}"
+    body = [
+        "const auto key = [=](int64_t i) __attribute__((always_inline)) -> int64_t {",
+        indent([*emitter.lines, f"return (int64_t)({value});"], 1),
+        "};",
+        "int32_t* const keys = (int32_t*)workspace;",
+        f"sort_items({sizes}, key, b_{kernel.starts}, b_{kernel.order}, keys, keys + {kernel.items});",
+    ]
+    head = f"// {kernel.name}: {kernel.items} items in the order of {kernel.segments} segments"
+    declared = ", ".join(filter(None, [reads, own]))
+    arguments = ", ".join(filter(None, [passed, f"b_{kernel.starts}", f"b_{kernel.order}", "workspace"]))
+    return PrintedKernel(
+        functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
+        call=f"{kernel.name}({arguments});",
+        template="sort",
+        choices=tuning.values,
+        tunables=tuple(tuning.tunables),
+        d_mem=0,
+        d_algo=2,
+        d_sync=2,
+        workspace_bytes=4 * (kernel.items + threads * kernel.segments),
+        shared=(read_library_text("cpu/rows/sort.h"),),
+    )

@@ -1,0 +1,264 @@
+"""What all CPU printers use: iteration spaces with merged dimensions, hoisting, parameters and tunables of a kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.ir.kernels import (
+    Apply,
+    Const,
+    Expr,
+    Gather,
+    Iota,
+    Load,
+    Named,
+    Plan,
+    Store,
+    Tunable,
+    View,
+)
+from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
+from foundry.knowledge.device import Device
+from foundry.knowledge.opgraph import ITEM_BYTES, DType
+
+Aspect = Literal["tile", "vector", "memory", "parallel", "algorithm", "precision"]
+
+
+def distinct(exprs: Iterable[Expr]) -> list[Expr]:
+    """Every node of `exprs` once, children before parents. Takes time linear in the number of distinct objects."""
+    seen: set[int] = set()
+    order: list[Expr] = []
+    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(list(exprs))]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            children = node.args if isinstance(node, Apply) else (node.index,) if isinstance(node, Gather) else ()
+            stack.extend((child, False) for child in reversed(children))
+    return order
+
+
+def views_of(exprs: Iterable[Expr]) -> list[View]:
+    """The views of all leaves below `exprs`."""
+    return [node.view for node in distinct(exprs) if isinstance(node, Load | Gather | Iota)]
+
+
+def loads_of(exprs: Iterable[Expr]) -> list[Load]:
+    """The distinct loads below `exprs`."""
+    return list(dict.fromkeys(node for node in distinct(exprs) if isinstance(node, Load)))
+
+
+@dataclass(frozen=True)
+class Space:
+    """An iteration space with neighbouring dimensions merged where all its views allow it.
+
+    `sizes` are the merged sizes (never empty). The stride of merged dimension d is that of original dimension
+    `last[d]`.
+    """
+
+    sizes: tuple[int, ...]
+    last: tuple[int, ...]
+
+    @staticmethod
+    def merge(shape: Sequence[int], views: Iterable[View], *, barriers: Iterable[int] = ()) -> Space:
+        """Merges dimensions d, d+1 when stride[d] == stride[d+1] * shape[d+1] for every view; no merge across a barrier
+        (the index of the first dimension behind it). Dimensions of size 1 vanish."""
+        walls = set(barriers)
+        every = list(views)
+        sizes: list[int] = []
+        last: list[int] = []
+        blocked = True
+        for dim, size in enumerate(shape):
+            blocked |= dim in walls
+            if size == 1:
+                continue
+            if sizes and not blocked and all(v.strides[last[-1]] == v.strides[dim] * size for v in every):
+                sizes[-1] *= size
+                last[-1] = dim
+            else:
+                sizes.append(size)
+                last.append(dim)
+            blocked = False
+        return Space(tuple(sizes), tuple(last)) if sizes else Space((1,), (max(len(shape) - 1, 0),))
+
+    @property
+    def points(self) -> int:
+        return math.prod(self.sizes)
+
+    def strides(self, view: View) -> tuple[int, ...]:
+        """A view's strides over the merged dimensions."""
+        return tuple(view.strides[dim] if view.strides else 0 for dim in self.last)
+
+    def offset(self, indices: Sequence[str]) -> Callable[[View], str]:
+        """The C offset of a view where merged dimension d has index `indices[d]`."""
+
+        def text(view: View) -> str:
+            return affine(view.offset, zip(self.strides(view), indices, strict=True))
+
+        return text
+
+
+def varies(expr: Expr, moving: Callable[[View], bool], names: frozenset[str] = frozenset()) -> dict[int, bool]:
+    """For each node below `expr` (by identity): does its value change when the dimensions behind `moving` do?
+
+    Named values are constant unless listed in `names`.
+    """
+    result: dict[int, bool] = {}
+    for node in distinct([expr]):
+        if isinstance(node, Apply):
+            result[id(node)] = any(result[id(argument)] for argument in node.args)
+        elif isinstance(node, Gather):
+            result[id(node)] = moving(node.view) or result[id(node.index)]
+        elif isinstance(node, Load | Iota):
+            result[id(node)] = moving(node.view)
+        else:
+            result[id(node)] = isinstance(node, Named) and node.name in names
+    return result
+
+
+Known = list[tuple[Expr, str]]
+"""Values that identifiers already hold."""
+
+
+def invariants(
+    exprs: Sequence[Expr], moving: Callable[[View], bool], names: frozenset[str] = frozenset()
+) -> list[Expr]:
+    """The largest sub-expressions that do not change in a loop and are worth computing before it. `moving(view)`:
+    whether a view's offset changes in the loop."""
+    found: list[Expr] = []
+    for expr in exprs:
+        changing = varies(expr, moving, names)
+        stack, seen = [expr], set[int]()
+        while stack:
+            node = stack.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if not changing[id(node)]:
+                if not isinstance(node, Const | Named):
+                    found.append(node)
+            elif isinstance(node, Apply):
+                stack.extend(reversed(node.args))
+            elif isinstance(node, Gather):
+                stack.append(node.index)
+    return found
+
+
+def hoist(
+    exprs: Sequence[Expr], offset: Callable[[View], str], names: Mapping[str, str], known: Known, prefix: str
+) -> tuple[list[str], Known]:
+    """Statements that compute `exprs` (from `invariants`), and `known` extended by their identifiers."""
+    emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), names, known=known, prefix=prefix)
+    emitter.reserve(exprs)
+    held = [(expr, emitter.identifier(expr)) for expr in exprs]
+    return emitter.lines, [*known, *held]
+
+
+def parameters(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> tuple[str, str]:
+    """(parameter list, argument list) of a kernel that reads `exprs` and writes `stores`."""
+    written = list(dict.fromkeys(store.buffer for store in stores))
+    read = [n.buffer for n in distinct(exprs) if isinstance(n, Load | Gather) and n.buffer not in written]
+    declared = [f"const {element(plan, name)}* __restrict b_{name}" for name in dict.fromkeys(read)]
+    declared += [f"{element(plan, name)}* __restrict b_{name}" for name in written]
+    return ", ".join(declared), ", ".join(f"b_{name}" for name in (*dict.fromkeys(read), *written))
+
+
+def element(plan: Plan, buffer: str) -> str:
+    """C type of a buffer's elements."""
+    return CPU_DIALECT.storage[plan.buffers[buffer].dtype]
+
+
+def register(dtype: DType) -> str:
+    """C type in which values of `dtype` are computed."""
+    return CPU_DIALECT.register[dtype]
+
+
+def indent(lines: Iterable[str], depth: int) -> str:
+    """Lines of C at a nesting depth (two spaces each)."""
+    return "\n".join("  " * depth + part if part else "" for line in lines for part in line.split("\n"))
+
+
+class Tuning:
+    """The tunables of one kernel and their values. A choice that is not legal for the kernel gives way to the
+    default."""
+
+    def __init__(self, choices: Mapping[str, Choice]) -> None:
+        self._choices = choices
+        self.tunables: list[Tunable] = []
+        self.values: dict[str, Choice] = {}
+
+    def choose(self, name: str, values: Sequence[Choice], default: Choice, aspect: Aspect, meaning: str) -> Choice:
+        """The value of a tunable. It is declared, so that a search may set it, if it has more than one legal value."""
+        legal = tuple(dict.fromkeys(values))
+        wanted = self._choices.get(name, default)
+        value = wanted if wanted in legal else default
+        if len(legal) > 1:
+            self.tunables.append(Tunable(name, legal, default, aspect, meaning))
+            self.values[name] = value
+        return value
+
+    def number(self, name: str, values: Sequence[int], default: int, aspect: Aspect, meaning: str) -> int:
+        return int(self.choose(name, values, default, aspect, meaning))
+
+    def text(self, name: str, values: Sequence[str], default: str, aspect: Aspect, meaning: str) -> str:
+        return str(self.choose(name, values, default, aspect, meaning))
+
+
+def vector_widths(device: Device) -> list[int]:
+    """The two widest register widths in bytes that the device has, widest first."""
+    return [width for width in (64, 32, 16) if width <= max(device.vector_bytes, 16)][:2]
+
+
+def choose_threads(tuning: Tuning, device: Device, work_bytes: int) -> str:
+    """The OpenMP clause for the number of threads: all that PyTorch has, unless the kernel is too small to share.
+
+    Waking a team costs some microseconds, about what one core needs for 64 KB.
+    """
+    counts = [1 << i for i in range(device.cores.bit_length()) if 1 << i < device.cores] + [device.cores]
+    default = 1 if work_bytes < 64 * 1024 else device.cores
+    meaning = "threads that share the kernel; fewer save waking them, more add bandwidth and arithmetic"
+    count = tuning.number("threads", counts, default, "parallel", meaning)
+    if count == device.cores:
+        return ""
+    return " num_threads(1)" if count == 1 else f" num_threads(team_of({count}))"
+
+
+def item_bytes(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> int:
+    """Bytes of the widest element that vector code must hold, at least 4."""
+    dtypes = [node.dtype for node in distinct(exprs) if not isinstance(node, Const)]
+    dtypes += [plan.buffers[store.buffer].dtype for store in stores]
+    floats = [ITEM_BYTES[dtype] for dtype in dtypes if dtype in ("float32", "float64")]
+    return max([4, *floats])
+
+
+def traffic(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> int:
+    """Compulsory traffic of a kernel in bytes: each buffer that it reads or writes, once."""
+    names = {n.buffer for n in distinct(exprs) if isinstance(n, Load | Gather)} | {store.buffer for store in stores}
+    return sum(plan.buffers[name].numel * ITEM_BYTES[plan.buffers[name].dtype] for name in names)
+
+
+HUGE_PAGE_BYTES = 2 << 20
+
+
+def page_advice(tuning: Tuning, stores: Iterable[Store], plan: Plan) -> tuple[list[str], tuple[str, ...]]:
+    """(statements before the kernel's call, labels) that ask for huge pages (2 MB) behind outputs of several such
+    pages.
+
+    An allocation above glibc's largest mmap threshold (32 MB) is new memory each call, with a page fault per 4 KB.
+    """
+    outputs = [plan.buffers[name] for name in dict.fromkeys(store.buffer for store in stores)]
+    sizes = {b.name: b.numel * ITEM_BYTES[b.dtype] for b in outputs if b.role == "output"}
+    large = {name: size for name, size in sizes.items() if size >= 4 * HUGE_PAGE_BYTES}
+    if not large:
+        return [], ()
+    meaning = "huge spares a page fault per 4 KB of a large fresh output; default leaves it to the system"
+    if tuning.text("pages", ("default", "huge"), "huge", "memory", meaning) == "default":
+        return [], ()
+    return [f"prefer_huge_pages(b_{name}, {size});" for name, size in large.items()], ("huge-pages",)

@@ -1,0 +1,139 @@
+"""What every attention kernel in CUDA indexes: queries, keys, values, mask and result over one collapsed batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.compiler.cuda.space import (
+    Space,
+    body_leaves,
+    buffers_of,
+    collapse,
+    decompose,
+    emitter,
+    index_type,
+    leaves,
+    parameters,
+)
+from foundry.knowledge.compiler.ir import views
+from foundry.knowledge.compiler.ir.kernels import AttentionKernel, Expr, Plan, View
+
+
+@dataclass(frozen=True)
+class AttentionSpace:
+    """`spaces` of "q", "k", "v", "mask" and "out" have the batch's dimensions before row, column and d."""
+
+    kernel: AttentionKernel
+    plan: Plan
+    batch_sizes: tuple[int, ...]
+    batch_names: tuple[str, ...]
+    spaces: dict[str, Space]
+    index: str
+
+    @property
+    def batch(self) -> int:
+        return math.prod(self.kernel.batch)
+
+    def leaf(self, which: str, expr: Expr) -> str:
+        """C text of an operand's element."""
+        return emitter(self.spaces[which], [], {}).value(expr)
+
+    def address(self, which: str) -> str:
+        """C text of the address of an operand's element."""
+        load = {"q": self.kernel.q, "k": self.kernel.k, "v": self.kernel.v}[which]
+        return f"b_{load.buffer} + ({self.spaces[which].offset(load.view)})"
+
+    def place(self, flat: str) -> list[str]:
+        """Statements that define the batch's indices from `flat`."""
+        return decompose(flat, self.batch_sizes, self.batch_names, self.index) if self.batch_sizes else []
+
+    def store(self, result: str) -> list[str]:
+        """The stores of `result` at (row, d)."""
+        body = emitter(self.spaces["out"], [], {"acc": result}, "s")
+        body.reserve(store.value for store in self.kernel.stores)
+        for store in self.kernel.stores:
+            body.store(store, self.spaces["out"].offset, self.plan.buffers[store.buffer].dtype)
+        return body.lines
+
+    def signature(self, operands: Sequence[Expr], *, stores: bool = True) -> tuple[str, list[str]]:
+        """Parameters and arguments of a kernel that reads these operands and makes the stores, or does not."""
+        stored = self.kernel.stores if stores else ()
+        return parameters(self.plan, *buffers_of([*leaves(operands), *body_leaves(stored)], stored))
+
+
+def operands_of(kernel: AttentionKernel) -> Sequence[Expr]:
+    return [kernel.q, kernel.k, kernel.v, *masks_of(kernel)]
+
+
+def masks_of(kernel: AttentionKernel) -> Sequence[Expr]:
+    return [kernel.mask] if kernel.mask is not None else []
+
+
+FEW_ROWS = 16  # of one query head
+MANY_ROWS = 128  # of all heads that share their keys
+
+
+def join_heads(kernel: AttentionKernel) -> AttentionKernel:
+    """Query heads that share keys and values and have few rows each become one head with all their rows, so that keys
+    and values are read once for all of them."""
+    if not kernel.batch or kernel.causal or kernel.rows > FEW_ROWS or kernel.rows * kernel.batch[-1] > MANY_ROWS:
+        return kernel
+    at = len(kernel.batch) - 1
+    if kernel.batch[at] == 1 or kernel.k.view.strides[at] or kernel.v.view.strides[at]:
+        return kernel
+    over_rows = [kernel.q.view, *(leaf.view for leaf in leaves(masks_of(kernel))), *views.stored_views(kernel.stores)]
+    steps = [(view.strides[at], view.strides[at + 1]) for view in over_rows]
+    if kernel.rows > 1 and any(head != kernel.rows * row for head, row in steps):
+        return kernel
+
+    def joined(view: View) -> View:
+        step = view.strides[at] if kernel.rows == 1 else view.strides[at + 1]
+        return View(view.offset, (*view.strides[:at], step, *view.strides[at + 2 :]))
+
+    def shared(view: View) -> View:
+        return View(view.offset, (*view.strides[:at], *view.strides[at + 1 :]))
+
+    return replace(
+        kernel,
+        batch=kernel.batch[:at],
+        rows=kernel.rows * kernel.batch[at],
+        q=replace(kernel.q, view=joined(kernel.q.view)),
+        k=replace(kernel.k, view=shared(kernel.k.view)),
+        v=replace(kernel.v, view=shared(kernel.v.view)),
+        mask=None if kernel.mask is None else views.map_views(kernel.mask, joined),
+        stores=tuple(views.map_store(store, joined) for store in kernel.stores),
+    )
+
+
+def attention_space(kernel: AttentionKernel, plan: Plan) -> AttentionSpace:
+    groups = {
+        "q": [kernel.q.view],
+        "k": [kernel.k.view],
+        "v": [kernel.v.view],
+        "mask": [leaf.view for leaf in leaves(masks_of(kernel))],
+        "out": [leaf.view for leaf in body_leaves(kernel.stores)] + [store.view for store in kernel.stores],
+    }
+    extents = {
+        "q": ((kernel.rows, kernel.head), ("row", "d")),
+        "k": ((kernel.columns, kernel.head), ("column", "d")),
+        "v": ((kernel.columns, kernel.value_head), ("column", "d")),
+        "mask": ((kernel.rows, kernel.columns), ("row", "column")),
+        "out": ((kernel.rows, kernel.value_head), ("row", "d")),
+    }
+    seen = [view for group in groups.values() for view in group]
+    count = len(kernel.batch)
+    batch_sizes, strides = collapse(kernel.batch, [view.strides[:count] for view in seen])
+    batch_names = tuple(f"g{d}" for d in range(len(batch_sizes)))
+    moved = [View(v.offset, (*s, *v.strides[count:])) for v, s in zip(seen, strides, strict=True)]
+    spaces: dict[str, Space] = {}
+    at = 0
+    for name, group in groups.items():
+        sizes, names = extents[name]
+        where = dict(zip(group, moved[at : at + len(group)], strict=True))
+        at += len(group)
+        shape = (*batch_sizes, *sizes)
+        spaces[name] = Space(shape, (*batch_names, *names), where, index_type(shape, where.values()))
+    index = "long long" if any(space.index == "long long" for space in spaces.values()) else "int"
+    return AttentionSpace(kernel, plan, batch_sizes, batch_names, spaces, index)

@@ -1,0 +1,343 @@
+"""Attention on tensor cores: in which precisions a kernel may be computed, and which tiles are legal and fill the
+device best."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda.contractions.attention_boxes import boxes
+from foundry.knowledge.compiler.cuda.contractions.attention_space import AttentionSpace
+from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import (
+    IEEE,
+    SIZES,
+    TYPES,
+    has_tensor_cores,
+    has_wgmma,
+)
+from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
+from foundry.knowledge.compiler.cuda.space import tunable
+from foundry.knowledge.compiler.ir.kernels import AttentionKernel, Plan, Tunable
+from foundry.knowledge.device import Device
+from foundry.knowledge.opgraph import ITEM_BYTES
+
+LARGEST_HEAD = 256
+MOST_REGISTERS = 264  # as estimated, which is a little more than the compiler takes
+SPLITS = (1, 2, 4, 8, 16, 32)
+_VALUES: dict[str, dict[str, tuple[int, ...]]] = {
+    "mma": {
+        **{"warp_rows": (16, 32), "warps": (1, 2, 4, 8), "keys": (16, 32, 64, 128)},
+        **{"stages": (2, 3), "splits": SPLITS},
+    },
+    "turns": {
+        **{"warps": (4, 8, 12), "keys": (64, 80, 96, 112, 128, 144, 160, 176, 192), "stages": (2, 3, 4)},
+        **{
+            "in_turn": (0, 1),
+            "lazy": (0, 1),
+            "stay": (0, 1),
+            "pass_by": (0, 1),
+            "shared_mask": (0, 1),
+            "splits": SPLITS,
+        },
+    },
+}
+_MEANING = {
+    "warp_rows": ("tile", "query rows of a warp: more products per read of keys and values, more registers"),
+    "warps": ("parallel", "warps that share a tile of keys and values"),
+    "keys": ("tile", "keys of a tile: fewer barriers and rescalings, more registers and shared memory"),
+    "stages": ("memory", "tiles of keys and values in shared memory: more are on their way"),
+    "in_turn": (
+        "parallel",
+        "1: a warpgroup multiplies when the one before has begun, and weighs while others multiply",
+    ),
+    "lazy": ("algorithm", "1: sums are rescaled only when a weight would exceed 2^8"),
+    "pass_by": ("algorithm", "1: a warpgroup leaves out steps in which it has no rows, or its rows see no keys"),
+    "shared_mask": ("memory", "1: the mask comes in tiles with the keys; 0: each thread reads what it needs of it"),
+    "stay": ("parallel", "1: as many blocks as fit, each takes one tile of rows after the other; 0: a block for each"),
+    "splits": ("algorithm", "parts of the keys computed by different blocks and joined by a second launch"),
+}
+
+
+def precisions(kernel: AttentionKernel, plan: Plan, arch: str) -> tuple[str, ...]:
+    """What the attention may be computed in, the default first. PyTorch's own operator is as accurate as float32, also
+    where TF32 is allowed; products that are written out are not."""
+    kinds = {kernel.q.dtype, kernel.k.dtype, kernel.v.dtype}
+    kind = kinds.pop()
+    if kinds or not has_tensor_cores(arch) or kernel.dtype == "float64":
+        return (IEEE,)
+    if kind in ("float16", "bfloat16"):
+        return (kind, IEEE)
+    if kind != "float32" or plan.ieee_only:
+        return (IEEE,)
+    return ("tf32x3", "tf32", IEEE) if kernel.empty_rows == "zero" else ("tf32", "tf32x3", IEEE)
+
+
+@dataclass(frozen=True)
+class AttentionTiling(ABC):
+    """A block's rows, its tile of keys, and the heads padded to what one product takes."""
+
+    head: int
+    value_head: int
+    precision: str
+    warps: int
+    keys: int
+    splits: int = 1
+
+    path = ""
+    text = ""  # the library's text of the kernel
+    arch_feature = ""  # letter that the architecture's name needs
+    kits: ClassVar[tuple[str, ...]] = ()  # library texts beside those of the precision
+
+    @property
+    @abstractmethod
+    def rows(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def registers(self) -> int:
+        """Registers of a thread, as estimated."""
+
+    @property
+    @abstractmethod
+    def shared_bytes(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def holes(self) -> dict[str, object]:
+        """What the kernel's text asks beside what all ask."""
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def type_name(self) -> str:
+        return TYPES[self.precision]
+
+    @property
+    def item_bytes(self) -> int:
+        return SIZES[self.precision]
+
+    def resident_blocks(self, arch: str) -> int:
+        """Blocks of a multiprocessor that the compiler should leave registers for."""
+        by_registers = 65536 // (self.threads * min(255, self.registers + 8))
+        return max(1, min(16, by_registers, max_shared_bytes(arch) // self.shared_bytes))
+
+    def is_legal(self, arch: str) -> bool:
+        return self.registers <= MOST_REGISTERS and self.shared_bytes <= max_shared_bytes(arch)
+
+
+@dataclass(frozen=True)
+class MmaAttention(AttentionTiling):
+    """Each warp multiplies its rows by fragments that it reads of the tile."""
+
+    warp_rows: int = 16
+    stages: int = 2
+
+    path = "mma"
+    text = "cuda/contractions/attention_mma.cu"
+
+    @property
+    def rows(self) -> int:
+        return self.warps * self.warp_rows
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a warp's queries stay in its registers."""
+        return self._registers + self._query_registers <= 184
+
+    @property
+    def _query_registers(self) -> int:
+        return self.warp_rows * self.head * self.item_bytes // 128
+
+    @property
+    def part(self) -> int:
+        """Columns of the result that a warp adds up at a time: enough products that wait for no other one."""
+        return min(self.value_head, 32 if self.warp_rows * self.value_head <= 16 * 128 else 16)
+
+    @property
+    def _registers(self) -> int:
+        """Sums beside either the scores or weights and a part of the next sums; fragments, addresses and loops."""
+        sums, scores = self.warp_rows * self.value_head // 32, self.warp_rows * self.keys // 32
+        weights = scores * self.item_bytes // 4 + self.warp_rows * self.part // 32
+        fragments = (12 if self.precision == "tf32x3" else 4) * self.warp_rows // 16 + 4
+        return sums + max(scores, weights) + fragments + 56
+
+    @property
+    def registers(self) -> int:
+        return self._registers + (self._query_registers if self.is_held else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        row, value_row = (size * self.item_bytes + 16 for size in (self.head, self.value_head))
+        stages, queries = self.stages * self.keys * (row + value_row), self.rows * row
+        return max(stages, queries) if self.is_held else stages + queries
+
+    @property
+    def holes(self) -> dict[str, object]:
+        is_held = str(self.is_held).lower()
+        return {"ROWS": self.warp_rows, "STAGES": self.stages, "PART": self.part, "IS_HELD": is_held}
+
+
+# Of each thread that copies and of each that multiplies, by the number of warps that multiply.
+REGISTERS = {4: (0, 240), 8: (24, 240), 12: (32, 160)}
+
+
+@dataclass(frozen=True)
+class TurnsAttention(AttentionTiling):
+    """A warpgroup has 64 rows; the tensor cores read 16-bit keys and values from shared memory, 64 elements of a head
+    in a row of it. A thread of one more warpgroup asks the copy engine for tiles, ahead of their use."""
+
+    stages: int = 2
+    in_turn: int = 1
+    lazy: int = 0
+    stay: int = 1
+    pass_by: int = 0
+    shared_mask: int = 0
+    mask_bytes: int = 0  # of an element of a mask that may come in tiles; 0: there is none
+
+    path = "turns"
+    text = "cuda/contractions/attention_turns.cu"
+    arch_feature = "a"
+    kits = ("wgmma", "wgmma_sixteen", "attention_wgmma", "bulk")
+
+    @property
+    def rows(self) -> int:
+        return self.warps * 16
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps + 128
+
+    @property
+    def registers(self) -> int:
+        """Sums, scores, the weights of the tile before; addresses and loops."""
+        return self.value_head // 2 + self.keys // 2 + self.keys // 4 + 32
+
+    def resident_blocks(self, arch: str) -> int:
+        """One where registers are shared out anew."""
+        return 1 if REGISTERS[self.warps][0] else super().resident_blocks(arch)
+
+    @property
+    def shared_bytes(self) -> int:
+        head, value_head = _padded(self.head, 64), _padded(self.value_head, 64)
+        tiles = 2 * self.keys * (head + value_head) + 128 * self.rows * self.mask_boxes
+        return 2 * self.rows * head + self.stages * tiles + 8 * (4 * self.stages + 2)
+
+    @property
+    def mask_boxes(self) -> int:
+        """Boxes of 128 bytes of each row that a tile's mask takes."""
+        return math.ceil(self.keys * self.mask_bytes / 128) if self.shared_mask else 0
+
+    @property
+    def holes(self) -> dict[str, object]:
+        own, most = REGISTERS[self.warps]
+        return {
+            **{"GROUPS": self.warps // 4, "STAGES": self.stages, "SPLITS": self.splits},
+            "IN_TURN": str(bool(self.in_turn) and self.warps > 4).lower(),
+            "LAZY": str(bool(self.lazy)).lower(),
+            "PASS_BY": str(bool(self.pass_by)).lower(),
+            "MASK_BOXES": self.mask_boxes,
+            "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
+            "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
+        }
+
+    def is_legal(self, arch: str) -> bool:
+        if self.shared_mask and not self.mask_bytes:
+            return False
+        return self.registers <= REGISTERS[self.warps][1] and super().is_legal(arch)
+
+
+def _padded(head: int, step: int) -> int:
+    return math.ceil(head / step) * step
+
+
+def paths(space: AttentionSpace, precision: str, arch: str) -> tuple[str, ...]:
+    """Ways to multiply, the default first: few rows and few keys leave nothing to copy ahead."""
+    kernel = space.kernel
+    if SIZES[precision] != 2 or not has_wgmma(arch) or not all(boxes(space, which) for which in ("q", "k", "v")):
+        return ("mma",)
+    return ("turns", "mma") if kernel.rows > 64 or kernel.columns >= 1024 else ("mma", "turns")
+
+
+def _default_mma(space: AttentionSpace, precision: str, device: Device) -> MmaAttention:
+    kernel = space.kernel
+    head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 16)
+    widest = {2: 128, 4: 128 if precision == "tf32" else 64}[SIZES[precision]]
+    wide = kernel.rows > 64 and max(head, value_head) <= widest
+    warps = 4 if kernel.rows > 32 else 2 if kernel.rows > 16 else 1
+    if kernel.rows >= 256 and SIZES[precision] == 4 and 64 < max(head, value_head) <= 128:
+        warps = 8
+    few = kernel.rows <= 16 and SIZES[precision] == 4
+    keys = 64 if max(head, value_head) * SIZES[precision] <= 256 and not few else 32
+    found = MmaAttention(head, value_head, precision, warps, keys, warp_rows=32 if wide else 16)
+    while not (found.is_legal(device.arch) and found.registers <= 255) and found.keys > 16:
+        found = replace(found, keys=found.keys // 2)
+    return found
+
+
+def _default_turns(space: AttentionSpace, precision: str, device: Device) -> TurnsAttention:
+    """As measured on an H200: three warpgroups where their registers hold tiles of 128 keys, else two, and three leave
+    out what causal rows do not see; a mask always in tiles; and for few rows, where keys and values are what takes the
+    time, as much of them on its way as fits."""
+    kernel, mask = space.kernel, boxes(space, "mask")
+    head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 64)
+    if 64 < kernel.value_head <= 96:
+        value_head = 96
+    warps = 4 if kernel.rows <= 64 else 12 if max(head, value_head) <= 64 and kernel.rows > 128 else 8
+    is_plain = kernel.mask is None and not kernel.causal and kernel.rows > 64
+    most = 176 if is_plain and _padded(kernel.columns, 176) <= 1.05 * kernel.columns else 128
+    mask_bytes = ITEM_BYTES[mask.dtype] if mask else 0
+    first = TurnsAttention(head, value_head, precision, warps, 64, lazy=int(kernel.mask is None), mask_bytes=mask_bytes)
+    sizes = [keys for keys in _VALUES["turns"]["keys"] if keys <= most]
+    tried = [replace(first, keys=keys, shared_mask=way) for keys in sizes for way in (0, 1)]
+    found = max(tried, key=lambda t: (t.is_legal(device.arch), t.shared_mask, t.keys))
+    if kernel.causal and kernel.mask is None and warps == 12:
+        found = replace(found, pass_by=1)
+    if kernel.rows <= 64:
+        found = max((replace(found, stages=n) for n in (2, 3, 4)), key=lambda t: (t.is_legal(device.arch), t.stages))
+    return found
+
+
+_DEFAULTS = {"mma": _default_mma, "turns": _default_turns}
+
+
+def _split(found: AttentionTiling, kernel: AttentionKernel, device: Device) -> AttentionTiling:
+    """As many parts of the keys as fill the device: once where blocks stay, a few times over where they go."""
+    blocks = math.prod(kernel.batch) * math.ceil(kernel.rows / found.rows)
+    times = 1 if found.path == "turns" else 4 if found.warps == 1 else 3
+    most, least = times * device.cores, 1024 if found.path == "turns" and kernel.rows > 64 else max(256, found.keys)
+    splits = [count for count in SPLITS if blocks * count <= most and kernel.columns >= count * least]
+    return replace(found, splits=max([1, *splits]))
+
+
+def choose_attention(
+    space: AttentionSpace, path: str, precision: str, device: Device, choices: dict[str, Choice]
+) -> tuple[AttentionTiling, tuple[Tunable, ...]]:
+    """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones."""
+    kernel = space.kernel
+    default = _split(_DEFAULTS[path](space, precision, device), kernel, device)
+    values = _VALUES[path]
+    wanted = {name: int(value) for name, value in choices.items() if value in values.get(name, ())}
+    tiling = _with(default, wanted)
+    if not tiling.is_legal(device.arch) or tiling.splits * tiling.keys > max(kernel.columns, tiling.keys):
+        tiling = default
+    tunables = []
+    for name, every in values.items():
+        legal = [value for value in every if _with(tiling, {name: value}).is_legal(device.arch)]
+        if name == "splits":
+            legal = [value for value in legal if value == 1 or kernel.columns >= value * tiling.keys]
+        if getattr(tiling, name) not in legal:
+            legal.append(getattr(tiling, name))
+        if len(legal) == 1 and name in ("shared_mask", "in_turn"):
+            continue
+        aspect, meaning = _MEANING[name]
+        tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+    return tiling, tuple(tunables)
+
+
+def _with(tiling: AttentionTiling, values: dict[str, int]) -> AttentionTiling:
+    return replace(tiling, **values)  # type: ignore[arg-type]

@@ -1,0 +1,271 @@
+"""Matrix products in CUDA: tensor cores or the ordinary units, any strides, batches, the epilogue fused, split over k.
+
+`precision` is a tunable: TF32 or three products of it for float32, 16-bit operands as they are, IEEE arithmetic on the
+ordinary units. The kernels stand in `gemm_mma.cu` and `gemm.cu`; `tiled.py` fills them in.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda import launches as cuda_launch
+from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling, choose
+from foundry.knowledge.compiler.cuda.contractions.operands import (
+    Spaces,
+    out_space,
+    spaces_of,
+    strided_operand,
+)
+from foundry.knowledge.compiler.cuda.contractions.packed import print_packed
+from foundry.knowledge.compiler.cuda.contractions.packing import in_place
+from foundry.knowledge.compiler.cuda.contractions.row_tails import RowTail, ordinary_lanes, tensor_lanes
+from foundry.knowledge.compiler.cuda.contractions.splits import Partial, find_block, split_steps
+from foundry.knowledge.compiler.cuda.contractions.tails import element_values, tail_text
+from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import (
+    IEEE,
+    LABELS,
+    PACKED,
+    PATH,
+    PRECISION,
+    TensorTiling,
+    Ways,
+    choose_tensor,
+    way_tunables,
+)
+from foundry.knowledge.compiler.cuda.contractions.tiled import (
+    epilogue_lines,
+    shared_bytes,
+    shared_texts,
+    tiled_source,
+)
+from foundry.knowledge.compiler.cuda.dialect import register
+from foundry.knowledge.compiler.cuda.launches import Argument, Launch
+from foundry.knowledge.compiler.cuda.space import (
+    body_leaves,
+    buffers_of,
+    identifier,
+    leaves,
+    parameters,
+    pick,
+)
+from foundry.knowledge.compiler.ir.kernels import Apply, Expr, GemmKernel, Plan, PrintedKernel, Tunable
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.opgraph import ITEM_BYTES, DType
+
+SPLIT = "splits"
+
+
+def operand_dtype(kernel: GemmKernel) -> DType:
+    """The type whose values the operands hold: that of the product, or the 16-bit type that both were widened from."""
+    found = {_narrow(expr) for expr in (kernel.a, kernel.b)}
+    return found.pop() if len(found) == 1 else kernel.dtype
+
+
+def _narrow(expr: Expr) -> DType:
+    is_cast = isinstance(expr, Apply) and expr.op == "cast" and expr.args[0].dtype in ("float16", "bfloat16")
+    return expr.args[0].dtype if is_cast and isinstance(expr, Apply) else expr.dtype
+
+
+def choose_way(ways: Ways, device: Device, choices: dict[str, Choice]) -> tuple[str, str, tuple[Tunable, ...]]:
+    """Precision and path ("" on the ordinary units), and their tunables."""
+    precisions = ways.precisions(device.arch)
+    precision = str(pick(choices, PRECISION, precisions, precisions[0]))
+    paths = ways.paths(precision, device.arch) if precision != IEEE else ("",)
+    path = str(pick(choices, PATH, paths, paths[0]))
+    return precision, path, way_tunables(precisions, paths)
+
+
+def choose_tiling(
+    kernel: GemmKernel, ways: Ways, device: Device, choices: dict[str, Choice]
+) -> tuple[Tiling | TensorTiling, tuple[Tunable, ...]]:
+    """The tiling of the chosen way to multiply, which is none of packed operands, and all tunables."""
+    precision, path, tunables = choose_way(ways, device, choices)
+    tiling: Tiling | TensorTiling
+    if precision == IEEE:
+        tiling, more = choose(kernel, device, choices, scalar=ways.is_gathered)
+    else:
+        tiling, more = choose_tensor(kernel, path, precision, device, choices, scalar=ways.is_gathered)
+    return tiling, (*tunables, *more)
+
+
+def list_choices(tiling: Tiling | TensorTiling, tunables: tuple[Tunable, ...]) -> dict[str, Choice]:
+    """Every tunable's value."""
+    path = tiling.path if isinstance(tiling, TensorTiling) else ""
+    values: dict[str, Choice] = {PRECISION: IEEE, PATH: path, **asdict(tiling)}
+    return {item.name: values[item.name] for item in tunables}
+
+
+def need_feature(tiling: Tiling | TensorTiling) -> str:
+    """The letter that the architecture's name needs for the tiling's instructions."""
+    return tiling.arch_feature if isinstance(tiling, TensorTiling) else ""
+
+
+def label_precision(tiling: Tiling | TensorTiling) -> tuple[str, ...]:
+    """What a reader of the receipt should know of the arithmetic: TF32 in one product, or in three."""
+    return LABELS.get(tiling.precision, ()) if isinstance(tiling, TensorTiling) else ()
+
+
+class _Printer:
+    def __init__(self, kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice], ways: Ways) -> None:
+        self.kernel = kernel
+        self.plan = plan
+        self.spaces = spaces_of(kernel)
+        self.scalar = ways.is_gathered
+        self.tiling, self.tunables = choose_tiling(kernel, ways, device, choices)
+        self.type = register(kernel.dtype)
+        self.name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
+        self.a = strided_operand(kernel, self.spaces, "a", self.tiling)
+        self.b = strided_operand(kernel, self.spaces, "b", self.tiling)
+        self.out = out_space(kernel, self.spaces)
+        self.batch = math.prod(kernel.batch)
+        self.tiles_m = math.ceil(kernel.m / self.tiling.tile_m)
+        self.tiles_n = math.ceil(kernel.n / self.tiling.tile_n)
+        self.steps = math.ceil(kernel.k / self.tiling.tile_k)
+        self.partial = Partial(kernel, plan, self.name, self.type, self.out, self.tiling.splits, 0)
+        self.tail = self._tail() if kernel.tail else None
+
+    def _tail(self) -> RowTail:
+        tiling = self.tiling
+        if tiling.splits > 1:
+            raise CannotLower("parts of k have no whole elements to reduce")
+        if isinstance(tiling, TensorTiling):
+            lanes = tensor_lanes(self.kernel, tiling.tile_n, tiling.store_columns)
+        else:
+            lanes = ordinary_lanes(self.kernel, tiling.tile_n, tiling.thread_n)
+        tile = tiling.tile_m, tiling.tile_n
+        return RowTail(self.kernel, self.plan, self.name, self.out, lanes, tile, 0)
+
+    def _guard(self) -> tuple[str, str]:
+        kernel = self.kernel
+        tests = [f"m < {kernel.m}"] if kernel.m % self.tiling.tile_m else []
+        if kernel.n % self.tiling.tile_n:
+            tests.append(f"n < {kernel.n}")
+        return " && ".join(tests), f"n + j < {kernel.n}" if kernel.n % 4 else ""
+
+    def _main(self) -> tuple[str, Launch]:
+        kernel, tiling = self.kernel, self.tiling
+        guard, element_guard = self._guard()
+        found = leaves([kernel.a, kernel.b])
+        acc = "acc[i][h * 4 + j]"
+        if tiling.splits > 1:
+            epilogue = self.partial.store(acc, guard, element_guard)
+            reads, writes = buffers_of(found, [])
+        else:
+            epilogue = epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element_guard)
+            if self.tail:
+                epilogue = self.tail.epilogue(kernel.stores, acc, guard, element_guard)
+            after = [*body_leaves(kernel.stores), *leaves(element_values(kernel.tail))]
+            reads, writes = buffers_of([*found, *after], kernel.stores)
+        signature, names = parameters(self.plan, reads, writes)
+        arguments: list[Argument] = [*names]
+        if tiling.splits > 1:
+            signature += f", {self.partial.parameter}"
+            arguments.append(self.partial.argument)
+        for text, slot in self.tail.slots() if self.tail else []:
+            signature += f", {text}"
+            arguments.append(slot)
+        tiles = self.tiles_m * self.tiles_n
+        place = find_block(tiles, tiling.splits, self.spaces.batch_sizes, self.spaces.batch_names, self.out.index)
+        source = tiled_source(
+            *(self.name, signature, self.a, self.b, self.out.index, (self.tiles_m, self.tiles_n), place),
+            *(split_steps(self.steps, tiling.splits, kernel), epilogue),
+            scalar=self.scalar,
+            after_row=self.tail.after_row() if self.tail else (),
+        )
+        grid = (tiles * self.batch * tiling.splits, 1, 1)
+        return source, Launch(self.name, grid, (tiling.threads, 1, 1), tuple(arguments), shared_bytes(self.a, self.b))
+
+    def print(self) -> PrintedKernel:
+        source, launch = self._main()
+        sources, launches = [source], [launch]
+        if self.tiling.splits > 1:
+            source, launch = self.partial.sum()
+            sources.append(source)
+            launches.append(launch)
+        workspace_bytes = self.partial.bytes if self.tiling.splits > 1 else 0
+        shared = shared_texts(self.tiling)
+        if self.tail:
+            workspace_bytes, shared = self.tail.end, (*shared, tail_text())
+            for source, launch in self.tail.launches():
+                sources.append(source)
+                launches.append(launch)
+        return PrintedKernel(
+            functions="\n".join(sources),
+            call=cuda_launch.encode(launches),
+            template="gemm",
+            choices=list_choices(self.tiling, self.tunables),
+            tunables=self.tunables,
+            labels=label_precision(self.tiling),
+            shared=shared,
+            arch_feature=need_feature(self.tiling),
+            d_mem=3 if self.tiling.stages > 1 else 2,
+            d_algo=2 if self.tiling.splits > 1 else 1 if len(self.kernel.ops) > 1 else 0,
+            d_sync=3 if self.tiling.splits > 1 else 1,
+            workspace_bytes=workspace_bytes,
+            launches=len(launches),
+        )
+
+
+def ways_of(kernel: GemmKernel, plan: Plan) -> Ways:
+    """In which ways a product may be multiplied."""
+    spaces = spaces_of(kernel)
+    operands = [strided_operand(kernel, spaces, which, Tiling()) for which in ("a", "b")]
+    dtype = operand_dtype(kernel)
+    return Ways(
+        dtype=dtype,
+        is_gathered=any(operand.vector == 1 for operand in operands),
+        suits_wgmma=all(operand.along_k for operand in operands),
+        ieee_only=plan.ieee_only,
+        packs=True,
+        packing_pays=packing_pays(kernel, spaces, dtype, along_k=all(operand.along_k for operand in operands)),
+    )
+
+
+def packing_pays(kernel: GemmKernel, spaces: Spaces, dtype: DType, *, along_k: bool) -> bool:
+    """Whether launches that pack the operands are won back by the faster main loop, by rates measured on an H200:
+    600 and 170 TFLOP/s (110 where an operand does not lie along k), 3 TB/s while packing, 3 us a launch more; 1.2 TB/s
+    where few rows make little of what is read.
+    Parameters are packed once, and what the copy engine reads as it is never."""
+    batch = math.prod(kernel.batch)
+    work = 2.0 * batch * kernel.m * kernel.n * kernel.k
+    packed = [
+        size
+        for which, size, is_constant in (("a", kernel.m, kernel.constant_a), ("b", kernel.n, kernel.constant_b))
+        if not is_constant and in_place(kernel, spaces, which) is None
+    ]
+    moved = batch * sum(packed) * kernel.k * (4 if dtype in ("float16", "bfloat16") else 6)
+    launches = 4.5e-6 * len(packed)
+    read = batch * (kernel.m + kernel.n) * kernel.k * ITEM_BYTES[dtype]
+    staged = max(work / (170e12 if along_k else 110e12), read / 1.2e12)
+    return work / 600e12 + moved / 3e12 + launches < staged
+
+
+def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a matrix product with its epilogue.
+
+    `choices` may hold "precision" and "path", and what that path takes: "tile_m", "tile_n" (of a block's tile) and
+    "tile_k" (its depth), "stages" (tiles in flight), "splits" (parts of k), and the part of the tile that a thread
+    ("thread_m", "thread_n"), a warp ("warp_m", "warp_n") or a warpgroup ("group_m", "group_n") adds up. A value that
+    is not legal for this kernel gives way to the default. A product with a tail is never split. Raises CannotLower for
+    a tail that the chosen way cannot make.
+    """
+    if kernel.tail is None:
+        return _print_product(kernel, plan, device, choices)
+    whole = {name: value for name, value in choices.items() if name != SPLIT}
+    printed = _print_product(kernel, plan, device, whole)
+    kept = {name: value for name, value in printed.choices.items() if name != SPLIT}
+    return replace(printed, choices=kept, tunables=tuple(item for item in printed.tunables if item.name != SPLIT))
+
+
+def _print_product(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    ways = ways_of(kernel, plan)
+    precision, path, tunables = choose_way(ways, device, choices)
+    if path != PACKED:
+        return _Printer(kernel, plan, device, choices, ways).print()
+    printed = print_packed(kernel, plan, device, choices, precision)
+    way: dict[str, Choice] = {PRECISION: precision, PATH: path}
+    known = {item.name: way[item.name] for item in tunables}
+    return replace(printed, choices={**known, **printed.choices}, tunables=(*tunables, *printed.tunables))

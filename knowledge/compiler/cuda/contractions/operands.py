@@ -1,0 +1,224 @@
+"""Operands of a matrix product in CUDA: how their tiles travel from global memory through registers to shared memory.
+
+The result's axes are m and n, and k is the one that is added up. An operand is any expression over strided buffers;
+neighbours in memory are read as one vector where they are aligned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling
+from foundry.knowledge.compiler.cuda.contractions.tails import element_values
+from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import TensorTiling, WgmmaTiling
+from foundry.knowledge.compiler.cuda.dialect import register
+from foundry.knowledge.compiler.cuda.space import (
+    Known,
+    Space,
+    body_leaves,
+    collapse,
+    element_load,
+    emitter,
+    index_type,
+    leaves,
+    load_plan,
+    vector_type,
+)
+from foundry.knowledge.compiler.ir.kernels import Expr, GemmKernel, Load, View
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The same collapsed batch dimensions before (m, k), (k, n) and what stores see as (m, n)."""
+
+    batch_sizes: tuple[int, ...]
+    batch_names: tuple[str, ...]
+    a: dict[View, View]
+    b: dict[View, View]
+    out: dict[View, View]
+
+
+def spaces_of(kernel: GemmKernel) -> Spaces:
+    count = len(kernel.batch)
+    of_a = [leaf.view for leaf in leaves([kernel.a])]
+    of_b = [leaf.view for leaf in leaves([kernel.b])]
+    of_out = [leaf.view for leaf in body_leaves(kernel.stores)] + [store.view for store in kernel.stores]
+    of_out += [leaf.view for leaf in leaves(element_values(kernel.tail))]
+    views = [*of_a, *of_b, *of_out]
+    sizes, strides = collapse(kernel.batch, [view.strides[:count] for view in views])
+    seen = [View(v.offset, (*s, *v.strides[count:])) for v, s in zip(views, strides, strict=True)]
+    maps = [dict(zip(views[i:j], seen[i:j], strict=True)) for i, j in _spans(len(of_a), len(of_b), len(of_out))]
+    return Spaces(sizes, tuple(f"g{d}" for d in range(len(sizes))), *maps)
+
+
+def out_space(kernel: GemmKernel, spaces: Spaces) -> Space:
+    """The space of the result: batch dimensions, m and n, the latter as the stores see them."""
+    batch = spaces.batch_sizes
+    index = index_type((*batch, *kernel.m_shape, *kernel.n_shape), spaces.out.values())
+    split = (*((size,) for size in batch), kernel.m_shape, kernel.n_shape) if kernel.is_split else ()
+    return Space((*batch, kernel.m, kernel.n), (*spaces.batch_names, "m", "n"), spaces.out, index, split)
+
+
+def _spans(*counts: int) -> list[tuple[int, int]]:
+    ends = [sum(counts[: i + 1]) for i in range(len(counts))]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a tile of one operand travels: global memory to registers (`fetch`), registers to shared memory (`keep`).
+
+    `inner` is the axis along which a thread's vector and the threads' neighbours lie: "k" or the one shared with the
+    result. `read` gives the statements that put the vector at (m or n, k) into `held[i]`.
+    """
+
+    which: str  # "a" or "b"
+    inside: tuple[str, ...]  # what must hold of m or n, and of k, that a tile at the edge may lie outside of
+    tiling: Tiling | TensorTiling
+    type: str
+    index: str
+    inner: str
+    vector: int
+    read: Callable[[str], list[str]]
+
+    @property
+    def out(self) -> str:
+        return "m" if self.which == "a" else "n"
+
+    @property
+    def along_k(self) -> bool:
+        return self.inner == "k"
+
+    @property
+    def tile_out(self) -> int:
+        return self.tiling.tile_m if self.which == "a" else self.tiling.tile_n
+
+    @property
+    def items(self) -> int:
+        return self.tile_out * self.tiling.tile_k // self.vector
+
+    @property
+    def loads(self) -> int:
+        return math.ceil(self.items / self.tiling.threads)
+
+    def place(self) -> list[str]:
+        """Which vector of the tile a thread moves in round i."""
+        if isinstance(self.tiling, WgmmaTiling) and not self.along_k:
+            return self._place_across()
+        extent = (self.tiling.tile_k if self.inner == "k" else self.tile_out) // self.vector
+        outer = self.out if self.inner == "k" else "k"
+        scale = f" * {self.vector}" if self.vector > 1 else ""
+        return [
+            "const int item = threadIdx.x + i * THREADS;",
+            f"const int in_{self.inner} = item % {extent}{scale}, in_{outer} = item / {extent};",
+        ]
+
+    def _place_across(self) -> list[str]:
+        """The same where rows of shared memory run along k and the operand does not: eight neighbours among the threads
+        take eight of k, whose words lie in different banks."""
+        extent = self.tile_out // self.vector
+        return [
+            "const int item = threadIdx.x + i * THREADS;",
+            f"const int in_{self.out} = item / 8 % {extent} * {self.vector};",
+            f"const int in_k = item / {8 * extent} * 8 + item % 8;",
+        ]
+
+    def is_item(self) -> list[str]:
+        """The test that spares the last round's idle threads."""
+        return [f"item < {self.items}"] if self.items % self.tiling.threads else []
+
+    def fetch(self) -> list[str]:
+        """Global memory to registers; what lies outside the matrix is zero."""
+        held = f"held_{self.which}"
+        tests = [*self.is_item(), *self.inside]
+        lines = ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self.place()]
+        lines.append(f"const {self.index} {self.out} = first_{self.out} + in_{self.out}, k = first_k + in_k;")
+        if tests:
+            lines.append(f"{held}[i] = Vec<{self.type}, {self.vector}>{{}};")
+            return [*lines, f"if ({' && '.join(tests)}) {{", *self.read(held), "}", "}"]
+        return [*lines, *self.read(held), "}"]
+
+    def keep(self) -> list[str]:
+        """Registers to shared memory: on tensor cores as their `Operand` lays it out, else with the result's axis
+        innermost."""
+        to, held, pitch = f"to_{self.which}", f"held_{self.which}[i]", f"PITCH_{self.which.upper()}"
+        if isinstance(self.tiling, TensorTiling):
+            moves = [self.tiling.keep(self.which, self.vector, along_k=self.along_k)]
+        elif self.inner == "k":
+            store = [f"{to}[(in_k + j) * {pitch} + in_{self.out}] = {held}.at[j];"]
+            moves = over_vector(self.vector, store)
+        else:
+            moves = [f"store_vec<{self.vector}>({to} + in_k * {pitch} + in_{self.out}, {held});"]
+        if self.is_item():
+            moves = [f"if ({self.is_item()[0]}) {{", *moves, "}"]
+        return ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self.place(), *moves, "}"]
+
+
+def edges(*axes: tuple[str, int, int]) -> tuple[str, ...]:
+    """Tests for the axes (name, size, tile) whose last tile is not full."""
+    return tuple(f"{name} < {size}" for name, size, tile in axes if size % tile)
+
+
+def strided_operand(
+    kernel: GemmKernel, spaces: Spaces, which: str, tiling: Tiling | TensorTiling, *, widest: int = 4
+) -> Tile:
+    """A strided operand, or an expression over strided ones, read along the axis that is contiguous in memory, up to
+    `widest` neighbours at once."""
+    expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
+    out, out_size = ("m", kernel.m) if which == "a" else ("n", kernel.n)
+    kind = register(kernel.dtype)
+    walks_last = _walks_last(expr, where)
+    last, other = ("k", out) if which == "a" else (out, "k")
+    axes = (other, last) if walks_last else (last, other)
+    order = (-2, -1) if walks_last else (-1, -2)
+    sizes = {"k": kernel.k, out: out_size}
+    shape = (*spaces.batch_sizes, *(sizes[name] for name in axes))
+    moved = {v: View(s.offset, (*s.strides[:-2], s.strides[order[0]], s.strides[order[1]])) for v, s in where.items()}
+    space = Space(shape, (*spaces.batch_names, *axes), moved, index_type(shape, moved.values()))
+    extent = tiling.tile_k if axes[-1] == "k" else tiling.tile_m if which == "a" else tiling.tile_n
+    loads = [leaf for leaf in leaves([expr]) if isinstance(leaf, Load) and space.stride(leaf.view)]
+    vector = 1
+    for wide in (2, 4) if kind == "float" else (2,):
+        if wide <= widest and extent % wide == 0 and loads and all(space.aligned(leaf.view, wide) for leaf in loads):
+            vector = wide
+
+    def read(held: str) -> list[str]:
+        return _read_vector(expr, space, vector, kind, held)
+
+    tile_out = tiling.tile_m if which == "a" else tiling.tile_n
+    inside = edges((out, out_size, tile_out), ("k", kernel.k, tiling.tile_k))
+    return Tile(which, inside, tiling, kind, space.index, axes[-1], vector, read)
+
+
+def _walks_last(expr: Expr, where: dict[View, View]) -> bool:
+    """True when neighbours along the operand's last axis are neighbours in memory."""
+    for leaf in leaves([expr]):
+        if isinstance(leaf, Load) and any(where[leaf.view].strides[-2:]):
+            strides = where[leaf.view].strides
+            return strides[-1] == 1 or strides[-2] != 1
+    return True
+
+
+def _read_vector(expr: Expr, space: Space, vector: int, kind: str, held: str) -> list[str]:
+    """Puts `vector` neighbours of `expr` into `held[i]`, as plain vectors where no arithmetic is needed."""
+    if vector > 1 and isinstance(expr, Load) and expr.dtype in ("float32", "float64") and register(expr.dtype) == kind:
+        return [f"{held}[i] = load_vec<{vector}>(b_{expr.buffer} + {space.offset(expr.view)});"]
+    known: Known = []
+    lines = []
+    for number, leaf in enumerate(load_plan(space, leaves([expr]), vector).vectors):
+        source = f"load_vec<{vector}>(b_{leaf.buffer} + {space.offset(leaf.view)})"
+        lines.append(f"const {vector_type(leaf.dtype, vector)} v{number} = {source};")
+        known.append((leaf, element_load(f"v{number}.at[j]", leaf.dtype)))
+    inner = space.with_inner(f"({space.names[-1]} + j)") if vector > 1 else space
+    body = emitter(inner, known, {})
+    value = body.value(expr)
+    body.lines.append(f"{held}[i].at[j] = ({kind})({value});")
+    return [*lines, *over_vector(vector, body.lines)]
+
+
+def over_vector(vector: int, body: Sequence[str]) -> list[str]:
+    if vector == 1:
+        return ["{", "const int j = 0;", *body, "}"]
+    return ["#pragma unroll", f"for (int j = 0; j < {vector}; ++j) {{", *body, "}"]

@@ -1,0 +1,365 @@
+"""Tails of products and convolutions in CUDA: rows that are reduced where the result is made.
+
+Each warp reduces its own part of a row, a segment, and leaves one state of it in scratch memory; a small launch joins
+the states of every row in a fixed order and makes of them what the tail stores once a row. No sum is atomic, so that
+the same input always gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.compiler.cuda import launches as cuda_launch
+from foundry.knowledge.compiler.cuda.launches import Argument, Launch
+from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, RowStep, passes
+from foundry.knowledge.compiler.cuda.space import (
+    Space,
+    buffers_of,
+    decompose,
+    emitter,
+    identifier,
+    indent,
+    leaves,
+    parameters,
+)
+from foundry.knowledge.compiler.file.assemble import fill
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import (
+    Emit,
+    EmitRow,
+    Expr,
+    Let,
+    Plan,
+    Reduction,
+    Store,
+    Tail,
+    View,
+)
+from foundry.knowledge.compiler.ir.substitute import replace_names
+from foundry.knowledge.errors import CannotLower
+
+_ALIGN = 256
+_COLUMNS = 32  # rows of a block that lie side by side in memory
+_BLOCK = 256  # threads of a block that has one row
+_THREADS_WANTED = 1 << 17  # that join states: fewer leave the device idle while they wait for memory
+
+_JOIN = """\
+// Joins partial states of @NAME@ in a fixed order@ABOUT@.
+extern "C" __global__ void __launch_bounds__(@THREADS@) @KERNEL@(@PARAMETERS@) {
+@BODY@
+}
+"""
+
+
+def tail_text() -> str:
+    """The library text that kernels with a tail need."""
+    return read_library_text("cuda/contractions/tails.cuh")
+
+
+def compose(expr: Expr, value: Expr) -> Expr:
+    """A stage's expression with the tail's value put in its place."""
+    return replace_names(expr, lambda node: value if node.name == "acc" else node)
+
+
+def element_values(tail: Tail | None) -> list[Expr]:
+    """What a tail computes of each element, as expressions of the contraction's own sum."""
+    if tail is None:
+        return []
+    exprs = [stage.value for stage in tail.stages if isinstance(stage, Reduction)]
+    exprs += [store.value for store in element_stores(tail)]
+    return [tail.value, *(compose(expr, tail.value) for expr in exprs)]
+
+
+def element_stores(tail: Tail | None) -> list[Store]:
+    return [stage.store for stage in tail.stages if isinstance(stage, Emit)] if tail else []
+
+
+def reduce_once(tail: Tail) -> tuple[tuple[Accumulator, ...], list[RowStep]]:
+    """The reductions of one pass over a row, and what is made of them once a row. Raises CannotLower for a tail that
+    needs more than one pass."""
+    steps = passes(tail.stages, online=True)
+    reductions = [step for step in steps if isinstance(step, ReducePass)]
+    if len(reductions) != 1 or any(isinstance(step, EmitPass) for step in steps):
+        raise CannotLower("the tail needs more than one pass over a row")
+    return reductions[0].accumulators, [step for step in steps if isinstance(step, Let | EmitRow)]
+
+
+def state_name(item: Accumulator) -> str:
+    return f"a_{identifier(item.name)}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What an epilogue keeps of its elements for the states: `count` of them, the present one at `slot`; `at` is its
+    place in the row."""
+
+    accumulators: tuple[Accumulator, ...]
+    tail: Tail
+    count: str
+    slot: str
+    at: str
+
+    def declare(self) -> list[str]:
+        lines = [f"bool exists[{self.count}] = {{}};"]
+        for item in self.accumulators:
+            lines.append(f"{item.value_type} {state_name(item)}_values[{self.count}];")
+        if any(item.indexed for item in self.accumulators):
+            lines.append(f"int place_at[{self.count}];")
+        return lines
+
+    def values(self) -> dict[str, Expr]:
+        """Targets of the epilogue's body, with their values."""
+        return {
+            f"{state_name(item)}_values[{self.slot}]": compose(item.value, self.tail.value)
+            for item in self.accumulators
+        }
+
+    def note(self, exists: str) -> list[str]:
+        """Statements beside those values."""
+        lines = [f"exists[{self.slot}] = {exists};"]
+        if any(item.indexed for item in self.accumulators):
+            lines.append(f"place_at[{self.slot}] = {self.at};")
+        return lines
+
+    def add(self, item: Accumulator, part: str = "") -> str:
+        """The statement that takes the elements into the state."""
+        name = state_name(item)
+        if item.indexed:
+            return f"tails::add_at({name}, {name}_values{part}, place_at{part}, exists{part});"
+        return f"tails::add({name}, {name}_values{part}, exists{part});"
+
+    def reduce(self, item: Accumulator, masks: int, part: str, *, every: bool) -> str:
+        """The statement that makes the state of the lanes' elements, all of which exist if `every`."""
+        name = state_name(item)
+        return f"tails::reduce<{masks}, {str(every).lower()}>({name}, {name}_values{part}, exists{part});"
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A dimension of rows, or of a row's states, with its stride in states."""
+
+    size: int
+    stride: int
+
+
+class Joined:
+    """The states of a tail in scratch memory, and the launches that join them.
+
+    `outer` are the dimensions of the tail's rows, `inner` those of a row's states; `states` of each reduction lie from
+    `memory` bytes into the workspace.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        tail: Tail,
+        *,
+        outer: Sequence[Dimension],
+        inner: Sequence[Dimension],
+        states: int,
+        memory: int,
+    ) -> None:
+        self.name, self.plan, self.tail = name, plan, tail
+        self.accumulators, self.rest = reduce_once(tail)
+        self.outer, self.inner = list(outer), [item for item in inner if item.size > 1]
+        self.rows = math.prod(item.size for item in outer)
+        self.elements = math.prod(item.size for item in inner)
+        self.parts, self.team, self.is_column = self._shape()
+        self.end = memory
+        self.places = self._place(states)
+        self.part_places = self._place(self.rows * self.parts) if self.parts > 1 else {}
+
+    def _shape(self) -> tuple[int, int, bool]:
+        """(parts of a row that are joined first, threads of a row, whether neighbouring threads have neighbouring
+        rows)."""
+        long = [item for item in self.outer if item.size > 1]
+        beside = bool(long) and long[-1].stride == 1
+        is_column = beside or not any(item.stride == 1 and item.size >= 4 for item in self.inner)
+        team = _BLOCK
+        if is_column:
+            team = min(32, max(1, 2 ** max(0, math.ceil(math.log2(max(1, self.elements / 4))))))
+        wanted = math.ceil(_THREADS_WANTED / (self.rows * team))
+        return max(1, min(wanted, self.elements // (team * 8))), team, is_column
+
+    def _place(self, states: int) -> dict[str, int]:
+        found = {}
+        for item in self.accumulators:
+            found[item.name] = self.end
+            self.end += math.ceil(states * item.state_bytes / _ALIGN) * _ALIGN
+        return found
+
+    def slots(self, places: Mapping[str, int] | None = None, *, const: bool = False) -> list[tuple[str, Argument]]:
+        """Parameters for the states, and their arguments."""
+        kind = "const " if const else ""
+        found = self.places if places is None else places
+        return [
+            (f"{kind}{item.state}* __restrict__ w_{identifier(item.name)}", cuda_launch.workspace(found[item.name]))
+            for item in self.accumulators
+        ]
+
+    def keep(self, item: Accumulator, place: str) -> str:
+        """The statement that leaves a state in memory."""
+        return f"w_{identifier(item.name)}[{place}] = {state_name(item)};"
+
+    # ------------------------------------------------ the launches
+
+    def launches(self) -> list[tuple[str, Launch]]:
+        if self.parts == 1:
+            return [self._launch(self.outer, self.inner, self.places, 1)]
+        strides = _contiguous([item.size for item in self.outer])
+        joined = [Dimension(item.size, stride) for item, stride in zip(self.outer, strides, strict=True)]
+        first = self._launch(self.outer, self.inner, self.places, self.parts)
+        return [first, self._launch(joined, [Dimension(self.parts, self.rows)], self.part_places, 1)]
+
+    def _launch(
+        self, outer: Sequence[Dimension], inner: Sequence[Dimension], places: Mapping[str, int], parts: int
+    ) -> tuple[str, Launch]:
+        """Joins states of every row, or of each of its `parts`, which then are states of their own."""
+        rows = self.rows * parts
+        is_column = self.is_column or (self.parts > 1 and parts == 1)
+        team = 32 if is_column and not self.is_column else self.team
+        exact = not is_column or rows % _COLUMNS == 0
+        names = [f"o{d}" if item.size > 1 else "0" for d, item in enumerate(outer)]
+        lines = [f"typedef {item.state} S_{identifier(item.name)};" for item in self.accumulators]
+        lines += self._find_row(parts, is_column=is_column, exact=exact)
+        lines += self._merge([pair for pair in zip(outer, names, strict=True) if pair[0].size > 1], inner, parts, team)
+        lines += self._combine(team, is_column)
+        tests = ["lane == 0", *([] if exact else [f"here < {rows}"])]
+        slots = self.slots(places, const=True)
+        if parts > 1:
+            stored = [
+                f"j_{identifier(item.name)}[part * {self.rows} + row] = {state_name(item)};"
+                for item in self.accumulators
+            ]
+            lines += [f"if ({' && '.join(tests)}) {{", *stored, "}"]
+            slots += [(text.replace(" w_", " j_"), slot) for text, slot in self.slots(self.part_places)]
+            reads: list[str] = []
+        else:
+            more, reads = self._finish(names, tests)
+            lines += more
+        texts = [text for text, _ in slots]
+        arguments = [slot for _, slot in slots]
+        if reads:
+            texts, arguments = [reads[0], *texts], [*reads[1:], *arguments]
+        threads = (_COLUMNS, team, 1) if is_column else (team, 1, 1)
+        kernel = f"{self.name}_parts" if parts > 1 else f"{self.name}_rows"
+        holes = {
+            "NAME": self.name,
+            "ABOUT": " into fewer" if parts > 1 else ", and stores what is made of a row",
+            "THREADS": str(math.prod(threads)),
+            "KERNEL": kernel,
+            "PARAMETERS": ", ".join(texts),
+            "BODY": indent(lines),
+        }
+        grid = (math.ceil(rows / _COLUMNS) if is_column else rows, 1, 1)
+        return fill(_JOIN, holes), Launch(kernel, grid, threads, tuple(arguments))
+
+    def _find_row(self, parts: int, *, is_column: bool, exact: bool) -> list[str]:
+        """Statements that say which row, and part of it, a thread works on; `exact`: the last block has as many."""
+        rows = self.rows * parts
+        place, lane = ("(int)blockIdx.x", "(int)threadIdx.x")
+        if is_column:
+            place, lane = f"(int)blockIdx.x * {_COLUMNS} + (int)threadIdx.x", "(int)threadIdx.y"
+        lines = [f"const int lane = {lane}, here = {place};"]
+        lines += ["const int all = here;" if exact else f"const int all = here < {rows} ? here : {rows - 1};"]
+        if parts > 1:
+            return [*lines, f"const int part = all / {self.rows}, row = all % {self.rows};"]
+        return [*lines, "const int row = all;"]
+
+    def _merge(
+        self, outer: Sequence[tuple[Dimension, str]], inner: Sequence[Dimension], parts: int, team: int
+    ) -> list[str]:
+        """Statements in which a thread merges every `team`-th state of its row, or of its part of it; `outer` has the
+        names of a row's indices."""
+        elements = math.prod(item.size for item in inner)
+        lines = decompose("row", [item.size for item, _ in outer], [name for _, name in outer], "int") if outer else []
+        lines += [f"{item.state} {state_name(item)};" for item in self.accumulators]
+        chunk = math.ceil(elements / parts)
+        begin, end = (f"part * {chunk}", f"math::minimum(part * {chunk} + {chunk}, {elements})")
+        first, stop = ("lane", str(elements)) if parts == 1 else (f"{begin} + lane", end)
+        lines += ["#pragma unroll 4", f"for (int e = {first}; e < {stop}; e += {team}) {{"]
+        lines += (
+            decompose("e", [item.size for item in inner], [f"e{d}" for d in range(len(inner))], "int") if inner else []
+        )
+        address = [f"(long long){name} * {item.stride}" for item, name in outer]
+        address += [f"(long long)e{d} * {item.stride}" for d, item in enumerate(inner)]
+        lines += [f"const long long from = {' + '.join(address) or '0'};"]
+        lines += [f"{state_name(item)}.merge(w_{identifier(item.name)}[from]);" for item in self.accumulators]
+        return [*lines, "}"]
+
+    def _combine(self, team: int, is_column: bool) -> list[str]:
+        lines = []
+        for item in self.accumulators:
+            state, slots = state_name(item), f"partials_{identifier(item.name)}"
+            count = _COLUMNS * team if is_column else team // 32
+            call = f"reduce_column<{team}, {_COLUMNS}>" if is_column else f"reduce_block<{team // 32}>"
+            lines.append(f"SHARED_STATES(S_{identifier(item.name)}, {slots}, {count});")
+            lines.append(f"{state} = {call}({state}, {slots});")
+        return lines
+
+    def _finish(self, names: Sequence[str], tests: Sequence[str]) -> tuple[list[str], list[str]]:
+        """(what is made of a row's states, the parameters for it and their buffers)."""
+        known = define_results(self.accumulators)
+        lines = [f"const auto {text} = {source};" for text, source in known.texts]
+        space = row_space(self.rest, [item.size for item in self.outer], names)
+        body = finish_row(self.rest, space, self.plan, known.names)
+        values, stores = row_values(self.rest)
+        reads, writes = buffers_of(leaves(values), stores)
+        signature, arguments = parameters(self.plan, reads, writes)
+        return [*lines, f"if ({' && '.join(tests)}) {{", *body, "}"], [signature, *arguments]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Names that reductions define: their C identifiers, and these with where their values are."""
+
+    names: dict[str, str]
+    texts: list[tuple[str, str]]
+
+
+def define_results(accumulators: Sequence[Accumulator], at: str = "") -> Results:
+    """The states stand in variables, or in arrays of them, of which one is `at`."""
+    names, texts = {}, []
+    for item in accumulators:
+        for name, member in item.defines:
+            names[name] = f"n_{identifier(name)}"
+            texts.append((names[name], f"{state_name(item)}{at}.{member}"))
+    return Results(names, texts)
+
+
+def row_values(rest: Sequence[RowStep]) -> tuple[list[Expr], list[Store]]:
+    values = [step.value if isinstance(step, Let) else step.store.value for step in rest]
+    return values, [step.store for step in rest if isinstance(step, EmitRow)]
+
+
+def row_space(rest: Sequence[RowStep], sizes: Sequence[int], names: Sequence[str]) -> Space:
+    """The space of a tail's rows, with the views that its stages have over it."""
+    values, stores = row_values(rest)
+    seen: list[View] = [leaf.view for leaf in leaves(values)] + [store.view for store in stores]
+    return Space(tuple(sizes), tuple(names), {view: view for view in seen}, "int")
+
+
+def finish_row(rest: Sequence[RowStep], space: Space, plan: Plan, names: dict[str, str]) -> list[str]:
+    """Statements that store what is made of a row's results, which `names` has the texts of."""
+    lines: list[str] = []
+    known = dict(names)
+    for number, step in enumerate(rest):
+        body = emitter(space, [], known, f"z{number}_")
+        if isinstance(step, Let):
+            known[step.name] = f"n_{identifier(step.name)}"
+            body.lines.append(f"const auto {known[step.name]} = {body.value(step.value)};")
+        else:
+            body.store(step.store, space.offset, plan.buffers[step.store.buffer].dtype)
+        lines += body.lines
+    return lines
+
+
+def _contiguous(sizes: Sequence[int]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= size
+    return strides[::-1]

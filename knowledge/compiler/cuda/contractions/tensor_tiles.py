@@ -1,0 +1,379 @@
+"""Tensor-core products: which precisions and instructions a kernel may take, and which tiles are legal and fill the
+device best.
+
+Two ways to multiply: `mma`, by warps, on every tensor core since compute capability 8.0, fragments read from shared
+memory into registers; `wgmma`, by four warps on compute capability 9.0a, straight from shared memory and about twice as
+fast.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import SPLITS
+from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
+from foundry.knowledge.compiler.cuda.space import tunable
+from foundry.knowledge.compiler.ir.kernels import GemmKernel, Tunable
+from foundry.knowledge.device import Device
+from foundry.knowledge.opgraph import DType
+
+IEEE = "ieee"
+PRECISION = "precision"
+PATH = "path"
+HALF = "half"
+HALF3 = "half3"
+DRAINED = 4  # steps of three products after which sums leave the tensor cores
+LABELS = {HALF: ("tf32:half",), HALF3: ("tf32:half3",), "tf32": ("tf32",), "tf32x3": ("tf32:x3",)}
+GUESS = 6  # power of two that brings the largest of most rows and images into the range of 16 bits
+PACKED = "packed"
+# Of each precision: its name in *.cuh, and the bytes of an element.
+TYPES = {
+    **{"tf32": "Tf32", "tf32x3": "Tf32x3", HALF: "Float16", HALF3: "Float16"},
+    **{"float16": "Float16", "bfloat16": "Bfloat16"},
+}
+SIZES = {"tf32": 4, "tf32x3": 4, HALF: 2, HALF3: 2, "float16": 2, "bfloat16": 2}
+_COMMON: dict[str, tuple[str, str]] = {
+    "tile_m": ("tile", "rows of a block's tile: larger reads b less often, smaller fills more multiprocessors"),
+    "tile_n": ("tile", "columns of a block's tile: larger reads a less often"),
+    "tile_k": ("memory", "depth of a tile: fewer barriers, more registers and shared memory"),
+    "splits": ("algorithm", "parts of k computed by different blocks and added by a second launch"),
+}
+_PRECISION_MEANING = (
+    "arithmetic of the product: ieee on the ordinary units; tf32 on tensor cores with 11 significant bits; half as "
+    "many bits at twice the rate, operands scaled to 16 bits; tf32x3 and half3 three products of these, as accurate as "
+    "float32"
+)
+_PATH_MEANING = (
+    "packed: operands are brought into tiles first; wgmma: four warps multiply from shared memory; mma: each warp "
+    "multiplies from its registers"
+)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What a kernel's operands are like, and so in which ways it may be multiplied.
+
+    dtype:       what the operands hold
+    is_gathered: an operand is gathered element by element, each element has an address
+    packs:       operands may be brought into tiles by launches of their own; `packing_pays`: and that is faster
+    suits_wgmma: rows of shared memory, which wgmma wants along k, are filled along k, and tiles are not mostly empty
+    ieee_only:   no product of float32 in TF32
+    """
+
+    dtype: DType
+    is_gathered: bool
+    suits_wgmma: bool
+    ieee_only: bool
+    packs: bool = False
+    packing_pays: bool = False
+
+    def precisions(self, arch: str) -> tuple[str, ...]:
+        """What the product may be computed in, the default first."""
+        if not has_tensor_cores(arch) or self.dtype == "float64":
+            return (IEEE,)
+        if self.dtype in ("float16", "bfloat16"):
+            return (self.dtype, IEEE)
+        if self.ieee_only:
+            return (IEEE,)
+        if not self.packs or not has_wgmma(arch):
+            return ("tf32", "tf32x3", IEEE)
+        return (HALF, HALF3, "tf32", IEEE) if self.packing_pays else ("tf32", "tf32x3", HALF, HALF3, IEEE)
+
+    def paths(self, precision: str, arch: str) -> tuple[str, ...]:
+        """Ways to multiply in this precision, the default first."""
+        if precision in (HALF, HALF3):
+            return (PACKED,)
+        if not has_wgmma(arch) or precision == "tf32x3":
+            return ("mma",)
+        staged = ("wgmma", "mma") if self.suits_wgmma else ("mma", "wgmma")
+        if not self.packs:
+            return staged
+        return (PACKED, *staged) if self.packing_pays else (*staged, PACKED)
+
+
+def has_tensor_cores(arch: str) -> bool:
+    """Tensor cores with TF32 and bfloat16, which begin with compute capability 8.0."""
+    return arch.startswith("sm_") and int(arch.removeprefix("sm_").rstrip("af")) >= 80
+
+
+def has_wgmma(arch: str) -> bool:
+    return arch.rstrip("af") == "sm_90"
+
+
+@dataclass(frozen=True)
+class TensorTiling(ABC):
+    """A block's tile of the result, in elements, and how its product is computed."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    splits: int
+    precision: str
+
+    path = ""
+    text = ""  # the library's text of the kernel
+    arch_feature = ""  # letter that the architecture's name needs
+
+    @property
+    def type_name(self) -> str:
+        """The precision's name in the library's texts."""
+        return TYPES[self.precision]
+
+    @property
+    def is_tf32(self) -> bool:
+        return self.precision.startswith("tf32")
+
+    @property
+    @abstractmethod
+    def threads(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def store_columns(self) -> int:
+        """Columns of the result that a warp holds."""
+
+    @property
+    @abstractmethod
+    def holes(self) -> dict[str, int]:
+        """What the kernel's text asks beside the block's tile."""
+
+    @abstractmethod
+    def keep(self, which: str, vector: int, *, along_k: bool) -> str:
+        """The statement that brings `held_a[i]` (or b) into shared memory."""
+
+    @abstractmethod
+    def shared_bytes(self, a_along_k: bool, b_along_k: bool) -> int:
+        """Dynamic shared memory; an operand lies along k or along the result's axis."""
+
+    @abstractmethod
+    def registers(self, *, scalar: bool) -> int:
+        """Registers of a thread, as estimated. `scalar`: an operand is gathered, each element has an address."""
+
+    def resident_blocks(self, *, scalar: bool) -> int:
+        """Blocks of a multiprocessor that the compiler should leave registers for."""
+        return max(1, min(4, 65536 // (self.threads * min(255, self.registers(scalar=scalar)))))
+
+    def legal(self, arch: str, *, scalar: bool) -> bool:
+        """At most 16 warps a block; registers and shared memory that a block may have."""
+        if not 32 <= self.threads <= 512 or self.registers(scalar=scalar) > min(255, 65536 // self.threads):
+            return False
+        return self.shared_bytes(True, True) <= max_shared_bytes(arch)
+
+
+@dataclass(frozen=True)
+class MmaTiling(TensorTiling):
+    """Each warp adds up warp_m x warp_n of the tile."""
+
+    warp_m: int = 64
+    warp_n: int = 64
+
+    path = "mma"
+    text = "cuda/contractions/gemm_mma.cu"
+
+    @property
+    def threads(self) -> int:
+        return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * 32
+
+    @property
+    def store_columns(self) -> int:
+        return self.warp_n
+
+    @property
+    def holes(self) -> dict[str, int]:
+        return {"WM": self.warp_m, "WN": self.warp_n}
+
+    def keep(self, which: str, vector: int, *, along_k: bool) -> str:
+        out, letter = "m" if which == "a" else "n", which.upper()
+        return f"Tile{letter}::keep<{vector}>(to_{which}, in_{out}, in_k, held_{which}[i]);"
+
+    def _operand_bytes(self, out: int, *, along_k: bool) -> int:
+        words = self.tile_k * SIZES[self.precision] // 4
+        return 4 * (out * (words + 4) if along_k else words * (out + 8))  # as mma::Operand pads it
+
+    def shared_bytes(self, a_along_k: bool, b_along_k: bool) -> int:
+        a, b = self._operand_bytes(self.tile_m, along_k=a_along_k), self._operand_bytes(self.tile_n, along_k=b_along_k)
+        return self.stages * (a + b)
+
+    def registers(self, *, scalar: bool) -> int:
+        """Sums (twice where they are drained), fragments, the next tiles on their way, addresses and loops."""
+        sums = self.warp_m * self.warp_n // 32
+        fragments = (self.warp_m // 16) * 4 + (self.warp_n // 8) * 2
+        held = self.tile_k * (self.tile_m + self.tile_n) // self.threads
+        if self.precision == "tf32x3":
+            sums, fragments = 2 * sums, 2 * fragments
+        return sums + fragments + held * (2 if scalar else 1) + 40
+
+    def legal(self, arch: str, *, scalar: bool) -> bool:
+        return not (self.tile_m % self.warp_m or self.tile_n % self.warp_n) and super().legal(arch, scalar=scalar)
+
+
+@dataclass(frozen=True)
+class WgmmaTiling(TensorTiling):
+    """Each warpgroup adds up group_m x group_n of the tile; a row of shared memory holds 128 bytes of k."""
+
+    group_m: int = 64
+    group_n: int = 128
+
+    path = "wgmma"
+    text = "cuda/contractions/gemm_wgmma.cu"
+    arch_feature = "a"
+
+    @property
+    def threads(self) -> int:
+        return (self.tile_m // self.group_m) * (self.tile_n // self.group_n) * 128
+
+    @property
+    def store_columns(self) -> int:
+        return self.group_n
+
+    @property
+    def holes(self) -> dict[str, int]:
+        return {"GM": self.group_m, "GN": self.group_n}
+
+    def keep(self, which: str, vector: int, *, along_k: bool) -> str:
+        out, letter = "m" if which == "a" else "n", which.upper()
+        kind = f"{vector}, {str(along_k).lower()}"
+        return f"Tile{letter}::keep<{kind}>(to_{which}, in_{out}, in_k, held_{which}[i]);"
+
+    def shared_bytes(self, a_along_k: bool, b_along_k: bool) -> int:
+        return self.stages * (self.tile_m + self.tile_n) * 128
+
+    def registers(self, *, scalar: bool) -> int:
+        held = self.tile_k * (self.tile_m + self.tile_n) // self.threads
+        return self.group_m * self.group_n // 128 + held * (2 if scalar else 1) + 48 * 4 // SIZES[self.precision]
+
+    def legal(self, arch: str, *, scalar: bool) -> bool:
+        if self.tile_m % self.group_m or self.tile_n % self.group_n or self.tile_k * SIZES[self.precision] != 128:
+            return False
+        return self.threads >= 128 and super().legal(arch, scalar=scalar)
+
+
+@dataclass(frozen=True)
+class _Path:
+    """What one way to multiply offers the search: its tunables, and shapes with the share of the arithmetic rate that
+    a tile of this shape reaches by itself."""
+
+    values: dict[str, tuple[int, ...]]
+    meaning: dict[str, tuple[str, str]]
+    shapes: tuple[tuple[int, int, int, int, float], ...]
+    kind: type[MmaTiling] | type[WgmmaTiling]
+    parts: tuple[str, str]
+
+    def tilings(self, precision: str, splits: int) -> Iterator[tuple[TensorTiling, float]]:
+        deep = (32 if self.kind is WgmmaTiling else 16) * (4 // SIZES[precision])
+        for tile_m, tile_n, part_m, part_n, rate in self.shapes:
+            parts = dict(zip(self.parts, (part_m, part_n), strict=True))
+            yield self.kind(tile_m, tile_n, deep, 2, splits, precision, **parts), rate
+
+
+_PATHS = {
+    "wgmma": _Path(
+        {
+            **{"tile_m": (64, 128, 256), "tile_n": (64, 128, 256), "tile_k": (32, 64)},
+            **{"group_m": (64, 128), "group_n": (64, 128, 256), "stages": (2, 3, 4), "splits": SPLITS},
+        },
+        {
+            **_COMMON,
+            "group_m": ("tile", "rows that a warpgroup adds up: more products per read of b, more registers"),
+            "group_n": ("tile", "columns that a warpgroup adds up"),
+            "stages": ("memory", "3: a step is multiplied while the next one begins; more shared memory"),
+        },
+        (
+            (128, 256, 64, 256, 1.0),
+            (128, 128, 64, 128, 0.85),
+            (128, 64, 64, 64, 0.6),
+            (64, 128, 64, 128, 0.6),
+            (64, 64, 64, 64, 0.45),
+        ),
+        WgmmaTiling,
+        ("group_m", "group_n"),
+    ),
+    "mma": _Path(
+        {
+            **{"tile_m": (32, 64, 128, 256), "tile_n": (32, 64, 128, 256), "tile_k": (16, 32, 64)},
+            **{"warp_m": (16, 32, 64), "warp_n": (32, 64), "stages": (1, 2), "splits": SPLITS},
+        },
+        {
+            **_COMMON,
+            "warp_m": ("tile", "rows a warp adds up: more products per read of shared memory, more registers"),
+            "warp_n": ("tile", "columns a warp adds up"),
+            "stages": ("memory", "2: the next tile is stored while the present one is multiplied, one barrier a step"),
+        },
+        (
+            (128, 128, 64, 64, 1.0),
+            (128, 128, 64, 32, 0.9),
+            (128, 64, 64, 32, 0.8),
+            (64, 128, 32, 64, 0.8),
+            (64, 64, 32, 32, 0.6),
+            (32, 128, 32, 32, 0.5),
+            (32, 64, 16, 32, 0.4),
+            (32, 32, 16, 32, 0.3),
+        ),
+        MmaTiling,
+        ("warp_m", "warp_n"),
+    ),
+}
+
+
+def _default(kernel: GemmKernel, path: str, precision: str, device: Device, *, scalar: bool) -> TensorTiling:
+    """The tiling with the least estimated time: waves of tiles, each at its own rate, plus the traffic of a split."""
+    batch = math.prod(kernel.batch)
+    best: tuple[float, TensorTiling] | None = None
+    for splits in SPLITS:
+        depth = math.ceil(kernel.k / splits)
+        if splits > 1 and depth < 256:
+            break
+        for tiling, rate in _PATHS[path].tilings(precision, splits):
+            if not tiling.legal(device.arch, scalar=scalar):
+                continue
+            tiles = batch * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n) * splits
+            work = math.ceil(tiles / device.cores) * tiling.tile_m * tiling.tile_n * depth / rate
+            # A partial sum is written and read; products are about ten times faster than on the ordinary units.
+            moved = (600.0 * batch * kernel.m * kernel.n * splits / device.cores + 2e6) if splits > 1 else 0.0
+            if best is None or work + moved < best[0]:
+                best = (work + moved, tiling)
+    assert best is not None, "the smallest tiles are legal everywhere"
+    return best[1]
+
+
+def choose_tensor(
+    kernel: GemmKernel, path: str, precision: str, device: Device, choices: dict[str, Choice], *, scalar: bool
+) -> tuple[TensorTiling, tuple[Tunable, ...]]:
+    """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones.
+
+    `scalar`: an operand is gathered element by element."""
+    found = _PATHS[path]
+    default = _default(kernel, path, precision, device, scalar=scalar)
+    wanted = {name: int(value) for name, value in choices.items() if value in found.values.get(name, ())}
+    tiling = _with(default, wanted)
+    if not tiling.legal(device.arch, scalar=scalar) or tiling.splits * tiling.tile_k > max(kernel.k, tiling.tile_k):
+        tiling = default
+    tunables = []
+    for name, values in found.values.items():
+        legal = [value for value in values if _with(tiling, {name: value}).legal(device.arch, scalar=scalar)]
+        if name == "splits":
+            legal = [value for value in legal if value == 1 or kernel.k // value >= 4 * tiling.tile_k]
+        if getattr(tiling, name) not in legal:
+            legal.append(getattr(tiling, name))
+        aspect, meaning = found.meaning[name]
+        tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+    return tiling, tuple(tunables)
+
+
+def _with(tiling: TensorTiling, values: dict[str, int]) -> TensorTiling:
+    return replace(tiling, **values)  # type: ignore[arg-type]
+
+
+def way_tunables(precisions: tuple[str, ...], paths: tuple[str, ...]) -> tuple[Tunable, ...]:
+    """The choices of precision and path, where there are any."""
+    found = []
+    if len(precisions) > 1:
+        found.append(tunable(PRECISION, precisions, precisions[0], PRECISION, _PRECISION_MEANING))
+    if len(paths) > 1:
+        found.append(tunable(PATH, paths, paths[0], "algorithm", _PATH_MEANING))
+    return tuple(found)

@@ -1,0 +1,154 @@
+"""Tiles of convolutions through a channels-last copy: which are legal, and the ones chosen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import HALF3
+from foundry.knowledge.compiler.cuda.convolutions.packed_input import packed_input
+from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace
+from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
+from foundry.knowledge.compiler.cuda.space import number, pick, tunable
+from foundry.knowledge.compiler.ir.kernels import Tunable
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+
+_COLUMNS = (16, 24, 32, 48, 64, 96, 128)  # of one instruction
+KEPT, MOVED = "kept", "moved"  # where weights are
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a convolution asks of a tiling: registers for `sums` of each output, and shared memory for the weights of
+    all steps and channels where they are kept; `channels` is beyond every tile where they cannot be."""
+
+    sums: int
+    steps: int
+    channels: int
+
+
+@dataclass(frozen=True)
+class PixelTiling:
+    """The tunables' values."""
+
+    tile_pixels: int
+    tile_channels: int
+    turns: int
+    stages: int
+    weights: str
+
+    @property
+    def threads(self) -> int:
+        """Those of the warpgroups that multiply, and of the one that copies."""
+        return self.turns * 128 + 128
+
+    def shared_bytes(self, steps: int) -> int:
+        """Of all steps of a window, whose weights stay in it or come with the input."""
+        kept, moved = (steps, 0) if self.weights == KEPT else (0, self.tile_channels)
+        return (
+            self.stages * ((self.tile_pixels + moved) * 128 + 16) + kept * self.tile_channels * 128 + self.turns * 8 + 8
+        )
+
+    def registers(self, sums: int) -> int:
+        """Of a thread that multiplies and has `sums` of each output."""
+        return self.tile_pixels * self.tile_channels // 128 * sums + self.tile_pixels // 64 * 12 + 48
+
+    def legal(self, needs: Needs, arch: str) -> bool:
+        if self.weights == KEPT and self.tile_channels < needs.channels:
+            return False
+        fits = self.shared_bytes(needs.steps) <= max_shared_bytes(arch)
+        return fits and self.registers(needs.sums) <= REGISTERS[self.turns][1]
+
+    def resident_blocks(self, needs: Needs, arch: str) -> int:
+        """Blocks of a multiprocessor: with one warpgroup that multiplies as many as fit."""
+        if self.turns > 1:
+            return 1
+        by_registers = 65536 // (self.threads * self.registers(needs.sums))
+        return max(1, min(by_registers, max_shared_bytes(arch) // (self.shared_bytes(needs.steps) + 1024)))
+
+
+# Of each thread that copies and of each that multiplies, by the number of warpgroups that multiply.
+REGISTERS = {1: (0, 255), 2: (56, 224), 3: (56, 152)}
+_VALUES: dict[str, tuple[int, ...]] = {
+    "tile_pixels": (64, 128, 256),
+    "tile_channels": (*_COLUMNS, 256),
+    "turns": (1, 2, 3),
+    "stages": (3, 4, 5, 6, 8),
+}
+_MEANING = {
+    "tile_pixels": ("tile", "output positions of a tile: larger reads weights less often"),
+    "tile_channels": ("tile", "output channels of a tile: larger reads the input less often"),
+    "turns": ("parallel", "warpgroups that take turns: one stores while others multiply, each with fewer registers"),
+    "stages": ("memory", "tiles in flight: more latency is hidden, more shared memory"),
+}
+
+
+def gathers_phases(space: ConvSpace) -> bool:
+    """Whether a tail reduces windows of one output of every phase, which a tile then computes all."""
+    tail, phases = space.kernel.tail, tuple(len(axis.parts) for axis in space.found.axes)
+    if tail is None or math.prod(phases) == 1 or phases == space.kernel.output_size:
+        return False
+    return tail.extent == (1, 1, *phases)
+
+
+def together(space: ConvSpace) -> int:
+    """Phases that a tile computes together."""
+    if gathers_phases(space):
+        return len(space.found.parts)
+    return 2 if len(space.found.axes[2].parts) == 2 else 1
+
+
+def find_needs(space: ConvSpace, precision: str) -> Needs:
+    sums = together(space) + (precision == HALF3)
+    channels = space.found.out_per_group if space.kernel.groups == 1 else 2**31
+    return Needs(sums, packed_input(space, precision).all_steps, channels)
+
+
+def _default(space: ConvSpace, needs: Needs, arch: str) -> PixelTiling:
+    """Two warpgroups that take turns, on the largest tiles that leave them registers. With more than four stages an
+    H200 is slower: a tile is told to be there only when the stages behind it are on their way."""
+    out = space.found.out_per_group
+    columns = min((n for n in _COLUMNS if n >= out), default=128)
+    shapes = [
+        PixelTiling(pixels, wide, 2, 4, weights)
+        for wide in (columns, 64, 32, 16)
+        for pixels in (128, 64)
+        for weights in (KEPT, MOVED)
+        if wide <= columns
+    ]
+    found = next((shape for shape in shapes if shape.legal(needs, arch)), None)
+    if found is None:
+        raise CannotLower("sums of all phases fill more registers than there are")
+    return found
+
+
+def _with(shape: PixelTiling, name: str, value: int) -> PixelTiling:
+    return replace(shape, **{name: value})  # type: ignore[arg-type]
+
+
+def choose_pixels(
+    space: ConvSpace, precision: str, device: Device, choices: dict[str, Choice]
+) -> tuple[PixelTiling, tuple[Tunable, ...]]:
+    needs = find_needs(space, precision)
+    default = _default(space, needs, device.arch)
+    most = max(16, 2 * space.found.out_per_group)
+    values = {name: tuple(v for v in found if name != "tile_channels" or v < most) for name, found in _VALUES.items()}
+    wanted = {name: number(choices, name, values[name], getattr(default, name)) for name in values}
+    shape = PixelTiling(**wanted, weights=str(pick(choices, "weights", (KEPT, MOVED), default.weights)))
+    if not shape.legal(needs, device.arch):
+        shape = replace(shape, weights=MOVED)
+    if not shape.legal(needs, device.arch):
+        shape = default
+    tunables = []
+    for name, (aspect, meaning) in _MEANING.items():
+        legal = [v for v in values[name] if _with(shape, name, v).legal(needs, device.arch)]
+        legal = sorted({*legal, getattr(default, name)})
+        if len(legal) > 1:
+            tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+    ways = [way for way in (KEPT, MOVED) if replace(shape, weights=way).legal(needs, device.arch)]
+    if len(ways) > 1:
+        meaning = "kept: all weights stay in shared memory; moved: they come with the input, step by step"
+        tunables.append(tunable("weights", ways, default.weights, "memory", meaning))
+    return shape, tuple(tunables)

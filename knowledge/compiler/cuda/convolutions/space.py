@@ -1,0 +1,128 @@
+"""What every CUDA convolution needs to know: its geometry, its output space, and how wide its index arithmetic must be.
+
+An image is told apart by a pointer, once a thread; what lies inside an image is then counted in 32 bits, which a
+division takes a fraction of the time for. Only an image of more than 2^30 elements needs more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.compiler.cuda import launches
+from foundry.knowledge.compiler.cuda.contractions.tails import element_stores, element_values
+from foundry.knowledge.compiler.cuda.dialect import element, register
+from foundry.knowledge.compiler.cuda.space import (
+    Space,
+    body_leaves,
+    buffers_of,
+    element_load,
+    identifier,
+    leaves,
+    parameters,
+)
+from foundry.knowledge.compiler.ir import conv_geometry
+from foundry.knowledge.compiler.ir.conv_geometry import Geometry
+from foundry.knowledge.compiler.ir.kernels import ConvKernel, Plan, View
+from foundry.knowledge.compiler.ir.views import stored_views
+
+# Half of what an int holds: a window may begin before its image or end behind it, where nothing is read.
+NARROW = 2**30
+POSITION = ("p0", "p1", "p2")
+
+
+@dataclass(frozen=True)
+class ConvSpace:
+    """A convolution with three spatial axes, as text sees it: `image`, `channel`, `p0`, `p1`, `p2` name an output."""
+
+    found: Geometry
+    plan: Plan
+    inside: str  # type of a position inside one image: "int", or "long long"
+    image: str  # type of an image's number, wide enough for its offset
+
+    @property
+    def kernel(self) -> ConvKernel:
+        return self.found.kernel
+
+    @property
+    def name(self) -> str:
+        return launches.KERNEL_PREFIX + identifier(self.kernel.name)
+
+    @property
+    def type(self) -> str:
+        """Type of a sum in registers."""
+        return register(self.kernel.dtype)
+
+    @property
+    def item_bytes(self) -> int:
+        return 8 if self.type == "double" else 4
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.kernel.kernel)
+
+    @property
+    def x_type(self) -> str:
+        return element(self.plan.buffers[self.kernel.x].dtype)
+
+    def x_value(self, text: str) -> str:
+        """A stored element of the input as a number in a register."""
+        return f"({self.type})({element_load(text, self.plan.buffers[self.kernel.x].dtype)})"
+
+    def weight_value(self, text: str) -> str:
+        return f"({self.type})({element_load(text, self.plan.buffers[self.kernel.weight].dtype)})"
+
+    def outputs(self) -> Space:
+        kernel = self.kernel
+        sizes = (kernel.batch, kernel.out_channels, *kernel.output_size)
+        seen = _output_views(kernel)
+        return Space(sizes, ("image", "channel", *POSITION), {view: view for view in seen}, self.inside)
+
+    def origin(self, image: str, group: str) -> str:
+        """Pointer to the first input channel of a group in an image: the one sum that may need 64 bits."""
+        kernel = self.kernel
+        text = f"b_{kernel.x} + ({self.image}){image} * {kernel.x_strides[0]}"
+        if kernel.groups > 1:
+            text += f" + ({self.image}){group} * {self.found.in_per_group * kernel.x_strides[1]}"
+        return text + (f" + {kernel.x_offset}" if kernel.x_offset else "")
+
+    def signature(self, extra: Sequence[str] = ()) -> tuple[str, list[str]]:
+        """Parameters and arguments: what the kernel reads besides `extra`, and what it writes."""
+        kernel = self.kernel
+        reads, writes = self.epilogue_buffers()
+        return parameters(self.plan, list(dict.fromkeys([kernel.x, *extra, *reads])), writes)
+
+    def ignores_pixels(self) -> bool:
+        """Whether the epilogue reads nothing that differs from pixel to pixel."""
+        found = [*body_leaves(self.kernel.stores), *leaves(element_values(self.kernel.tail))]
+        return not any(stride for leaf in found for axis, stride in enumerate(leaf.view.strides) if axis != 1)
+
+    def epilogue_buffers(self) -> tuple[list[str], list[str]]:
+        """What the epilogue reads and writes of each element."""
+        kernel = self.kernel
+        found = [*body_leaves(kernel.stores), *leaves(element_values(kernel.tail))]
+        return buffers_of(found, [*kernel.stores, *element_stores(kernel.tail)])
+
+
+def conv_space(kernel: ConvKernel, plan: Plan) -> ConvSpace:
+    found = conv_geometry.geometry(kernel)
+    kernel = found.kernel
+    in_sizes = (kernel.batch, kernel.in_channels, *kernel.input_size)
+    out_sizes = (kernel.batch, kernel.out_channels, *kernel.output_size)
+    views = _output_views(kernel)
+    reads = [(kernel.x_offset, kernel.x_strides, in_sizes), *((v.offset, v.strides, out_sizes) for v in views)]
+    inside = max(_reach(0, strides[1:], sizes[1:]) for _, strides, sizes in reads)
+    whole = max(_reach(offset, strides, sizes) for offset, strides, sizes in reads)
+    position = "int" if inside < NARROW else "long long"
+    return ConvSpace(found, plan, position, "int" if whole < NARROW else "long long")
+
+
+def _output_views(kernel: ConvKernel) -> list[View]:
+    """All views over the outputs."""
+    more = [leaf.view for leaf in leaves(element_values(kernel.tail))]
+    return [*stored_views([*kernel.stores, *element_stores(kernel.tail)]), *more]
+
+
+def _reach(offset: int, strides: Iterable[int], sizes: Iterable[int]) -> int:
+    return abs(offset) + sum(abs(stride) * (size - 1) for stride, size in zip(strides, sizes, strict=True))

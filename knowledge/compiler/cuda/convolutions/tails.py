@@ -1,0 +1,436 @@
+"""Tails of convolutions in CUDA, in tiles of pixels times channels.
+
+`OverPixels` reduces the pixels of a channel: each warp leaves a state of its pixels for every channel, and a launch
+joins them. Tiles then never reach into the next image. `OverChannels` reduces the channels of a pixel, all of which a
+warp has in registers: four lanes share a pixel, and what is made of its row, once or for each channel, is stored at
+once. `OverWindows` reduces the pixels of small windows, in the order of which a tile then has its pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from foundry.knowledge.compiler.cuda.contractions.tails import (
+    Dimension,
+    Joined,
+    Kept,
+    compose,
+    define_results,
+    finish_row,
+    reduce_once,
+    row_space,
+    row_values,
+    state_name,
+)
+from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import PixelTiling
+from foundry.knowledge.compiler.cuda.convolutions.space import POSITION, ConvSpace
+from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.compiler.cuda.launches import Argument, Launch
+from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, RowStep, expand, passes
+from foundry.knowledge.compiler.cuda.space import Space, buffers_of, decompose, emitter, identifier, leaves
+from foundry.knowledge.compiler.ir.access import tail_outer
+from foundry.knowledge.compiler.ir.kernels import ConvKernel, EmitRow, Expr, Let, Reduction, Tail
+from foundry.knowledge.errors import CannotLower
+
+_WARP_ROWS = 16  # pixels of a warp that lie side by side
+_MOST_WASTE = 1.07  # of pixels that tiles of an image may have beyond it
+_QUARTET = 3  # bits in which the lanes differ that share a pixel
+_COLUMN = 28  # and those that share a channel
+
+
+class ConvTail(Protocol):
+    """What a tail adds to the text of a tiled convolution."""
+
+    end: int  # of its part of the workspace
+
+    def values(self) -> dict[str, Expr]: ...
+    def note(self, exists: str) -> list[str]: ...
+    def begin(self) -> list[str]: ...
+    def of_channel(self) -> list[str]: ...
+    def keep(self) -> list[str]: ...
+    def finish(self) -> list[str]: ...
+    def slots(self) -> list[tuple[str, Argument]]: ...
+    def launches(self) -> list[tuple[str, Launch]]: ...
+    def row_buffers(self) -> tuple[list[str], list[str]]: ...
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """The rows of the product: (image, place among the `counts` outputs of a phase), in order, or window by window;
+    with those that fill an image's last tile, or its last warp's rows, where a tail reduces its pixels."""
+
+    batch: int
+    counts: tuple[int, ...]
+    window: tuple[int, ...]
+    padded: int  # of an image, with those that fill it
+
+    @property
+    def of_image(self) -> int:
+        return math.prod(self._boxes) * math.prod(self.window)
+
+    @property
+    def _boxes(self) -> tuple[int, ...]:
+        return tuple(count // width for count, width in zip(self.counts, self.window, strict=True))
+
+    def find(self) -> list[str]:
+        """Statements that define the image and the place in it of row `m`."""
+        names = ("photo", "j0", "j1", "j2")
+        if self.padded > self.of_image:
+            lines = [f"const int photo = m / {self.padded}, spot = m % {self.padded};"]
+            return [*lines, *decompose("spot", self.counts, names[1:], "int")]
+        if math.prod(self.window) == 1:
+            return decompose("m", (self.batch, *self.counts), names, "int")
+        parts = ("photo", *(f"q{d}" for d in range(3)), *(f"w{d}" for d in range(3)))
+        lines = decompose("m", (self.batch, *self._boxes, *self.window), parts, "int")
+        return [*lines, *(f"const int j{d} = q{d} * {self.window[d]} + w{d};" for d in range(3))]
+
+    def exist(self) -> list[str]:
+        """What must hold behind those statements for the pixel to exist."""
+        return [f"spot < {self.of_image}"] if self.padded > self.of_image else []
+
+    def is_pixel(self, row: str) -> str:
+        test = f"{row} < {self.batch * self.padded}"
+        return f"{test} && {row} % {self.padded} < {self.of_image}" if self.padded > self.of_image else test
+
+
+def order_pixels(kernel: ConvKernel, counts: tuple[int, ...], tile: int, *, gathers: bool) -> Pixels:
+    """`gathers`: a row is an output of every phase."""
+    extent = kernel.tail.extent[2:] if kernel.tail else (1, 1, 1)
+    whole = extent == kernel.output_size and math.prod(extent) > 1
+    found = Pixels(kernel.batch, counts, (1, 1, 1) if whole or gathers else extent, 0)
+    pixels = found.of_image
+    if not whole:
+        return replace(found, padded=pixels)
+    tiled = math.ceil(pixels / tile) * tile
+    padded = tiled if tiled <= pixels * _MOST_WASTE else math.ceil(pixels / _WARP_ROWS) * _WARP_ROWS
+    return replace(found, padded=padded)
+
+
+class OverPixels:
+    """`every`: a tile has no pixel that does not exist. Its four warps join their states in shared memory, but where it
+    may reach into the next image, or `room` in bytes is too small."""
+
+    def __init__(
+        self,
+        space: ConvSpace,
+        tail: Tail,
+        pixels: Pixels,
+        shape: PixelTiling,
+        together: int,
+        memory: int,
+        *,
+        every: bool,
+        room: int,
+    ) -> None:
+        tile = shape.tile_pixels
+        kernel = space.kernel
+        image_extent, width, *box = tail.extent
+        if tuple(box) != kernel.output_size or kernel.out_channels % width:
+            raise CannotLower("the tail reduces some of the axes of an image")
+        self.space, self.kernel, self.tail = space, kernel, tail
+        self.every, padded = every, pixels.padded
+        self.tile, self.together, self.sets = tile, together, len(space.found.parts) // together
+        shared = shape.turns * 4 * shape.tile_channels * sum(item.state_bytes for item in reduce_once(tail)[0])
+        self.by_rows = padded % tile != 0 or shared > room  # every sixteen pixels of a warp have a state of their own
+        self.of_image = padded // (_WARP_ROWS if self.by_rows else tile)
+        self.shape, self.group = shape, "group_index" if kernel.groups > 1 else "0"
+        segments = kernel.batch * self.of_image * self.sets
+        channels, images = kernel.out_channels, kernel.batch // image_extent
+        one = Dimension(1, 0)
+        outer = [Dimension(images, segments // images * channels), Dimension(channels // width, width), one, one, one]
+        inner = [Dimension(segments // images, channels), Dimension(width, 1)]
+        states = (segments + tile // _WARP_ROWS * self.sets) * channels
+        self.joined = Joined(space.name, space.plan, tail, outer=outer, inner=inner, states=states, memory=memory)
+        if any(item.indexed for item in self.joined.accumulators):
+            raise CannotLower("the place of a pixel is not kept")
+        self.end = self.joined.end
+        rows = f"BM / 64][2 * {together}" if self.by_rows else f"BM / 64 * 2 * {together}"
+        slot = f"i][r * {together} + j" if self.by_rows else f"(i * 2 + r) * {together} + j"
+        self.kept = Kept(self.joined.accumulators, tail, rows, slot, "0")
+
+    def values(self) -> dict[str, Expr]:
+        return self.kept.values()
+
+    def note(self, exists: str) -> list[str]:
+        return self.kept.note(exists)
+
+    def begin(self) -> list[str]:
+        """Shared memory for the states of the warps of each warpgroup."""
+        lines = []
+        for item in self.joined.accumulators if not self.by_rows else ():
+            kind, name = f"S_{identifier(item.name)}", f"s_{identifier(item.name)}"
+            lines.append(f"typedef {item.state} {kind};")
+            lines.append(f"SHARED_STATES({kind}, {name}, {self.shape.turns * 4 * self.shape.tile_channels});")
+        return lines
+
+    def of_channel(self) -> list[str]:
+        return self.kept.declare()
+
+    def keep(self) -> list[str]:
+        """The state of a channel over the pixels of a warp, or of each sixteen of them."""
+        items, kernel = self.joined.accumulators, self.kernel
+        part, lines = "", ["{"]
+        if self.by_rows:
+            part, lines = "[i]", ["#pragma unroll", "for (int i = 0; i < BM / 64; ++i) {"]
+        lines += [f"{item.state} {state_name(item)};" for item in items]
+        lines += [self.kept.reduce(item, _COLUMN, part, every=self.every) for item in items]
+        if not self.by_rows:
+            stores = [f"s_{identifier(item.name)}[warp * BN + n - first_n] = {state_name(item)};" for item in items]
+            return [*lines, "if (lane < 4) {", *stores, "}", "}"]
+        number = f"tile_m * {self.tile // _WARP_ROWS} + i * 4 + warp % 4"
+        tests = ["lane < 4", f"n < {self.space.found.out_per_group}"]
+        tests += [f"({number}) < {kernel.batch * self.of_image}"]
+        return [*lines, f"if ({' && '.join(tests)}) {{", *self._leave(number, "channel"), "}", "}"]
+
+    def _leave(self, segment: str, channel: str) -> list[str]:
+        """The states of a channel in scratch memory."""
+        phase = f" * {self.sets} + phase / {self.together}" if self.sets > 1 else ""
+        place = f"((long long)({segment}){phase}) * {self.kernel.out_channels} + {channel}"
+        return [self.joined.keep(item, place) for item in self.joined.accumulators]
+
+    def finish(self) -> list[str]:
+        """The states of a tile's four warps as one, by a thread for each channel."""
+        if self.by_rows:
+            return []
+        items, out = self.joined.accumulators, self.space.found.out_per_group
+        lines = ["bulk::meet(1 + group, 128);", "for (int c = threadIdx.x % 128; c < BN; c += 128) {"]
+        for item in items:
+            shared = f"s_{identifier(item.name)}"
+            lines.append(f"{item.state} {state_name(item)} = {shared}[group * 4 * BN + c];")
+            merge = f"{state_name(item)}.merge({shared}[(group * 4 + other) * BN + c]);"
+            lines += ["#pragma unroll", f"for (int other = 1; other < 4; ++other) {merge}"]
+        channel = f"{self.group} * {out} + first_n + c"
+        lines += [f"if (first_n + c < {out}) {{", *self._leave("tile_m", channel), "}", "}"]
+        return [*lines, "bulk::meet(1 + group, 128);"]
+
+    def slots(self) -> list[tuple[str, Argument]]:
+        return self.joined.slots()
+
+    def launches(self) -> list[tuple[str, Launch]]:
+        return self.joined.launches()
+
+    def row_buffers(self) -> tuple[list[str], list[str]]:
+        return [], []
+
+
+class OverWindows:
+    """Windows of a channel's pixels: lanes that have one or two of up to sixteen share it, or a thread has it, an
+    output of every phase (`gathers`)."""
+
+    def __init__(self, space: ConvSpace, tail: Tail, memory: int, *, gathers: bool) -> None:
+        kernel, self.box = space.kernel, tail.extent[2:]
+        self.size, self.gathers = 1 if gathers else math.prod(self.box), gathers
+        side_by_side = self.size in (2, 4, 8, 16) and len(space.found.parts) == 1
+        if tail.extent[:2] != (1, 1) or not (gathers or side_by_side):
+            raise CannotLower("windows of a tail are not among neighbouring lanes")
+        self.space, self.kernel, self.tail, self.end = space, kernel, tail, memory
+        self.reductions = [stage for stage in tail.stages if isinstance(stage, Reduction)]
+        self.rest: list[RowStep] = [stage for stage in tail.stages if isinstance(stage, Let | EmitRow)]
+
+    def values(self) -> dict[str, Expr]:
+        which = "" if self.gathers else "[i][r]"
+        return {
+            f"{_window(stage, self.gathers)}{which}": compose(stage.value, self.tail.value) for stage in self.reductions
+        }
+
+    def note(self, exists: str) -> list[str]:
+        lines = []
+        for stage in self.reductions if self.gathers else ():
+            kept, new = f"{_window(stage)}[i][r]", _window(stage, True)
+            lines.append(f"{kept} = w == 0 ? {new} : {_joined(stage, kept, new)};")
+        return lines
+
+    def each_phase(self, body: Sequence[str]) -> list[str]:
+        """The body for the output of every phase."""
+        lines = ["#pragma unroll", "for (int w = 0; w < PHASES; ++w) {"]
+        for d, position in enumerate(POSITION):
+            below = math.prod(self.box[d + 1 :])
+            lines.append(f"const int {position} = place[i][r].{position} + w / {below} % {self.box[d]};")
+        lines += [f"{register(stage.dtype)} {_window(stage, True)};" for stage in self.reductions]
+        return [*lines, *body, "}"]
+
+    def begin(self) -> list[str]:
+        return []
+
+    def of_channel(self) -> list[str]:
+        return [f"{register(stage.dtype)} {_window(stage)}[BM / 64][2] = {{}};" for stage in self.reductions]
+
+    def keep(self) -> list[str]:
+        """What is made of each window, by the lane that has its first pixel."""
+        lines = ["#pragma unroll", "for (int i = 0; i < BM / 64; ++i)", "#pragma unroll"]
+        lines += [f"for (int r = 0; r < {1 if self.size == 16 else 2}; ++r) {{"]
+        names = {}
+        for stage in self.reductions:
+            element, names[stage.name] = f"{_window(stage)}[i][r]", f"n_{identifier(stage.name)}"
+            if self.size == 16:
+                element = _joined(stage, element, f"{_window(stage)}[i][1]")
+            lines += [f"{register(stage.dtype)} {names[stage.name]} = {element};"]
+            for mask in (4, 8, 16)[: self.size.bit_length() - 1]:
+                other = f"__shfl_xor_sync(0xffffffffu, {names[stage.name]}, {mask})"
+                lines.append(f"{names[stage.name]} = {_joined(stage, names[stage.name], other)};")
+        tests = [f"lane / 4 % {min(self.size, 8)} == 0", f"n < {self.space.found.out_per_group}", "place[i][r].exists"]
+        lines += [f"if ({' && '.join(tests)}) {{", f"const {self.space.image} image = place[i][r].image;"]
+        for position, width in zip(POSITION, self.box, strict=True):
+            lines.append(f"const int {position} = place[i][r].{position} / {width};")
+        rows = row_space(self.rest, tail_outer(self.kernel), ("image", "channel", *POSITION))
+        return [*lines, *finish_row(self.rest, rows, self.space.plan, names), "}", "}"]
+
+    def finish(self) -> list[str]:
+        return []
+
+    def slots(self) -> list[tuple[str, Argument]]:
+        return []
+
+    def launches(self) -> list[tuple[str, Launch]]:
+        return []
+
+    def row_buffers(self) -> tuple[list[str], list[str]]:
+        """What is read and written once a window."""
+        values, stores = row_values(self.rest)
+        return buffers_of(leaves(values), stores)
+
+
+def _joined(stage: Reduction, one: str, other: str) -> str:
+    return f"math::maximum({one}, {other})" if stage.op == "max" else f"{one} + {other}"
+
+
+def _window(stage: Reduction, element: bool = False) -> str:
+    return f"{'new' if element else 'all'}_{identifier(stage.name)}"
+
+
+class OverChannels:
+    """`acc` is the text of a sum, into which the epilogue puts the tail's value."""
+
+    def __init__(
+        self, space: ConvSpace, tail: Tail, columns: int, acc: str, together: int, edge: str, memory: int
+    ) -> None:
+        kernel = space.kernel
+        if tail.extent[:2] != (1, kernel.out_channels) or kernel.groups > 1 or columns < kernel.out_channels:
+            raise CannotLower("a tile has some of the channels of a row")
+        self.space, self.tail, self.acc, self.together, self.edge = space, tail, acc, together, edge
+        self.guard = f"n < {kernel.out_channels}" if kernel.out_channels % columns else ""
+        self.steps = passes(expand(tail.stages, kernel.out_channels), online=False)
+        self.end = memory
+        self.names: dict[str, str] = {}
+
+    def values(self) -> dict[str, Expr]:
+        return {self.acc: self.tail.value}
+
+    def note(self, exists: str) -> list[str]:
+        return []
+
+    def begin(self) -> list[str]:
+        return []
+
+    def of_channel(self) -> list[str]:
+        return []
+
+    def keep(self) -> list[str]:
+        return []
+
+    def slots(self) -> list[tuple[str, Argument]]:
+        return []
+
+    def launches(self) -> list[tuple[str, Launch]]:
+        return []
+
+    def finish(self) -> list[str]:
+        """What is made of a pixel's channels, pass by pass over the registers."""
+        lines: list[str] = []
+        self.names = {"acc": self.acc}
+        for number, step in enumerate(self.steps):
+            if isinstance(step, ReducePass):
+                lines += self._reduce(step, number)
+            elif isinstance(step, EmitPass):
+                body = emitter(self._outputs(), [], self.names, f"y{number}_")
+                body.reserve(step.values)
+                for emit in step.emits:
+                    dtype = self.space.plan.buffers[emit.store.buffer].dtype
+                    value = CUDA_DIALECT.store(body.value(emit.store.value), dtype)
+                    target = f"b_{emit.store.buffer}[{self._outputs().offset(emit.store.view)}]"
+                    body.lines.append(f"if ({self._exists()}) {target} = {value};")
+                lines += self._each_channel(body.lines)
+            elif isinstance(step, Let):
+                lines += self._let(step, number)
+            else:
+                lines += self._emit_row(step, number)
+        return lines
+
+    def _reduce(self, step: ReducePass, number: int) -> list[str]:
+        size = f"[BM / 64][2][{self.together}]"
+        lines = [f"{item.state} {state_name(item)}{size};" for item in step.accumulators]
+        body = emitter(self._outputs(), [], self.names, f"x{number}_")
+        body.reserve(step.values)
+        for item in step.accumulators:
+            more = ", channel" if item.indexed else ""
+            value = f"({item.value_type})({body.value(item.value)})"
+            body.lines.append(f"{state_name(item)}[i][r][j].add({value}{more});")
+        lines += self._each_channel(body.lines)
+        results = define_results(step.accumulators, "[i][r][j]")
+        first = define_results(step.accumulators, "[0][0][0]")
+        for (name, _), (_, text) in zip(results.texts, first.texts, strict=True):
+            lines.append(f"decltype({text}) {name}{size};")
+        joins = [f"tails::join_lanes<{_QUARTET}>({state_name(item)}[i][r][j]);" for item in step.accumulators]
+        joins += [f"{name}[i][r][j] = {text};" for name, text in results.texts]
+        self.names |= {name: f"{text}[i][r][j]" for name, text in results.names.items()}
+        return [*lines, *self._each_place(joins)]
+
+    def _let(self, step: Let, number: int) -> list[str]:
+        name = f"n_{identifier(step.name)}"
+        body = emitter(self._rows([step]), [], self.names, f"z{number}_")
+        body.lines.append(f"{name}[i][r][j] = {body.value(step.value)};")
+        self.names[step.name] = f"{name}[i][r][j]"
+        kind = register(step.value.dtype)
+        return [f"{kind} {name}[BM / 64][2][{self.together}];", *self._each_pixel(body.lines)]
+
+    def _emit_row(self, step: EmitRow, number: int) -> list[str]:
+        """A store once a pixel, by one of its four lanes."""
+        space = self._rows([step])
+        body = emitter(space, [], self.names, f"z{number}_")
+        body.store(step.store, space.offset, self.space.plan.buffers[step.store.buffer].dtype)
+        test = f"if (((i * 2 + r) * {self.together} + j) % 4 == lane % 4) {{"
+        return self._each_pixel([test, *body.lines, "}"])
+
+    def row_buffers(self) -> tuple[list[str], list[str]]:
+        """What is read and written once a pixel."""
+        values, stores = row_values([step for step in self.steps if isinstance(step, Let | EmitRow)])
+        return buffers_of(leaves(values), stores)
+
+    # ------------------------------------------------ spaces and loops
+
+    def _last(self) -> str:
+        return "(p2 + j)" if self.together > 1 else "p2"
+
+    def _outputs(self) -> Space:
+        return self.space.outputs().with_inner(self._last())
+
+    def _rows(self, rest: Sequence[RowStep]) -> Space:
+        return row_space(rest, tail_outer(self.space.kernel), ("image", "0", *POSITION[:2], self._last()))
+
+    def _each_place(self, body: Sequence[str]) -> list[str]:
+        lines = []
+        for name, size in (("i", "BM / 64"), ("r", "2"), ("j", str(self.together))):
+            lines += ["#pragma unroll", f"for (int {name} = 0; {name} < {size}; ++{name}) {{"]
+        return [*lines, *body, "}", "}", "}"]
+
+    def _each_pixel(self, body: Sequence[str], *, every: bool = False) -> list[str]:
+        """The body for every pixel of a thread that exists, or also for those that do not."""
+        place = [
+            f"const {self.space.image} image = place[i][r].image;",
+            "const int p0 = place[i][r].p0, p1 = place[i][r].p1, p2 = place[i][r].p2;",
+        ]
+        test = self._exists().replace("p2", "place[i][r].p2")
+        return self._each_place(["{" if every else f"if ({test}) {{", *place, *body, "}"])
+
+    def _exists(self) -> str:
+        return " && ".join(["place[i][r].exists", *([self.edge] if self.edge else [])])
+
+    def _each_channel(self, body: Sequence[str]) -> list[str]:
+        """The body for every element of a thread."""
+        lines = ["#pragma unroll", "for (int h = 0; h < BN / 8; ++h)", "#pragma unroll"]
+        lines += ["for (int side = 0; side < 2; ++side) {", "const int n = h * 8 + lane % 4 * 2 + side, channel = n;"]
+        inside = self._each_pixel(body, every=self.space.ignores_pixels())
+        return [*lines, *([f"if ({self.guard}) {{", *inside, "}"] if self.guard else inside), "}"]

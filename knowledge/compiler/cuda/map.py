@@ -1,0 +1,308 @@
+"""Pointwise kernels in CUDA: every thread moves a few 16-byte vectors, all loads before the first store.
+
+What a candidate's kernel looks like is in `_KERNEL`; the printer decides the vector width from alignment and strides,
+how many vectors a thread keeps in flight, and which loads are broadcast. Transposed operands go through shared memory
+(`cuda_map_tile`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda import launches
+from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.compiler.cuda.map_tile import Turned, find_turned, print_turned
+from foundry.knowledge.compiler.cuda.space import (
+    WIDEST_BYTES,
+    Known,
+    LoadPlan,
+    Space,
+    body_leaves,
+    buffers_of,
+    collapse,
+    decompose,
+    element_load,
+    emitter,
+    identifier,
+    indent,
+    index_type,
+    load_plan,
+    number,
+    parameters,
+    tunable,
+    vector_type,
+    wide_gathers,
+    widest_vector,
+)
+from foundry.knowledge.compiler.ir import views
+from foundry.knowledge.compiler.ir.kernels import (
+    Apply,
+    Load,
+    MapKernel,
+    Plan,
+    PrintedKernel,
+    Store,
+    Tunable,
+    View,
+)
+from foundry.knowledge.compiler.ir.weight import parts_of
+from foundry.knowledge.device import Device
+from foundry.knowledge.opgraph import ITEM_BYTES, DType
+
+THREADS = (64, 128, 256, 512, 1024)
+IN_FLIGHT = (1, 2, 4, 8)
+USUAL_THREADS = 128  # 12.9 GB on an H200: 3.01 ms, 3.02 with 256, 3.04 in PyTorch; 64 take 3.80
+# Functions of about as many instructions as memory has time for keep 256 threads and 4 accesses in flight, with which
+# softplus of 12.9 GB takes 3.10 ms. With 128 and one, and another form of softplus, it took 3.36; the two were not
+# measured apart.
+LONG = frozenset({"softplus", "logsigmoid", "log1p"})
+
+MANY_PARTS = 150  # of a point, whose values fill the registers of a thread
+
+_KERNEL = """\
+extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{
+    const {index} first = ({index})blockIdx.x * {per_block} + threadIdx.x;
+{staged}
+#pragma unroll
+    for (int u = 0; u < {unroll}; ++u) {{
+        const {index} point = first + u * {threads};
+        {guard}{{
+{loads}
+        }}
+    }}
+#pragma unroll
+    for (int u = 0; u < {unroll}; ++u) {{
+        const {index} point = first + u * {threads};
+        {guard}{{
+{compute}
+        }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    space: Space
+    vector: int
+    threads: int
+    unroll: int
+
+    @property
+    def points(self) -> int:
+        return math.prod(self.space.sizes) // self.vector
+
+
+def _space(kernel: MapKernel) -> Space:
+    """The iteration space with merged dimensions, sorted by the strides of the first store: the smallest is
+    innermost."""
+    views = list(
+        dict.fromkeys(
+            [leaf.view for leaf in body_leaves(kernel.stores)] + [store.view for store in kernel.stores],
+        )
+    )
+    leading = kernel.stores[0].view.strides
+    order = sorted(range(len(kernel.shape)), key=lambda d: (kernel.shape[d] > 1, -abs(leading[d]), d))
+    sizes = [kernel.shape[d] for d in order]
+    shape, strides = collapse(sizes, [tuple(view.strides[d] for d in order) for view in views])
+    where = {view: View(view.offset, seen) for view, seen in zip(views, strides, strict=True)}
+    names = tuple(f"i{d}" for d in range(len(shape)))
+    return Space(shape, names, where, index_type(shape, where.values()))
+
+
+def _moved(kernel: MapKernel, plan: Plan) -> list[DType]:
+    """The types of what is stored and loaded."""
+    dtypes = [plan.buffers[store.buffer].dtype for store in kernel.stores]
+    return dtypes + [leaf.dtype for leaf in body_leaves(kernel.stores) if isinstance(leaf, Load)]
+
+
+def _legal_vectors(kernel: MapKernel, space: Space, plan: Plan) -> list[int]:
+    widest = widest_vector(_moved(kernel, plan))
+    legal = [1]
+    for vector in (2, 4, 8, 16):
+        if vector <= widest and all(space.aligned(store.view, vector) for store in kernel.stores):
+            legal.append(vector)
+    return legal
+
+
+def _shape(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> tuple[_Shape, list[int]]:
+    space = _space(kernel)
+    vectors = _legal_vectors(kernel, space, plan)
+    vector = number(choices, "vector", vectors, _usual_vector(kernel, vectors))
+    threads = number(choices, "threads", THREADS, _usual_threads(kernel))
+    unroll = number(choices, "in_flight", IN_FLIGHT, _usually_in_flight(kernel, plan, vector, space, device))
+    return _Shape(space, vector, threads, unroll), vectors
+
+
+def _usual_vector(kernel: MapKernel, vectors: list[int]) -> int:
+    return 1 if parts_of(kernel) > MANY_PARTS else vectors[-1]
+
+
+def _is_long(kernel: MapKernel) -> bool:
+    """Whether it computes so much of each element that memory waits."""
+    found = (node for store in kernel.stores for node in views.nodes(store.value))
+    return any(isinstance(node, Apply) and node.op in LONG for node in found)
+
+
+def _usual_threads(kernel: MapKernel) -> int:
+    return 2 * USUAL_THREADS if _is_long(kernel) else USUAL_THREADS
+
+
+def _usually_in_flight(kernel: MapKernel, plan: Plan, vector: int, space: Space, device: Device) -> int:
+    """One access of 16 bytes keeps memory as busy as it gets: on an H200 four of them took 1.05 times as long. Narrow
+    ones, and those before long arithmetic, need company, where there are points for it and registers."""
+    if parts_of(kernel) > MANY_PARTS:
+        return 1
+    if not _is_long(kernel) and vector * max(ITEM_BYTES[dtype] for dtype in _moved(kernel, plan)) >= WIDEST_BYTES:
+        return 1
+    waves = math.prod(space.sizes) // vector // (device.cores * 2048 * 2)  # twice as many as are resident
+    return 4 if waves >= 4 else 2 if waves >= 2 else 1
+
+
+def _loads(shape: _Shape, plan: LoadPlan) -> tuple[list[str], list[str], Known]:
+    """(declarations of the loaded values, statements that load them, C expression that holds each leaf after that)."""
+    declared, lines = [], []
+    known: Known = []
+    for i, leaf in enumerate(plan.vectors):
+        declared.append(f"{vector_type(leaf.dtype, shape.vector)} v{i}[{shape.unroll}];")
+        lines.append(f"v{i}[u] = load_vec<{shape.vector}>(b_{leaf.buffer} + {shape.space.offset(leaf.view)});")
+        known.append((leaf, element_load(f"v{i}[u].at[j]", leaf.dtype)))
+    for i, leaf in enumerate(plan.broadcast):
+        declared.append(f"{register(leaf.dtype)} s{i}[{shape.unroll}];")
+        source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
+        lines.append(f"s{i}[u] = {source};")
+        known.append((leaf, f"s{i}[u]"))
+    return declared, lines, known
+
+
+def _position(shape: _Shape) -> list[str]:
+    """Statements that define the indices of the vector's first element."""
+    space = shape.space
+    if not space.sizes:
+        return []
+    sizes = (*space.sizes[:-1], space.sizes[-1] // shape.vector)
+    names = (*space.names[:-1], f"{space.names[-1]}v" if shape.vector > 1 else space.names[-1])
+    lines = decompose("point", sizes, names, space.index)
+    if shape.vector > 1:
+        lines.append(f"const {space.index} {space.names[-1]} = {names[-1]} * {shape.vector};")
+    return lines
+
+
+def _compute(shape: _Shape, stores: tuple[Store, ...], plan: Plan, known: Known) -> list[str]:
+    inner = shape.space.with_inner(f"({shape.space.names[-1]} + j)") if shape.vector > 1 else shape.space
+    lines, gathered = wide_gathers(shape.space, [store.value for store in stores], shape.vector, known)
+    body = emitter(inner, [*gathered, *known], {})
+    body.reserve(store.value for store in stores)
+    after: list[str] = []
+    for i, store in enumerate(stores):
+        dtype = plan.buffers[store.buffer].dtype
+        if shape.vector > 1:
+            lines.append(f"{vector_type(dtype, shape.vector)} out{i};")
+            body.lines.append(f"out{i}.at[j] = {CUDA_DIALECT.store(body.value(store.value), dtype)};")
+            write = "write_vec" if shape.space.index == "long long" else "store_vec"
+            after.append(f"{write}<{shape.vector}>(b_{store.buffer} + {shape.space.offset(store.view)}, out{i});")
+        else:
+            body.store(store, shape.space.offset, dtype)
+    if shape.vector == 1:
+        return [*lines, *body.lines]
+    return [*lines, "#pragma unroll", f"for (int j = 0; j < {shape.vector}; ++j) {{", *body.lines, "}", *after]
+
+
+def _tile_tunable(turned: Turned | None) -> tuple[Tunable, ...]:
+    meaning = "side of the tiles that turn transposed operands in shared memory; 0 none"
+    return (tunable("tile", turned.sides, 32, "tile", meaning),) if turned else ()
+
+
+def _print_turned(kernel: MapKernel, plan: Plan, choices: dict[str, Choice]) -> PrintedKernel | None:
+    """The kernel with operands transposed through shared memory; None if it has none, or `choices` says "tile" 0."""
+    space = _space(kernel)
+    turned = find_turned(kernel, space)
+    side = number(choices, "tile", turned.sides, 32) if turned else 0
+    if turned is None or not side:
+        return None
+    source, launch = print_turned(kernel, plan, space, turned, side)
+    return PrintedKernel(
+        functions=source,
+        call=launches.encode([launch]),
+        template="map",
+        choices={"tile": side},
+        tunables=_tile_tunable(turned),
+        d_mem=2,
+        d_algo=1 if len(kernel.ops) > 1 else 0,
+        d_sync=1,
+    )
+
+
+def _tunables(kernel: MapKernel, turned: Turned | None, vectors: list[int]) -> tuple[Tunable, ...]:
+    usual = _usual_threads(kernel)
+    return (
+        *_tile_tunable(turned),
+        tunable("threads", THREADS, usual, "parallel", "threads of a block: more share its launch, fewer its limits"),
+        tunable("vector", vectors, _usual_vector(kernel, vectors), "vector", "elements of one memory access"),
+        tunable("in_flight", IN_FLIGHT, 1, "memory", "accesses a thread has under way: more hide latency"),
+    )
+
+
+def _print_shape(kernel: MapKernel, plan: Plan, shape: _Shape) -> tuple[str, launches.Launch]:
+    found = body_leaves(kernel.stores)
+    loading = load_plan(shape.space, found, shape.vector)
+    if shape.vector == 1:  # all plain loads come first, so that a thread has several in flight
+        loading = LoadPlan((), tuple(leaf for leaf in found if isinstance(leaf, Load)))
+    declared, loads, known = _loads(shape, loading)
+    if shape.vector == 1:
+        known = [(leaf, text.replace("[j]", "[0]")) for leaf, text in known]
+    reads, writes = buffers_of(found, kernel.stores)
+    text, arguments = parameters(plan, reads, writes)
+    per_block = shape.threads * shape.unroll
+    blocks = max(1, math.ceil(shape.points / per_block))
+    name = launches.KERNEL_PREFIX + identifier(kernel.name)
+    position = _position(shape)
+    source = _KERNEL.format(
+        name=name,
+        threads=shape.threads,
+        per_block=per_block,
+        unroll=shape.unroll,
+        parameters=text,
+        index=shape.space.index,
+        staged=indent(declared),
+        guard="" if shape.points % per_block == 0 else f"if (point < {shape.points}) ",
+        loads=indent([*position, *loads], 3),
+        compute=indent([*position, *_compute(shape, kernel.stores, plan, known)], 3),
+    )
+    return source, launches.Launch(name, (blocks, 1, 1), (shape.threads, 1, 1), tuple(arguments))
+
+
+def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a MapKernel.
+
+    `choices` may hold:
+    - "tile": side in elements of the shared memory tiles that transpose operands (32, 64; 0: none); with it the others
+      do not count
+    - "vector": elements of one memory access (1, 2, 4, 8, 16)
+    - "threads": threads of a block (64 to 1024)
+    - "in_flight": accesses that a thread issues before it uses the first (1, 2, 4, 8)
+    A value that is not legal for this kernel gives way to the default.
+    """
+    turned = _print_turned(kernel, plan, choices)
+    if turned is not None:
+        return turned
+    shape, vectors = _shape(kernel, plan, device, choices)
+    source, launch = _print_shape(kernel, plan, shape)
+    of_tiles = find_turned(kernel, shape.space)
+    return PrintedKernel(
+        functions=source,
+        call=launches.encode([launch]),
+        template="map",
+        choices={
+            **({"tile": 0} if of_tiles else {}),
+            "threads": shape.threads,
+            "vector": shape.vector,
+            "in_flight": shape.unroll,
+        },
+        tunables=_tunables(kernel, of_tiles, vectors),
+        d_mem=1,
+        d_algo=1 if len(kernel.ops) > 1 else 0,
+        d_sync=0,
+    )

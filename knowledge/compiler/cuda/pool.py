@@ -1,0 +1,126 @@
+"""Pooling in CUDA: one thread an output, its window walked in registers; neighbours share the caches."""
+
+from __future__ import annotations
+
+import math
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda import launches
+from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.pool_columns import fits_columns, print_columns
+from foundry.knowledge.compiler.cuda.pool_space import PoolSpace
+from foundry.knowledge.compiler.cuda.space import (
+    buffers_of,
+    decompose,
+    emitter,
+    identifier,
+    indent,
+    number,
+    parameters,
+    pick,
+    tunable,
+)
+from foundry.knowledge.compiler.file.assemble import fill
+from foundry.knowledge.compiler.ir.kernels import Plan, PoolKernel, PrintedKernel, Tunable
+from foundry.knowledge.device import Device
+
+THREADS = (64, 128, 256, 512)
+PATHS = ("points", "columns")
+
+_KERNEL = """\
+// @OP@ pooling, one thread an output.
+extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
+    typedef @TYPE@ T;
+    const @INDEX@ point = (@INDEX@)blockIdx.x * @THREADS@ + threadIdx.x;
+    if (point >= @POINTS@) return;
+@BODY@
+}
+"""
+
+
+class _Pool:
+    def __init__(self, kernel: PoolKernel, plan: Plan, choices: dict[str, Choice], first: tuple[Tunable, ...]) -> None:
+        self.kernel, self.plan, self.first = kernel, plan, first
+        self.space = PoolSpace(kernel, plan)
+        self.threads = number(choices, "threads", THREADS, 256)
+
+    def _step(self, d: int) -> int:
+        return self.kernel.dilation[d] if self.kernel.kernel else 1
+
+    def _body(self) -> list[str]:
+        kernel, space = self.kernel, self.space
+        lines = decompose("point", space.out_sizes, space.out_names, space.index)
+        for d in range(space.rank):
+            lines += space.window(d)
+        maximum = kernel.op == "max"
+        lines.append(f"T best = {'lowest<T>()' if maximum else '(T)0'};")
+        if maximum:
+            lines.append("long long index = -1;")
+        for d in range(space.rank):
+            lines.append(f"for ({space.index} i{d} = begin{d}; i{d} < end{d}; i{d} += {self._step(d)}) {{")
+            lines.append(f"if (i{d} < 0 || i{d} >= {kernel.input_size[d]}) continue;")
+        body = emitter(space.inside, [], {})
+        body.lines.append(f"const T x = (T)({body.value(kernel.value)});")
+        lines += body.lines
+        if maximum:
+            flat = "0"
+            for d in range(space.rank):
+                flat = f"i{d}" if d == 0 else f"({flat}) * {kernel.input_size[d]} + i{d}"
+            lines.append(f"if (x > best || x != x || index < 0) best = x, index = {flat};")
+        else:
+            lines.append("best += x;")
+        lines += ["}"] * space.rank
+        lines += [] if maximum else space.divisor()
+        names = {"acc": "best", "index": "index"} if maximum else {"acc": "(best / divisor)"}
+        return [*lines, *space.stores(names)]
+
+    def print(self) -> PrintedKernel:
+        kernel, space = self.kernel, self.space
+        name = launches.KERNEL_PREFIX + identifier(kernel.name)
+        reads, writes = buffers_of([*space.found, *space.after], kernel.stores)
+        signature, arguments = parameters(self.plan, reads, writes)
+        points = math.prod(space.out_sizes)
+        values: dict[str, object] = {
+            "NAME": name,
+            "PARAMETERS": signature,
+            "TYPE": space.type,
+            "INDEX": space.index,
+            "THREADS": self.threads,
+            "POINTS": points,
+            "OP": {"max": "Maximum", "avg": "Average"}[kernel.op],
+            "BODY": indent(self._body()),
+        }
+        source = fill(_KERNEL, {key: str(value) for key, value in values.items()})
+        grid = (math.ceil(points / self.threads), 1, 1)
+        launch = Launch(name, grid, (self.threads, 1, 1), tuple(arguments))
+        return PrintedKernel(
+            functions=source,
+            call=launches.encode([launch]),
+            template="pool",
+            choices={"threads": self.threads} | ({"path": "points"} if self.first else {}),
+            tunables=(
+                *self.first,
+                tunable("threads", THREADS, 256, "parallel", "outputs of a block"),
+            ),
+            d_mem=1 if kernel.stride[-1:] == (1,) else 0,
+            d_algo=1 if len(kernel.ops) > 1 else 0,
+            d_sync=0,
+        )
+
+
+def print_pool(kernel: PoolKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a PoolKernel.
+
+    `choices` may hold, of which each way knows its own:
+    - "path": "points" (one thread an output) or "columns" (columns of the input first, then windows of them)
+    - "threads": of a block
+    - "steps": rows of outputs that a block takes one after the other ("columns")
+    A value that is not legal for this kernel gives way to the default.
+    """
+    if not fits_columns(kernel):
+        return _Pool(kernel, plan, choices, ()).print()
+    meaning = "points: one thread an output; columns: columns of the input first, then windows of them"
+    path = tunable("path", PATHS, "columns", "algorithm", meaning)
+    if pick(choices, "path", PATHS, "columns") == "columns":
+        return print_columns(kernel, plan, choices, path)
+    return _Pool(kernel, plan, choices, (path,)).print()

@@ -1,0 +1,64 @@
+"""What a pool walks over: its input and output points, the bounds of a window, and the number it divides by."""
+
+from __future__ import annotations
+
+from foundry.knowledge.compiler.cuda.dialect import register
+from foundry.knowledge.compiler.cuda.space import Space, body_leaves, emitter, index_type, leaves
+from foundry.knowledge.compiler.ir.kernels import Plan, PoolKernel
+
+
+class PoolSpace:
+    def __init__(self, kernel: PoolKernel, plan: Plan) -> None:
+        self.kernel, self.plan = kernel, plan
+        self.type = register(kernel.dtype)
+        self.rank = len(kernel.input_size)
+        outer = tuple(f"o{d}" for d in range(len(kernel.outer)))
+        self.out_names = (*outer, *(f"p{d}" for d in range(self.rank)))
+        self.in_names = (*outer, *(f"i{d}" for d in range(self.rank)))
+        self.out_sizes = (*kernel.outer, *kernel.output_size)
+        self.in_sizes = (*kernel.outer, *kernel.input_size)
+        self.found = leaves([kernel.value])
+        self.after = body_leaves(kernel.stores)
+        in_views = [leaf.view for leaf in self.found]
+        out_views = [leaf.view for leaf in self.after] + [store.view for store in kernel.stores]
+        wide = [index_type(self.in_sizes, in_views), index_type(self.out_sizes, out_views)]
+        self.index = "long long" if "long long" in wide else "int"
+        self.inside = Space(self.in_sizes, self.in_names, {v: v for v in in_views}, self.index)
+        self.outside = Space(self.out_sizes, self.out_names, {v: v for v in out_views}, self.index)
+
+    def window(self, d: int) -> list[str]:
+        """Bounds of the window along dimension d: first and last input position, and its step."""
+        kernel = self.kernel
+        size, out = kernel.input_size[d], kernel.output_size[d]
+        if not kernel.kernel:
+            begin, end = f"(p{d} * {size}) / {out}", f"((p{d} + 1) * {size} + {out - 1}) / {out}"
+            return [f"const {self.index} begin{d} = {begin}, end{d} = {end};"]
+        start = f"p{d} * {kernel.stride[d]} - {kernel.padding[d]}"
+        return [
+            f"const {self.index} begin{d} = {start};",
+            f"const {self.index} end{d} = begin{d} + {(kernel.kernel[d] - 1) * kernel.dilation[d] + 1};",
+        ]
+
+    def divisor(self) -> list[str]:
+        """The number an average divides by."""
+        kernel = self.kernel
+        if kernel.divisor is not None:
+            return [f"const T divisor = (T){kernel.divisor};"]
+        counts = []
+        for d in range(self.rank):
+            low, high = f"begin{d}", f"end{d}"
+            if kernel.kernel and kernel.count_include_pad:
+                high = f"math::minimum<{self.index}>({high}, {kernel.input_size[d] + kernel.padding[d]})"
+            elif kernel.kernel:
+                low = f"math::maximum<{self.index}>({low}, 0)"
+                high = f"math::minimum<{self.index}>({high}, {kernel.input_size[d]})"
+            counts.append(f"({high} - {low})")
+        return [f"const T divisor = (T)({' * '.join(counts)});"]
+
+    def stores(self, names: dict[str, str]) -> list[str]:
+        """What is made of a window's result, which `names` names, and stored."""
+        stores = emitter(self.outside, [], names, "s")
+        stores.reserve(store.value for store in self.kernel.stores)
+        for store in self.kernel.stores:
+            stores.store(store, self.outside.offset, self.plan.buffers[store.buffer].dtype)
+        return stores.lines

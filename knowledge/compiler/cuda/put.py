@@ -1,0 +1,88 @@
+"""Writes items into a tensor that stays as it is elsewhere, in CUDA: a thread takes the same place within each item,
+one item after the other, so that of items with one place the last one counts."""
+
+from __future__ import annotations
+
+import math
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda import launches
+from foundry.knowledge.compiler.cuda.dialect import register
+from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.space import (
+    LARGEST_INT,
+    Space,
+    buffers_of,
+    collapse,
+    decompose,
+    emitter,
+    identifier,
+    indent,
+    index_type,
+    leaves,
+    parameters,
+)
+from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SegmentKernel, View
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+
+_THREADS = 128
+
+
+def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a SegmentKernel in place; it has no choices. Raises CannotLower for 2^30 items or places, or larger
+    items."""
+    assert kernel.key is not None
+    inner = math.prod(kernel.shape[1:])
+    if max(kernel.items, kernel.shape[0], inner) > LARGEST_INT // 2:
+        raise CannotLower(f"writes {kernel.name}: too many items or places, or too large ones")
+    stored = [store.value for store in kernel.stores]
+    found = leaves([kernel.value, *stored])
+    views = list(dict.fromkeys([leaf.view for leaf in found] + [store.view for store in kernel.stores]))
+    sizes, strides = collapse(kernel.shape[1:], [view.strides[1:] for view in views])
+    where = {v: View(v.offset, (v.strides[0], *s)) for v, s in zip(views, strides, strict=True)}
+    names = tuple(f"c{d}" for d in range(len(sizes)))
+    index = index_type((max(kernel.shape[0], kernel.items), *sizes), where.values())
+    items = Space((kernel.items, *sizes), ("item", *names), where, index)
+    places = Space((kernel.shape[0], *sizes), ("place", *names), where, index)
+    of_key = leaves([kernel.key])
+    seen = {leaf.view: leaf.view for leaf in of_key}
+    keys = emitter(Space((kernel.items,), ("item",), seen, index_type((kernel.items,), seen)), [], {}, "k")
+    key = keys.value(kernel.key)
+    read = emitter(items, [], {})
+    acc = read.value(kernel.value)
+    write = emitter(places, [], {"acc": "acc"}, "s")
+    write.reserve(stored)
+    for store in kernel.stores:
+        write.store(store, places.offset, plan.buffers[store.buffer].dtype)
+    name = launches.KERNEL_PREFIX + identifier(kernel.name)
+    reads, writes = buffers_of([*of_key, *found], kernel.stores)
+    signature, arguments = parameters(plan, reads, writes)
+    body = [
+        f"const {index} column = ({index})blockIdx.x * {_THREADS} + threadIdx.x;",
+        f"if (column >= {inner}) return;",
+        *(decompose("column", sizes, names, index) if sizes else []),
+        f"for ({index} item = 0; item < {kernel.items}; ++item) {{",
+        *keys.lines,
+        f"const long long wanted = (long long)({key});",
+        f"if (wanted < 0 || wanted >= {kernel.shape[0]}) continue;",
+        f"const {index} place = ({index})wanted;",
+        *read.lines,
+        f"const {register(kernel.dtype)} acc = {acc};",
+        *write.lines,
+        "}",
+    ]
+    head = f"// {kernel.items} items written into {kernel.shape[0]} places."
+    start = f'extern "C" __global__ void __launch_bounds__({_THREADS}) {name}'
+    known = signature.replace(" __restrict__", "")  # an item may read what one before it wrote
+    made = Launch(name, (math.ceil(inner / _THREADS), 1, 1), (_THREADS, 1, 1), tuple(arguments))
+    return PrintedKernel(
+        functions=f"{head}\n{start}({known}) {{\n{indent(body)}\n}}\n",
+        call=launches.encode([made]),
+        template="put",
+        choices={},
+        tunables=(),
+        d_mem=1,
+        d_algo=0,
+        d_sync=0,
+    )

@@ -1,0 +1,94 @@
+"""Rows too long for any chip, read twice in one launch: a row's second reading follows its first so closely that the
+second cache still holds it."""
+
+from __future__ import annotations
+
+from foundry.knowledge.compiler.cuda import launches as cuda_launch
+from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape, stage_exprs, stage_stores
+from foundry.knowledge.compiler.cuda.rows.row_text import RowText
+from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass
+from foundry.knowledge.compiler.cuda.space import buffers_of, identifier, indent, leaves, parameters
+from foundry.knowledge.compiler.file.assemble import fill
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import EmitRow, Let, Plan, RowKernel
+
+
+class PacedRow:
+    """One launch for a kernel of one reduction: parts of a row reduce it, and parts of an earlier row, which wait for
+    theirs, store what comes of it."""
+
+    def __init__(self, kernel: RowKernel, plan: Plan, shape: RowShape, name: str) -> None:
+        self.kernel, self.plan, self.shape, self.name = kernel, plan, shape, name
+        unit = shape.team * shape.vector
+        self.chunk = -(-shape.length // (shape.splits * unit)) * unit
+        (self.reduction,) = (step for step in shape.steps if isinstance(step, ReducePass))
+        self.offsets: dict[str, int] = {}
+        self.counters = -(-(shape.rows + 1) * 4 // 256) * 256
+        self.bytes = self.counters
+        for item in self.reduction.accumulators:
+            self.offsets[item.name] = self.bytes
+            self.bytes += -(-shape.rows * shape.splits * item.state_bytes // 256) * 256
+
+    def print(self) -> tuple[str, list[Launch], int]:
+        shape = self.shape
+        text = RowText(shape, self.plan)
+        position = [*text.position("paced_row"), *self._range()]
+        at = shape.steps.index(self.reduction)
+        lets = [line for step in shape.steps[:at] if isinstance(step, Let) for line in text.let(step)]
+        first = [*text.declare_states(self.reduction), *text.loop(self.reduction, "begin", "end")]
+        first += [*text.combine(self.reduction), "if (lane == 0) {"]
+        for item in self.reduction.accumulators:
+            first.append(f"w_{identifier(item.name)}[row * {shape.splits} + split] = {text.state_name(item)};")
+        first += ["__threadfence();", "atomicAdd(&paced[1 + row], 1u);", "}"]
+        found = leaves(stage_exprs(stage) for stage in self.kernel.stages)
+        reads, writes = buffers_of(found, stage_stores(self.kernel.stages))
+        signature, arguments = parameters(self.plan, reads, writes)
+        states = [f"{i.state}* w_{identifier(i.name)}" for i in self.reduction.accumulators]
+        values: dict[str, object] = {
+            "NAME": self.name,
+            "THREADS": shape.threads,
+            "PARAMETERS": ", ".join([signature, *states, "unsigned* paced"]),
+            "WORDS": shape.rows + 1,
+            "SPLITS": shape.splits,
+            "LAG": self.lag,
+            "ROWS": shape.rows,
+            "POSITION": indent([*position, *lets]),
+            "FIRST": indent(first, 2),
+            "SECOND": indent(self._second(text, at), 2),
+        }
+        source = fill(read_library_text("cuda/rows/paced.cu"), {key: str(value) for key, value in values.items()})
+        places = [cuda_launch.workspace(self.offsets[item.name]) for item in self.reduction.accumulators]
+        counters = cuda_launch.workspace(0)
+        blocks = (2 * shape.rows + self.lag) * shape.splits
+        made = [
+            Launch(f"{self.name}_clear", (-(-(shape.rows + 1) // 256), 1, 1), (256, 1, 1), (counters,)),
+            Launch(self.name, (blocks, 1, 1), (shape.threads, 1, 1), (*arguments, *places, counters)),
+        ]
+        return source, made, self.bytes
+
+    @property
+    def lag(self) -> int:
+        """Rows between the first and the second reading: as many as the blocks that run at a time."""
+        return max(1, min(self.shape.rows, round(self.shape.resident / (2 * self.shape.splits))))
+
+    def _range(self) -> list[str]:
+        index = self.shape.space.index
+        end = f"math::minimum<{index}>(begin + {self.chunk}, {self.shape.length})"
+        return [f"const {index} begin = ({index})split * {self.chunk};", f"const {index} end = {end};"]
+
+    def _second(self, text: RowText, at: int) -> list[str]:
+        shape = self.shape
+        lines = [*text.declare_states(self.reduction), f"for (int i = lane; i < {shape.splits}; i += {shape.team}) {{"]
+        for item in self.reduction.accumulators:
+            place = f"w_{identifier(item.name)} + row * {shape.splits} + i"
+            lines.append(f"{text.state_name(item)}.merge(paced_rows::fresh({place}));")
+        lines += ["}", *text.combine(self.reduction), *text.results(self.reduction)]
+        for step in shape.steps[at + 1 :]:
+            if isinstance(step, Let):
+                lines += text.let(step)
+            elif isinstance(step, EmitPass):
+                lines += text.loop(step, "begin", "end")
+            elif isinstance(step, EmitRow):
+                lines += text.emit_row(step, "split == 0 && lane == 0")
+        return lines

@@ -1,0 +1,191 @@
+"""How a recurrent kernel in CUDA is shared out: units to blocks, rows of weights and their columns to threads."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
+from foundry.knowledge.compiler.cuda.space import number, pick, tunable
+from foundry.knowledge.compiler.ir.kernels import GATES, RecurrentKernel, Tunable
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+
+THREADS = (128, 256, 512)
+TILES = (1, 2, 4, 8, 12, 16)
+LANES = (4, 8, 16, 32)
+HOMES = ("registers", "shared", "memory")
+_REGISTERS = {128: 255, 256: 255, 512: 128}
+_OTHER_REGISTERS = 64  # of a thread: addresses, what is taken and given, gates
+_HANDOVER_CYCLES = 1800  # from a state's last addition to its first one in another block
+_AT_ONCE = 4
+_WAY_CYCLES = 700  # to the second cache and back
+_MEMORY_BYTES_PER_CYCLE = 24  # of one multiprocessor from the second cache
+
+
+@dataclass(frozen=True)
+class Threads:
+    """A warp's lanes share columns (`k_lanes`) and rows of weights, and so do the warps (`k_warps`); a thread has
+    `rows` times 4 `vectors` weights of a product."""
+
+    k_lanes: int
+    k_warps: int
+    rows: int
+    vectors: int
+
+
+@dataclass(frozen=True)
+class WalkShape:
+    """`units` of a layer and direction to a block, `tile` sequences at a time, columns shared by `lanes`."""
+
+    kernel: RecurrentKernel
+    device: Device
+    units: int
+    tile: int
+    threads: int
+    lanes: int
+
+    @property
+    def products(self) -> int:
+        """Of a block in each step: of its own layer's states, and of those of the layer below."""
+        return 1 + (len(self.kernel.layers) > 1)
+
+    @property
+    def sums(self) -> int:
+        """Of products that a step keeps apart: a gated unit weighs only what comes of its own states."""
+        return self.products if self.kernel.cell == "gru" else 1
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether a block needs states of another one."""
+        return self.splits > 1 or self.products > 1
+
+    @property
+    def at_once(self) -> int:
+        """Vectors of four states that a thread asks for before it looks at one."""
+        return min(_AT_ONCE, math.ceil(self.tile * math.ceil(self.kernel.shape[3] / 4) / self.threads))
+
+    @property
+    def cells(self) -> int:
+        return len(self.kernel.layers) * self.kernel.shape[0]
+
+    @property
+    def splits(self) -> int:
+        return math.ceil(self.kernel.shape[3] / self.units)
+
+    @property
+    def slices(self) -> int:
+        """Groups of blocks that take different sequences."""
+        most = math.ceil(self.kernel.shape[2] / self.tile)
+        return max(1, min(most, self.device.cores // (self.cells * self.splits)))
+
+    @property
+    def blocks(self) -> int:
+        return self.cells * self.splits * self.slices
+
+    @cached_property
+    def part(self) -> Threads:
+        return min(self._parts(), key=self._product_cycles)
+
+    def _parts(self) -> Iterator[Threads]:
+        warps, hidden = self.threads // 32, self.kernel.shape[3]
+        for k_warps in (n for n in (1, 2, 4, 8, 16) if warps % n == 0):
+            rows = math.ceil(GATES[self.kernel.cell] * self.units / (32 // self.lanes * (warps // k_warps)))
+            yield Threads(self.lanes, k_warps, rows, math.ceil(hidden / (4 * self.lanes * k_warps)))
+
+    def _product_cycles(self, part: Threads) -> float:
+        """Of one multiprocessor for a step's products: additions or reads of shared memory, whichever take longer, and
+        folding the sums."""
+        warps = self.threads // 32
+        reads = part.vectors * self.tile * max(part.k_lanes / 8, 2)
+        additions = part.vectors * self.tile * part.rows
+        folded = _round_up(part.rows * self.tile, part.k_lanes)
+        folding = 2 * folded * (1 - 1 / part.k_lanes) + part.k_warps * part.rows * self.tile / 8
+        spilled = 4 if self._registers(part, "registers") > _REGISTERS[self.threads] else 1
+        return spilled * self.products * warps * (max(reads, additions) + folding)
+
+    def _registers(self, part: Threads, home: str) -> int:
+        weights = self.products * part.rows * part.vectors * 4 if home == "registers" else part.rows * 4
+        return weights + _round_up(part.rows * self.tile, part.k_lanes) + _OTHER_REGISTERS
+
+    @property
+    def pitch(self) -> int:
+        return 4 * self.part.k_lanes * self.part.k_warps * self.part.vectors
+
+    @property
+    def rows(self) -> int:
+        """Of weights in a block, with those that only fill it up."""
+        part = self.part
+        return 32 // part.k_lanes * (self.threads // 32 // part.k_warps) * part.rows
+
+    def shared_bytes(self, home: str) -> int:
+        sums = self.sums * self.part.k_warps * self.tile * self.rows
+        weights = self.rows * self.pitch if home == "shared" else 0
+        return 4 * (self.products * (self.tile * self.pitch + weights) + sums)
+
+    @cached_property
+    def homes(self) -> tuple[str, ...]:
+        """Where the weights have room."""
+        limit = max_shared_bytes(self.device.arch)
+        fitting = [home for home in HOMES if self._registers(self.part, home) <= _REGISTERS[self.threads]]
+        return tuple(home for home in fitting if self.shared_bytes(home) <= limit)
+
+    @property
+    def is_legal(self) -> bool:
+        return self.blocks <= self.device.cores and bool(self.homes)
+
+    def cycles(self) -> float:
+        """Of a step of all sequences, guessed."""
+        rounds = math.ceil(self.kernel.shape[2] / (self.tile * self.slices))
+        step = self._product_cycles(self.part) + (_HANDOVER_CYCLES if self.splits > 1 else 0)
+        ways = math.ceil(self.tile * self.kernel.shape[3] / 4 / (self.threads * self.at_once))
+        step += _WAY_CYCLES * (ways - 1) * self.products
+        if self.homes[0] == "memory":
+            weights = self.products * GATES[self.kernel.cell] * self.units * self.kernel.shape[3] * 4
+            step += weights / _MEMORY_BYTES_PER_CYCLE
+        elif self.homes[0] == "shared":
+            step += self.products * self.rows * self.pitch / 32
+        return rounds * step
+
+
+def _round_up(value: int, step: int) -> int:
+    return math.ceil(value / step) * step
+
+
+def _legal(kernel: RecurrentKernel, device: Device) -> list[WalkShape]:
+    directions, _, batch, hidden = kernel.shape
+    least = math.ceil(hidden / max(1, device.cores // (directions * len(kernel.layers))))
+    units = sorted({min(hidden, least * n) for n in (1, 2, 3, 4, 8)} | ({hidden} if hidden <= 128 else set()))
+    tiles = sorted({min(batch, tile) for tile in TILES} | {math.ceil(batch / math.ceil(batch / 16))})
+    found = (WalkShape(kernel, device, *items) for items in itertools.product(units, tiles, THREADS, LANES))
+    return [shape for shape in found if shape.is_legal]
+
+
+def choose(
+    kernel: RecurrentKernel, device: Device, choices: dict[str, Choice]
+) -> tuple[WalkShape, str, tuple[Tunable, ...]]:
+    """The shape with the choices that are legal together, else the one guessed to be fastest; where it has its weights;
+    and what may be chosen."""
+    legal = _legal(kernel, device)
+    if not legal:
+        raise CannotLower(f"recurrence {kernel.name}: {kernel.shape[3]} units do not fit on the device")
+    best = min(legal, key=WalkShape.cycles)
+    meanings = {
+        "units": ("tile", "units of a layer in a block; fewer, and more blocks wait for each other"),
+        "tile": ("tile", "sequences that a block takes through all steps at a time"),
+        "threads": ("parallel", "threads of a block"),
+        "lanes": ("parallel", "lanes of a warp that share a row of weights; more, and sums are folded longer"),
+    }
+    values = {name: tuple(sorted({int(getattr(shape, name)) for shape in legal})) for name in meanings}
+    wanted = {name: number(choices, name, values[name], getattr(best, name)) for name in meanings}
+    shape = next((s for s in legal if all(getattr(s, name) == value for name, value in wanted.items())), best)
+    homes = shape.homes
+    tunables = [
+        tunable(name, values[name], getattr(best, name), aspect, text) for name, (aspect, text) in meanings.items()
+    ]
+    tunables.append(tunable("weights", homes, homes[0], "memory", "where a block has its weights as it walks"))
+    return shape, str(pick(choices, "weights", homes, homes[0])), tuple(tunables)

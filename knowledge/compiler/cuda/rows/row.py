@@ -1,0 +1,252 @@
+"""Row and column kernels in CUDA: reductions, softmax, normalisations, losses.
+
+A team of threads shares a row: part of a warp, a warp, or a block. The row is read once and waits in registers or
+shared memory between its passes, or is streamed again when it fits neither. Rows that are few and long are split over
+several blocks, which costs one launch more for each reduction that another one needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda import launches as cuda_launch
+from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.rows.paced import PacedRow
+from foundry.knowledge.compiler.cuda.rows.row_shape import Chooser, RowShape, stage_exprs, stage_stores
+from foundry.knowledge.compiler.cuda.rows.row_text import RowText
+from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, Step
+from foundry.knowledge.compiler.cuda.rows.streamed import StreamedRow
+from foundry.knowledge.compiler.cuda.space import buffers_of, identifier, indent, leaves, parameters
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import EmitRow, Let, Plan, PrintedKernel, RowKernel
+from foundry.knowledge.device import Device
+
+_KERNEL = """\
+extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{
+{body}
+}}
+"""
+
+
+def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a RowKernel.
+
+    `choices` may hold:
+    - "softmax": "online" takes maximum and sum in one pass with rescaling, "two_pass" in two
+    - "vector": elements of one memory access (1, 2, 4, 8)
+    - "team": threads that share a row
+    - "threads": threads of a block (rows that are contiguous in memory)
+    - "columns": neighbouring rows of a block (rows that lie across memory)
+    - "staging": where a row waits between two passes: "registers", "shared", or "stream" (read again)
+    - "splits": blocks that share a row
+    - "in_flight": vectors that a thread loads before it uses the first, where the row is read again
+    - "order": whether rows that are split take a launch a reading, or one in which the second reading follows "behind",
+      or whether all parts of all rows are read in the order of "memory"
+    - "part": vectors of a thread in such a part
+    - "cluster": blocks that hold a row together, and read it once
+    A value that is not legal for this kernel gives way to the default.
+    """
+    chooser = Chooser(kernel, plan, device, choices)
+    shape = chooser.shape()
+    name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
+    form = _form(shape)
+    printer = form(kernel, plan, shape, name)
+    functions, launches, workspace_bytes = printer.print()
+    chosen = {item.name: _choice_used(shape, item.name, kernel, choices) for item in chooser.tunables}
+    staged = {"registers": 1, "shared": 2, "stream": 1 if shape.vector > 1 or shape.column else 0}[shape.staging]
+    loops = sum(isinstance(step, ReducePass | EmitPass) for step in shape.steps)
+    return PrintedKernel(
+        functions=functions,
+        call=cuda_launch.encode(launches),
+        template="column" if shape.column else "row",
+        choices=chosen,
+        tunables=tuple(chooser.tunables),
+        d_mem=staged,
+        d_algo=2 if chosen.get("softmax") == "online" else 1 if shape.kept or loops == 1 else 0,
+        d_sync=3
+        if max(shape.splits, shape.cluster) > 1 or shape.part
+        else 1
+        if shape.column and shape.team > 1
+        else 2
+        if shape.team > 1
+        else 0,
+        workspace_bytes=workspace_bytes,
+        launches=len(launches),
+        shared=_shared_texts(shape),
+    )
+
+
+def _form(shape: RowShape) -> type[PacedRow | StreamedRow | _SplitRow | _WholeRow]:
+    if shape.order == "behind":
+        return PacedRow
+    if shape.order == "memory":
+        return StreamedRow
+    return _SplitRow if shape.splits > 1 else _WholeRow
+
+
+def _shared_texts(shape: RowShape) -> tuple[str, ...]:
+    if shape.order == "behind":
+        return (read_library_text("cuda/rows/paced.cuh"),)
+    return (read_library_text("cuda/rows/cluster.cuh"),) if shape.cluster > 1 else ()
+
+
+def _choice_used(shape: RowShape, name: str, kernel: RowKernel, choices: dict[str, Choice]) -> Choice:
+    """The value of a tunable that the shape uses. It differs from the one in `choices` if that does not fit."""
+    if name == "softmax":
+        online = any(
+            isinstance(step, ReducePass)
+            and any(len(item.defines) == 2 and item.state.startswith("Softmax") for item in step.accumulators)
+            for step in shape.steps
+        )
+        return "online" if online else "two_pass"
+    values: dict[str, Choice] = {
+        "vector": shape.vector,
+        "team": shape.team,
+        "threads": shape.threads,
+        "columns": shape.rows_per_block,
+        "staging": shape.staging,
+        "splits": shape.splits,
+        "cluster": shape.cluster,
+        "order": shape.order,
+        "part": shape.part,
+        "in_flight": shape.in_flight,
+    }
+    return values[name]
+
+
+class _WholeRow:
+    """One launch; every block sees whole rows."""
+
+    def __init__(self, kernel: RowKernel, plan: Plan, shape: RowShape, name: str) -> None:
+        self.kernel = kernel
+        self.plan = plan
+        self.shape = shape
+        self.name = name
+
+    def print(self) -> tuple[str, list[Launch], int]:
+        text = RowText(self.shape, self.plan)
+        first = self.shape.steps[0] if self.shape.cluster > 1 else None
+        begun = first if isinstance(first, ReducePass) else None
+        lines = [*text.position(), *text.stage(begun)]
+        last = max((i for i, step in enumerate(self.shape.steps) if isinstance(step, ReducePass)), default=-1)
+        for number, step in enumerate(self.shape.steps):
+            lines += text.step(step, begun=step is begun)
+            if self.shape.cluster > 1 and number == last:  # nobody leaves while another block still reads its state
+                lines.append("cluster::arrive();")
+        if self.shape.cluster > 1 and last >= 0:
+            lines.append("cluster::wait();")
+        found = leaves(stage_exprs(stage) for stage in self.kernel.stages)
+        reads, writes = buffers_of(found, stage_stores(self.kernel.stages))
+        signature, arguments = parameters(self.plan, reads, writes)
+        source = _KERNEL.format(threads=self.shape.threads, name=self.name, parameters=signature, body=indent(lines))
+        grid = (self.shape.blocks * self.shape.cluster, 1, 1)
+        made = Launch(
+            self.name,
+            grid,
+            block_of(self.shape),
+            tuple(arguments),
+            text.shared_bytes(),
+            cluster=self.shape.cluster,
+        )
+        return source, [made], 0
+
+
+def block_of(shape: RowShape) -> tuple[int, int, int]:
+    return (shape.rows_per_block, shape.team, 1) if shape.column else (shape.threads, 1, 1)
+
+
+class _SplitRow:
+    """Several blocks a row: each reduction pass writes partial states, the next launch combines them.
+
+    Partials are combined in a fixed order, so the result does not depend on which block came first.
+    """
+
+    def __init__(self, kernel: RowKernel, plan: Plan, shape: RowShape, name: str) -> None:
+        self.kernel = kernel
+        self.plan = plan
+        self.shape = shape
+        self.name = name
+        unit = shape.team * shape.vector
+        self.chunk = -(-shape.length // (shape.splits * unit)) * unit
+        self.offsets: dict[str, int] = {}
+        self.bytes = 0
+        for step in shape.steps:
+            for item in step.accumulators if isinstance(step, ReducePass) else ():
+                self.offsets[item.name] = self.bytes
+                self.bytes += -(-shape.rows * shape.splits * item.state_bytes // 256) * 256
+
+    def print(self) -> tuple[str, list[Launch], int]:
+        sources: list[str] = []
+        launches: list[Launch] = []
+        reductions = [i for i, step in enumerate(self.shape.steps) if isinstance(step, ReducePass)]
+        for phase, at in enumerate(reductions):
+            source, launch = self._phase(f"{self.name}_part{phase}", self.shape.steps[:at], self.shape.steps[at])
+            sources.append(source)
+            launches.append(launch)
+        source, launch = self._phase(self.name, self.shape.steps, None)
+        return "\n".join([*sources, source]), [*launches, launch], self.bytes
+
+    def _phase(self, name: str, before: Sequence[Step], reduce: Step | None) -> tuple[str, Launch]:
+        """One launch: recovers what earlier launches reduced, then reduces once more, or stores."""
+        text = RowText(self.shape, self.plan)
+        index = self.shape.space.index
+        lines = [*text.position(), f"const int split = (int)(blockIdx.x % {self.shape.splits});"]
+        lines.append(f"const {index} begin = ({index})split * {self.chunk};")
+        lines.append(f"const {index} end = math::minimum<{index}>(begin + {self.chunk}, {self.shape.length});")
+        for step in before:
+            if isinstance(step, ReducePass):
+                lines += self._recover(text, step)
+            elif isinstance(step, Let):
+                lines += text.let(step)
+            elif reduce is None and isinstance(step, EmitPass):
+                lines += text.loop(step, "begin", "end")
+            elif reduce is None and isinstance(step, EmitRow):
+                lines += text.emit_row(step, "split == 0 && lane == 0")
+        if isinstance(reduce, ReducePass):
+            lines += self._reduce(text, reduce)
+        stages = [s.value for s in before if isinstance(s, Let)]
+        for step in [*before, *([reduce] if reduce else [])]:
+            stores = isinstance(step, EmitPass | EmitRow) and reduce is None
+            if isinstance(step, EmitRow) and stores:
+                stages.append(step.store.value)
+            elif (isinstance(step, EmitPass) and stores) or (isinstance(step, ReducePass) and step is reduce):
+                stages += step.values
+        reads, writes = buffers_of(leaves(stages), stage_stores(self.kernel.stages) if reduce is None else [])
+        signature, arguments = parameters(self.plan, reads, writes)
+        states = self._states(before, reduce)
+        signature = ", ".join([part for part in (signature, *(p for p, _ in states)) if part])
+        source = _KERNEL.format(threads=self.shape.threads, name=name, parameters=signature, body=indent(lines))
+        grid = (self.shape.blocks * self.shape.splits, 1, 1)
+        args = (*arguments, *(argument for _, argument in states))
+        return source, Launch(name, grid, block_of(self.shape), args)
+
+    def _states(self, before: Sequence[Step], reduce: Step | None) -> list[tuple[str, str]]:
+        """Parameters and arguments of the partial states, those of this phase writable."""
+        found = []
+        for step in [*before, *([reduce] if reduce else [])]:
+            for item in step.accumulators if isinstance(step, ReducePass) else ():
+                const = "" if step is reduce else "const "
+                name = f"w_{identifier(item.name)}"
+                found.append(
+                    (f"{const}{item.state}* __restrict__ {name}", cuda_launch.workspace(self.offsets[item.name]))
+                )
+        return found
+
+    def _recover(self, text: RowText, step: ReducePass) -> list[str]:
+        shape = self.shape
+        lines = text.declare_states(step)
+        lines.append(f"for (int i = lane; i < {shape.splits}; i += {shape.team}) {{")
+        for item in step.accumulators:
+            place = f"w_{identifier(item.name)}[row * {shape.splits} + i]"
+            lines.append(f"{text.state_name(item)}.merge({place});")
+        return [*lines, "}", *text.combine(step), *text.results(step)]
+
+    def _reduce(self, text: RowText, step: ReducePass) -> list[str]:
+        test = f"lane == 0 && {text.guard}" if text.guard else "lane == 0"
+        lines = [*text.declare_states(step), *text.loop(step, "begin", "end"), *text.combine(step)]
+        lines.append(f"if ({test}) {{")
+        for item in step.accumulators:
+            place = f"w_{identifier(item.name)}[row * {self.shape.splits} + split]"
+            lines.append(f"{place} = {text.state_name(item)};")
+        return [*lines, "}"]

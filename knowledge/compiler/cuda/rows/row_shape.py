@@ -1,0 +1,489 @@
+"""How a row kernel is laid over threads: row or column layout, team size, vectors, staging, splits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
+from foundry.knowledge.compiler.cuda.rows.stages import (
+    EmitPass,
+    ReducePass,
+    Stage,
+    Step,
+    cached,
+    expand,
+    is_light,
+    kept_bytes,
+    passes,
+    softmax_pairs,
+    state_bytes,
+)
+from foundry.knowledge.compiler.cuda.space import (
+    LARGEST_INT,
+    Space,
+    collapse,
+    index_type,
+    leaves,
+    number,
+    pick,
+    tunable,
+    widest_vector,
+)
+from foundry.knowledge.compiler.ir.kernels import (
+    Emit,
+    EmitRow,
+    Expr,
+    Load,
+    Plan,
+    Reduction,
+    RowKernel,
+    Store,
+    Tunable,
+    View,
+)
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.opgraph import DType
+
+ROW_TEAMS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+COLUMN_TEAMS = (1, 2, 4, 8, 16, 32)
+COLUMNS = (32, 64, 128)
+BLOCKS = (64, 128, 256, 512, 1024)
+NARROW_MOST = 25  # elements that a thread holds one by one, before its block has 1024 threads
+REGISTER_WORDS = 64  # of staged values a thread may hold before occupancy or spills cost more than they save
+STATIC_SHARED = 40 * 1024  # bytes for partial states; 48 KB is the limit of what needs no declaration
+CLUSTERS = (2, 4, 8)
+CLUSTER_USUAL = 66 * 1024  # bytes of a row that a block of a cluster has by default
+CLUSTER_USUAL_NARROW = 110 * 1024  # and where elements are loaded one by one
+CLUSTER_TEAMS = (256, 512, 1024)
+CLUSTER_LEAST = 16 * 1024  # bytes of a row that are worth a block of their own
+CLUSTER_RESERVE = 8 * 1024  # bytes of a block for the states of reductions
+ORDERS = ("launches", "behind", "memory")
+MEMORY_LEAST = 1 << 20  # bytes of all rows from which their parts may be read in the order of memory
+MEMORY_LENGTH = 1 << 12  # elements of a row from which
+MEMORY_TEAMS = (64, 128, 256, 512, 1024)
+MEMORY_USUAL = 1 << 17  # bytes of what lies together of a row from which that is the default
+PARTS = (4, 8, 16, 32, 64)  # vectors of a thread in a part
+PART_USUAL = 1 << 16  # bytes of a part by default
+PACED_LEAST = 1 << 17  # bytes of a row from which its second reading may follow its first
+PACED_USUAL = (1 << 20, 12 << 20)  # bytes of a row whose second reading follows its first by default
+PACED_SOFTMAX = 4 << 20  # and from which it does where each reading takes exponentials
+COLUMNS_LEAST = 8 << 20  # bytes of few columns from which they are read in the order of memory by default
+PACED_PART = 24 * 1024  # and of the part of it that a block then has
+IN_FLIGHT = (2, 4, 8, 16)  # vectors of a thread where the row is streamed
+USUALLY_IN_FLIGHT = 4
+NARROW_IN_FLIGHT = 8  # where it loads single elements
+# Of blocks that take 128 columns and add or compare: a sum takes 2.04 ms on an H200, and 2.15 with 8. The position of a
+# maximum took 2.70 ms, and had taken 2.13 with 8.
+WIDE_IN_FLIGHT = 2
+MOST_IN_FLIGHT = 32  # their elements
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """How one row kernel is printed; sizes in elements."""
+
+    column: bool  # rows lie across memory: neighbouring threads take neighbouring rows
+    space: Space  # outer dimensions, then reduced; row-major
+    outer: int  # how many of the space's dimensions are outer
+    rows: int
+    length: int
+    team: int  # threads that share a row
+    threads: int  # threads of a block
+    vector: int
+    staging: str  # "registers", "shared", "stream"
+    splits: int  # blocks that share a row
+    steps: tuple[Step, ...]
+    kept: tuple[Expr, ...]
+    cluster: int = 1  # blocks that hold a row together
+    order: str = "launches"  # in which parts of rows are read
+    walk: tuple[int, ...] = ()  # dimensions outside of what lies together of a row, in the order of memory
+    part: int = 0  # vectors of a thread in a part, where parts are read in the order of memory
+    resident: int = 1  # blocks that run at a time
+    in_flight: int = USUALLY_IN_FLIGHT  # vectors that a thread loads at a time where the row is streamed
+
+    @property
+    def rows_per_block(self) -> int:
+        return self.threads // self.team
+
+    @property
+    def chunk(self) -> int:
+        """Elements of a row that one block of a cluster holds."""
+        return math.ceil(self.length / (self.cluster * self.vector)) * self.vector
+
+    @property
+    def rounds(self) -> int:
+        """Vectors of a row that one thread holds."""
+        return math.ceil(self.chunk / (self.team * self.vector))
+
+    @property
+    def blocks(self) -> int:
+        return math.ceil(self.rows / self.rows_per_block)
+
+    @property
+    def reduced_sizes(self) -> tuple[int, ...]:
+        return self.space.sizes[self.outer :]
+
+    @property
+    def reduced_names(self) -> tuple[str, ...]:
+        return self.space.names[self.outer :]
+
+
+def stage_exprs(stage: Stage) -> Expr:
+    return stage.store.value if isinstance(stage, Emit | EmitRow) else stage.value
+
+
+def stage_stores(stages: Sequence[Stage]) -> list[Store]:
+    return [stage.store for stage in stages if isinstance(stage, Emit | EmitRow)]
+
+
+def _leading(kernel: RowKernel) -> View:
+    """The view of the load that moves most memory, which decides the layout."""
+    outer = len(kernel.outer)
+    sizes = (*kernel.outer, *kernel.reduced)
+
+    def elements(view: View) -> int:
+        return math.prod(n for n, stride in zip(sizes, view.strides, strict=True) if stride)
+
+    found = [leaf.view for leaf in leaves(stage_exprs(stage) for stage in kernel.stages) if isinstance(leaf, Load)]
+    moving = [view for view in found if any(view.strides[outer:])]
+    moving += [store.view for store in stage_stores(kernel.stages)]
+    if not moving:
+        raise CannotLower(f"row kernel {kernel.name} reads nothing along its reduced dimensions")
+    return max(moving, key=elements)
+
+
+def row_space(kernel: RowKernel) -> tuple[Space, int, bool]:
+    """The collapsed space, its number of outer dimensions, and True for the column layout."""
+    views = list(dict.fromkeys([leaf.view for leaf in leaves(stage_exprs(stage) for stage in kernel.stages)]))
+    views = list(dict.fromkeys([*views, *(store.view for store in stage_stores(kernel.stages))]))
+    leading = _leading(kernel)
+    count = len(kernel.outer)
+    indexed = any(isinstance(stage, Reduction) and stage.op.startswith("arg") for stage in kernel.stages)
+
+    def ordered(dimensions: range) -> list[int]:
+        sizes = (*kernel.outer, *kernel.reduced)
+        return sorted(dimensions, key=lambda d: (sizes[d] > 1, -abs(leading.strides[d]), d))
+
+    outer = ordered(range(count))
+    reduced = list(range(count, count + len(kernel.reduced)))
+    reduced = reduced if indexed else ordered(range(count, count + len(kernel.reduced)))
+    sizes = (*kernel.outer, *kernel.reduced)
+
+    def part(dimensions: list[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        return collapse([sizes[d] for d in dimensions], [tuple(v.strides[d] for d in dimensions) for v in views])
+
+    outer_sizes, outer_strides = part(outer)
+    reduced_sizes, reduced_strides = part(reduced)
+    if not reduced_sizes:
+        reduced_sizes, reduced_strides = (1,), [(0,)] * len(views)
+    where = {
+        view: View(view.offset, (*out, *red))
+        for view, out, red in zip(views, outer_strides, reduced_strides, strict=True)
+    }
+    names = (*(f"o{d}" for d in range(len(outer_sizes))), *(f"r{d}" for d in range(len(reduced_sizes))))
+    space_sizes = (*outer_sizes, *reduced_sizes)
+    space = Space(space_sizes, names, where, index_type(space_sizes, where.values()))
+    seen = where[leading]
+    column = bool(outer_sizes) and seen.strides[len(outer_sizes) - 1] == 1 and seen.strides[-1] != 1
+    return space, len(outer_sizes), column
+
+
+def walk_of(kernel: RowKernel, space: Space, outer: int, column: bool) -> tuple[int, ...]:
+    """Dimensions of the collapsed space outside of what lies together of a row, in the order of memory: the outer ones,
+    and the reduced ones that lie outside of the innermost of those."""
+    strides = [abs(stride) for stride in space.where[_leading(kernel)].strides]
+    if column:
+        return tuple(range(outer))
+    apart = outer
+    while apart < len(strides) - 1 and outer and strides[apart] > min(strides[:outer]):
+        apart += 1
+    return tuple(sorted(range(apart), key=lambda dimension: -strides[dimension]))
+
+
+def _power_below(value: float, values: Sequence[int]) -> int:
+    """The largest of `values` at most `value`, or the smallest."""
+    return max([v for v in values if v <= value], default=values[0])
+
+
+class Chooser:
+    """Makes a RowShape from `choices`, and declares the tunables with their defaults for this device and these
+    sizes."""
+
+    def __init__(self, kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> None:
+        self.kernel = kernel
+        self.plan = plan
+        self.device = device
+        self.choices = choices
+        self.space, self.outer, self.column = row_space(kernel)
+        self.walk = walk_of(kernel, self.space, self.outer, self.column)
+        self.rows = math.prod(self.space.sizes[: self.outer])
+        self.length = math.prod(self.space.sizes[self.outer :])
+        if max(self.rows, self.length) > LARGEST_INT:
+            raise CannotLower(f"row kernel {kernel.name}: more than 2^31 rows or elements in a row")
+        self.tunables: list[Tunable] = []
+
+    def shape(self) -> RowShape:
+        """The shape. For a streamed row softmax takes one pass by default, because reading it twice costs more than
+        rescaling; for a row that stays on the chip it takes two."""
+        shape = self._shape("two_pass")
+        return self._shape("online") if shape.staging == "stream" else shape
+
+    def _shape(self, softmax: str) -> RowShape:
+        self.tunables = []
+        online = self._online(softmax)
+        streamed = passes(self.kernel.stages, online=online)
+        staged = passes(expand(self.kernel.stages, self.length), online=online)
+        outer = len(self.kernel.outer)
+        kept = tuple(cached(staged, outer))
+        vector = self._vector()
+        read_again = sum(isinstance(step, ReducePass | EmitPass) for step in streamed) > 1
+        cluster = self._cluster(kept, vector) if read_again else 1
+        most_state = max(state_bytes(staged), state_bytes(streamed))
+        order = self._order(streamed) if cluster == 1 else "launches"
+        wide = self._has_wide_columns(bool(kept))
+        team = self._team(vector, bool(kept), most_state, cluster, self._usual_team(order, vector, wide))
+        threads = self._threads(team, most_state, 128 if wide else 32)
+        staging = self._staging(kept, vector, team, threads, cluster)
+        order = order if self.column or team > 32 else "launches"
+        part = self._part(team, vector) if order == "memory" else 0
+        splits = self._splits(team, threads, vector, order == "behind") if cluster == 1 and not part else 1
+        if splits > 1 or part:
+            staging = "stream"
+            self.tunables = [item for item in self.tunables if item.name != "staging"]
+        light = wide and is_light(streamed)
+        narrow = vector == 1 and not (self.column and part)
+        usually = WIDE_IN_FLIGHT if light else NARROW_IN_FLIGHT if narrow else USUALLY_IN_FLIGHT
+        in_flight = self._in_flight(vector, usually) if staging == "stream" else USUALLY_IN_FLIGHT
+        steps = streamed if staging == "stream" else staged
+        return RowShape(
+            self.column,
+            self.space,
+            self.outer,
+            self.rows,
+            self.length,
+            team,
+            threads,
+            vector,
+            staging,
+            splits,
+            tuple(steps),
+            () if staging == "stream" else kept,
+            cluster=1 if staging == "stream" else cluster,
+            order=order if splits > 1 or part else "launches",
+            walk=self.walk,
+            part=part,
+            resident=self.device.cores * 2048 // threads,
+            in_flight=in_flight,
+        )
+
+    def _online(self, default: str) -> bool:
+        if not softmax_pairs(self.kernel.stages):
+            return False
+        values = ("online", "two_pass")
+        meaning = "online: maximum and sum in one pass with rescaling; two_pass: one exponential an element"
+        self.tunables.append(tunable("softmax", values, default, "algorithm", meaning))
+        return pick(self.choices, "softmax", values, default) == "online"
+
+    def _vector(self) -> int:
+        if self.column:
+            return 1
+        loads = [leaf for leaf in leaves(stage_exprs(stage) for stage in self.kernel.stages) if isinstance(leaf, Load)]
+        moving = [leaf for leaf in loads if self.space.stride(leaf.view)]
+        stores = [s for s in stage_stores(self.kernel.stages) if self.space.stride(s.view)]
+        dtypes: list[DType] = [leaf.dtype for leaf in moving]
+        dtypes += [self.plan.buffers[store.buffer].dtype for store in stores]
+        views = [leaf.view for leaf in moving] + [store.view for store in stores]
+        legal = [1]
+        for vector in (2, 4, 8):
+            wide = any(self.space.aligned(view, vector) for view in views)
+            if wide and vector <= widest_vector(dtypes) and self.space.sizes[-1] % vector == 0:
+                legal.append(vector)
+        chosen = number(self.choices, "vector", legal, legal[-1])
+        self.tunables.append(tunable("vector", legal, legal[-1], "vector", "elements of one memory access"))
+        return chosen
+
+    def _cluster(self, kept: Sequence[Expr], vector: int) -> int:
+        """Blocks that hold a row together, where one block would have too much of it."""
+        row_bytes = self.length * kept_bytes(kept)
+        legal = [1]
+        if not self.column and self.device.arch >= "sm_90" and kept:
+            limit = max_shared_bytes(self.device.arch) - CLUSTER_RESERVE
+            legal += [c for c in CLUSTERS if c * CLUSTER_LEAST <= row_bytes <= c * limit and self.length >= c * vector]
+        if len(legal) > 1:
+            meaning = "neighbouring blocks that hold a row together in shared memory or registers, and read it once"
+            usual = self._usual_cluster(legal, vector, row_bytes)
+            self.tunables.append(tunable("cluster", legal, usual, "algorithm", meaning))
+            return number(self.choices, "cluster", legal, usual)
+        return 1
+
+    def _usual_cluster(self, legal: Sequence[int], vector: int, row_bytes: float) -> int:
+        """Clusters where a row fits no block, and blocks have so little of it that several share a multiprocessor: one
+        alone reads nothing while it waits and stores."""
+        alone = row_bytes <= max_shared_bytes(self.device.arch) - STATIC_SHARED
+        most = CLUSTER_USUAL if vector > 1 else CLUSTER_USUAL_NARROW
+        fitting = [c for c in legal if c >= 4 and row_bytes <= c * most and self.rows * c >= 4 * self.device.cores]
+        return 1 if alone or self._is_apart or not fitting else fitting[0]
+
+    def _has_wide_columns(self, staged: bool) -> bool:
+        """Whether rows across memory, read once, are so many that a block may take 128 of them side by side."""
+        return self.column and not staged and self.rows >= 256 * self.device.cores and self.length >= 1024
+
+    def _team(self, vector: int, staged: bool, state_bytes: int, cluster: int, usual: int) -> int:
+        values = COLUMN_TEAMS if self.column else CLUSTER_TEAMS if cluster > 1 else ROW_TEAMS
+        pieces = math.ceil(self.length / (vector * cluster))
+        resident = self.device.cores * 2048
+        if self.column:
+            # A block of 1024 threads ends at once, and nothing is read meanwhile: with columns enough, teams of 16 took
+            # 0.77 of the time of 32 on an H200.
+            most = 32 if staged or self.rows * 16 < resident else 16
+            default = min(most, _power_below(max(1, self.length / 16), values))
+            while default < 32 and default * self.rows * 2 <= resident and default * 2 <= self.length:
+                default *= 2
+        else:
+            default = 32 if pieces >= 32 else _power_below(pieces, values)
+            per_thread = 8 if staged else 16
+            if self.rows * 32 < resident or pieces > 32 * per_thread:
+                default = _power_below(pieces / 2, values) if pieces > 64 else default
+                narrow = staged and vector == 1
+                while default > (64 if narrow else 128) and default // 2 * self.rows >= resident:
+                    held = (NARROW_MOST if default == 1024 else 16) if narrow else per_thread
+                    if pieces > default // 2 * held:
+                        break
+                    default //= 2
+                if self.rows * 2 <= self.device.cores:  # several blocks a row
+                    default = min(512, default)
+        if cluster > 1:
+            default = 256 if cluster == 8 else 512
+        default = usual or default
+        legal = [v for v in values if v <= max(values[0], pieces)]
+        if self.column:  # partial states stand in static shared memory, one a thread and reduction
+            legal = [v for v in legal if v * 32 * state_bytes <= STATIC_SHARED] or [1]
+        default = _power_below(default, legal)
+        self.tunables.append(tunable("team", legal, default, "parallel", "threads that share a row"))
+        return number(self.choices, "team", legal, default)
+
+    def _threads(self, team: int, state_bytes: int, columns: int) -> int:
+        if self.column:
+            legal = [c for c in COLUMNS if c * team <= 1024 and c * team * state_bytes <= STATIC_SHARED] or [32]
+            usual = _power_below(columns, legal)
+            self.tunables.append(tunable("columns", legal, usual, "parallel", "neighbouring rows of a block"))
+            return team * number(self.choices, "columns", legal, usual)
+        if team > 32:
+            return team
+        self.tunables.append(tunable("threads", BLOCKS, 256, "parallel", "threads of a block, several rows each"))
+        return number(self.choices, "threads", BLOCKS, 128 if self.rows * team < self.device.cores * 1024 else 256)
+
+    def _staging(self, kept: Sequence[Expr], vector: int, team: int, threads: int, cluster: int) -> str:
+        legal = ["stream"] if cluster == 1 else []
+        words = kept_bytes(kept) / 4  # of an element
+        rounds = math.ceil(self.length / (team * vector * cluster))
+        limit = min(REGISTER_WORDS, 65536 // threads - 24)
+        shared = int(rounds * vector * words * 4 * threads)
+        reserve = STATIC_SHARED if cluster == 1 else CLUSTER_RESERVE
+        if kept and shared <= max_shared_bytes(self.device.arch) - reserve:
+            legal.insert(0, "shared")
+        if kept and rounds * vector * words <= limit:
+            legal.insert(0, "registers")
+        if not legal:
+            return "stream"
+        crowded = rounds * vector * words > limit / 1.5
+        crowded = crowded or (cluster > 1 and vector == 1)  # many loads of one element each
+        default = "shared" if crowded and "shared" in legal else legal[0]
+        if len(legal) > 1:
+            meaning = "where a row waits between its passes; stream reads it again from the caches"
+            self.tunables.append(tunable("staging", legal, default, "memory", meaning))
+        return str(pick(self.choices, "staging", legal, default))
+
+    def _order(self, steps: Sequence[Step]) -> str:
+        """In which order the parts of rows are read."""
+        reductions = sum(isinstance(step, ReducePass) for step in steps)
+        emits = any(isinstance(step, EmitPass) for step in steps)
+        legal = ["launches"]
+        if emits and not self.column and reductions == 1 and self.length * 4 >= PACED_LEAST and self.rows > 1:
+            legal.append("behind")
+        if emits and reductions and self._may_walk_memory():
+            legal.append("memory")
+        if len(legal) == 1:
+            return legal[0]
+        meaning = (
+            "launches: one a reading, row by row; behind: in one launch a row is read again while the second cache "
+            "holds it; memory: one a reading in the order of memory, and one that combines"
+        )
+        usual = "launches"
+        if "behind" in legal and self._is_behind_by_default(steps):
+            usual = "behind"
+        elif "memory" in legal and self._walks_memory_by_default():
+            usual = "memory"
+        self.tunables.append(tunable("order", legal, usual, "algorithm", meaning))
+        return str(pick(self.choices, "order", legal, usual))
+
+    @property
+    def _together(self) -> int:
+        """Elements of a row that lie together in memory."""
+        return 1 if self.column else math.prod(self.space.sizes[len(self.walk) :])
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether a row lies in pieces between those of others."""
+        return len(self.walk) > self.outer
+
+    def _may_walk_memory(self) -> bool:
+        long = self.column or self._together >= MEMORY_TEAMS[0] * 16
+        return long and self.length >= MEMORY_LENGTH and self.rows * self.length * 4 >= MEMORY_LEAST
+
+    def _usual_team(self, order: str, vector: int, wide: bool) -> int:
+        """The team that this order asks for; 0: as always."""
+        if order == "memory" and not self.column:
+            return _power_below(min(512, self._together / (4 * vector)), MEMORY_TEAMS)
+        return 256 if order == "behind" else 8 if wide or order == "memory" else 0
+
+    def _walks_memory_by_default(self) -> bool:
+        """Rows in large pieces, or columns too few for a block each: of more than the second cache holds."""
+        whole = self.rows * self.length * 4
+        if self.column:
+            return self.rows <= 16 * self.device.cores and whole >= COLUMNS_LEAST
+        return self._is_apart and self._together * 4 >= MEMORY_USUAL and whole > self.device.cache_bytes
+
+    def _part(self, team: int, vector: int) -> int:
+        if self.column:  # at least two blocks a multiprocessor
+            usual = _power_below(self.length * self.rows / (64 * team * self.device.cores), PARTS)
+        else:  # 16-bit elements take more arithmetic than memory
+            usual = _power_below(PART_USUAL / (team * (4 * vector if vector < 8 else vector)), PARTS)
+        self.tunables.append(tunable("part", PARTS, usual, "parallel", "vectors of a thread in a part"))
+        return number(self.choices, "part", PARTS, usual)
+
+    def _is_behind_by_default(self, steps: Sequence[Step]) -> bool:
+        """Many rows that the second cache holds, but no cluster: each by one block would be read from memory twice."""
+        states = [item.state for step in steps if isinstance(step, ReducePass) for item in step.accumulators]
+        least = PACED_SOFTMAX if any(state.startswith("SoftmaxState") for state in states) else PACED_USUAL[0]
+        fits = least <= self.length * 4 <= PACED_USUAL[1]
+        return fits and not self._is_apart and self.rows * 2 > self.device.cores
+
+    def _in_flight(self, vector: int, usual: int) -> int:
+        legal = [n for n in IN_FLIGHT if n * vector <= MOST_IN_FLIGHT]
+        meaning = "vectors that a thread loads before it uses the first"
+        self.tunables.append(tunable("in_flight", legal, usual, "memory", meaning))
+        return number(self.choices, "in_flight", legal, usual)
+
+    def _splits(self, team: int, threads: int, vector: int, paced: bool) -> int:
+        loops = [step for step in self.kernel.stages if isinstance(step, Reduction)]
+        legal = [1]
+        while legal[-1] < 512 and loops and self.length // (legal[-1] * 2) >= max(4 * team, 512):
+            legal.append(legal[-1] * 2)
+        blocks = math.ceil(self.rows / (threads // team))
+        default = 1
+        if blocks * 2 <= self.device.cores:
+            chunk = 256 if self.column else 4096
+            wanted = 2 * self.device.cores / max(blocks, 1)
+            nearest = wanted if self.column else math.sqrt(2) * wanted
+            default = _power_below(min(nearest, self.length / chunk), legal)
+        if paced:
+            default = _power_below(max(2, self.length * 4 / PACED_PART), legal)
+        if len(legal) > 1:
+            meaning = "blocks that share a row, one launch more per dependent reduction"
+            self.tunables.append(tunable("splits", legal, default, "algorithm", meaning))
+        return number(self.choices, "splits", legal, default)

@@ -1,0 +1,468 @@
+"""The text of row kernels: staging a row on chip, one loop a pass, the team's reduction, the once-a-row stores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
+from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step, kept_bytes
+from foundry.knowledge.compiler.cuda.space import (
+    Known,
+    Leaf,
+    Space,
+    decompose,
+    element_load,
+    emitter,
+    identifier,
+    leaves,
+    load_plan,
+    vector_type,
+    wide_gathers,
+)
+from foundry.knowledge.compiler.ir.kernels import EmitRow, Expr, Let, Load, Plan
+from foundry.knowledge.compiler.ir.scalar import Numbering
+
+CHUNK = 4  # elements that a state takes at once where a thread has them on the chip: merging costs more than adding
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Statements of a pass: before the loop over rounds, inside it, after it."""
+
+    before: list[str]
+    inside: list[str]
+    after: list[str]
+
+    @property
+    def text(self) -> list[str]:
+        return [*self.before, *self.inside, *self.after]
+
+
+def _joined(kinds: Sequence[str]) -> str:
+    """The type of several states that are combined as one."""
+    return kinds[0] if len(kinds) == 1 else f"Joined<{kinds[0]}, {_joined(kinds[1:])}>"
+
+
+def _nested(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{{{names[0]}, {_nested(names[1:])}}}"
+
+
+class RowText:
+    """Writes the pieces of one kernel function; `names` grows as reductions and lets define values."""
+
+    def __init__(self, shape: RowShape, plan: Plan) -> None:
+        self.shape = shape
+        self.plan = plan
+        self.names: dict[str, str] = {}
+        self.index = shape.space.index
+        self._scopes = 0
+        self._slots = 0
+        self._exchanged = 0  # bytes of the states that blocks of a cluster read of each other
+
+    # ------------------------------------------------------------ position
+
+    def position(self, unit: str = "") -> list[str]:
+        """Which row and which lane this thread is; threads beyond the last row repeat it and store nothing. `unit`:
+        which rows a block has, where that does not follow from its own number."""
+        shape = self.shape
+        shared_by = max(shape.splits, shape.cluster)
+        unit = unit or ("blockIdx.x" if shared_by == 1 else f"(blockIdx.x / {shared_by})")
+        per_block = shape.rows_per_block
+        if shape.column:
+            place, lane = f"(int){unit} * {per_block} + (int)threadIdx.x", "(int)threadIdx.y"
+        elif shape.team > 32:
+            place, lane = f"(int){unit}", "(int)threadIdx.x"
+        else:
+            place, lane = (
+                f"(int){unit} * {per_block} + (int)threadIdx.x / {shape.team}",
+                f"(int)threadIdx.x % {shape.team}",
+            )
+        lines = [f"const int lane = {lane};"]
+        if shape.cluster > 1:
+            lines.append(f"const int rank = (int)(blockIdx.x % {shape.cluster});")
+            lines.append(f"const {self.index} begin = ({self.index})rank * {shape.chunk};")
+            lines.append(
+                f"const {self.index} end = math::minimum<{self.index}>(begin + {shape.chunk}, {shape.length});"
+            )
+        if shape.rows % per_block:
+            lines.append(f"const bool active = {place} < {shape.rows};")
+            lines.append(f"const int row = active ? {place} : {shape.rows - 1};")
+        else:
+            lines.append(f"const int row = {place};")
+        sizes, names = shape.space.sizes[: shape.outer], shape.space.names[: shape.outer]
+        return lines + (decompose("row", sizes, names, self.index) if sizes else [])
+
+    @property
+    def guard(self) -> str:
+        """Condition under which this thread's row exists, with its connective."""
+        return "active" if self.shape.rows % self.shape.rows_per_block else ""
+
+    def _scope(self) -> str:
+        self._scopes += 1
+        return f"q{self._scopes}_"
+
+    def _slot(self, step: str = "step") -> str:
+        """Index of this thread's staged vector of a round."""
+        if self.shape.staging == "registers":
+            return step
+        flat = f"threadIdx.y * {self.shape.rows_per_block} + threadIdx.x" if self.shape.column else "threadIdx.x"
+        return f"{step} * {self.shape.threads} + {flat}"
+
+    # ------------------------------------------------------------ staging
+
+    def staged_bytes(self) -> int:
+        """Dynamic shared memory of the staged values, in bytes."""
+        if self.shape.staging != "shared":
+            return 0
+        return sum(self._region(expr) for expr in self.shape.kept)
+
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block: staged values, and behind them what the blocks of a cluster exchange."""
+        return self.staged_bytes() + self._exchanged
+
+    def _region(self, expr: Expr) -> int:
+        return math.ceil(self.shape.rounds * self.shape.threads * self.shape.vector * kept_bytes([expr]) / 16) * 16
+
+    def _kept_type(self, expr: Expr) -> str:
+        if isinstance(expr, Load):
+            return vector_type(expr.dtype, self.shape.vector)
+        return f"Vec<{register(expr.dtype)}, {self.shape.vector}>"
+
+    def stage(self, first: ReducePass | None = None) -> list[str]:
+        """Reads the row once and keeps it; the reductions of `first` take what comes meanwhile."""
+        shape = self.shape
+        if not shape.kept:
+            return []
+        lines: list[str] = []
+        offset = 0
+        if shape.staging == "shared" or shape.cluster > 1:
+            lines.append("extern __shared__ __align__(16) unsigned char staged[];")
+        for i, expr in enumerate(shape.kept):
+            kind = self._kept_type(expr)
+            if shape.staging == "shared":
+                lines.append(f"{kind}* const x{i} = reinterpret_cast<{kind}*>(staged + {offset});")
+                offset += self._region(expr)
+            else:
+                lines.append(f"{kind} x{i}[{shape.rounds}];")
+        if first is None:
+            return [*lines, *self._staged_loop(self._fill())]
+        known = self._staged_known()
+        read, fresh = self._loads(self._fresh_leaves(first.values, shape.kept), "", 1)
+        work = [*read, *self._work(first, [*known, *fresh], "at", 1).text]
+        return [*lines, *self.declare_states(first), *self._staged_loop([*self._fill(), *work])]
+
+    def _fill(self) -> list[str]:
+        """One round of staging: plain vectors move as they are, the rest is computed element by element."""
+        shape = self.shape
+        whole: list[str] = []
+        computed: list[tuple[int, Expr]] = []
+        for i, expr in enumerate(shape.kept):
+            if isinstance(expr, Load) and shape.vector > 1 and shape.space.aligned(expr.view, shape.vector):
+                source = f"load_vec<{shape.vector}>(b_{expr.buffer} + {shape.space.offset(expr.view)})"
+                whole.append(f"x{i}[{self._slot()}] = {source};")
+            else:
+                computed.append((i, expr))
+        if not computed:
+            return whole
+        values = [expr for _, expr in computed]
+        lines, known = self._loads(leaves(values), "", 1)
+        reading, gathered = wide_gathers(shape.space, values, shape.vector, known)
+        lines, known = [*lines, *reading], [*gathered, *known]
+        body = emitter(self._inner(), known, {}, self._scope())
+        body.reserve(values)
+        for i, expr in computed:
+            value = body.value(expr)
+            if isinstance(expr, Load):
+                value = CUDA_DIALECT.store(value, expr.dtype)
+            body.lines.append(f"x{i}[{self._slot()}].at[j] = {value};")
+        return [*whole, *lines, *self._over_vector(body.lines)]
+
+    @property
+    def _whole_rounds(self) -> int:
+        """Rounds of which every lane of the team has a vector; a cluster's blocks have different numbers of them."""
+        shape = self.shape
+        return 0 if shape.cluster > 1 else shape.length // (shape.team * shape.vector)
+
+    def _staged_at(self, step: str) -> str:
+        shape = self.shape
+        place = f"({step} * {shape.team} + lane)" + (f" * {shape.vector}" if shape.vector > 1 else "")
+        return f"begin + {place}" if shape.cluster > 1 else place
+
+    def _staged_loop(self, body: Sequence[str], first: int = 0) -> list[str]:
+        """All rounds of the staged row from the `first` on."""
+        shape = self.shape
+        flight = max(4, 16 // shape.vector) if shape.cluster > 1 else 4
+        pragma = "#pragma unroll" if shape.staging == "registers" else f"#pragma unroll {flight}"
+        exact = shape.length % (shape.team * shape.vector * shape.cluster) == 0
+        stop = "end" if shape.cluster > 1 else str(shape.length)
+        lines = [pragma, f"for (int step = {first}; step < {shape.rounds}; ++step) {{"]
+        lines.append(f"const {self.index} at = {self._staged_at('step')};")
+        if exact:
+            return [*lines, *self._reduce_lines("at"), *body, "}"]
+        # Without the test addresses of all rounds are held at once, which costs blocks where they are long to work out.
+        plain = self._whole_rounds and len(shape.reduced_sizes) == 1
+        test = f"step < {self._whole_rounds} || at < {stop}" if plain else f"at < {stop}"
+        return [*lines, f"if ({test}) {{", *self._reduce_lines("at"), *body, "}", "}"]
+
+    def _grouped_loop(self, step: ReducePass, group: int) -> list[str]:
+        """Whole rounds of the staged row, of which each state takes `group` at a time."""
+        found = self._fresh_leaves(step.values, self.shape.kept)
+        loads, known = self._loads(found, "", 1)
+        work = self._work(step, [*known, *self._staged_known("(step + u)")], "here", group)
+        place = [f"const {self.index} here = {self._staged_at('(step + u)')};", *self._reduce_lines("here")]
+        head = ["#pragma unroll", f"for (int u = 0; u < {group}; ++u) {{"]
+        rounds = self._whole_rounds // group * group
+        lines = ["#pragma unroll" if self.shape.staging == "registers" else "#pragma unroll 2"]
+        lines.append(f"for (int step = 0; step < {rounds}; step += {group}) {{")
+        return [*lines, *work.before, *head, *place, *loads, *work.inside, "}", *work.after, "}"]
+
+    def _reduce_lines(self, at: str) -> list[str]:
+        return decompose(at, self.shape.reduced_sizes, self.shape.reduced_names, self.index)
+
+    def _inner(self) -> Space:
+        """The space at element j of a vector."""
+        space = self.shape.space
+        return space.with_inner(f"({space.names[-1]} + j)") if self.shape.vector > 1 else space
+
+    def _over_vector(self, body: Iterable[str]) -> list[str]:
+        if self.shape.vector == 1:
+            return ["{", "const int j = 0;", *body, "}"]
+        return ["#pragma unroll", f"for (int j = 0; j < {self.shape.vector}; ++j) {{", *body, "}"]
+
+    # ------------------------------------------------------------ loads of a round
+
+    def _loads(self, found: Sequence[Leaf], subscript: str, rounds: int) -> tuple[list[str], Known]:
+        """Statements that load the plain leaves of a round, and where each one then is (at element j)."""
+        shape = self.shape
+        plan = load_plan(shape.space, found, shape.vector)
+        known: Known = []
+        lines: list[str] = []
+        size = f"[{rounds}]" if rounds > 1 else ""
+        moving = [leaf for leaf in found if isinstance(leaf, Load) and leaf not in plan.vectors]
+        for i, leaf in enumerate(plan.vectors):
+            source = f"load_vec<{shape.vector}>(b_{leaf.buffer} + {shape.space.offset(leaf.view)})"
+            lines.append(self._assign(vector_type(leaf.dtype, shape.vector), f"v{i}", size, subscript, source))
+            known.append((leaf, element_load(f"v{i}{subscript}.at[j]", leaf.dtype)))
+        for i, leaf in enumerate(moving):
+            if leaf not in plan.broadcast and shape.vector > 1:
+                continue  # neighbours are not neighbours in memory: read one by one where they are used
+            source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
+            lines.append(self._assign(register(leaf.dtype), f"s{i}", size, subscript, source))
+            known.append((leaf, f"s{i}{subscript}"))
+        return lines, known
+
+    @staticmethod
+    def _assign(kind: str, name: str, size: str, subscript: str, source: str) -> str:
+        return f"{name}{subscript} = {source};" if size else f"const {kind} {name} = {source};"
+
+    def _declare(self, found: Sequence[Leaf], rounds: int) -> list[str]:
+        shape = self.shape
+        plan = load_plan(shape.space, found, shape.vector)
+        lines = [f"{vector_type(leaf.dtype, shape.vector)} v{i}[{rounds}];" for i, leaf in enumerate(plan.vectors)]
+        moving = [leaf for leaf in found if isinstance(leaf, Load) and leaf not in plan.vectors]
+        for i, leaf in enumerate(moving):
+            if leaf in plan.broadcast or shape.vector == 1:
+                lines.append(f"{register(leaf.dtype)} s{i}[{rounds}];")
+        return lines
+
+    def _staged_known(self, step: str = "step") -> Known:
+        known: Known = []
+        for i, expr in enumerate(self.shape.kept):
+            text = f"x{i}[{self._slot(step)}].at[j]"
+            known.append((expr, element_load(text, expr.dtype) if isinstance(expr, Load) else text))
+        return known
+
+    def _fresh_leaves(self, values: Iterable[Expr], kept: Iterable[Expr]) -> list[Leaf]:
+        """Loads that must be read: those not inside a kept value."""
+        numbering = Numbering()
+        seen = {numbering.number(expr) for expr in kept}
+        found: list[Leaf] = []
+        stack = [numbering.number(value) for value in values][::-1]
+        while stack:
+            current = stack.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            node = numbering.nodes[current]
+            if isinstance(node, Load):
+                found.append(node)
+            stack.extend(reversed(numbering.children[current]))
+        return found
+
+    # ------------------------------------------------------------ passes
+
+    def loop(self, step: ReducePass | EmitPass, begin: str = "", end: str = "") -> list[str]:
+        """One pass over the row (or over [begin, end) of it)."""
+        if self.shape.staging != "stream":
+            once, constants = self._constants(step)
+            fresh = self._fresh_leaves(step.values, self.shape.kept)
+            lines, known = self._loads([leaf for leaf in fresh if leaf not in constants], "", 1)
+            known += [*constants.items(), *self._staged_known()]
+            one = [*lines, *self._work(step, known, "at", 1).text]
+            group = max(1, CHUNK // self.shape.vector)
+            if isinstance(step, EmitPass) or group == 1 or self._whole_rounds < group:
+                return ["{", *once, *self._staged_loop(one), "}"] if once else self._staged_loop(one)
+            rest = self._whole_rounds // group * group
+            grouped = self._grouped_loop(step, group)
+            return grouped if rest == self.shape.rounds else [*grouped, *self._staged_loop(one, rest)]
+        shape = self.shape
+        start = f"{begin} + lane * {shape.vector}" if begin else f"lane * {shape.vector}"
+        stop = end or str(shape.length)
+        stride = shape.team * shape.vector
+        lines = ["{", f"{self.index} at = {start};"]
+        if shape.length > stride * shape.in_flight:
+            lines += [
+                f"for (; at + {stride * (shape.in_flight - 1)} < {stop}; at += {stride * shape.in_flight}) {{",
+                *self._round(step, shape.in_flight),
+                "}",
+            ]
+        return [*lines, f"for (; at < {stop}; at += {stride}) {{", *self._round(step, 1), "}", "}"]
+
+    def _constants(self, step: ReducePass | EmitPass) -> tuple[list[str], dict[Load, str]]:
+        """What a staged row's stores need alike in all rounds, read once: in a round it stands behind a test."""
+        shape = self.shape
+        found = self._fresh_leaves(step.values, shape.kept) if isinstance(step, EmitPass) else []
+        loads = [leaf for leaf in found if isinstance(leaf, Load)]
+        same = [leaf for leaf in loads if not any(shape.space.where[leaf.view].strides[shape.outer :])]
+        lines = []
+        for i, leaf in enumerate(same):
+            source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
+            lines.append(self._assign(register(leaf.dtype), f"c{i}", "", "", source))
+        return lines, {leaf: f"c{i}" for i, leaf in enumerate(same)}
+
+    def _round(self, step: ReducePass | EmitPass, rounds: int) -> list[str]:
+        """All loads of some vectors, then all the arithmetic."""
+        found = self._fresh_leaves(step.values, ())
+        if rounds == 1:
+            lines, known = self._loads(found, "", 1)
+            return [*self._reduce_lines("at"), *lines, *self._work(step, known, "at", 1).text]
+        lines, known = self._loads(found, "[u]", rounds)
+        stride = self.shape.team * self.shape.vector
+        head = ["#pragma unroll", f"for (int u = 0; u < {rounds}; ++u) {{"]
+        place = [f"const {self.index} here = at + u * {stride};", *self._reduce_lines("here")]
+        work = self._work(step, known, "here", rounds)
+        loading = [*self._declare(found, rounds), *head, *place, *lines, "}"]
+        return [*loading, *work.before, *head, *place, *work.inside, "}", *work.after]
+
+    def _work(self, step: ReducePass | EmitPass, known: Known, at: str, rounds: int) -> _Work:
+        """The arithmetic of one vector; the states take a chunk when all rounds have their values."""
+        if isinstance(step, EmitPass):
+            return _Work([], self._stores(step, known), [])
+        body = emitter(self._inner(), known, self.names, self._scope())
+        body.reserve(step.values)
+        before: list[str] = []
+        after: list[str] = []
+        place = f"u * {self.shape.vector} + j" if rounds > 1 else "j"
+        for item in step.accumulators:
+            state = self.state_name(item)
+            value = f"({item.value_type})({body.value(item.value)})"
+            if item.indexed:
+                body.lines.append(f"{state}.add({value}, (int)({at} + j));")
+                continue
+            values = f"{state}_values"
+            before.append(f"{item.value_type} {values}[{rounds * self.shape.vector}];")
+            body.lines.append(f"{values}[{place}] = {value};")
+            after.append(f"{state}.chunk({values});")
+        return _Work(before, self._over_vector(body.lines), after)
+
+    def _stores(self, step: EmitPass, known: Known) -> list[str]:
+        shape = self.shape
+        inner = self._inner()
+        body = emitter(inner, known, self.names, self._scope())
+        body.reserve(step.values)
+        before: list[str] = []
+        after: list[str] = []
+        for i, emit in enumerate(step.emits):
+            dtype = self.plan.buffers[emit.store.buffer].dtype
+            value = CUDA_DIALECT.store(body.value(emit.store.value), dtype)
+            if shape.vector > 1 and shape.space.aligned(emit.store.view, shape.vector):
+                before.append(f"{vector_type(dtype, shape.vector)} out{i};")
+                body.lines.append(f"out{i}.at[j] = {value};")
+                target = f"b_{emit.store.buffer} + {shape.space.offset(emit.store.view)}"
+                after.append(f"write_vec<{shape.vector}>({target}, out{i});")
+            else:
+                body.lines.append(f"b_{emit.store.buffer}[{inner.offset(emit.store.view)}] = {value};")
+        lines = [*before, *self._over_vector(body.lines), *after]
+        return [f"if ({self.guard}) {{", *lines, "}"] if self.guard else lines
+
+    # ------------------------------------------------------------ once a row
+
+    @staticmethod
+    def state_name(item: Accumulator) -> str:
+        return f"a_{identifier(item.name)}"
+
+    def declare_states(self, step: ReducePass) -> list[str]:
+        return [f"{item.state} {self.state_name(item)};" for item in step.accumulators]
+
+    def combine(self, step: ReducePass) -> list[str]:
+        """All threads of a row's team get the whole row's states: those that meet at a barrier, all at one."""
+        shape = self.shape
+        states = [self.state_name(item) for item in step.accumulators]
+        if shape.team == 1:
+            return []
+        if not shape.column and shape.team <= 32:
+            return [f"{state} = reduce_lanes<{shape.team}>({state});" for state in states]
+        self._slots += 1
+        kind, met, slots = f"S_met{self._slots}", f"met{self._slots}", f"partials{self._slots}"
+        count = shape.threads if shape.column else shape.team // 32
+        call = f"reduce_column<{shape.team}, {shape.rows_per_block}>" if shape.column else f"reduce_block<{count}>"
+        lines = [f"typedef {_joined([item.state for item in step.accumulators])} {kind};"]
+        lines.append(f"{kind} {met} = {_nested(states)};" if len(states) > 1 else f"{kind} {met} = {states[0]};")
+        lines.append(f"SHARED_STATES({kind}, {slots}, {count});")
+        lines.append(f"{met} = {call}({met}, {slots});")
+        lines += self._across_cluster(step, kind, met)
+        rest = met
+        for number, state in enumerate(states, 1):
+            lines.append(f"{state} = {rest};" if number == len(states) else f"{state} = {rest}.first;")
+            rest += ".second"
+        return lines
+
+    def _across_cluster(self, step: ReducePass, kind: str, met: str) -> list[str]:
+        """The states of the whole row, of which each block of a cluster has a part."""
+        if self.shape.cluster == 1:
+            return []
+        place = self.shared_bytes()
+        self._exchanged += sum(math.ceil(item.state_bytes / 16) * 16 for item in step.accumulators)
+        slot = f"reinterpret_cast<{kind}*>(staged + {place})"
+        return [f"{met} = cluster::merge_blocks<{self.shape.cluster}>({met}, {slot});"]
+
+    def results(self, step: ReducePass) -> list[str]:
+        """Names what the states hold."""
+        lines = []
+        for item in step.accumulators:
+            for name, member in item.defines:
+                self.names[name] = f"n_{identifier(name)}"
+                lines.append(f"const auto {self.names[name]} = {self.state_name(item)}.{member};")
+        return lines
+
+    def let(self, step: Let) -> list[str]:
+        body = emitter(self.shape.space, [], self.names, self._scope())
+        value = body.value(step.value)
+        self.names[step.name] = f"n_{identifier(step.name)}"
+        return [*body.lines, f"const {register(step.value.dtype)} {self.names[step.name]} = {value};"]
+
+    def emit_row(self, step: EmitRow, condition: str = "lane == 0") -> list[str]:
+        body = emitter(self.shape.space, [], self.names, self._scope())
+        dtype = self.plan.buffers[step.store.buffer].dtype
+        body.store(step.store, self.shape.space.offset, dtype)
+        test = f"{condition} && {self.guard}" if self.guard else condition
+        return [f"if ({test}) {{", *body.lines, "}"]
+
+    def step(self, step: Step, *, begun: bool = False) -> list[str]:
+        """A whole step of a kernel that sees entire rows; of one that has begun while the row was read, the rest."""
+        if isinstance(step, ReducePass):
+            if begun:
+                return [*self.combine(step), *self.results(step)]
+            return [
+                *self.declare_states(step),
+                *self.loop(step),
+                *self.combine(step),
+                *self.results(step),
+            ]
+        if isinstance(step, EmitPass):
+            return self.loop(step)
+        owner = "lane == 0" if self.shape.cluster == 1 else "rank == 0 && lane == 0"
+        return self.let(step) if isinstance(step, Let) else self.emit_row(step, owner)

@@ -1,0 +1,107 @@
+"""Scans in CUDA: along rows, or each thread a column where rows lie side by side."""
+
+from __future__ import annotations
+
+import math
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda import launches
+from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.rows.scan_space import ScanSpace
+from foundry.knowledge.compiler.cuda.rows.scan_tiles import print_look_back, print_tiles
+from foundry.knowledge.compiler.cuda.space import (
+    buffers_of,
+    emitter,
+    identifier,
+    indent,
+    number,
+    parameters,
+    pick,
+    tunable,
+)
+from foundry.knowledge.compiler.file.assemble import fill
+from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, ScanKernel
+from foundry.knowledge.device import Device
+
+COLUMN_THREADS = (32, 64, 128, 256)
+PATHS = ("tiles", "look_back")
+_FEW_ROWS = 128  # that leave multiprocessors without work, or with one block that waits
+_LONG_ROW = 16 * 1024
+
+_COLUMN = """\
+// Running @OP@ down columns that lie side by side: one thread a column, neighbours read together.
+extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
+    typedef @TYPE@ T;
+    const auto combine = [](T x, T y) { return @COMBINE@; };
+    const int row = (int)(blockIdx.x * @THREADS@ + threadIdx.x);
+    if (row >= @ROWS@) return;
+@ROW@
+    T running = @IDENTITY@;
+#pragma unroll 8
+    for (@INDEX@ first = 0; first < @LENGTH@; ++first) {
+@STEP@
+    }
+}
+"""
+
+
+class _Columns:
+    """One thread a column."""
+
+    def __init__(self, scan: ScanSpace, device: Device, choices: dict[str, Choice]) -> None:
+        self.scan, self.kernel = scan, scan.kernel
+        self.default = 64 if scan.rows < device.cores * 256 else 128
+        self.threads = number(choices, "threads", COLUMN_THREADS, self.default)
+
+    def _step(self) -> list[str]:
+        """Takes one element into the running total, and stores."""
+        place = self.scan.at("first")
+        body = emitter(place, [], {})
+        next_value = f"const T next = combine(running, ({self.scan.type})({body.value(self.kernel.value)}));"
+        stores = emitter(place, [], {"acc": "running" if self.kernel.exclusive else "next"}, "s")
+        stores.reserve(store.value for store in self.kernel.stores)
+        for store in self.kernel.stores:
+            stores.store(store, place.offset, self.scan.plan.buffers[store.buffer].dtype)
+        return [*body.lines, next_value, *stores.lines, "running = next;"]
+
+    def print(self) -> PrintedKernel:
+        name = launches.KERNEL_PREFIX + identifier(self.kernel.name)
+        reads, writes = buffers_of(self.scan.found, self.kernel.stores)
+        signature, arguments = parameters(self.scan.plan, reads, writes)
+        values = self.scan.holes() | {"NAME": name, "PARAMETERS": signature, "THREADS": self.threads}
+        values["STEP"] = indent(self._step(), 2)
+        grid = (math.ceil(self.scan.rows / self.threads), 1, 1)
+        return PrintedKernel(
+            functions=fill(_COLUMN, {key: str(value) for key, value in values.items()}),
+            call=launches.encode([Launch(name, grid, (self.threads, 1, 1), tuple(arguments))]),
+            template="scan",
+            choices={"threads": self.threads},
+            tunables=(tunable("threads", COLUMN_THREADS, self.default, "parallel", "columns of a block"),),
+            d_mem=1,
+            d_algo=1,
+            d_sync=0,
+        )
+
+
+def print_scan(kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a ScanKernel: along rows, or each thread a column where rows lie across memory.
+
+    `choices` may hold, of which each way knows its own:
+    - "path": "tiles" (a team walks its row and reads a tile ahead) or "look_back" (each tile has a block)
+    - "threads": of a block
+    - "team": threads that share a row ("tiles")
+    - "rounds": vectors that one thread holds of a tile
+    A value that is not legal for this kernel gives way to the default.
+
+    Raises CannotLower for more than 2^30 rows or elements in a row.
+    """
+    space = ScanSpace(kernel, plan)
+    if space.is_column:
+        return _Columns(space, device, choices).print()
+    few = space.rows <= _FEW_ROWS and space.length >= _LONG_ROW
+    default = "look_back" if few else "tiles"
+    meaning = "tiles: a team walks a row and reads a tile ahead; look_back: each tile is a block"
+    first = tunable("path", PATHS, default, "algorithm", meaning)
+    if pick(choices, "path", PATHS, default) == "look_back":
+        return print_look_back(space, choices, first)
+    return print_tiles(space, choices, first)

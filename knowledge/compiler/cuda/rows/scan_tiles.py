@@ -1,0 +1,103 @@
+"""Scans by tiles of vectors: a team or a block walks a row and reads a tile ahead (`tiles`), or every tile of a row has
+a block of its own that looks back for what comes before it (`look_back`), which is for rows that are few and long."""
+
+from __future__ import annotations
+
+import math
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda import launches
+from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.rows.scan_space import ScanSpace, ScanText
+from foundry.knowledge.compiler.cuda.space import buffers_of, identifier, number, parameters, tunable
+from foundry.knowledge.compiler.file.assemble import fill
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import PrintedKernel, Tunable
+from foundry.knowledge.opgraph import ITEM_BYTES
+
+TEAMS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+ROUNDS = (1, 2, 4, 8)
+LOOK_BACK_THREADS = (128, 256, 512, 1024)
+_HELD = 16  # words of a tile that one thread holds
+_ROWS_BLOCK = 256  # threads of a block whose rows each have a warp or less
+
+
+def print_tiles(space: ScanSpace, choices: dict[str, Choice], first: Tunable) -> PrintedKernel:
+    """Rows that a team of `team` threads walks; `first` is the tunable of the path, and `rounds` the vectors that a
+    thread holds of a tile."""
+    vector = space.widest()
+    pieces = math.ceil(space.length / vector)
+    words = max(1, ITEM_BYTES[space.kernel.dtype] // 4)
+    wide = max(1, min(8, _HELD // (vector * words)))
+    team = min([size for size in TEAMS if size * wide >= pieces and size <= 32] or [32])
+    if pieces > 32 * wide * 2:
+        team = min([size for size in TEAMS if 64 <= size <= 512 and size * wide >= pieces], default=512)
+    team_tunable = tunable("team", TEAMS, team, "parallel", "threads that share a row")
+    team = number(choices, "team", TEAMS, team)
+    fitting = min([n for n in ROUNDS if n * team >= pieces], default=8)
+    rounds_default = min(wide, fitting)
+    rounds_tunable = tunable("rounds", ROUNDS, rounds_default, "vector", "vectors of a tile that one thread holds")
+    rounds = number(choices, "rounds", ROUNDS, rounds_default)
+    threads = max(team, _ROWS_BLOCK) if team <= 32 else team
+    per_block = threads // team
+    name = launches.KERNEL_PREFIX + identifier(space.kernel.name)
+    reads, writes = buffers_of(space.found, space.kernel.stores)
+    signature, arguments = parameters(space.plan, reads, writes)
+    values = space.holes() | ScanText(space, vector, rounds).holes()
+    values |= {"NAME": name, "PARAMETERS": signature, "THREADS": threads, "ROWS_PER_BLOCK": per_block}
+    values |= {"LANES": min(team, 32), "WARPS": max(1, team // 32)}
+    source = fill(read_library_text("cuda/rows/scan_rows.cu"), {key: str(value) for key, value in values.items()})
+    launch = Launch(name, (math.ceil(space.rows / per_block), 1, 1), (threads, 1, 1), tuple(arguments))
+    return PrintedKernel(
+        functions=source,
+        call=launches.encode([launch]),
+        template="scan",
+        choices={"path": "tiles", "team": team, "rounds": rounds},
+        tunables=(first, team_tunable, rounds_tunable),
+        d_mem=2 if vector > 1 else 1,
+        d_algo=1,
+        d_sync=2 if team > 32 else 1,
+        shared=(read_library_text("cuda/rows/scan.cuh"),),
+    )
+
+
+def print_look_back(space: ScanSpace, choices: dict[str, Choice], first: Tunable) -> PrintedKernel:
+    """Every tile of `threads` times `rounds` vectors is a block."""
+    vector = space.widest()
+    usual = 256 if ITEM_BYTES[space.kernel.dtype] <= 4 else 512  # what takes two words is told through a fence
+    threads = number(choices, "threads", LOOK_BACK_THREADS, usual)
+    default = max(1, min(8, 2 * _HELD // vector))
+    rounds = number(choices, "rounds", ROUNDS, default)
+    tiles = math.ceil(space.length / (threads * rounds * vector))
+    groups = math.ceil(tiles / 32)
+    slot_words = 1 if ITEM_BYTES[space.kernel.dtype] <= 4 else 2
+    words = 2 + space.rows * (tiles + groups + math.ceil(groups / 32)) * slot_words
+    name = launches.KERNEL_PREFIX + identifier(space.kernel.name)
+    reads, writes = buffers_of(space.found, space.kernel.stores)
+    signature, arguments = parameters(space.plan, reads, writes)
+    values = space.holes() | ScanText(space, vector, rounds).holes()
+    values |= {"NAME": name, "THREADS": threads, "TILES": tiles, "WORDS": words}
+    values |= {"PARAMETERS": f"{signature}, unsigned long long* memory"}
+    source = fill(read_library_text("cuda/rows/scan_look_back.cu"), {key: str(value) for key, value in values.items()})
+    memory = launches.workspace(0)
+    made = [
+        Launch(f"{name}_clear", (math.ceil(words / 256), 1, 1), (256, 1, 1), (memory,)),
+        Launch(name, (space.rows * tiles, 1, 1), (threads, 1, 1), (*arguments, memory)),
+    ]
+    return PrintedKernel(
+        functions=source,
+        call=launches.encode(made),
+        template="scan",
+        choices={"path": "look_back", "threads": threads, "rounds": rounds},
+        tunables=(
+            first,
+            tunable("threads", LOOK_BACK_THREADS, usual, "parallel", "threads of a block, which has one tile"),
+            tunable("rounds", ROUNDS, default, "vector", "vectors of a tile that one thread holds"),
+        ),
+        d_mem=2 if vector > 1 else 1,
+        d_algo=2,
+        d_sync=3,
+        workspace_bytes=words * 8,
+        launches=2,
+        shared=(read_library_text("cuda/rows/scan.cuh"),),
+    )

@@ -1,0 +1,262 @@
+"""Sums and other reductions of segments in CUDA: a team of threads reads each segment's items in order, and a segment's
+items are shared among blocks where segments are few and long. Nothing depends on which thread is first."""
+
+from __future__ import annotations
+
+import math
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda import launches
+from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.put import print_put
+from foundry.knowledge.compiler.cuda.space import (
+    LARGEST_INT,
+    WIDEST_BYTES,
+    Known,
+    Space,
+    buffers_of,
+    collapse,
+    decompose,
+    element_load,
+    emitter,
+    identifier,
+    indent,
+    index_type,
+    leaves,
+    number,
+    parameters,
+    tunable,
+    vector_type,
+)
+from foundry.knowledge.compiler.file.assemble import fill
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import Load, Plan, PrintedKernel, SegmentKernel, Tunable, View
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.opgraph import ITEM_BYTES
+
+LANES = (1, 2, 4, 8, 16, 32, 64, 128)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+PARTS = (1, 2, 4, 8, 16, 32, 64)
+_THREADS = 256
+_ITEMS_OF_A_ROW = 4  # that keep a thread's loads in flight
+_ITEMS_OF_A_PART = 1024
+
+_COMBINE = {
+    "sum": ("x + y", "Sum<T>"),
+    "prod": ("x * y", "Prod<T>"),
+    "max": ("math::maximum(x, y)", "Extreme<T, true>"),
+    "min": ("math::minimum(x, y)", "Extreme<T, false>"),
+    "last": ("y", "Last<T>"),
+}
+
+
+def print_segments(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a SegmentKernel.
+
+    `choices` may hold "vector" (neighbouring elements of an item that a thread takes), "lanes" (threads side by side on
+    an item), "rows" (items of a segment that are read side by side) and "parts" (blocks that share a segment). A value
+    that is not legal for this kernel gives way to the default. Raises CannotLower for 2^30 items or elements of one.
+    """
+    if kernel.in_place:
+        return print_put(kernel, plan, device, choices)
+    return _Segments(kernel, plan, device, choices).print()
+
+
+class _Segments:
+    def __init__(self, kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> None:
+        self.kernel, self.plan = kernel, plan
+        self.segments, inner = kernel.shape[0], kernel.shape[1:]
+        if max(self.segments, kernel.items, math.prod(inner)) > LARGEST_INT // 2:
+            raise CannotLower(f"segments {kernel.name}: too many segments or items, or too large ones")
+        self.found = leaves([kernel.value, *(store.value for store in kernel.stores)])
+        views = list(dict.fromkeys([leaf.view for leaf in self.found] + [store.view for store in kernel.stores]))
+        sizes, strides = collapse(inner, [view.strides[1:] for view in views])
+        where = {v: View(v.offset, (v.strides[0], *s)) for v, s in zip(views, strides, strict=True)}
+        self.names = tuple(f"c{d}" for d in range(len(sizes)))
+        longest = (max(self.segments, kernel.items), *sizes)
+        index = index_type(longest, where.values())
+        self.items = Space((kernel.items, *sizes), ("item", *self.names), where, index)
+        self.places = Space((self.segments, *sizes), ("segment", *self.names), where, index)
+        self._choose(device, choices)
+
+    def _choose(self, device: Device, choices: dict[str, Choice]) -> None:
+        """The shape of the teams, and how many blocks share a segment."""
+        kernel, inner = self.kernel, math.prod(self.kernel.shape[1:])
+        self.vectors = self._legal_vectors()
+        self.vector = number(choices, "vector", self.vectors, self.vectors[-1])
+        self.columns = inner // self.vector
+        self.lanes_default = min((n for n in LANES if n >= min(self.columns, 32)), default=32)
+        self.lanes = number(choices, "lanes", LANES, self.lanes_default)
+        each = kernel.items // self.segments
+        legal = [n for n in ROWS if n * self.lanes <= _THREADS] if kernel.op != "last" else [1]
+        self.legal_rows = tuple(legal)
+        fitting = [n for n in legal if n * _ITEMS_OF_A_ROW <= max(each, _ITEMS_OF_A_ROW)]
+        self.rows_default = fitting[-1]
+        self.rows = number(choices, "rows", legal, self.rows_default)
+        self.turns = math.ceil(self.columns / self.lanes)
+        self.tasks = self.segments * self.turns
+        blocks = math.ceil(self.tasks * self.lanes * self.rows / _THREADS)
+        useful = [n for n in PARTS if n == 1 or (n * blocks <= 4 * device.cores and each >= n * _ITEMS_OF_A_PART)]
+        self.legal_parts = PARTS if kernel.op != "last" else (1,)
+        self.parts_default = useful[-1] if kernel.op != "last" else 1
+        self.parts = number(choices, "parts", self.legal_parts, self.parts_default)
+
+    def _legal_vectors(self) -> list[int]:
+        """Widths in which every store can be made, and every load that moves with the elements of an item."""
+        if not self.names:
+            return [1]
+        loads = [leaf for leaf in self.found if isinstance(leaf, Load) and self.items.stride(leaf.view) == 1]
+        buffers = [store.buffer for store in self.kernel.stores] + [leaf.buffer for leaf in loads]
+        limit = WIDEST_BYTES // max(ITEM_BYTES[self.plan.buffers[name].dtype] for name in buffers)
+        aligned = [store.view for store in self.kernel.stores]
+        return [1, *(v for v in (2, 4, 8) if v <= limit and all(self.places.aligned(view, v) for view in aligned))]
+
+    # -- text
+
+    def _inner(self, space: Space) -> Space:
+        """The space at element j of a vector."""
+        return space.with_inner(f"({self.names[-1]} + j)") if self.names and self.vector > 1 else space
+
+    def _column(self) -> list[str]:
+        """Statements that define the place of the first element of a thread's vector."""
+        if not self.names:
+            return []
+        sizes = self.items.sizes[1:]
+        shown = (*self.names[:-1], f"{self.names[-1]}v") if self.vector > 1 else self.names
+        lines = decompose("column", (*sizes[:-1], sizes[-1] // self.vector), shown, self.items.index)
+        if self.vector > 1:
+            lines.append(f"const {self.items.index} {self.names[-1]} = {shown[-1]} * {self.vector};")
+        return lines
+
+    def _over_vector(self, lines: list[str]) -> list[str]:
+        return ["#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {{", *lines, "}"]
+
+    def _value(self) -> list[str]:
+        """Statements that read item `item` as number k of x."""
+        loads = [leaf for leaf in leaves([self.kernel.value]) if isinstance(leaf, Load)]
+        wide = [leaf for leaf in loads if self.vector > 1 and self.items.aligned(leaf.view, self.vector)]
+        before = [
+            f"const {vector_type(leaf.dtype, self.vector)} v{i} = "
+            f"load_vec<{self.vector}>(b_{leaf.buffer} + {self.items.offset(leaf.view)});"
+            for i, leaf in enumerate(wide)
+        ]
+        known: Known = [(leaf, element_load(f"v{i}.at[j]", leaf.dtype)) for i, leaf in enumerate(wide)]
+        body = emitter(self._inner(self.items), known, {})
+        text = body.value(self.kernel.value)
+        return [*before, *self._over_vector([*body.lines, f"x[j][k] = ({register(self.kernel.dtype)})({text});"])]
+
+    def _store(self) -> list[str]:
+        """Statements that store what was `found`."""
+        body = emitter(self._inner(self.places), [], {"acc": "acc", "count": "number"}, "s")
+        body.lines += ["const T acc = found[j];", "const long long number = count;"]
+        body.reserve(store.value for store in self.kernel.stores)
+        before: list[str] = []
+        after: list[str] = []
+        for i, store in enumerate(self.kernel.stores):
+            dtype = self.plan.buffers[store.buffer].dtype
+            if self.vector == 1:
+                body.store(store, self.places.offset, dtype)
+                continue
+            before.append(f"{vector_type(dtype, self.vector)} out{i};")
+            body.lines.append(f"out{i}.at[j] = {CUDA_DIALECT.store(body.value(store.value), dtype)};")
+            after.append(f"store_vec<{self.vector}>(b_{store.buffer} + {self.places.offset(store.view)}, out{i});")
+        return [*before, *self._over_vector(body.lines), *after]
+
+    def _share(self) -> list[str]:
+        if self.kernel.op == "last":
+            return ["const int last = begin + count, first = count > 0 ? last - 1 : last;"]
+        if self.parts == 1:
+            return ["const int first = begin, last = begin + count;"]
+        bounds = [f"begin + (int)((long long)count * {part} / {self.parts})" for part in ("part", "(part + 1)")]
+        return ["const int part = (int)blockIdx.y;", f"const int first = {bounds[0]}, last = {bounds[1]};"]
+
+    def _store_part(self) -> list[str]:
+        place = f"((long long)blockIdx.y * {self.segments} + segment) * {self.columns * self.vector}"
+        return self._over_vector([f"parts[{place} + column * V + j] = found[j];"])
+
+    def print(self) -> PrintedKernel:
+        kernel, name = self.kernel, launches.KERNEL_PREFIX + identifier(self.kernel.name)
+        combine, state = _COMBINE[kernel.op]
+        values: dict[str, object] = {
+            "NAME": name,
+            "OP": kernel.op,
+            "TYPE": register(kernel.dtype),
+            "INDEX": self.items.index,
+            "ITEMS": kernel.items,
+            "SEGMENTS": self.segments,
+            "COMBINE": combine,
+            "STATE": state,
+            "VECTOR": self.vector,
+            "LANES": self.lanes,
+            "ROWS": self.rows,
+            "THREADS": _THREADS,
+            "TURNS": self.turns,
+            "COLUMNS": self.columns,
+            "PARTS": self.parts,
+            "ITEM": "order[at]" if kernel.order else "at",
+            "ITEM_OF_ROUND": "order[at + k * ROWS]" if kernel.order else "at + k * ROWS",
+            "COLUMN": indent(self._column()),
+            "SHARE": indent(self._share(), 2),
+        }
+        texts, made = self._kernels(values, name)
+        return PrintedKernel(
+            functions="\n".join(texts),
+            call=launches.encode(made),
+            template="segment",
+            choices={"vector": self.vector, "lanes": self.lanes, "rows": self.rows, "parts": self.parts},
+            tunables=self._tunables(),
+            d_mem=2 if self.vector > 1 else 1,
+            d_algo=1,
+            d_sync=1,
+            workspace_bytes=self._part_bytes if self.parts > 1 else 0,
+            launches=len(made),
+            shared=(read_library_text("cuda/rows/segment.cuh"),),
+        )
+
+    @property
+    def _part_bytes(self) -> int:
+        return self.parts * math.prod(self.kernel.shape) * max(4, ITEM_BYTES[self.kernel.dtype])
+
+    def _kernels(self, values: dict[str, object], name: str) -> tuple[list[str], list[Launch]]:
+        """The texts and launches: of all segments, or of their parts and then of what joins these."""
+        kernel = self.kernel
+        own = f"const int* __restrict__ starts{', const int* __restrict__ order' if kernel.order else ''}"
+        read = leaves([kernel.value])
+        after = leaves(store.value for store in kernel.stores)
+        together = self.parts == 1
+        reads, writes = buffers_of([*read, *after] if together else read, kernel.stores if together else ())
+        signature, arguments = parameters(self.plan, reads, writes)
+        signature = ", ".join(
+            filter(None, [signature, own, "" if together else f"{values['TYPE']}* __restrict__ parts"])
+        )
+        memory = [] if together else [launches.workspace(0)]
+        filled = values | {"PARAMETERS": signature, "VALUE": indent(self._value(), 4)}
+        filled["STORE"] = indent(self._store() if together else self._store_part())
+        texts = [_filled("segment.cu", filled)]
+        blocks = math.ceil(self.tasks / (_THREADS // (self.lanes * self.rows)))
+        grid, block = (blocks, self.parts, 1), (_THREADS, 1, 1)
+        made = [Launch(name, grid, block, (*arguments, kernel.starts, *filter(None, [kernel.order]), *memory))]
+        if not together:
+            reads, writes = buffers_of(after, kernel.stores)
+            signature, arguments = parameters(self.plan, reads, writes)
+            own = f"const int* __restrict__ starts, const {values['TYPE']}* __restrict__ parts"
+            filled = values | {"PARAMETERS": f"{signature}, {own}", "STORE": indent(self._store())}
+            texts.append(_filled("segment_join.cu", filled))
+            grid = (math.ceil(self.segments * self.columns / _THREADS), 1, 1)
+            made.append(Launch(f"{name}_join", grid, block, (*arguments, kernel.starts, *memory)))
+        return texts, made
+
+    def _tunables(self) -> tuple[Tunable, ...]:
+        usual = self.vectors[-1]
+        return (
+            tunable("vector", self.vectors, usual, "vector", "elements of an item that a thread reads at once"),
+            tunable("lanes", LANES, self.lanes_default, "tile", "threads side by side on the elements of an item"),
+            tunable("rows", self.legal_rows, self.rows_default, "parallel", "items of a segment read side by side"),
+            tunable("parts", self.legal_parts, self.parts_default, "parallel", "blocks that share a segment"),
+        )
+
+
+def _filled(name: str, values: dict[str, object]) -> str:
+    return fill(read_library_text(f"cuda/rows/{name}"), {key: str(value) for key, value in values.items()})

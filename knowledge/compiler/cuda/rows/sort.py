@@ -1,0 +1,158 @@
+"""Sorts items by segment in CUDA: a stable sort by digits of a few bits, whose order is the same in every call."""
+
+from __future__ import annotations
+
+import math
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda import launches
+from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.space import (
+    LARGEST_INT,
+    Space,
+    buffers_of,
+    emitter,
+    identifier,
+    indent,
+    index_type,
+    leaves,
+    number,
+    parameters,
+    tunable,
+)
+from foundry.knowledge.compiler.file.assemble import fill
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SortKernel
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+
+WARPS = 4  # of a block
+STRETCHES = (128, 256, 512, 1024, 2048, 4096)
+_DIGIT_BITS = 8
+_MOST_STRETCHES = 2048  # one block adds up what they have counted
+
+_FIRST = """\
+// @ITEMS@ items in the order of @SEGMENTS@ segments; a key outside comes behind all.
+extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@_first_count(@READS@int* table) {
+    const auto key = [&](int i) {
+@KEY@
+    };
+    sorting::count<@WARPS@, @DIGITS@>(key, @ITEMS@, @STRETCH@, @STRETCHES@, 0, table);
+}
+extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@_first_place(@READS@const int* table, int* keys,
+                                                                          int* order) {
+    const auto key = [&](int i) {
+@KEY@
+    };
+    const auto item = [](int i) { return i; };
+    sorting::place<@WARPS@, @DIGITS@>(key, item, @ITEMS@, @STRETCH@, @STRETCHES@, 0, table, keys, order);
+}
+extern "C" __global__ void __launch_bounds__(1024) @NAME@_add(int* table) {
+    sorting::add_up(table, @DIGITS@ * @STRETCHES@);
+}
+extern "C" __global__ void __launch_bounds__(256) @NAME@_starts(const int* keys, int* starts) {
+    sorting::find_starts(keys, @ITEMS@, @SEGMENTS@, starts);
+}
+"""
+_LATER = """\
+extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@_count(const int* known, int* table, long long shift) {
+    const auto key = [=](int i) { return known[i]; };
+    sorting::count<@WARPS@, @DIGITS@>(key, @ITEMS@, @STRETCH@, @STRETCHES@, (int)shift, table);
+}
+extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@_place(const int* known, const int* before,
+                                                                    const int* table, int* keys, int* order,
+                                                                    long long shift) {
+    const auto key = [=](int i) { return known[i]; };
+    const auto item = [=](int i) { return before[i]; };
+    sorting::place<@WARPS@, @DIGITS@>(key, item, @ITEMS@, @STRETCH@, @STRETCHES@, (int)shift, table, keys, order);
+}
+"""
+
+
+def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a SortKernel. `choices` may hold "stretch", the items that one warp counts and puts in place; a value
+    that is not legal for this kernel gives way to the default. Raises CannotLower for 2^30 items or more."""
+    if max(kernel.items, kernel.segments) > LARGEST_INT // 2:
+        raise CannotLower(f"sort {kernel.name}: too many items or segments")
+    usual = [size for size in STRETCHES if kernel.items <= size * _MOST_STRETCHES]
+    default = max(256, usual[0] if usual else STRETCHES[-1])
+    stretch = number(choices, "stretch", STRETCHES, default)
+    stretches = math.ceil(kernel.items / stretch)
+    bits = kernel.segments.bit_length()  # keys go up to the number of segments, which is that of those outside
+    passes = max(1, math.ceil(bits / _DIGIT_BITS))
+    per_pass = max(1, math.ceil(bits / passes))
+    name = launches.KERNEL_PREFIX + identifier(kernel.name)
+    reads, key = _key(kernel)
+    signature, arguments = parameters(plan, reads, ())
+    values = {
+        "NAME": name,
+        "ITEMS": kernel.items,
+        "SEGMENTS": kernel.segments,
+        "THREADS": 32 * WARPS,
+        "WARPS": WARPS,
+        "DIGITS": 1 << per_pass,
+        "STRETCH": stretch,
+        "STRETCHES": stretches,
+        "READS": f"{signature}, " if signature else "",
+        "KEY": key,
+    }
+    text = _FIRST + (_LATER if passes > 1 else "")
+    sizes = (kernel.items, kernel.items, kernel.items if passes > 1 else 0, stretches << per_pass)
+    made = _launches(kernel, name, arguments, (passes, per_pass, stretches), sizes)
+    return PrintedKernel(
+        functions=fill(text, {key: str(value) for key, value in values.items()}),
+        call=launches.encode(made),
+        template="sort",
+        choices={"stretch": stretch},
+        tunables=(tunable("stretch", STRETCHES, default, "parallel", "items that one warp counts and puts in place"),),
+        d_mem=1,
+        d_algo=2,
+        d_sync=2,
+        workspace_bytes=4 * sum(map(_rounded, sizes)),
+        launches=len(made),
+        shared=(read_library_text("cuda/rows/sort.cuh"),),
+    )
+
+
+def _rounded(words: int) -> int:
+    return -(-words // 64) * 64
+
+
+def _key(kernel: SortKernel) -> tuple[list[str], str]:
+    """(the buffers that the key reads, statements that return it)"""
+    found = leaves([kernel.key])
+    views = [leaf.view for leaf in found]
+    space = Space((kernel.items,), ("i",), {view: view for view in views}, index_type((kernel.items,), views))
+    body = emitter(space, [], {})
+    text = body.value(kernel.key)
+    last = [f"const long long wanted = (long long)({text});", f"const long long end = {kernel.segments};"]
+    lines = [*body.lines, *last, "return (int)(wanted >= 0 && wanted < end ? wanted : end);"]
+    return buffers_of(found, ())[0], indent(lines, 2)
+
+
+def _launches(
+    kernel: SortKernel, name: str, arguments: list[str], shape: tuple[int, int, int], sizes: tuple[int, ...]
+) -> list[Launch]:
+    """Count, add up and place for each digit, then where segments begin. Keys go to and fro between two memories, the
+    order between one and the buffer that has it in the end."""
+    passes, per_pass, stretches = shape
+    starts = [0]
+    for size in sizes[:-1]:
+        starts.append(starts[-1] + 4 * _rounded(size))
+    keys, table = [launches.workspace(starts[0]), launches.workspace(starts[1])], launches.workspace(starts[3])
+    orders = [kernel.order, launches.workspace(starts[2])]
+    grid, block, one = (math.ceil(stretches / WARPS), 1, 1), (32 * WARPS, 1, 1), (1, 1, 1)
+    made: list[Launch] = []
+    for turn in range(passes):
+        shift, (new, old) = turn * per_pass, (keys[turn % 2], keys[1 - turn % 2])
+        order, before = orders[(passes - 1 - turn) % 2], orders[(passes - turn) % 2]
+        adding = Launch(f"{name}_add", one, (1024, 1, 1), (table,))
+        if turn == 0:
+            made += [Launch(f"{name}_first_count", grid, block, (*arguments, table)), adding]
+            made.append(Launch(f"{name}_first_place", grid, block, (*arguments, table, new, order)))
+        else:
+            made += [Launch(f"{name}_count", grid, block, (old, table, shift)), adding]
+            made.append(Launch(f"{name}_place", grid, block, (old, before, table, new, order, shift)))
+    blocks = math.ceil((kernel.segments + 1) / 256)
+    made.append(Launch(f"{name}_starts", (blocks, 1, 1), (256, 1, 1), (keys[(passes - 1) % 2], kernel.starts)))
+    return made

@@ -1,0 +1,215 @@
+"""Rows too long for any chip, whose parts lie between those of others: read in the order of memory, whatever row they
+belong to. One launch reduces parts, one combines those of each row, and one reads all of it again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from foundry.knowledge.compiler.cuda import launches as cuda_launch
+from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
+from foundry.knowledge.compiler.cuda.rows.row_text import RowText
+from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step
+from foundry.knowledge.compiler.cuda.space import Space, buffers_of, identifier, indent, leaves, parameters
+from foundry.knowledge.compiler.ir.kernels import EmitRow, Expr, Let, Plan, RowKernel, Store
+
+_KERNEL = """\
+extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{
+{body}
+}}
+"""
+_MOST_COMBINING = 256  # threads that combine the parts of a row
+
+
+class StreamedRow:
+    """Three launches for a kernel of one reduction, two more for each further one."""
+
+    def __init__(self, kernel: RowKernel, plan: Plan, shape: RowShape, name: str) -> None:
+        self.plan, self.shape, self.name = plan, shape, name
+        self.planes = shape if shape.column else _planes(shape)
+        unit = shape.team * shape.vector
+        load = unit * min(shape.in_flight, shape.part)  # by all threads at a time
+        pieces = -(-self.planes.length // (unit * shape.part))
+        self.chunk = -(-self.planes.length // (pieces * load)) * load
+        self.pieces = -(-self.planes.length // self.chunk)
+        self.parts = self.pieces * self.planes.rows // shape.rows
+        self.offsets: dict[str, int] = {}
+        self.bytes = 0
+        for step in shape.steps:
+            for item in step.accumulators if isinstance(step, ReducePass) else ():
+                for name, states in (_part(item), self.parts), (_whole(item), 1):
+                    self.offsets[name] = self.bytes
+                    self.bytes += -(-shape.rows * states * item.state_bytes // 256) * 256
+
+    def print(self) -> tuple[str, list[Launch], int]:
+        steps = self.shape.steps
+        reductions = [i for i, step in enumerate(steps) if isinstance(step, ReducePass)]
+        made: list[tuple[str, Launch]] = []
+        for phase, at in enumerate(reductions):
+            made.append(self._reduce(f"{self.name}_part{phase}", at))
+            made.append(self._combine(f"{self.name}_combine{phase}", at, is_last=at == reductions[-1]))
+        made.append(self._emit())
+        return "\n".join(source for source, _ in made), [launch for _, launch in made], self.bytes
+
+    # ------------------------------------------------------------ launches
+
+    def _reduce(self, name: str, at: int) -> tuple[str, Launch]:
+        """Parts in the order of memory, each reduced to one state."""
+        step = self.shape.steps[at]
+        assert isinstance(step, ReducePass)
+        text = RowText(self.planes, self.plan)
+        before = self.shape.steps[:at]
+        lines = [*self._position(text), *self._known(text, before)]
+        lines += [*text.declare_states(step), *text.loop(step, "begin", "end"), *text.combine(step)]
+        test = f"lane == 0 && {text.guard}" if text.guard else "lane == 0"
+        lines.append(f"if ({test}) {{")
+        lines += [f"{_part(item)}[{self._place('part')}] = {text.state_name(item)};" for item in step.accumulators]
+        values = [*step.values, *_let_values(before)]
+        return self._launch(name, [*lines, "}"], self.planes, values, [], self._states(before, step, None))
+
+    def _combine(self, name: str, at: int, *, is_last: bool) -> tuple[str, Launch]:
+        """The states of each row's parts become one, in an order that does not depend on which came first."""
+        step = self.shape.steps[at]
+        assert isinstance(step, ReducePass)
+        shape = self._combining()
+        text = RowText(shape, self.plan)
+        before = self.shape.steps[:at]
+        lines = [*text.position(), "const int owner = row;", *self._known(text, before)]
+        lines += [*text.declare_states(step), f"for (int i = lane; i < {self.parts}; i += {shape.team}) {{"]
+        lines += [f"{text.state_name(item)}.merge({_part(item)}[{self._place('i')}]);" for item in step.accumulators]
+        lines += ["}", *text.combine(step), *text.results(step)]
+        lines.append(f"if (lane == 0{' && ' + text.guard if text.guard else ''}) {{")
+        lines += [f"{_whole(item)}[owner] = {text.state_name(item)};" for item in step.accumulators] + ["}"]
+        rows = [one for one in self.shape.steps if isinstance(one, EmitRow)] if is_last else []
+        after = self.shape.steps[at + 1 :] if is_last else ()
+        lines += [line for one in after if isinstance(one, Let) for line in text.let(one)]
+        lines += [line for one in rows for line in text.emit_row(one)]
+        values = [*_let_values([*before, *after]), *(one.store.value for one in rows)]
+        states = self._states(before, None, step)
+        return self._launch(name, lines, shape, values, [one.store for one in rows], states)
+
+    def _emit(self) -> tuple[str, Launch]:
+        """Parts in the order of memory, each stored."""
+        steps = self.shape.steps
+        text = RowText(self.planes, self.plan)
+        lines = [*self._position(text), *self._known(text, steps)]
+        passes = [step for step in steps if isinstance(step, EmitPass)]
+        lines += [line for step in passes for line in text.loop(step, "begin", "end")]
+        values = [*_let_values(steps), *(value for step in passes for value in step.values)]
+        stores = [emit.store for step in passes for emit in step.emits]
+        return self._launch(self.name, lines, self.planes, values, stores, self._states(steps, None, None))
+
+    # ------------------------------------------------------------ their text
+
+    @property
+    def _blocks(self) -> int:
+        return self.planes.blocks * self.pieces
+
+    def _position(self, text: RowText) -> list[str]:
+        """Which part of what lies together a block has, and whose it is."""
+        index, pieces = self.planes.space.index, self.pieces
+        lines = ["const int number = (int)blockIdx.x;"]
+        if self.shape.column:
+            unit, piece, part = f"(number % {self.planes.blocks})", f"number / {self.planes.blocks}", "piece"
+            owner = "row"
+        else:
+            unit, piece = f"(number / {pieces})", f"number % {pieces}"
+            sizes = dict(zip(self.shape.space.names, self.shape.space.sizes, strict=True))
+            names = self.shape.space.names
+            owner = _flat([(name, sizes[name]) for name in names[: self.shape.outer]])
+            inside = [(name, sizes[name]) for name in names[self.shape.outer : self.planes.outer]]
+            part = f"({_flat(inside)}) * {pieces} + piece"
+        lines += [*text.position(unit), f"const int piece = {piece};"]
+        lines += [f"const int owner = (int)({owner});", f"const int part = (int)({part});"]
+        lines.append(f"const {index} begin = ({index})piece * {self.chunk};")
+        return [*lines, f"const {index} end = math::minimum<{index}>(begin + {self.chunk}, {self.planes.length});"]
+
+    def _place(self, part: str) -> str:
+        """Where the state of a row's part stands: neighbours are what one warp reads when it combines them."""
+        return f"{part} * {self.shape.rows} + owner" if self.shape.column else f"owner * {self.parts} + {part}"
+
+    def _combining(self) -> RowShape:
+        shape = self.shape
+        if shape.column:
+            team = min(8, 1 << (self.parts.bit_length() - 1))
+            return replace(shape, team=team, threads=32 * team)
+        team = 32
+        while team < min(self.parts, _MOST_COMBINING):
+            team *= 2
+        return replace(shape, team=team, threads=team if team > 32 else 128)
+
+    def _known(self, text: RowText, before: Iterable[Step]) -> list[str]:
+        """What earlier launches have reduced, and what follows from it."""
+        lines = []
+        for step in before:
+            if isinstance(step, ReducePass):
+                for item in step.accumulators:
+                    lines.append(f"const {item.state} {text.state_name(item)} = {_whole(item)}[owner];")
+                lines += text.results(step)
+            elif isinstance(step, Let):
+                lines += text.let(step)
+        return lines
+
+    def _states(self, before: Iterable[Step], reduced: ReducePass | None, combined: ReducePass | None) -> list[str]:
+        """Parameters of states: those of whole rows that are known, those that this launch reduces or combines."""
+        found = [
+            f"const {item.state}* __restrict__ {_whole(item)}"
+            for step in before
+            if isinstance(step, ReducePass)
+            for item in step.accumulators
+        ]
+        for item in reduced.accumulators if reduced else ():
+            found.append(f"{item.state}* __restrict__ {_part(item)}")
+        for item in combined.accumulators if combined else ():
+            found.append(f"const {item.state}* __restrict__ {_part(item)}")
+            found.append(f"{item.state}* __restrict__ {_whole(item)}")
+        return found
+
+    def _launch(
+        self, name: str, lines: list[str], shape: RowShape, values: list[Expr], stores: list[Store], states: list[str]
+    ) -> tuple[str, Launch]:
+        reads, writes = buffers_of(leaves(values), stores)
+        signature, arguments = parameters(self.plan, reads, writes)
+        text = ", ".join([part for part in (signature, *states) if part])
+        source = _KERNEL.format(threads=shape.threads, name=name, parameters=text, body=indent(lines))
+        places = [cuda_launch.workspace(self.offsets[state.rpartition(" ")[2]]) for state in states]
+        blocks = self._blocks if shape is self.planes else shape.blocks
+        block = (shape.rows_per_block, shape.team, 1) if shape.column else (shape.threads, 1, 1)
+        return source, Launch(name, (blocks, 1, 1), block, (*arguments, *places))
+
+
+def _planes(shape: RowShape) -> RowShape:
+    """The same kernel with what lies together of a row as its rows, in the order of memory."""
+    space, count = shape.space, len(shape.walk)
+    order = (*shape.walk, *range(count, len(space.sizes)))
+    where = {
+        view: replace(seen, strides=tuple(seen.strides[dimension] for dimension in order))
+        for view, seen in space.where.items()
+    }
+    sizes = tuple(space.sizes[dimension] for dimension in order)
+    turned = Space(sizes, tuple(space.names[dimension] for dimension in order), where, space.index)
+    return replace(
+        shape, space=turned, outer=count, rows=math.prod(sizes[:count]), length=math.prod(sizes[count:]), splits=1
+    )
+
+
+def _part(item: Accumulator) -> str:
+    return f"w_{identifier(item.name)}"
+
+
+def _whole(item: Accumulator) -> str:
+    return f"whole_{identifier(item.name)}"
+
+
+def _let_values(steps: Iterable[Step]) -> list[Expr]:
+    return [step.value for step in steps if isinstance(step, Let)]
+
+
+def _flat(dimensions: Iterable[tuple[str, int]]) -> str:
+    """The row-major flat index of some dimensions."""
+    found = ""
+    for name, size in dimensions:
+        found = f"({found}) * {size} + {name}" if found else name
+    return found or "0"

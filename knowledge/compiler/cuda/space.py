@@ -1,0 +1,282 @@
+"""Iteration spaces of the CUDA printers: collapsing dimensions, index arithmetic, and which loads may be vectors."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, element, register
+from foundry.knowledge.compiler.ir import views
+from foundry.knowledge.compiler.ir.kernels import (
+    Apply,
+    Expr,
+    Gather,
+    Iota,
+    Load,
+    Named,
+    Plan,
+    Store,
+    Tunable,
+    View,
+)
+from foundry.knowledge.compiler.ir.scalar import Emitter, affine, loader
+from foundry.knowledge.compiler.ir.views import merge_dimensions
+from foundry.knowledge.opgraph import ITEM_BYTES, DType
+
+Leaf = Load | Gather | Iota
+LARGEST_INT = 2**31 - 1
+WIDEST_BYTES = 16  # widest load of one thread
+
+
+def identifier(name: str) -> str:
+    """`name` as a C identifier."""
+    return re.sub(r"\W", "_", name)
+
+
+def leaves(exprs: Iterable[Expr]) -> list[Leaf]:
+    """The distinct loads, gathers and iotas of `exprs`, in order of appearance.
+
+    Nodes are visited once by identity: expressions share sub-expressions, and their trees can be exponentially large.
+    """
+    found: dict[Leaf, None] = {}
+    seen: set[int] = set()
+
+    def visit(node: Expr) -> None:
+        if id(node) in seen:
+            return
+        seen.add(id(node))
+        if isinstance(node, Load | Gather | Iota):
+            found.setdefault(node)
+        if isinstance(node, Gather):
+            visit(node.index)
+        elif isinstance(node, Apply):
+            for argument in node.args:
+                visit(argument)
+
+    for expr in exprs:
+        visit(expr)
+    return list(found)
+
+
+def collapse(sizes: Sequence[int], strides: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Drops dimensions of size 1 and merges neighbours that every stride tuple walks as one."""
+    kept = [d for d, size in enumerate(sizes) if size != 1]
+    merged: list[list[int]] = []
+    for d in kept:
+        if merged and all(s[merged[-1][-1]] == s[d] * sizes[d] for s in strides):
+            merged[-1].append(d)
+        else:
+            merged.append([d])
+    shape = tuple(math.prod(sizes[d] for d in group) for group in merged)
+    return shape, [tuple(s[group[-1]] for group in merged) for s in strides]
+
+
+@dataclass(frozen=True)
+class Space:
+    """A collapsed iteration space. `sizes` and `names` are its dimensions; `where` the views seen over it: over the
+    sizes of `split`, where views see several dimensions in the place of one. `step` is added to the innermost of all
+    of them."""
+
+    sizes: tuple[int, ...]
+    names: tuple[str, ...]
+    where: Mapping[View, View]
+    index: str  # "int" or "long long"
+    split: tuple[tuple[int, ...], ...] = ()
+    step: str = ""
+
+    @property
+    def innermost(self) -> int:
+        """The size of the innermost dimension that views see."""
+        return self.split[-1][-1] if self.split else self.sizes[-1]
+
+    def _terms(self, seen: View) -> Iterator[tuple[int, str]]:
+        """(stride, C text of an index) along each dimension; of a split one, along each of the parts that no stride
+        joins with its neighbour."""
+        first = 0
+        for number, (name, size) in enumerate(zip(self.names, self.sizes, strict=True)):
+            parts = self.split[number] if self.split else (size,)
+            strides = seen.strides[first : first + len(parts)]
+            first += len(parts)
+            groups = merge_dimensions(parts, strides) if len(parts) > 1 else [(size, strides[0])]
+            step, whole = self.step if number == len(self.names) - 1 else "", math.prod(parts)
+            radix = whole
+            for extent, stride in groups:
+                text, radix = self._digit(name, whole, radix, radix // extent), radix // extent
+                yield stride, f"({text} + {step})" if step and radix == 1 else text
+
+    def _digit(self, name: str, size: int, above: int, radix: int) -> str:
+        """C text of what an index is in steps of `radix` within `above`."""
+        text = f"({'unsigned' if size <= LARGEST_INT else 'unsigned long long'}){name}"
+        text = f"{text} / {radix}" if radix > 1 else text
+        text = f"{text} % {above // radix}" if above < size else text
+        return f"({self.index})({text})" if radix > 1 or above < size else name
+
+    def offset(self, view: View) -> str:
+        """C text of the element offset of `view` at the current point."""
+        seen = self.where[view]
+        return affine(seen.offset, self._terms(seen))
+
+    def stride(self, view: View, dimension: int = -1) -> int:
+        return self.where[view].strides[dimension] if self.sizes else 0
+
+    def with_inner(self, text: str) -> Space:
+        """The same space with the innermost index written as `text`."""
+        return replace(self, names=(*self.names[:-1], text))
+
+    def neighbour(self, vector: int) -> Space:
+        """The same space at element `j` of `vector` neighbours along the innermost dimension."""
+        if vector == 1:
+            return self
+        if self.split and self.innermost % vector == 0:  # all of them are in one place of the dimensions further out
+            return replace(self, step="j")
+        return self.with_inner(f"({self.names[-1]} + j)")
+
+    def aligned(self, view: View, vector: int) -> bool:
+        """True when `vector` neighbours along the innermost dimension are one aligned block of memory."""
+        seen = self.where[view]
+        if not self.sizes or seen.strides[-1] != 1 or self.innermost % vector:
+            return False
+        return all(value % vector == 0 for value in (seen.offset, *seen.strides[:-1]))
+
+
+def index_type(sizes: Sequence[int], views: Iterable[View]) -> str:
+    """32-bit indices where every offset and the number of points fit."""
+    reach = math.prod(sizes)
+    for view in views:
+        reach = max(reach, abs(view.offset) + sum(abs(s) * (n - 1) for s, n in zip(view.strides, sizes, strict=True)))
+    return "int" if reach < LARGEST_INT // 2 else "long long"
+
+
+def decompose(flat: str, sizes: Sequence[int], names: Sequence[str], index: str) -> list[str]:
+    """Statements that define `names` from the row-major flat index; divisions by constants become multiplications."""
+    lines = []
+    rest = flat
+    for d in range(len(sizes) - 1, 0, -1):
+        lines.append(f"const {index} {names[d]} = {rest} % {sizes[d]};")
+        following = f"{names[d]}_up" if d > 1 else names[0]
+        lines.append(f"const {index} {following} = {rest} / {sizes[d]};")
+        rest = following
+    if len(sizes) == 1:
+        lines.append(f"const {index} {names[0]} = {flat};")
+    return lines
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """How the leaves of a body arrive: `vectors` as one wide load, `broadcast` once a vector, the rest one by one."""
+
+    vectors: tuple[Load, ...]
+    broadcast: tuple[Load, ...]
+
+
+def load_plan(space: Space, leaves_: Iterable[Leaf], vector: int) -> LoadPlan:
+    loads = [leaf for leaf in leaves_ if isinstance(leaf, Load)]
+    wide = tuple(leaf for leaf in loads if vector > 1 and space.aligned(leaf.view, vector))
+    fixed = tuple(leaf for leaf in loads if leaf not in wide and (not space.sizes or space.stride(leaf.view) == 0))
+    return LoadPlan(wide, fixed)
+
+
+def vector_type(dtype: DType, vector: int) -> str:
+    return f"Vec<{element(dtype)}, {vector}>"
+
+
+def widest_vector(dtypes: Iterable[DType]) -> int:
+    """Elements of the smallest type that one 16-byte access moves, at most 8."""
+    sizes = [ITEM_BYTES[dtype] for dtype in dtypes] or [4]
+    return max(1, min(8, WIDEST_BYTES // min(sizes)))
+
+
+Known = list[tuple[Expr, str]]
+"""Expressions whose values are already in registers, with their C text. Pairs, because hashing an expression walks its
+whole tree."""
+
+
+def emitter(space: Space, known: Known, names: Mapping[str, str], prefix: str = "t") -> Emitter:
+    """An expression printer over `space` in which the `known` values are in registers."""
+    return Emitter(CUDA_DIALECT, loader(CUDA_DIALECT, space.offset), names, known=known, prefix=prefix)
+
+
+def wide_gathers(space: Space, values: Iterable[Expr], vector: int, known: Known) -> tuple[list[str], Known]:
+    """Statements that read whole vectors of the rows that an index of their own chooses (an embedding's), and where
+    their elements j are then. `known`: the index's loads."""
+    lines: list[str] = []
+    made: Known = []
+    found = [leaf for leaf in leaves(values) if isinstance(leaf, Gather) and _is_wide(space, leaf, vector)]
+    for i, leaf in enumerate(found):
+        body = emitter(space, known, {}, f"g{i}_")
+        index = body.value(leaf.index)
+        row = f"math::wrap_index(g{i}_at, {leaf.bound})"
+        source = f"load_vec<{vector}>(b_{leaf.buffer} + {space.offset(leaf.view)} + {row} * {leaf.step})"
+        lines += [*body.lines, f"const long long g{i}_at = {index};"]
+        lines.append(f"const {vector_type(leaf.dtype, vector)} g{i} = {source};")
+        element = element_load(f"g{i}.at[j]", leaf.dtype)
+        if leaf.fill is not None:
+            fill = CUDA_DIALECT.constant(leaf.fill, leaf.dtype)
+            element = f"math::where(math::in_bounds(g{i}_at, {leaf.bound}), {element}, {fill})"
+        made.append((leaf, element))
+    return lines, made
+
+
+def _is_wide(space: Space, leaf: Gather, vector: int) -> bool:
+    """Whether neighbours along the innermost dimension are neighbours in one row, at a place that vectors begin at."""
+    inside = list(views.nodes(leaf.index))
+    seen = [node.view for node in inside if isinstance(node, Load | Gather | Iota)]
+    same = all(space.stride(view) == 0 for view in seen) and not any(isinstance(node, Named) for node in inside)
+    return vector > 1 and same and leaf.step % vector == 0 and space.aligned(leaf.view, vector)
+
+
+def body_leaves(stores: Iterable[Store]) -> list[Leaf]:
+    return leaves(store.value for store in stores)
+
+
+def buffers_of(leaves_: Iterable[Leaf], stores: Iterable[Store]) -> tuple[list[str], list[str]]:
+    """Names of the buffers that are read and of those that are written, each once."""
+    reads = dict.fromkeys(leaf.buffer for leaf in leaves_ if not isinstance(leaf, Iota))
+    writes = dict.fromkeys(store.buffer for store in stores)
+    return [name for name in reads if name not in writes], list(writes)
+
+
+def parameters(plan: Plan, reads: Iterable[str], writes: Iterable[str]) -> tuple[str, list[str]]:
+    """The kernel's parameter list and the buffer names in the same order."""
+    text = [f"const {element(plan.buffers[name].dtype)}* __restrict__ b_{name}" for name in reads]
+    text += [f"{element(plan.buffers[name].dtype)}* __restrict__ b_{name}" for name in writes]
+    return ", ".join(text), [*reads, *writes]
+
+
+def indent(lines: Iterable[str], depth: int = 1) -> str:
+    """Lines with four blanks a level; braces inside keep their own depth, preprocessor lines stay at the margin."""
+    out = []
+    level = depth
+    for line in lines:
+        closing = line.startswith("}")
+        level -= closing
+        out.append(line if line.startswith("#") else "    " * level + line)
+        level += line.endswith("{")
+    return "\n".join(out)
+
+
+def pick(choices: Mapping[str, Choice], name: str, values: Sequence[Choice], default: Choice) -> Choice:
+    """The chosen value where it is legal here, else the default: an inherited choice may not fit a changed kernel."""
+    wanted = choices.get(name, default)
+    return wanted if wanted in values else default
+
+
+def number(choices: Mapping[str, Choice], name: str, values: Sequence[int], default: int) -> int:
+    wanted = choices.get(name, default)
+    return wanted if isinstance(wanted, int) and wanted in values else default
+
+
+def tunable(name: str, values: Sequence[Choice], default: Choice, aspect: str, meaning: str) -> Tunable:
+    return Tunable(name, tuple(values), default, aspect, meaning)  # type: ignore[arg-type]
+
+
+def element_load(text: str, dtype: DType) -> str:
+    """The register value of a stored element."""
+    return CUDA_DIALECT.load(text, dtype)
+
+
+def zero(dtype: DType) -> str:
+    return f"({register(dtype)})0"

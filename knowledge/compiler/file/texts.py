@@ -1,0 +1,37 @@
+"""The texts that ship inside the library: kernel templates, run-time headers, module templates."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+from collections.abc import Iterator, Mapping
+from importlib.resources.abc import Traversable
+
+ENDINGS = (".cpp", ".cu", ".h", ".cuh", ".py.txt")
+
+
+@functools.cache
+def library_texts() -> Mapping[str, str]:
+    """Every text by its path below the library's folder, in whichever of its folders it lies."""
+    return dict(_texts(importlib.resources.files("foundry.knowledge.compiler"), ""))
+
+
+def read_library_text(name: str) -> str:
+    """One text by its path below the library's folder; raises KeyError when there is none."""
+    return library_texts()[name]
+
+
+def _texts(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _texts(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(ENDINGS):
+            yield prefix + entry.name, entry.read_text(encoding="utf-8")
+
+
+def fill(template: str, holes: Mapping[str, str]) -> str:
+    """Replaces each line `@NAME@` (or the word inside a line) once; text that is filled in is not searched again."""
+    parts = template.split("@")
+    if len(parts) % 2 == 0:
+        raise ValueError("a template has an unpaired @")
+    return "".join(holes[part] if index % 2 else part for index, part in enumerate(parts))

@@ -1,0 +1,225 @@
+"""Simplifies a fused kernel: merges dimensions, and computes row constants once for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from foundry.knowledge.compiler.fusion.finish.row_constants import hoist_row_constants
+from foundry.knowledge.compiler.ir import views
+from foundry.knowledge.compiler.ir.access import (
+    Step,
+    expressions,
+    rewritten,
+    store_space,
+    stores_of,
+    transposed,
+)
+from foundry.knowledge.compiler.ir.kernels import (
+    AttentionKernel,
+    Emit,
+    EmitRow,
+    Expr,
+    Gather,
+    GemmKernel,
+    Iota,
+    Kernel,
+    Load,
+    MapKernel,
+    PoolKernel,
+    RowKernel,
+    ScanKernel,
+    Store,
+    View,
+)
+from foundry.knowledge.compiler.ir.substitute import with_shared_parts
+
+Shape = tuple[int, ...]
+
+
+def tidy(step: Step) -> Step:
+    """The same step with as few dimensions as its views allow."""
+    if isinstance(step, RowKernel):
+        return _coalesce_row(hoist_row_constants(step))
+    if isinstance(step, MapKernel):
+        merged = _regroup(step, [(0, len(step.shape))])
+        return with_shared_parts(merged) if isinstance(merged, MapKernel) else merged
+    if isinstance(step, ScanKernel):
+        return _regroup(step, [(0, len(step.shape) - 1)])
+    if isinstance(step, GemmKernel) and step.tail is None:  # before it had its tail it was tidy
+        return _stored_along_rows(_merge_split(_regroup(step, [(0, len(step.batch))])))
+    if isinstance(step, PoolKernel):
+        return _regroup(step, [(0, len(step.outer))])
+    if isinstance(step, AttentionKernel):
+        return _regroup(step, [(0, len(step.batch))])
+    return step
+
+
+def _all_views(kernel: Kernel) -> list[View]:
+    found = [store.view for store in stores_of(kernel)]
+    for expr, _ in expressions(kernel):
+        found += [node.view for node in views.nodes(expr) if isinstance(node, Load | Gather | Iota)]
+    if isinstance(kernel, AttentionKernel):
+        found += [kernel.q.view, kernel.k.view, kernel.v.view]
+    return found
+
+
+def _leading_shape(kernel: Kernel) -> Shape:
+    if isinstance(kernel, RowKernel):
+        return kernel.outer + kernel.reduced
+    if isinstance(kernel, GemmKernel | AttentionKernel):
+        return kernel.batch
+    if isinstance(kernel, PoolKernel):
+        return kernel.outer
+    assert isinstance(kernel, MapKernel | ScanKernel)
+    return kernel.shape
+
+
+def _groups(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> list[list[list[int]]]:
+    """For each span of dimensions, the groups of neighbours that all views can treat as one."""
+    shape = _leading_shape(kernel)
+    found = _all_views(kernel)
+    result = []
+    for start, stop in spans:
+        part = [View(0, view.strides[start:stop]) for view in found]
+        groups = views.joint_groups(shape[start:stop], part)
+        result.append([[axis + start for axis in group] for group in groups])
+    return result
+
+
+def _with_axes(kernel: Kernel, axes: list[int], fixed_from: int) -> Kernel:
+    """Every view reduced to the strides of `axes` and of the dimensions from `fixed_from` on."""
+
+    def reindex(view: View) -> View:
+        return View(view.offset, (*(view.strides[axis] for axis in axes), *view.strides[fixed_from:]))
+
+    def visit(expr: Expr, _: Shape) -> Expr:
+        return views.rebuild(expr, lambda node: replace(node, view=reindex(node.view)))
+
+    changed = rewritten(kernel, visit)
+    if isinstance(changed, RowKernel):
+        stages = tuple(
+            replace(stage, store=replace(stage.store, view=reindex(stage.store.view)))
+            if isinstance(stage, Emit | EmitRow)
+            else stage
+            for stage in changed.stages
+        )
+        return replace(changed, stages=stages)
+    stores = tuple(replace(store, view=reindex(store.view)) for store in changed.stores)
+    changed = replace(changed, stores=stores)
+    if isinstance(changed, AttentionKernel):
+        q, k, v = (replace(load, view=reindex(load.view)) for load in (changed.q, changed.k, changed.v))
+        return replace(changed, q=q, k=k, v=v)
+    return changed
+
+
+def _sizes(shape: Shape, groups: list[list[int]]) -> Shape:
+    sizes = []
+    for group in groups:
+        size = 1
+        for axis in group:
+            size *= shape[axis]
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def _regroup(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> Kernel:
+    shape = _leading_shape(kernel)
+    (groups,) = _groups(kernel, spans)
+    if isinstance(kernel, MapKernel) and not groups:
+        groups = [[]] if not shape else [[0]]
+    if isinstance(kernel, MapKernel) and not shape:
+        return _scalar_map(kernel)
+    axes = [group[-1] for group in groups]
+    changed = _with_axes(kernel, axes, spans[0][1])
+    sizes = _sizes(shape, groups)
+    if isinstance(changed, GemmKernel | AttentionKernel):
+        return replace(changed, batch=sizes)
+    if isinstance(changed, PoolKernel):
+        return replace(changed, outer=sizes)
+    assert isinstance(changed, MapKernel | ScanKernel)
+    return replace(changed, shape=sizes + shape[spans[0][1] :])
+
+
+def _merge_split(kernel: Kernel) -> Kernel:
+    """A product whose stores see m and n as few dimensions as their views allow."""
+    if not isinstance(kernel, GemmKernel) or not kernel.is_split:
+        return kernel
+    space, rank, found = store_space(kernel), len(kernel.batch), views.stored_views(kernel.stores)
+    middle = rank + len(kernel.m_shape)
+    merged: list[list[list[int]]] = []
+    for start, stop in ((rank, middle), (middle, len(space))):
+        groups = views.joint_groups(space[start:stop], [View(0, view.strides[start:stop]) for view in found])
+        merged.append([[start + axis for axis in group] for group in groups] or [[start]])
+    axes = [*range(rank), *(group[-1] for groups in merged for group in groups)]
+
+    def reindex(view: View) -> View:
+        return View(view.offset, tuple(view.strides[axis] for axis in axes))
+
+    stores = tuple(views.map_store(store, reindex) for store in kernel.stores)
+    m_sizes, n_sizes = (_sizes(space, groups) if len(groups) > 1 else () for groups in merged)
+    return replace(kernel, stores=stores, m_sizes=m_sizes, n_sizes=n_sizes)
+
+
+def _stored_along_rows(kernel: Kernel) -> Kernel:
+    """A product whose results lie along its columns as the transposed one, whose results lie along its rows."""
+    if not isinstance(kernel, GemmKernel) or min(kernel.m, kernel.n) == 1:
+        return kernel
+    down = len(kernel.batch) + len(kernel.m_shape) - 1
+    lies_along_m = all(store.view.strides[down] == 1 != store.view.strides[-1] for store in kernel.stores)
+    return transposed(kernel) if lies_along_m else kernel
+
+
+def _scalar_map(kernel: MapKernel) -> MapKernel:
+    """A single point as a space of one dimension of size 1."""
+
+    def reindex(view: View) -> View:
+        return View(view.offset, (0,))
+
+    stores = tuple(
+        Store(
+            store.buffer,
+            reindex(store.view),
+            views.rebuild(store.value, lambda node: replace(node, view=reindex(node.view))),
+        )
+        for store in kernel.stores
+    )
+    return replace(kernel, shape=(1,), stores=stores)
+
+
+def _coalesce_row(kernel: RowKernel) -> RowKernel:
+    """The kernel with outer and reduced dimensions merged separately; at least one reduced dimension stays."""
+    rank = len(kernel.outer)
+    shape = kernel.outer + kernel.reduced
+    outer, reduced = _groups(kernel, [(0, rank), (rank, len(shape))])
+    if not reduced:  # a single element a row: the dimension stays, and nothing varies along it
+        return _with_extra_axis(_without_reduced(kernel, outer))
+    axes = [group[-1] for group in [*outer, *reduced]]
+    changed = _with_axes(kernel, axes, len(shape))
+    assert isinstance(changed, RowKernel)
+    return replace(changed, outer=_sizes(shape, outer), reduced=_sizes(shape, reduced))
+
+
+def _without_reduced(kernel: RowKernel, outer: list[list[int]]) -> RowKernel:
+    shape = kernel.outer + kernel.reduced
+    changed = _with_axes(kernel, [group[-1] for group in outer], len(shape))
+    assert isinstance(changed, RowKernel)
+    return replace(changed, outer=_sizes(shape, outer), reduced=())
+
+
+def _with_extra_axis(kernel: RowKernel) -> RowKernel:
+    def reindex(view: View) -> View:
+        return View(view.offset, (*view.strides, 0))
+
+    def visit(expr: Expr, _: Shape) -> Expr:
+        return views.rebuild(expr, lambda node: replace(node, view=reindex(node.view)))
+
+    changed = rewritten(kernel, visit)
+    assert isinstance(changed, RowKernel)
+    stages = tuple(
+        replace(stage, store=replace(stage.store, view=reindex(stage.store.view)))
+        if isinstance(stage, Emit | EmitRow)
+        else stage
+        for stage in changed.stages
+    )
+    return replace(changed, stages=stages, reduced=(1,))

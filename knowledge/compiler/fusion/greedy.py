@@ -1,0 +1,273 @@
+"""Greedy legal fusion of kernels: values move from memory into registers wherever that costs no more work.
+
+Rules, each until it finds nothing, in this order until none applies:
+  epilogue   a map over all of a GEMM's, convolution's, pool's, scan's or attention's result joins its stores;
+  rows       a map or a row kernel over the same rows joins a row kernel as later stages;
+  inline     a map's expression replaces every load of its result;
+  carry      a map with several readers is computed and stored by the first of them;
+  attention  products around a softmax become one kernel;
+  siblings   small maps that read only inputs and parameters run as one kernel;
+  windows    a pool of a convolution's result is computed where the result is made;
+  tails      so is a row kernel over a GEMM's or convolution's result;
+  reordered  a map joins a GEMM's stores that sees m and n as several dimensions: a copy that splits heads off;
+  chains     a map joins a map that reads its results at the same points, whatever else reads them;
+  items      maps over the same items of a few elements each become one over the items.
+At the end maps of one shape that write parts of one value become one, a scan behind a constant becomes an exclusive
+one, and on a GPU matrices that lie across a kernel's rows, beside others that lie along them, are turned first.
+Values named in Recipe.materialise, and results of forward, stay in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.compiler.fusion.attention import join_attention, load_operands
+from foundry.knowledge.compiler.fusion.chains import join_chains
+from foundry.knowledge.compiler.fusion.finer import finer_product, has_runs
+from foundry.knowledge.compiler.fusion.finish.exclusive import exclusive_scans
+from foundry.knowledge.compiler.fusion.inline import carry, inline_anywhere, inline_maps
+from foundry.knowledge.compiler.fusion.items import join_items
+from foundry.knowledge.compiler.fusion.rows import JoinLimits, join_rows
+from foundry.knowledge.compiler.fusion.short_rows import unroll_short_rows
+from foundry.knowledge.compiler.fusion.state import ANYWHERE, FusionState, prune_stores
+from foundry.knowledge.compiler.fusion.tails import join_tails
+from foundry.knowledge.compiler.fusion.turned import turn_operands
+from foundry.knowledge.compiler.fusion.windows import join_windows
+from foundry.knowledge.compiler.ir import views
+from foundry.knowledge.compiler.ir.access import Step, store_space, stores_of, tail_of, with_stores
+from foundry.knowledge.compiler.ir.kernels import Buffer, GemmKernel, Kernel, MapKernel, RowKernel, Store
+from foundry.knowledge.compiler.ir.substitute import aligned_map, sought, substitute_loads
+from foundry.knowledge.compiler.ir.weight import limit_weight
+
+# Values that may be offered for cutting: more would drown the useful ones in large models.
+_MOST_CUTS = 24
+_SIBLING_ELEMENTS = 8192
+_MOST_PARTS = 16  # of one value that a map writes: as many lines are open at a time
+# On a CPU a map of its own took less time from 16384 scattered elements on (1.5 times less; of 8 million 23 times), and
+# no more of 2048. On a GPU, by arithmetic and not measured, it costs a launch of some 3 us, in which the second cache
+# takes that many stores of 32 bytes.
+_LIMITS = {"cpu": JoinLimits(2, 16384, 1 << 12), "cuda": JoinLimits(32, 8192, 1 << 18)}
+
+
+@dataclass(frozen=True)
+class Fusion:
+    steps: tuple[Step, ...]
+    fused: tuple[str, ...]
+    materialised: tuple[str, ...]
+    rewrites: tuple[str, ...] = ()  # of which some place is open, or taken because the recipe asks for them
+
+
+Rule = Callable[[FusionState], bool]
+
+
+def fuse(
+    buffers: dict[str, Buffer], steps: list[Step], kept: set[str], recipe: Recipe, apart: frozenset[str] = frozenset()
+) -> Fusion:
+    """Steps in execution order with as few passes over memory as the rules allow."""
+    stays = {*recipe.materialise, *(name for name, buffer in buffers.items() if buffer.is_in_place)}
+    state = FusionState(buffers, list(steps), set(kept), stays, recipe.target, apart)
+    state.tails_anywhere = ANYWHERE in recipe.rewrites
+    state.drop_unread()
+    early: list[Rule] = [_epilogues, _rows, inline_maps, inline_anywhere, carry, _attention, _siblings]
+    rules = [*early, join_windows, join_tails, _reordered, join_chains]
+    while any(rule(state) for rule in rules) or unroll_short_rows(state) or join_items(state):
+        continue
+    _join_parts(state)
+    if state.target == "cuda":
+        turn_operands(state)
+    steps = exclusive_scans(state.steps, buffers)
+    written = {name for step in steps for name in state.writes(step)}
+    pinned = [name for name in recipe.materialise if name in written and name not in kept]
+    fused = [name for name, worth in state.gone.items() if worth and name not in written]
+    fused = list(dict.fromkeys([*state.tailed, *fused]))
+    rewrites = (ANYWHERE,) if state.open_tails else ()
+    return Fusion(tuple(steps), tuple(fused[:_MOST_CUTS]), tuple(pinned), rewrites)
+
+
+# ---------------------------------------------------------------- epilogue
+
+
+def _epilogues(state: FusionState) -> bool:
+    return _join_stores(state, "epilogue", lambda kernel, consumer, name: kernel)
+
+
+def _reordered(state: FusionState) -> bool:
+    return _join_stores(state, "reordered", finer_product)
+
+
+def _join_stores(state: FusionState, rule: str, prepare: Callable[[Kernel, MapKernel, str], Kernel | None]) -> bool:
+    """Maps over all of a kernel's result join its stores, once the kernel is prepared for them."""
+    changed = False
+    for kernel, name in state.producers():
+        if isinstance(kernel, MapKernel | RowKernel) or tail_of(kernel) is not None:
+            continue
+        for consumer in state.readers(name):
+            if not isinstance(consumer, MapKernel) or not state.once(rule, kernel, consumer):
+                continue
+            late = state.joinable(kernel, consumer)
+            ready = None if late is None else prepare(kernel, consumer, name)
+            stores = None if ready is None else _epilogue(state, ready, consumer, name)
+            if late is None or ready is None or stores is None:
+                state.refuse(rule, kernel, consumer)
+                continue
+            own = tuple(store for store in stores_of(ready) if state.must_stay(store.buffer, consumer))
+            merged = replace(with_stores(ready, own + stores), ops=kernel.ops + consumer.ops)
+            state.join(kernel, consumer, late, merged, worth_cutting=True)
+            changed = True
+            break
+    return changed
+
+
+def _epilogue(state: FusionState, kernel: Kernel, consumer: MapKernel, name: str) -> tuple[Store, ...] | None:
+    """The consumer's stores over the producer's space, or None."""
+    produced = {store.buffer: store for store in stores_of(kernel)}
+    if any(buffer in state.pinned for buffer in produced if buffer in state.reads(consumer)):
+        return None
+    space = store_space(kernel)
+    mapping = aligned_map(consumer.shape, sought(consumer, name), produced[name].view, space)
+    if mapping is None:
+        return None
+    try:
+        stores = tuple(
+            Store(
+                store.buffer,
+                mapping.view(store.view),
+                limit_weight(substitute_loads(mapping.expr(store.value), produced, space)),
+            )
+            for store in consumer.stores
+        )
+    except views.NotAffine:
+        return None
+    return stores if has_runs(kernel, stores, state.target) else None
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _rows(state: FusionState) -> bool:
+    changed = False
+    for kernel, name in state.producers():
+        if not isinstance(kernel, RowKernel):
+            continue
+        for consumer in state.readers(name):
+            if not isinstance(consumer, MapKernel | RowKernel) or not state.once("rows", kernel, consumer):
+                continue
+            late = state.joinable(kernel, consumer)
+            merged: Kernel | None = None
+            if late is not None and not any(store.buffer in state.pinned for store in stores_of(kernel)):
+                merged = join_rows(kernel, consumer, name, limits=_LIMITS[state.target])
+            if late is None or merged is None:
+                state.refuse("rows", kernel, consumer)
+                continue
+            own = state.writes(kernel)
+            wanted = {store.buffer for store in stores_of(merged)}
+            wanted -= {buffer for buffer in own if not state.must_stay(buffer, consumer)}
+            worth = not (isinstance(consumer, MapKernel) and math.prod(consumer.shape) <= math.prod(kernel.outer))
+            state.join(kernel, consumer, late, prune_stores(merged, wanted.__contains__), worth_cutting=worth)
+            changed = True
+            break
+    return changed
+
+
+# ---------------------------------------------------------------- attention
+
+
+def _attention(state: FusionState) -> bool:
+    """Joins products around a softmax into one kernel, unless a value between them must stay in memory."""
+    changed = False
+    for kernel, name in list(state.producers()):
+        readers = state.readers(name)
+        if not isinstance(kernel, RowKernel) or name in state.kept or len(readers) != 1:
+            continue
+        product = readers[0]
+        if not isinstance(product, GemmKernel) or not state.once("attention", kernel, product):
+            continue
+        before = [step for step in state.steps[: state.place(kernel)] if state.writes(step) & state.reads(kernel)]
+        firsts = [step for step in before if isinstance(step, GemmKernel)]
+        first = firsts[0] if len(firsts) == 1 else None
+        merged = None
+        if first is not None and len(state.writes(first)) == 1:
+            scores = next(iter(state.writes(first)))
+            alone = scores not in state.kept | state.pinned and state.readers(scores) == [kernel]
+            alone = alone and state.apart.isdisjoint(first.ops + kernel.ops + product.ops)
+            if alone:
+                maps, own, other = load_operands(first, product, state.buffers, in_order=state.target == "cuda")
+                merged = join_attention(own, kernel, other)
+        if first is None or merged is None:
+            state.refuse("attention", kernel, product)
+            continue
+        for value in sorted(state.writes(first) | {name}):
+            state.gone[value] = True
+        gone = {id(first), id(kernel)}
+        state.buffers |= {buffer.name: buffer for buffer, _ in maps}
+        made: list[Step] = [*(step for _, step in maps), merged]
+        left = [step for step in state.steps if id(step) not in gone]
+        steps = [one for step in left for one in (made if step is product else [step])]
+        state.replace_steps([first, kernel, product], made, steps)
+        changed = True
+    return changed
+
+
+# ---------------------------------------------------------------- siblings
+
+
+def _siblings(state: FusionState) -> bool:
+    """Joins small maps of one shape that read only inputs and parameters into one map, which saves launches; those of
+    parameters alone, which need not run in every call, stay apart from the others."""
+    written = {name for step in state.steps for name in state.writes(step)}
+    groups: dict[tuple[tuple[int, ...], bool], list[MapKernel]] = {}
+    for step in state.steps:
+        if isinstance(step, MapKernel) and math.prod(step.shape) <= _SIBLING_ELEMENTS:
+            parts = state.writes(step)
+            if not state.reads(step) & written and not parts & state.pinned:
+                fixed = all(state.buffers[name].role in ("parameter", "constant") for name in state.reads(step))
+                groups.setdefault((step.shape, fixed), []).append(step)
+    changed = False
+    for group in groups.values():
+        if len(group) > 1 and not _shared_targets(state, group):
+            first = group[0]
+            stores = tuple(store for step in group for store in step.stores)
+            merged = replace(first, stores=stores, ops=tuple(op for step in group for op in step.ops))
+            gone = {id(step) for step in group[1:]}
+            steps = [merged if step is first else step for step in state.steps if id(step) not in gone]
+            state.replace_steps(list(group), [merged], steps)
+            changed = True
+    return changed
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _join_parts(state: FusionState) -> None:
+    """Maps of one shape that write parts of one value, as a stack does, become one: each alone reads what the others
+    read, and of a stack along the last dimension writes a few bytes of every line."""
+    last: dict[tuple[tuple[int, ...], str], MapKernel] = {}
+    for step in list(state.steps):
+        written = state.writes(step)
+        if not isinstance(step, MapKernel) or len(written) != 1 or written & state.reads(step):
+            continue  # of a value that is built from its own parts the order counts
+        key = (step.shape, next(iter(written)))
+        first = last.get(key)
+        if first is not None and len(first.stores) + len(step.stores) <= _MOST_PARTS and _belong(state, first, step):
+            late = state.joinable(first, step)
+            if late == []:
+                merged = replace(first, stores=first.stores + step.stores, ops=first.ops + step.ops)
+                state.join(first, step, late, merged, worth_cutting=False)
+                step = merged
+        last[key] = step
+
+
+def _belong(state: FusionState, one: MapKernel, other: MapKernel) -> bool:
+    """Whether two maps read something that both read, or write to the same lines."""
+    are_apart = {1, 0} >= {store.view.strides[-1] for store in (*one.stores, *other.stores) if store.view.strides}
+    return bool(state.reads(one) & state.reads(other)) or not are_apart
+
+
+def _shared_targets(state: FusionState, group: list[MapKernel]) -> bool:
+    """Whether another step writes a buffer of the group, so that the order of the steps matters."""
+    targets = {name for step in group for name in state.writes(step)}
+    inside = {id(step) for step in group}
+    return any(state.writes(step) & targets for step in state.steps if id(step) not in inside)

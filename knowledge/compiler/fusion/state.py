@@ -1,0 +1,229 @@
+"""The list of steps during fusion: which step reads and writes what, which joins are legal, what is no longer
+stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from foundry.knowledge.compiler.ir.access import Step, last_states, reads, stores_of, with_stores, writes
+from foundry.knowledge.compiler.ir.kernels import (
+    Buffer,
+    Emit,
+    EmitRow,
+    Kernel,
+    MapKernel,
+    RecurrentKernel,
+    RowKernel,
+    TorchCall,
+)
+
+# The rewrite that reduces results where they are made, also where that was slower on the machine that was measured.
+ANYWHERE = "reduce-with-result"
+
+
+@dataclass
+class FusionState:
+    """`kept` are results of forward, `pinned` the values of Recipe.materialise: both stay in memory. Operators named
+    in `apart` join no attention and have no tail."""
+
+    buffers: dict[str, Buffer]
+    steps: list[Step]
+    kept: set[str]
+    pinned: set[str]
+    target: str
+    apart: frozenset[str] = frozenset()
+    gone: dict[str, bool] = field(default_factory=dict)  # values that left memory -> worth cutting again
+    tails_anywhere: bool = False  # whether the recipe has the rewrite ANYWHERE
+    open_tails: bool = False  # whether that changes something
+    tailed: list[str] = field(default_factory=list)  # results that are reduced where they are made
+    _failed: dict[tuple[str, int, int], tuple[Step, Step]] = field(default_factory=dict)
+    _touches: dict[int, tuple[Step, frozenset[str], frozenset[str]]] = field(default_factory=dict)
+    _readers: dict[str, dict[int, Step]] = field(default_factory=dict)
+    _writers: dict[str, int] = field(default_factory=dict)
+    _places: dict[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        for step in self.steps:
+            self._enter(step)
+
+    # ------------------------------------------------ queries
+
+    def reads(self, step: Step) -> frozenset[str]:
+        return self._buffers_of(step)[1]
+
+    def writes(self, step: Step) -> frozenset[str]:
+        return self._buffers_of(step)[2]
+
+    def _buffers_of(self, step: Step) -> tuple[Step, frozenset[str], frozenset[str]]:
+        known = self._touches.get(id(step))
+        if known is None:
+            known = self._touches[id(step)] = (step, frozenset(reads(step)), frozenset(writes(step)))
+        return known
+
+    def place(self, step: Step) -> int:
+        if self._places is None:
+            self._places = {id(other): index for index, other in enumerate(self.steps)}
+        return self._places[id(step)]
+
+    def readers(self, name: str) -> list[Step]:
+        """The steps that read a buffer, in order."""
+        found = self._readers.get(name, {})
+        return sorted(found.values(), key=self.place) if len(found) > 1 else list(found.values())
+
+    def producers(self) -> Iterator[tuple[Kernel, str]]:
+        """Every kernel with each buffer that it alone writes and that fusion may move. Follows changes made while
+        it runs: steps that moved behind the present one may be missed, so go round until nothing changes."""
+        index = 0
+        while index < len(self.steps):
+            step = self.steps[index]
+            if not isinstance(step, TorchCall):
+                for name in [store.buffer for store in stores_of(step)]:
+                    if self._writers[name] == 1 and name not in self.pinned:
+                        yield step, name
+                        if index >= len(self.steps) or self.steps[index] is not step:
+                            break
+            if index < len(self.steps) and self.steps[index] is step:
+                index += 1
+
+    def once(self, rule: str, first: Step, second: Step) -> bool:
+        """Whether this pair of steps has not been refused by this rule before."""
+        return (rule, id(first), id(second)) not in self._failed
+
+    def refuse(self, rule: str, first: Step, second: Step) -> None:
+        self._failed[rule, id(first), id(second)] = (first, second)
+
+    def must_stay(self, name: str, without: Step) -> bool:
+        """Whether a value must stay in memory once the step `without` no longer reads it."""
+        if name in self.kept or name in self.pinned:
+            return True
+        return any(step is not without for step in self._readers.get(name, {}).values())
+
+    def joinable(self, first: Step, second: Step) -> list[Step] | None:
+        """The steps between that depend on `first`, or None when `second` depends on one of them."""
+        late: list[Step] = []
+        changed, read = set(self.writes(first)), set(self.reads(first))
+        carried: set[str] = set()
+        carried_reads: set[str] = set()
+        for step in self.steps[self.place(first) + 1 : self.place(second)]:
+            if self.reads(step) & changed or self.writes(step) & (changed | read):
+                late.append(step)
+                carried |= self.writes(step)
+                carried_reads |= self.reads(step)
+                changed |= self.writes(step)
+                read |= self.reads(step)
+        conflict = self.reads(second) & carried or self.writes(second) & (carried | carried_reads)
+        return None if conflict else late
+
+    # ------------------------------------------------ changes
+
+    def _enter(self, step: Step) -> None:
+        for name in self.reads(step):
+            self._readers.setdefault(name, {})[id(step)] = step
+        for name in self.writes(step):
+            self._writers[name] = self._writers.get(name, 0) + 1
+
+    def _leave(self, step: Step) -> None:
+        for name in self.reads(step):
+            self._readers[name].pop(id(step), None)
+        for name in self.writes(step):
+            self._writers[name] -= 1
+
+    def replace_steps(self, old: list[Step], new: list[Step], steps: list[Step]) -> None:
+        """The list becomes `steps`, in which `old` have given way to `new`."""
+        for step in old:
+            self._leave(step)
+        for step in new:
+            self._enter(step)
+        self.steps = steps
+        self._places = None
+
+    def copy(self) -> FusionState:
+        """A state of its own with the same steps."""
+        return replace(
+            self,
+            steps=list(self.steps),
+            gone=dict(self.gone),
+            tailed=list(self.tailed),
+            _failed=dict(self._failed),
+            _touches=dict(self._touches),
+            _readers={},
+            _writers={},
+            _places=None,
+        )
+
+    def take(self, other: FusionState) -> None:
+        """Becomes what a copy has become."""
+        here, there = {id(step) for step in self.steps}, {id(step) for step in other.steps}
+        old = [step for step in self.steps if id(step) not in there]
+        self.replace_steps(old, [step for step in other.steps if id(step) not in here], list(other.steps))
+        self.gone.update(other.gone)
+
+    def swap(self, old: Step, new: Step) -> None:
+        steps = list(self.steps)
+        steps[self.place(old)] = new
+        self.replace_steps([old], [new], steps)
+
+    def remove(self, old: Step) -> None:
+        self.replace_steps([old], [], [step for step in self.steps if step is not old])
+
+    def join(self, first: Step, second: Step, late: list[Step], merged: Step, *, worth_cutting: bool) -> None:
+        """Puts `merged` where `second` was, and the steps in `late` after it."""
+        at = self.place(second)
+        dropped = {id(first), id(second), *(id(step) for step in late)}
+        before = [step for step in self.steps[:at] if id(step) not in dropped]
+        lost = (self.writes(first) | self.writes(second)) - self.writes(merged)
+        self.replace_steps([first, second], [merged], [*before, merged, *late, *self.steps[at + 1 :]])
+        for name in sorted(lost):
+            self.gone[name] = worth_cutting or self.gone.get(name, False)
+
+    def join_readers(self, rule: str, merge: Callable[[MapKernel, str, Step], Kernel | None]) -> bool:
+        """Joins maps with the first reader of a result, given its name, with which `merge` makes one kernel."""
+        changed = False
+        for kernel, name in self.producers():
+            for reader in self.readers(name) if isinstance(kernel, MapKernel) else ():
+                assert isinstance(kernel, MapKernel)
+                if not self.once(rule, kernel, reader):
+                    continue
+                late = self.joinable(kernel, reader)
+                merged = None if late is None else merge(kernel, name, reader)
+                if late is None or merged is None:
+                    self.refuse(rule, kernel, reader)
+                    continue
+                self.join(kernel, reader, late, merged, worth_cutting=False)
+                changed = True
+                break
+        return changed
+
+    def drop_unread(self) -> None:
+        """Drops stores of values that nothing reads, and steps left without stores."""
+        changed = True
+        while changed:
+            changed = False
+            for step in list(self.steps):
+                wanted = {name for name in self.writes(step) if name in self.kept or self._readers.get(name)}
+                if wanted == self.writes(step):
+                    continue
+                if not wanted:
+                    self.remove(step)
+                elif isinstance(step, TorchCall):
+                    continue
+                else:
+                    self.swap(step, prune_stores(step, wanted.__contains__))
+                changed = True
+
+
+def prune_stores(kernel: Kernel, wanted: Callable[[str], bool]) -> Kernel:
+    """The kernel without the stores that nobody wants."""
+    states = last_states(kernel) if isinstance(kernel, RecurrentKernel) else []
+    if all(wanted(name) for name in [*states, *(store.buffer for store in stores_of(kernel))]):
+        return kernel
+    if isinstance(kernel, RowKernel):
+        stages = tuple(
+            stage for stage in kernel.stages if not isinstance(stage, Emit | EmitRow) or wanted(stage.store.buffer)
+        )
+        return replace(kernel, stages=stages)
+    if isinstance(kernel, RecurrentKernel):
+        last_h, last_c = (name if wanted(name) else "" for name in (kernel.last_h, kernel.last_c))
+        kernel = replace(kernel, last_h=last_h, last_c=last_c)
+    return with_stores(kernel, tuple(store for store in kernel.stores if wanted(store.buffer)))

@@ -1,0 +1,452 @@
+"""The intermediate form between lowering and the printers: a few loop-nest shapes over scalar expressions.
+
+Lowering (`lower.py`) turns an operator graph into a `Plan` of these; a printer (`cpu_*.py`, `cuda_*.py`) turns each
+kernel into source text. Nothing here knows a target. All offsets and strides are in elements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from foundry.knowledge.candidate import AuthoredKernel
+from foundry.knowledge.compiler.ir.exprs import SCALAR_OPS as SCALAR_OPS
+from foundry.knowledge.compiler.ir.exprs import Apply as Apply
+from foundry.knowledge.compiler.ir.exprs import Const as Const
+from foundry.knowledge.compiler.ir.exprs import Expr as Expr
+from foundry.knowledge.compiler.ir.exprs import Gather as Gather
+from foundry.knowledge.compiler.ir.exprs import Iota as Iota
+from foundry.knowledge.compiler.ir.exprs import Load as Load
+from foundry.knowledge.compiler.ir.exprs import Named as Named
+from foundry.knowledge.compiler.ir.exprs import View as View
+from foundry.knowledge.compiler.ir.exprs import walk as walk
+from foundry.knowledge.compiler.ir.printed import KernelSummary as KernelSummary
+from foundry.knowledge.compiler.ir.printed import PrintedKernel as PrintedKernel
+from foundry.knowledge.compiler.ir.printed import Tunable as Tunable
+from foundry.knowledge.opgraph import Argument, Arrangement, DType, OpGraph
+
+# ---------------------------------------------------------------- kernels
+
+
+@dataclass(frozen=True)
+class Store:
+    """buffer[view] = value at each point of the iteration space (or once a row, see RowKernel)."""
+
+    buffer: str
+    view: View
+    value: Expr
+
+
+@dataclass(frozen=True)
+class MapKernel:
+    """For every point of `shape`: the stores, in order. Stores never feed loads of the same kernel."""
+
+    name: str
+    shape: tuple[int, ...]
+    stores: tuple[Store, ...]
+    ops: tuple[str, ...] = ()  # names of the graph's operators it covers
+
+
+ReduceOp = Literal["sum", "prod", "max", "min", "argmax", "argmin", "any", "all", "moments", "logsumexp"]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Defines Named(name) for the stages after it: `op` of `value` over the reduced dimensions.
+
+    "moments" defines name.mean and name.m2 (sum of squared deviations): Welford or two passes, never E[x^2]-E[x]^2.
+    "argmax"/"argmin" give the first index (row-major over `reduced`), NaN wins, as PyTorch. "logsumexp" is stable.
+    Sums of float32 must be at least as accurate as pairwise summation; accumulate in `dtype`.
+    """
+
+    name: str
+    op: ReduceOp
+    value: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Let:
+    """Defines Named(name) once a row from Named values and loads that do not vary along the reduced dimensions."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Emit:
+    """A store over the full space: outer x reduced."""
+
+    store: Store
+
+
+@dataclass(frozen=True)
+class EmitRow:
+    """A store once a row; its view has 0 strides on the reduced dimensions."""
+
+    store: Store
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """For every point of `outer`, stages in order over `reduced`. Views' strides: outer dimensions, then reduced.
+
+    Covers reductions, softmax, all normalisations, losses. Rows are independent. `outer` may be empty (one row).
+    """
+
+    name: str
+    outer: tuple[int, ...]
+    reduced: tuple[int, ...]
+    stages: tuple[Reduction | Let | Emit | EmitRow, ...]
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What a row kernel would make of a contraction's result, made of it before it leaves the registers.
+
+    `value`, an expression of the contraction's "acc" over the store space, is what rows consist of; in `stages`
+    Named("acc") is this value. A row is a box of the store space, `extent` elements along each axis; elements behind
+    the last whole box are in none. What varies along a row (Reduction, Emit) is over the store space, what does not
+    (Let, EmitRow) over the boxes' numbers along each axis (`tail_outer`).
+    """
+
+    value: Expr
+    extent: tuple[int, ...]
+    stages: tuple[Reduction | Let | Emit | EmitRow, ...]
+
+
+@dataclass(frozen=True)
+class ScanKernel:
+    """Running `op` of `value` along the last dimension of `shape`; stores may use Named("acc") and loads."""
+
+    name: str
+    shape: tuple[int, ...]
+    op: Literal["sum", "prod", "max", "min", "logsumexp"]
+    value: Expr
+    stores: tuple[Store, ...]
+    dtype: DType
+    reverse: bool = False
+    exclusive: bool = False
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GemmKernel:
+    """acc[batch..., m, n] = sum_k a[batch..., m, k] * b[batch..., k, n], then the stores over batch + (m, n).
+
+    `a` and `b` are expressions over (batch..., row, column) = batch + (m, k) and batch + (k, n): usually one Load,
+    else a prologue. `constant_b` (`constant_a`): the operand is only parameters, so its layout may be prepared when
+    the weights load. `tail`: reductions of the result, made with it. Stores may see m and n as several dimensions:
+    `m_sizes` and `n_sizes`, () as the one that it is.
+    """
+
+    name: str
+    batch: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    a: Expr
+    b: Expr
+    stores: tuple[Store, ...]
+    dtype: DType
+    constant_a: bool = False
+    constant_b: bool = False
+    ops: tuple[str, ...] = ()
+    tail: Tail | None = None
+    m_sizes: tuple[int, ...] = ()
+    n_sizes: tuple[int, ...] = ()
+
+    @property
+    def m_shape(self) -> tuple[int, ...]:
+        """The dimensions of the store space that are m."""
+        return self.m_sizes or (self.m,)
+
+    @property
+    def n_shape(self) -> tuple[int, ...]:
+        """The dimensions of the store space that are n."""
+        return self.n_sizes or (self.n,)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether stores see m or n as several dimensions."""
+        return bool(self.m_sizes or self.n_sizes)
+
+
+@dataclass(frozen=True)
+class ConvKernel:
+    """1-3 spatial dimensions. x: (batch, in_channels, *input_size) through `x_strides`; weight contiguous
+    (out, in/groups, *kernel), or (in, out/groups, *kernel) when transposed. Stores over
+    (batch, out_channels, *output_size) with Named("acc"); the bias is part of the store's expression.
+    """
+
+    name: str
+    batch: int
+    in_channels: int
+    out_channels: int
+    groups: int
+    input_size: tuple[int, ...]
+    output_size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    x: str
+    x_offset: int
+    x_strides: tuple[int, ...]  # batch, channel, spatial...
+    weight: str
+    stores: tuple[Store, ...]
+    dtype: DType
+    ops: tuple[str, ...] = ()
+    tail: Tail | None = None
+
+
+@dataclass(frozen=True)
+class PoolKernel:
+    """Windows over the last len(kernel) dimensions. `value` is an expression over outer + input_size; stores are over
+    outer + output_size with Named("acc") (and Named("index") for max with indices, flat over input_size).
+
+    Average: divides by `divisor`, or by the window's count with or without padding (`count_include_pad`).
+    Adaptive pooling has `kernel` = () and windows floor(i*in/out) .. ceil((i+1)*in/out).
+    """
+
+    name: str
+    op: Literal["max", "avg"]
+    outer: tuple[int, ...]
+    input_size: tuple[int, ...]
+    output_size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    value: Expr
+    stores: tuple[Store, ...]
+    dtype: DType
+    count_include_pad: bool = True
+    divisor: int | None = None
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AttentionKernel:
+    """softmax(scale * q k^T + mask) v per batch point, in one pass (online softmax, Milakov and Gimelshein 2018).
+
+    q: batch + (rows, head), k: batch + (columns, head), v: batch + (columns, value_head), as Loads with views over
+    those; `mask` is an additive expression over batch + (rows, columns), or None; `causal` masks column > row.
+    Stores over batch + (rows, value_head) with Named("acc"). A row whose scores are all -inf gives zeros as PyTorch's
+    scaled_dot_product_attention does, or NaN as a softmax written out does (`empty_rows`).
+    """
+
+    name: str
+    batch: tuple[int, ...]
+    rows: int
+    columns: int
+    head: int
+    value_head: int
+    q: Load
+    k: Load
+    v: Load
+    scale: float
+    causal: bool
+    mask: Expr | None
+    stores: tuple[Store, ...]
+    dtype: DType
+    ops: tuple[str, ...] = ()
+    empty_rows: Literal["zero", "nan"] = "zero"
+
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+@dataclass(frozen=True)
+class RecurrentCell:
+    """A recurrent layer in one direction. Its input is the layer below in the same kernel, through `below`, or `given`
+    is its share of the gates. Biases are over (gate * hidden); states before the first step are zeros for None."""
+
+    weight: Load  # of the hidden state, over (gate * hidden, hidden)
+    bias: Load | None
+    h: Load | None  # over (batch, hidden)
+    c: Load | None
+    given: Load | None = None  # over (steps, batch, gate * hidden)
+    below: Load | None = None
+    below_bias: Load | None = None
+
+
+@dataclass(frozen=True)
+class RecurrentKernel:
+    """Layers, one above the other, over `shape` = (directions, steps, batch, hidden); the second direction runs back.
+    Stores over `shape` with Named("acc"), the last layer's hidden state. `last_h` and `last_c`: contiguous buffers
+    (layer * direction, batch, hidden) for the states after the last step, from row `first` on."""
+
+    name: str
+    cell: Literal["lstm", "gru", "rnn_tanh", "rnn_relu"]
+    shape: tuple[int, int, int, int]
+    layers: tuple[tuple[RecurrentCell, ...], ...]
+    stores: tuple[Store, ...]
+    dtype: DType
+    last_h: str = ""
+    last_c: str = ""
+    first: int = 0
+    ops: tuple[str, ...] = ()
+
+
+Ties = Literal["first", "as in topk", "as in unsorted topk"]
+
+
+@dataclass(frozen=True)
+class SelectKernel:
+    """Of each row the elements number `first` to `count` (without it) in order: the smallest first, or the `largest`.
+    NaN is larger than all. `ties`: of equal elements the "first" comes first; or those come that PyTorch's topk takes
+    on the target, in its order: "as in topk", or "as in unsorted topk", where all are in its order then.
+
+    `value` is over (*outer, length); stores over (*outer, count - first) with Named("acc") and Named("index"), an
+    int64: the element and its place in the row."""
+
+    name: str
+    outer: tuple[int, ...]
+    length: int
+    first: int
+    count: int
+    largest: bool
+    value: Expr
+    stores: tuple[Store, ...]
+    dtype: DType
+    ops: tuple[str, ...] = ()
+    ties: Ties = "first"
+
+
+@dataclass(frozen=True)
+class SortKernel:
+    """Sorts `items` by segment: `key`, an integer expression over (items,), is the segment of each. Fills two buffers
+    of int32: `order` with the items of segment 0, then those of segment 1 and so on, each segment's as they come, and
+    `starts` (segments + 1) with where each segment's begin. A key outside of 0 .. segments - 1 is in none."""
+
+    name: str
+    items: int
+    segments: int
+    key: Expr
+    starts: str
+    order: str
+    ops: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    stores: tuple[Store, ...] = ()
+
+
+@dataclass(frozen=True)
+class SegmentKernel:
+    """acc[segment, inner...] = `op` of `value` over the items of each segment: as a SortKernel has put them in order,
+    or with `key`, over (items,), as they come, and without `starts` and `order`. Without
+    `order` alone the items are in order as they are.
+
+    `value` is over (items, *inner); stores over `shape` = (segments, *inner) with Named("acc"), the operation's neutral
+    element (of "last": anything) where a segment has no items, and Named("count"), their number as int64. "last" is the
+    value of the last item. `in_place`, with a key: the stores are made for each item, in order, with its value as
+    Named("acc"), and what no item names stays as it is.
+    """
+
+    name: str
+    items: int
+    shape: tuple[int, ...]
+    op: Literal["sum", "prod", "max", "min", "last"]
+    value: Expr
+    starts: str
+    order: str
+    stores: tuple[Store, ...]
+    dtype: DType
+    ops: tuple[str, ...] = ()
+    key: Expr | None = None
+    in_place: bool = False
+
+
+@dataclass(frozen=True)
+class AuthoredStep:
+    """A whole forward that an author wrote: what it reads and writes, its text and launches. What it computes is not
+    known, so it has neither expressions nor stores."""
+
+    name: str
+    kernel: AuthoredKernel
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    flops: int  # of the graph
+    ops: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    stores: tuple[Store, ...] = ()
+
+
+_LoopNest = MapKernel | RowKernel | ScanKernel | PoolKernel | SelectKernel
+_Scattered = SortKernel | SegmentKernel
+Kernel = _LoopNest | GemmKernel | ConvKernel | AttentionKernel | RecurrentKernel | _Scattered | AuthoredStep
+
+
+@dataclass(frozen=True)
+class TorchCall:
+    """An operator the library has no template for: the candidate calls PyTorch, and the audit says so."""
+
+    name: str
+    target: str
+    args: tuple[object, ...]  # opgraph.Argument; Refs name buffers
+    kwargs: dict[str, object]
+    results: tuple[str, ...]
+    ops: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- plans, and what printers make of them
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory a plan uses. `source`: input index, state-dict key, or "" for temporaries, outputs and constants. What is
+    prepared is made of parameters only, when one of them has changed. Inputs and parameters carry their real strides;
+    temporaries and outputs are contiguous unless the reference's output is not. `data` is an inline constant. `memory`:
+    the buffer that this one is another name of. A temporary with a `source` is the module's own tensor of that name,
+    which the steps change in place."""
+
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    role: Literal["input", "parameter", "constant", "prepared", "temporary", "output"]
+    source: str = ""
+    data: tuple[float, ...] | None = None
+    memory: str = ""
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_in_place(self) -> bool:
+        """True for memory of the module that the steps change."""
+        return self.role == "temporary" and self.source != "" and not self.memory
+
+
+@dataclass(frozen=True)
+class OutputView:
+    """One item of forward's result: `buffer` seen through shape and strides, or a plain number/None."""
+
+    buffer: str
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    offset: int = 0
+    literal: float | int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole forward: steps in execution order over named buffers."""
+
+    buffers: dict[str, Buffer]
+    steps: tuple[Kernel | TorchCall, ...]
+    outputs: tuple[OutputView, ...]
+    arrangement: Arrangement
+    labels: tuple[str, ...] = ()  # "algebra:<name>", "rewrite:<name>", "torch:<op>"
+    fused: tuple[str, ...] = ()  # values that stay in registers and could be materialised ("split")
+    materialised: tuple[str, ...] = ()  # values that Recipe.materialise forced to memory ("fuse")
+    rewrites: tuple[str, ...] = ()  # exact rewrites that apply to this graph, applied or not
+    applied: tuple[str, ...] = ()  # those that changed it
+    write_backs: dict[str, str] = field(default_factory=dict)  # state-dict key -> buffer with its new value
+    fixed: dict[str, Argument] = field(default_factory=dict)  # position -> value of an input that the kernels hold
+    ieee_only: bool = False  # no product of float32 in TF32
+    graph: OpGraph | None = None  # what the steps compute: the task's graph as rewritten

@@ -1,0 +1,61 @@
+"""How much work an expression is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from foundry.knowledge.compiler.ir import views
+from foundry.knowledge.compiler.ir.kernels import Apply, Const, Expr, Gather, Load, MapKernel
+from foundry.knowledge.compiler.ir.scalar import EXPENSIVE
+
+_CHEAP_OPERATIONS = 12
+# An expression of more distinct nodes than this is written to memory rather than inlined once more.
+_LARGEST_EXPRESSION = 300
+
+
+def parts_of(kernel: MapKernel) -> int:
+    """How many different operations, loads and constants a point of a map has."""
+    return sum(1 for _ in views.nodes(*(store.value for store in kernel.stores)))
+
+
+def limit_weight(expr: Expr) -> Expr:
+    """Returns `expr`, or raises NotAffine if it has grown too large for a compiler."""
+    if sum(1 for _ in views.nodes(expr)) > _LARGEST_EXPRESSION:
+        raise views.NotAffine
+    return expr
+
+
+@dataclass(frozen=True)
+class Weight:
+    operations: int
+    expensive: int
+    roots: int  # square roots and divisions: fine once more, not once for each element of a broadcast
+    large_loads: int  # of at least half as many distinct elements as the space has
+
+    @property
+    def cheap(self) -> bool:
+        return self.expensive == 0 and self.operations <= _CHEAP_OPERATIONS
+
+    @property
+    def nothing(self) -> bool:
+        """A copy or a constant."""
+        return self.operations == 0 and self.large_loads <= 1
+
+
+def weight_of(expr: Expr, shape: tuple[int, ...]) -> Weight:
+    operations = expensive = roots = 0
+    large: set[Load | tuple[str, int]] = set()
+    for node in views.nodes(expr):
+        if isinstance(node, Apply):
+            simple_power = node.op == "pow" and isinstance(node.args[1], Const)
+            operations += 1
+            roots += node.op in ("sqrt", "rsqrt", "div", "reciprocal")
+            expensive += node.op in EXPENSIVE and not simple_power
+        elif isinstance(node, Load):
+            distinct = math.prod(size for size, stride in zip(shape, node.view.strides, strict=True) if stride)
+            if 2 * distinct >= math.prod(shape):
+                large.add(node)
+        elif isinstance(node, Gather):
+            large.add((node.buffer, id(node)))
+    return Weight(operations, expensive, roots, len(large))

@@ -1,0 +1,371 @@
+"""The unfused lowering's workplace: values as expressions over their own points, kernels appended in order.
+
+Every operator rule reads `Tensor`s and leaves one behind. A tensor is an expression over its shape: usually one load
+of a buffer through a view, sometimes an index or a constant that needs no memory. Fusion comes later, on kernels.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from foundry.knowledge.compiler.ir import views
+from foundry.knowledge.compiler.ir.kernels import (
+    SCALAR_OPS,
+    Apply,
+    Buffer,
+    Const,
+    Expr,
+    Iota,
+    Kernel,
+    Load,
+    MapKernel,
+    Store,
+    TorchCall,
+    View,
+)
+from foundry.knowledge.compiler.ir.regions import Region
+from foundry.knowledge.compiler.ir.scalar import EXPENSIVE
+from foundry.knowledge.opgraph import Argument, DType, Op, OpGraph, Ref, Value, contiguous_strides
+
+Shape = tuple[int, ...]
+
+FLOATS: tuple[DType, ...] = ("float16", "bfloat16", "float32", "float64")
+_INTEGERS: tuple[DType, ...] = ("bool", "uint8", "int8", "int16", "int32", "int64")
+
+
+def compute_dtype(dtype: DType) -> DType:
+    """The dtype in which arithmetic on `dtype` runs: float32 for 16-bit floats, as in PyTorch's own kernels."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def promote(left: DType, right: DType) -> DType:
+    """PyTorch's result type of two tensors with dimensions."""
+    if left == right:
+        return left
+    if left in FLOATS or right in FLOATS:
+        floats = [dtype for dtype in (left, right) if dtype in FLOATS]
+        if len(floats) == 1:
+            return floats[0]
+        return "float32" if set(floats) == {"float16", "bfloat16"} else max(floats, key=FLOATS.index)
+    if {left, right} == {"uint8", "int8"}:
+        return "int16"
+    return max(left, right, key=_INTEGERS.index)
+
+
+# ---------------------------------------------------------------- expressions
+
+
+def cast(expr: Expr, dtype: DType) -> Expr:
+    if expr.dtype == dtype:
+        return expr
+    if isinstance(expr, Const):
+        return const(expr.value, dtype)
+    return Apply("cast", (expr,), dtype)
+
+
+def const(value: float | int | bool, dtype: DType) -> Const:
+    if dtype in FLOATS:
+        return Const(float(value), dtype)
+    return Const(bool(value) if dtype == "bool" else int(value), dtype)
+
+
+def apply(op: str, *args: Expr, dtype: DType | None = None) -> Expr:
+    """A scalar operation; the result has the first argument's dtype unless `dtype` says otherwise."""
+    if len(args) != SCALAR_OPS[op]:
+        raise ValueError(f"{op} takes {SCALAR_OPS[op]} arguments")
+    return Apply(op, args, dtype or args[0].dtype)
+
+
+def scalar(op: str, expr: Expr, value: float, *, reverse: bool = False) -> Expr:
+    """`op` of an expression and a number of its dtype."""
+    number = const(value, expr.dtype)
+    return apply(op, number, expr, dtype=expr.dtype) if reverse else apply(op, expr, number)
+
+
+# ---------------------------------------------------------------- tensors
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value of the graph: `expr` over the points of `shape`."""
+
+    shape: Shape
+    expr: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.expr.dtype
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def axis(self, dim: int) -> int:
+        return dim % len(self.shape) if self.shape else 0
+
+    @property
+    def computed(self) -> Expr:
+        """The expression in the dtype that arithmetic runs in."""
+        return cast(self.expr, compute_dtype(self.dtype))
+
+
+Rule = Callable[["Builder", Op], None]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*kinds: str) -> Callable[[Rule], Rule]:
+    """Registers a lowering rule for ATen operators by name without overload."""
+
+    def register(function: Rule) -> Rule:
+        for kind in kinds:
+            RULES[kind] = function
+        return function
+
+    return register
+
+
+class Unsupported(Exception):
+    """This call of an operator has no template; it becomes a call of PyTorch."""
+
+
+def argument(op: Op, index: int, name: str, default: Argument = None) -> Argument:
+    """An operator's argument by position or keyword; the tracer leaves out defaults."""
+    if len(op.args) > index:
+        return op.args[index]
+    return op.kwargs.get(name, default)
+
+
+def number(op: Op, index: int, name: str, default: float | None = None) -> float:
+    found = argument(op, index, name, default)
+    if isinstance(found, bool | int | float):
+        return found
+    raise Unsupported(f"{op.target}: {name} is not a number")
+
+
+def integer(op: Op, index: int, name: str, default: int | None = None) -> int:
+    return int(number(op, index, name, default))
+
+
+def flag(op: Op, index: int, name: str, default: bool = False) -> bool:
+    return bool(argument(op, index, name, default))
+
+
+def integers(op: Op, index: int, name: str, default: Argument = None) -> list[int] | None:
+    """A list of ints (a single int counts as one), or None."""
+    found = argument(op, index, name, default)
+    if found is None:
+        return None
+    if isinstance(found, int):
+        return [int(found)]
+    if isinstance(found, list) and all(isinstance(item, int) for item in found):
+        return [int(item) for item in found if isinstance(item, int)]
+    raise Unsupported(f"{op.target}: {name} is not a list of ints")
+
+
+def _plain_name(name: str) -> str:
+    """A short name for readers: `batch_norm` for `_native_batch_norm_legit_functional_out0`."""
+    name = re.sub(r"^_*(native_)?", "", name)
+    return re.sub(r"_legit(_functional|_no_training|_no_stats)?", "", name).removesuffix("_out0") or "value"
+
+
+@dataclass(frozen=True)
+class Slices:
+    """A tensor that slices along an axis were written to, in memory of its own; `written`: their indices, of all writes
+    since that memory was new."""
+
+    tensor: Tensor
+    axis: int
+    written: frozenset[int]
+
+
+@dataclass(frozen=True)
+class OwnWrite:
+    """A write that the module's own tensor `key` may take. `encloses`: its source is written there already."""
+
+    key: str
+    encloses: bool = False
+
+
+@dataclass
+class Builder:
+    """The buffers and steps so far, and for each lowered value its tensor."""
+
+    graph: OpGraph
+    target: str
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    steps: list[Kernel | TorchCall] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    labels: list[str] = field(default_factory=list)
+    rewrites: frozenset[str] = frozenset()  # the optional rewrites that are on
+    apart: frozenset[str] = frozenset()  # attention operators to lower as product, softmax, product
+    applicable: list[str] = field(default_factory=list)  # the optional rewrites that would change something
+    regions: Mapping[str, Region] = field(default_factory=dict)  # of concatenations that share memory
+    shared: dict[str, Tensor] = field(default_factory=dict)  # that memory, by the longest of them
+    filled: set[tuple[str, int]] = field(default_factory=set)  # which parts of it are written: (the longest, begin)
+    slices: dict[str, Slices] = field(default_factory=dict)  # values that slices were written to
+    in_place: Mapping[str, OwnWrite] = field(default_factory=dict)  # writes that a tensor of the module may take
+    names: dict[str, str] = field(default_factory=dict)  # value -> C identifier
+    taken: set[str] = field(default_factory=set)
+
+    # ------------------------------------------------ values
+
+    def identifier(self, name: str) -> str:
+        """A unique C identifier for a value of the graph."""
+        if name not in self.names:
+            base = re.sub(r"\W", "_", _plain_name(name))
+            candidate, suffix = base, 1
+            while candidate in self.taken:
+                candidate, suffix = f"{base}_{suffix}", suffix + 1
+            self.taken.add(candidate)
+            self.names[name] = candidate
+        return self.names[name]
+
+    def tensor(self, item: Argument) -> Tensor:
+        """The tensor an argument refers to; raises Unsupported when it is no tensor."""
+        if not isinstance(item, Ref):
+            raise Unsupported("expected a tensor")
+        return self.tensors[item.ref]
+
+    def tensor_at(self, op: Op, index: int, name: str) -> Tensor:
+        return self.tensor(argument(op, index, name))
+
+    def optional(self, op: Op, index: int, name: str) -> Tensor | None:
+        found = argument(op, index, name)
+        return None if found is None else self.tensor(found)
+
+    def bind(self, op: Op, tensor: Tensor, output: int = 0) -> None:
+        value = op.outputs[output]
+        if tensor.shape != value.spec.shape:
+            raise Unsupported(f"{op.target}: shape {tensor.shape} is not {value.spec.shape}")
+        self.tensors[value.name] = replace(tensor, expr=cast(tensor.expr, value.spec.dtype))
+
+    # ------------------------------------------------ buffers
+
+    def leaf(self, value: Value) -> None:
+        """An input, a parameter, a buffer of the model or a constant."""
+        spec = value.spec
+        shape, strides = spec.shape, spec.strides
+        if value.data is not None:
+            if spec.numel == 1:
+                self.tensors[value.name] = Tensor(shape, const(value.data[0], spec.dtype))
+                return
+            strides = contiguous_strides(shape)
+        name = self.identifier(value.name)
+        role = "input" if value.role == "input" else "constant" if value.role == "constant" else "parameter"
+        data = None if value.data is None else tuple(value.data)
+        source = "" if data is not None else value.source
+        self.buffers[name] = Buffer(name, shape, strides, spec.dtype, role, source, data)  # type: ignore[arg-type]
+        self.tensors[value.name] = Tensor(shape, Load(name, View(0, strides), spec.dtype))
+
+    def buffer(self, name: str, shape: Shape, dtype: DType) -> Tensor:
+        """A new contiguous temporary; `name` is made a unique identifier."""
+        unique = self.identifier(name)
+        suffix = 1
+        while unique in self.buffers:
+            unique = self.identifier(f"{name}_t{suffix}")
+            suffix += 1
+        self.buffers[unique] = Buffer(unique, shape, contiguous_strides(shape), dtype, "temporary")
+        return Tensor(shape, Load(unique, views.identity(shape), dtype))
+
+    def state_buffer(self, held: Buffer) -> str:
+        """The name of a tensor of the module as memory that steps change in place."""
+        name = self.identifier(f"{held.name}_new")
+        self.buffers[name] = replace(held, name=name, role="temporary")
+        return name
+
+    def emit(self, kernel: Kernel | TorchCall) -> None:
+        self.steps.append(kernel)
+
+    def store(self, name: str, shape: Shape, expr: Expr, dtype: DType, op: Op) -> Tensor:
+        """`expr` over `shape` into a new buffer by a map kernel of its own."""
+        target = self.buffer(name, shape, dtype)
+        assert isinstance(target.expr, Load)
+        store = Store(target.expr.buffer, target.expr.view, cast(expr, dtype))
+        self.emit(MapKernel(f"k_{target.expr.buffer}", shape, (store,), (op.name,)))
+        return target
+
+    def pointwise(self, op: Op, expr: Expr, output: int = 0) -> None:
+        """An operator whose result is `expr` over its own points: one map kernel, or nothing when it loads nothing."""
+        value = op.outputs[output]
+        if loads_nothing(expr):
+            self.bind(op, Tensor(value.spec.shape, expr), output)
+            return
+        shape = value.spec.shape
+        order = self._memory_order(expr, shape)
+        turn, turned = views.permute_map(shape, order)
+        stored = self.store(value.name, turned, views.remap(expr, shape, turn, turned), value.spec.dtype, op)
+        self.tensors[value.name] = self.permute(stored, [order.index(axis) for axis in range(len(shape))], op)
+
+    def _memory_order(self, expr: Expr, shape: Shape) -> list[int]:
+        """The order of dimensions in which the whole tensors that `expr` reads lie in memory, when they agree on it:
+        a result laid out like its operand can join the kernel that made the operand."""
+        orders = set()
+        for node in views.nodes(expr):
+            if isinstance(node, Load) and self.buffers[node.buffer].numel == math.prod(shape):
+                order = views.covering_order(shape, node.view)
+                if order is not None:
+                    orders.add(order)
+        found = orders.pop() if len(orders) == 1 else None
+        return list(found if found is not None else range(len(shape)))
+
+    # ------------------------------------------------ views
+
+    def reindex(self, tensor: Tensor, point_map: View, shape: Shape, op: Op) -> Tensor:
+        """`tensor` through a map of its row-major positions; copies it first when a leaf cannot follow."""
+        try:
+            return Tensor(shape, views.remap(tensor.expr, tensor.shape, point_map, shape))
+        except views.NotAffine:
+            copy = self.contiguous(tensor, op)
+            return Tensor(shape, views.remap(copy.expr, copy.shape, point_map, shape))
+
+    def reshape(self, tensor: Tensor, shape: Shape, op: Op) -> Tensor:
+        return self.reindex(tensor, views.identity(shape), shape, op)
+
+    def permute(self, tensor: Tensor, order: Sequence[int], op: Op) -> Tensor:
+        point_map, shape = views.permute_map(tensor.shape, order)
+        return self.reindex(tensor, point_map, shape, op)
+
+    def expand(self, tensor: Tensor, shape: Shape, op: Op) -> Tensor:
+        """Broadcasts to `shape` by PyTorch's rules."""
+        if tensor.shape == shape:
+            return tensor
+        missing = len(shape) - len(tensor.shape)
+        own = (1,) * missing + tensor.shape
+        strides = contiguous_strides(own)
+        if missing < 0 or any(have not in (1, want) for have, want in zip(own, shape, strict=True)):
+            raise Unsupported(f"{op.target}: {tensor.shape} does not broadcast to {shape}")
+        steps = tuple(0 if have == 1 else step for have, step in zip(own, strides, strict=True))
+        return self.reindex(tensor, View(0, steps), shape, op)
+
+    def contiguous(self, tensor: Tensor, op: Op, name: str = "") -> Tensor:
+        """The tensor as a load of a buffer of exactly its elements in row-major order."""
+        expr = tensor.expr
+        if isinstance(expr, Load) and views.is_identity(expr.view, tensor.shape):
+            return tensor
+        return self.store(name or f"{op.name}_copy", tensor.shape, expr, tensor.dtype, op)
+
+    def ensure_load(self, tensor: Tensor, op: Op) -> tuple[Tensor, Load]:
+        """The tensor as one load through any view: computed ones are written to memory."""
+        if isinstance(tensor.expr, Load):
+            return tensor, tensor.expr
+        copy = self.contiguous(tensor, op)
+        assert isinstance(copy.expr, Load)
+        return copy, copy.expr
+
+
+def loads_nothing(expr: Expr) -> bool:
+    """Whether an expression is made of indices and constants only, and cheap to compute wherever it is used."""
+    return all(
+        isinstance(node, Const | Iota) or (isinstance(node, Apply) and node.op not in EXPENSIVE)
+        for node in views.nodes(expr)
+    )
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """PyTorch's broadcast of shapes."""
+    rank = max(len(shape) for shape in shapes)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))

@@ -1,0 +1,227 @@
+"""Reads through integer tensors: rows of tables, elements by indices, places in a sorted list."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from foundry.knowledge.compiler.ir.kernels import Expr, Gather, Iota, Load, Named, SegmentKernel, Store, View
+from foundry.knowledge.compiler.rules.builder import (
+    Builder,
+    Tensor,
+    Unsupported,
+    apply,
+    argument,
+    broadcast,
+    cast,
+    compute_dtype,
+    const,
+    flag,
+    integer,
+    number,
+    promote,
+    rule,
+    scalar,
+)
+from foundry.knowledge.compiler.rules.reduce import Rows, is_read
+from foundry.knowledge.compiler.rules.resample import along, between
+from foundry.knowledge.opgraph import DType, Op
+
+MOST_QUESTIONS = 1 << 31  # of all values to all boundaries
+
+
+@rule("embedding", "index_select")
+def _rows_of(builder: Builder, op: Op) -> None:
+    """weight[index] along one dimension, which the index's own dimensions replace."""
+    source = builder.tensor(op.args[0])
+    if op.kind == "embedding":
+        axis, index = 0, builder.tensor(op.args[1])
+    else:
+        axis, index = source.axis(integer(op, 1, "dim")), builder.tensor(op.args[2])
+        index = builder.reshape(index, (index.numel,), op)
+    _indexed(builder, op, source, {axis: index}, axis)
+
+
+@rule("embedding_bag")
+def _embedding_bag(builder: Builder, op: Op) -> None:
+    """Rows of a table joined in bags: of one size, where offsets count in equal steps, as bags in two dimensions have,
+    by a row kernel; else by segments that are in order as they are."""
+    table, index, offsets = (builder.tensor(item) for item in op.args[:3])
+    if any(is_read(builder, op, output) for output in range(1, len(op.outputs))):
+        raise Unsupported("where bags begin and end")
+    size = index.numel // max(offsets.numel, 1)
+    is_even = offsets.expr == Iota(View(0, (size,)), offsets.dtype) and size * offsets.numel == index.numel
+    if is_even and not flag(op, 7, "include_last_offset") and argument(op, 8, "padding_idx") is None:
+        _even_bags(builder, op, table, index, offsets.numel)
+    else:
+        _bags(builder, op, table, index, offsets)
+
+
+def _even_bags(builder: Builder, op: Op, table: Tensor, index: Tensor, bags: int) -> None:
+    kind, scale = integer(op, 4, "mode", 0), builder.optional(op, 6, "per_sample_weights")
+    size = index.numel // bags
+    rows = Rows(builder, op, (bags, size, table.shape[1]), [1])
+    named = rows.see(builder.reshape(index, (bags, size, 1), op), "int64")
+    found = _row_of(builder, op, table, named, 3)
+    if scale is not None:
+        found = apply("mul", found, rows.see(builder.reshape(scale, (bags, size, 1), op)))
+    joined = rows.reduce("bag", "max" if kind == 2 else "sum", found)
+    rows.emit_row(scalar("div", joined, float(size)) if kind == 1 else joined)
+    rows.finish()
+
+
+def _row_of(builder: Builder, op: Op, table: Tensor, named: Expr, rank: int) -> Expr:
+    """Over `rank` dimensions, of which the second is along a row, the row of a table that an index names."""
+    _, load = builder.ensure_load(table, op)
+    step, along_row = load.view.strides
+    view = View(load.view.offset, (0, along_row, 0)[:rank])
+    return cast(Gather(load.buffer, view, named, step, table.shape[0], load.dtype), compute_dtype(table.dtype))
+
+
+def _bags(builder: Builder, op: Op, table: Tensor, index: Tensor, offsets: Tensor) -> None:
+    """Bags of several sizes: each begins where its offset says and ends where the next one begins."""
+    kind, scale = integer(op, 4, "mode", 0), builder.optional(op, 6, "per_sample_weights")
+    padding, items, width = argument(op, 8, "padding_idx"), index.numel, table.shape[1]
+    bags = offsets.numel - flag(op, 7, "include_last_offset")
+    if not items or not bags or not width or items >= 1 << 31 or (padding is not None and kind != 0):
+        raise Unsupported("bags of nothing, or whose padding does not count")
+    dtype, full = compute_dtype(table.dtype), (items, width)
+    named = cast(builder.expand(builder.reshape(index, (items, 1), op), full, op).expr, "int64")
+    value = _row_of(builder, op, table, named, 2)
+    if scale is not None:
+        value = apply("mul", value, cast(builder.expand(builder.reshape(scale, (items, 1), op), full, op).expr, dtype))
+    if padding is not None:
+        is_padding = apply("eq", named, const(number(op, 8, "padding_idx") % table.shape[0], "int64"), dtype="bool")
+        value = apply("where", is_padding, const(0.0, dtype), value, dtype=dtype)
+    starts = _begins(builder, op, offsets, bags, items)
+    result = builder.buffer(op.outputs[0].name, (bags, width), op.outputs[0].spec.dtype)
+    assert isinstance(result.expr, Load)
+    store = Store(result.expr.buffer, result.expr.view, cast(_joined(kind, dtype), result.dtype))
+    reduction: Literal["max", "sum"] = "max" if kind == 2 else "sum"
+    name = f"k_{store.buffer}"
+    kernel = SegmentKernel(name, items, (bags, width), reduction, value, starts, "", (store,), dtype, (op.name,))
+    builder.emit(kernel)
+    builder.tensors[op.outputs[0].name] = result
+
+
+def _joined(kind: int, dtype: DType) -> Expr:
+    """What a bag gives: the sum, the mean or the largest of its rows; zeros if it has none."""
+    acc, count = Named("acc", dtype), Named("count", "int64")
+    if kind == 0:
+        return acc
+    if kind == 1:
+        return apply("div", acc, cast(apply("maximum", count, const(1, "int64")), dtype))
+    some = apply("gt", count, const(0, "int64"), dtype="bool")
+    return apply("where", some, acc, const(0.0, dtype), dtype=dtype)
+
+
+def _begins(builder: Builder, op: Op, offsets: Tensor, bags: int, items: int) -> str:
+    """The buffer with where each bag begins, and with where the last one ends."""
+    if offsets.numel > bags:
+        found = cast(offsets.expr, "int64")
+    else:
+        _, load = builder.ensure_load(offsets, op)
+        place, view = along(1, 0), View(load.view.offset, (0,))
+        inside = between(place, 0, bags - 1)
+        given = cast(Gather(load.buffer, view, inside, load.view.strides[0], bags, load.dtype), "int64")
+        is_one = apply("lt", place, const(bags, "int64"), dtype="bool")
+        found = apply("where", is_one, given, const(items, "int64"), dtype="int64")
+    starts = builder.store(f"{op.name}_starts", (bags + 1,), between(found, 0, items), "int32", op)
+    assert isinstance(starts.expr, Load)
+    return starts.expr.buffer
+
+
+@rule("index")
+def _index(builder: Builder, op: Op) -> None:
+    source = builder.tensor(op.args[0])
+    given = op.args[1]
+    assert isinstance(given, list)
+    found = {axis: builder.tensor(item) for axis, item in enumerate(given) if item is not None}
+    if any(index.dtype in ("bool", "uint8") for index in found.values()):
+        raise Unsupported("indexing by a mask")
+    axes = sorted(found)
+    together = axes == list(range(axes[0], axes[-1] + 1))
+    _indexed(builder, op, source, found, axes[0] if together else 0)
+
+
+def _indexed(builder: Builder, op: Op, source: Tensor, found: dict[int, Tensor], at: int) -> None:
+    """`source` with some dimensions indexed; the broadcast index dimensions stand at `at` in the result."""
+    shape = op.outputs[0].spec.shape
+    index_shape = broadcast(*(index.shape for index in found.values()))
+    _, load = builder.ensure_load(source, op)
+    kept = [axis for axis in range(len(source.shape)) if axis not in found]
+    before = [axis for axis in kept if axis < at] if at else []
+    after = [axis for axis in kept if axis not in before]
+    strides = [load.view.strides[axis] for axis in before]
+    strides += [0] * len(index_shape) + [load.view.strides[axis] for axis in after]
+    padding = (1,) * len(after)
+    indices = {}
+    for axis, index in found.items():
+        column = builder.reshape(index, index.shape + padding, op)
+        indices[axis] = cast(builder.expand(column, shape, op).expr, "int64")
+    if len(indices) == 1:
+        axis, where = next(iter(indices.items()))
+        step, bound = load.view.strides[axis], source.shape[axis]
+    else:
+        step, bound = 1, 1 + sum((source.shape[axis] - 1) * load.view.strides[axis] for axis in indices)
+        where = const(0, "int64")
+        for axis, index_expr in indices.items():
+            where = apply("add", where, _position(index_expr, source.shape[axis], load.view.strides[axis]))
+    view = View(load.view.offset, tuple(strides))
+    builder.pointwise(op, Gather(load.buffer, view, where, step, bound, load.dtype))
+
+
+def _position(index: Expr, size: int, stride: int) -> Expr:
+    negative = apply("lt", index, const(0, "int64"), dtype="bool")
+    wrapped = apply("where", negative, apply("add", index, const(size, "int64")), index, dtype="int64")
+    return apply("mul", wrapped, const(stride, "int64"))
+
+
+@rule("gather", "take_along_dim")
+def _gather(builder: Builder, op: Op) -> None:
+    source = builder.tensor(op.args[0])
+    if op.kind == "gather":
+        axis, index = source.axis(integer(op, 1, "dim")), builder.tensor(op.args[2])
+    else:
+        axis, index = source.axis(integer(op, 2, "dim")), builder.tensor(op.args[1])
+    if not source.shape:
+        raise Unsupported("gather from a scalar")
+    _, load = builder.ensure_load(source, op)
+    steps = tuple(0 if dim == axis else step for dim, step in enumerate(load.view.strides))
+    where = cast(builder.expand(index, op.outputs[0].spec.shape, op).expr, "int64")
+    view = View(load.view.offset, steps)
+    builder.pointwise(op, Gather(load.buffer, view, where, load.view.strides[axis], source.shape[axis], load.dtype))
+
+
+@rule("take")
+def _take(builder: Builder, op: Op) -> None:
+    source = builder.contiguous(builder.tensor(op.args[0]), op)
+    _, load = builder.ensure_load(source, op)
+    index = cast(builder.tensor(op.args[1]).expr, "int64")
+    view = View(0, (0,) * len(op.outputs[0].spec.shape))
+    builder.pointwise(op, Gather(load.buffer, view, index, 1, source.numel, load.dtype))
+
+
+# ---------------------------------------------------------------- places in a sorted list
+
+
+@rule("bucketize", "searchsorted")
+def _bucketize(builder: Builder, op: Op) -> None:
+    """How many boundaries lie before a value (`right`: before or at it)."""
+    first, second = (builder.tensor(item) for item in op.args[:2])
+    values, edges = (first, second) if op.kind == "bucketize" else (second, first)
+    if len(edges.shape) != 1:
+        raise Unsupported("a list of boundaries for each row")
+    if op.kind == "searchsorted" and (argument(op, 4, "side") or argument(op, 5, "sorter")):
+        raise Unsupported("searchsorted with a side or a sorter")
+    if values.numel * edges.numel > MOST_QUESTIONS:
+        raise Unsupported("many values in many buckets")
+    rows = Rows(builder, op, (*values.shape, edges.numel), [-1])
+    dtype = promote(values.dtype, edges.dtype)
+    edge = builder.expand(builder.reshape(edges, (*(1,) * len(values.shape), edges.numel), op), rows.shape, op).expr
+    test = "le" if flag(op, 3, "right") else "lt"
+    value = cast(rows.per_row(values), dtype)
+    before = apply(test, cast(edge, dtype), value, dtype="bool")
+    unknown = apply("ne", value, value, dtype="bool")  # NaN is beyond all
+    before = apply("logical_or", before, unknown, dtype="bool")
+    rows.emit_row(rows.reduce("before", "sum", cast(before, "int64"), "int64"))
+    rows.finish()

@@ -1,0 +1,87 @@
+"""Writes to slices: `x[i] = value` becomes a copy of x with one region replaced.
+
+A loop that fills a tensor slice by slice is a chain of them. Where nobody reads what is still to be written, the chain
+has one memory, and each of its members writes its slice there and copies nothing.
+"""
+
+from __future__ import annotations
+
+from foundry.knowledge.compiler.ir.kernels import Load, View
+from foundry.knowledge.compiler.rules.builder import Builder, Slices, Tensor, argument, integer, rule
+from foundry.knowledge.compiler.rules.shape import clip, new_buffer, store_part
+from foundry.knowledge.compiler.rules.writes.in_place import enclosing_memory, own_memory
+from foundry.knowledge.opgraph import Op, OpGraph, Ref, contiguous_strides
+
+
+@rule("slice_scatter", "select_scatter")
+def _scatter_slice(builder: Builder, op: Op) -> None:
+    source, part = builder.tensor_at(op, 0, "self"), builder.tensor_at(op, 1, "src")
+    axis = source.axis(integer(op, 2, "dim", 0))
+    size, step = source.shape[axis], 1
+    if op.kind == "select_scatter":
+        start, length = integer(op, 3, "index") % size, 1
+        part = builder.reshape(part, (*source.shape[:axis], 1, *source.shape[axis + 1 :]), op)
+    else:
+        start = 0 if argument(op, 3, "start") is None else clip(integer(op, 3, "start"), size)
+        step, length = integer(op, 5, "step", 1), part.shape[axis]
+    part = builder.expand(part, (*source.shape[:axis], length, *source.shape[axis + 1 :]), op)
+    if length == size:  # nothing of the source is left
+        builder.bind(op, Tensor(source.shape, part.expr))
+        return
+    whole = enclosing_memory(builder, op, part)
+    if whole is not None:
+        builder.bind(op, whole)
+        return
+    indices = frozenset(range(start, start + length * step, step))
+    chain = _chain_before(builder, op, axis, indices)
+    own = _first_write(builder, op) if chain is None else chain.tensor
+    if own is None:
+        tensor, target = new_buffer(builder, op)
+        store_part(builder, op, target, source, View(0, contiguous_strides(tensor.shape)), "copy")
+    else:
+        tensor = builder.tensors[op.name] = own
+        assert isinstance(tensor.expr, Load)
+        target = tensor.expr
+    assert isinstance(tensor.expr, Load)
+    strides = list(tensor.expr.view.strides)
+    offset = tensor.expr.view.offset + start * strides[axis]
+    strides[axis] *= step
+    store_part(builder, op, target, part, View(offset, tuple(strides)), f"from{start}")
+    # Last: where anything above cannot be lowered, PyTorch makes another tensor of it.
+    builder.slices[op.name] = Slices(tensor, axis, indices | (chain.written if chain else frozenset()))
+
+
+def _first_write(builder: Builder, op: Op) -> Tensor | None:
+    """The memory of the module that the first write of a call may go to: others might lie over it."""
+    base = builder.tensor(op.args[0]).expr
+    own = builder.in_place.get(op.name)
+    if own is None or own.encloses or (isinstance(base, Load) and builder.buffers[base.buffer].is_in_place):
+        return None
+    return own_memory(builder, op)
+
+
+def _chain_before(builder: Builder, op: Op, axis: int, indices: frozenset[int]) -> Slices | None:
+    """The chain that `op` may go on with: it writes elsewhere, and whoever else reads the tensor so far reads slices
+    that are written and stay."""
+    base, graph = op.args[0], builder.graph
+    assert isinstance(base, Ref)
+    found = builder.slices.get(base.ref)
+    if found is None or found.axis != axis or found.written & indices:
+        return None
+    if base.ref in graph.output_names or base.ref in graph.mutations.values():
+        return None
+    others = [user for user in graph.users[base.ref] if user is not op]
+    return found if all(_reads_written(graph, user, found) for user in others) else None
+
+
+def _reads_written(graph: OpGraph, user: Op, found: Slices) -> bool:
+    """Whether an operator takes one slice that is there already, or what nobody reads but for its shape."""
+    if user.kind == "select":
+        shape, index, axis = found.tensor.shape, integer(user, 2, "index"), integer(user, 1, "dim")
+        if axis % len(shape) == found.axis and index % shape[found.axis] in found.written:
+            return True
+    return (
+        user.kind in ("select", "slice")
+        and user.name not in graph.output_names
+        and all(reader.kind == "copy" and reader.args[1] != Ref(user.name) for reader in graph.users.get(user.name, ()))
+    )
