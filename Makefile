@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of Python processes: each would compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: solve test test-all lint environment check-tools clean
+.PHONY: solve test test-all test-gpu lint environment check-tools clean
 
 solve: $(VENV)/.run-ready
 	$(BIN)/foundry agent solve $(TASK) $(ARGS)
@@ -21,6 +21,11 @@ test test-all: $(VENV)/.test-ready
 	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
 	$(BIN)/python -m pytest -n 2 $(MARKED); tests=$$?; \
 	wait $$lint && echo "lint, format and types: clean" || { cat $(VENV)/lint.log; exit 1; }; exit $$tests
+
+# Those marked `alone` measure the whole GPU: nothing else may use it meanwhile.
+test-gpu: $(VENV)/.test-ready
+	$(BIN)/python -m pytest -n 4 -m "gpu and not alone"
+	$(BIN)/python -m pytest -m "gpu and alone"
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .

@@ -168,6 +168,7 @@ def test_running_statistics_of_a_product_may_have_its_error(tmp_path: Path) -> N
         made.close()
 
 
+@pytest.mark.alone
 def test_a_gigabyte_is_judged_in_seconds(tmp_path: Path) -> None:
     source = TASK.replace("torch.randn(4096, 1024)", "torch.randn(1 << 18, 1024)").replace("self.linear(x)", "x * 2")
     (tmp_path / "large.py").write_text(source)
@@ -200,6 +201,7 @@ def get_inputs():
 """
 
 
+@pytest.mark.alone
 def test_a_large_task_takes_no_more_of_the_memory_than_was_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def test_a_block_is_the_same_memory_wherever_it_is_mapped() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @needs_gpu
 def test_a_block_is_free_when_the_last_tensor_in_it_is_gone() -> None:
     torch.zeros(1, device="cuda")
