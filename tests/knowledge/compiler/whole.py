@@ -45,7 +45,7 @@ def together(
 
 
 def candidate(model: Callable[..., Any], inputs: Sequence[torch.Tensor], device: Device) -> str:
-    """The kernel compiler's first candidate of a function, for inputs that overlap nowhere: `.cuda()` keeps no others."""
+    """The first candidate of a function, for inputs that overlap nowhere: `.cuda()` keeps no others."""
     printed = print_plan(graph_of(model, *inputs).with_dense_inputs(), Recipe(device.target), device)
     return module_file(MODEL, [Entry(printed.plan, printed.kernels)], device)
 
