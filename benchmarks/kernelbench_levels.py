@@ -36,7 +36,6 @@ from typing import Any
 
 import torch
 from kernelbench_coverage import H200, graph_of
-from layers import allow_tf32
 
 from foundry.graph.doors.bench.request import BenchRequest, levels_of
 from foundry.graph.doors.bench.tasks import BenchTask, find_tasks
@@ -100,6 +99,10 @@ class Row:
             return self.error is not None and not self.mismatch
         allowed = max(ALLOWED_FACTOR * (self.eager_error or 0.0), norm_floor("float32", FEW_ELEMENTS))
         return self.error is not None and self.error <= allowed
+
+
+def allow_tf32(allowed: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
 def prepare(asked: tuple[BenchTask, Device]) -> Prepared:

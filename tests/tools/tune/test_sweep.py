@@ -138,7 +138,7 @@ def test_on_recorded_sweeps_the_tuners_policy_ends_near_the_best(recording: Reco
 
 @pytest.mark.slow
 def test_beside_a_second_lane_the_tuner_tries_at_least_half_as_much_a_second_of_its_clock() -> None:
-    command = [sys.executable, str(SWEEPS.parents[1] / "two_lanes.py"), "--seconds", "4"]
+    command = [sys.executable, str(SWEEPS.parents[1] / "lab" / "two_lanes.py"), "--seconds", "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     alone, beside = (json.loads(line) for line in done.stdout.splitlines())
     assert beside["waited_s"] > 0 and beside["tried_a_second"] >= alone["tried_a_second"] / 2

@@ -1,8 +1,8 @@
 """Where the seconds of a run went: what followed what until the first verified candidate, and how many came a minute.
 
     foundry agent solve TASK --minutes 1 --no-compile
-    python benchmarks/timeline.py runs/RUN --out timeline.json
-    python benchmarks/timeline.py --bench bench/kernelbench     # seconds by phase, a column a task
+    python benchmarks/lab/timeline.py runs/RUN --out timeline.json
+    python benchmarks/lab/timeline.py --bench bench/kernelbench     # seconds by phase, a column a task
 
 Each line is a tool of the trace with when it began, how long it took, what of that it waited for the device, and how
 long before it nothing at all was under way. The phases of a bench's runs are without what they waited; what lasted when

@@ -1,9 +1,9 @@
 """The tuner on three kernels: how many configurations a minute it tries, what its winner brings over the default, and
 how search policies compare on recorded exhaustive sweeps.
 
-python benchmarks/tuning.py tune --target cuda --seconds 60            # rates and winners, on this machine
-python benchmarks/tuning.py record --target cuda --out FILE --seconds 60   # sweeps to replay, most configurations first
-python benchmarks/tuning.py replay FILE...                             # policies on recorded sweeps; needs no device
+python benchmarks/lab/tuning.py tune --target cuda --seconds 60  # rates and winners, on this machine
+python benchmarks/lab/tuning.py record --target cuda --out FILE --seconds 60  # sweeps to replay
+python benchmarks/lab/tuning.py replay FILE...  # policies on recorded sweeps; needs no device
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What it costs to watch a run, in processor time: its first picture and each further one, its trace, its page.
 
-python benchmarks/watching.py runs/softmax-20261120-120000
+python benchmarks/lab/watching.py runs/softmax-20261120-120000
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Times the library's first candidate of made-up tasks with and without the exact rewrites, against eager PyTorch.
 
-    python benchmarks/algebra.py                  # on this machine's GPU; TF32 allowed on both sides
-    python benchmarks/algebra.py --only mean      # the tasks whose name contains this
-    python benchmarks/algebra.py --compile-only   # needs nvcc and no GPU
-    python benchmarks/algebra.py --tasks DIR      # the tasks as files, for `foundry verify` and `foundry agent solve`
+    python benchmarks/lab/algebra.py                  # on this machine's GPU; TF32 allowed on both sides
+    python benchmarks/lab/algebra.py --only mean      # the tasks whose name contains this
+    python benchmarks/lab/algebra.py --compile-only   # needs nvcc and no GPU
+    python benchmarks/lab/algebra.py --tasks DIR      # the tasks as files, for `foundry agent solve`
 
 Default choices, nothing tuned. Errors are those of the norm against float64, of eager and of both candidates. Times are
 medians of device events in milliseconds.

@@ -1,6 +1,6 @@
 """The tuner beside a second lane, by simulation: how many configurations it tries a second of its own clock.
 
-    python benchmarks/two_lanes.py --seconds 6
+    python benchmarks/lab/two_lanes.py --seconds 6
 
 Locks, turns and the search are the real ones. Compilers and kernels sleep as long as they took on an H200, and the
 other lane holds the device as lanes did there: contexts, correctness, screens, proofs. So it needs no GPU and hardly a

@@ -1,9 +1,9 @@
 """Times attention of the kernel library against eager PyTorch in the same types on this machine's GPU.
 
-    python benchmarks/attention.py                   # default choices, checked against float64
-    python benchmarks/attention.py --each precision  # also every value of these tunables
-    python benchmarks/attention.py --sweep           # also each tunable's values, one at a time
-    python benchmarks/attention.py --try path=turns path=turns,keys=128   # also these choices, where they are legal
+    python benchmarks/lab/attention.py                   # default choices, checked against float64
+    python benchmarks/lab/attention.py --each precision  # also every value of these tunables
+    python benchmarks/lab/attention.py --sweep           # also each tunable's values, one at a time
+    python benchmarks/lab/attention.py --try path=turns path=turns,keys=128   # also these choices, where they are legal
 
 The operator is PyTorch's scaled_dot_product_attention with whatever kernel it chooses; "written out" is two products
 and a softmax with TF32 allowed. Times are medians of device events in milliseconds, PyTorch's and ours in turn; errors

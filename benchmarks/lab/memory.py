@@ -1,10 +1,10 @@
 """Times KernelBench tasks that only move memory (scans, pools, long rows), kernel way by kernel way, against eager
 PyTorch and the copy rate, on this machine's GPU.
 
-    python benchmarks/memory.py --root DIR                         # the defaults and every way that is listed here
-    python benchmarks/memory.py --root DIR --only 41 42 --out FILE
-    python benchmarks/memory.py --root DIR --texts FILE --print    # writes the candidates; needs no GPU
-    python benchmarks/memory.py --root DIR --texts FILE            # times what was written
+    python benchmarks/lab/memory.py --root DIR                         # the defaults and every way that is listed here
+    python benchmarks/lab/memory.py --root DIR --only 41 42 --out FILE
+    python benchmarks/lab/memory.py --root DIR --texts FILE --print    # writes the candidates; needs no GPU
+    python benchmarks/lab/memory.py --root DIR --texts FILE            # times what was written
 
 Each way is checked against float64 on a part of the batch, and called twice for the same bits. Times are medians of
 device events in milliseconds, behind a held GPU.

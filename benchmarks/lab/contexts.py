@@ -1,6 +1,6 @@
 """What CUDA contexts cost a host: one alone, and eight at once on one GPU and on all, by the number of hardware queues.
 
-    python benchmarks/contexts.py
+    python benchmarks/lab/contexts.py
 
 Each process has a context of its own on one GPU, as the grader's have: seconds until all have theirs, and until all are
 gone once they are killed. The driver alone, without PyTorch.

@@ -1,8 +1,8 @@
 """Which act convicts each cheat of the museum, and what each step costs. The text of a file only gives leads.
 
-python benchmarks/convictions.py                          # every CPU exhibit
-python benchmarks/convictions.py --target cuda --jobs 12  # on a machine with an NVIDIA GPU
-python benchmarks/convictions.py memo_in_cpp call_counter
+python benchmarks/lab/convictions.py                          # every CPU exhibit
+python benchmarks/lab/convictions.py --target cuda --jobs 12  # on a machine with an NVIDIA GPU
+python benchmarks/lab/convictions.py memo_in_cpp call_counter
 
 A cheat that nothing convicts at its own stage is tried again with everything that a full proof asks.
 """
@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.exploits.museum import Case, Museum, Ruling, cases
 

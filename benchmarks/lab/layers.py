@@ -1,10 +1,10 @@
 """Times single layers of the kernel library against eager PyTorch (TF32 allowed) on this machine's GPU.
 
-    python benchmarks/products.py                    # default choices, checked against eager in float32
-    python benchmarks/convolutions.py --each precision algorithm   # also every value of these tunables
-    python benchmarks/products.py --try path=mma tile_m=64,stages=3  # also these choices, where they are legal
-    python benchmarks/products.py --sweep            # also each tunable's values, one at a time
-    python benchmarks/products.py --resources        # registers, spills and occupancy; needs nvcc and no GPU
+    python benchmarks/lab/products.py                    # default choices, checked against eager in float32
+    python benchmarks/lab/convolutions.py --each precision algorithm   # also every value of these tunables
+    python benchmarks/lab/products.py --try path=mma tile_m=64,stages=3  # also these choices, where they are legal
+    python benchmarks/lab/products.py --sweep            # also each tunable's values, one at a time
+    python benchmarks/lab/products.py --resources        # registers, spills and occupancy; needs nvcc and no GPU
 
 Times are medians of device events in milliseconds; every shape is larger than the L2 cache.
 """

@@ -1,6 +1,6 @@
 """How much less time a bench takes on two GPUs of a host than on one of them, which gets half of the host's cores.
 
-    python benchmarks/two_gpus.py --out two-gpus.jsonl
+    python benchmarks/lab/two_gpus.py --out two-gpus.jsonl
 
 42 tasks: ten of the examples and four of `unseen_science` at three sizes each, one evaluation a task. Each run begins
 with a home of its own and empty caches of compiled kernels; what the ceilings of the GPUs are has been measured before,
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = (
     *("attention", "cross_entropy", "gemm_bias_relu", "groupnorm_silu", "layernorm_gelu", "masked_cumsum", "mlp"),
     *("pointwise_chain", "rmsnorm_residual", "softmax"),

@@ -1,8 +1,8 @@
 """Times layers whose result is reduced next, with the reduction made where the result is (`fused`) and by a kernel of
 its own (`apart`), against eager PyTorch with TF32 allowed and `torch.compile`, on this machine's GPU.
 
-    python benchmarks/tails.py                # all of it; --no-compile leaves `torch.compile` out
-    python benchmarks/tails.py --resources    # registers, spills and occupancy; needs nvcc and no GPU
+    python benchmarks/lab/tails.py                # all of it; --no-compile leaves `torch.compile` out
+    python benchmarks/lab/tails.py --resources    # registers, spills and occupancy; needs nvcc and no GPU
 
 Times are medians of device events in milliseconds, behind a held GPU; errors are of the norm, against float64.
 """

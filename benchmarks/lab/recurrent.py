@@ -1,9 +1,9 @@
 """Times recurrent layers of the kernel library against eager PyTorch (cuDNN) on this machine's GPU.
 
-    python benchmarks/recurrent.py                   # default choices, checked against float64
-    python benchmarks/recurrent.py --sweep           # also each tunable's values, one at a time
-    python benchmarks/recurrent.py --try lanes=8 lanes=8,threads=512   # also these choices, where they are legal
-    python benchmarks/recurrent.py --resources       # registers, spills and occupancy; needs nvcc and no GPU
+    python benchmarks/lab/recurrent.py                   # default choices, checked against float64
+    python benchmarks/lab/recurrent.py --sweep           # also each tunable's values, one at a time
+    python benchmarks/lab/recurrent.py --try lanes=8 lanes=8,threads=512   # also these choices, where they are legal
+    python benchmarks/lab/recurrent.py --resources       # registers, spills and occupancy; needs nvcc and no GPU
 
 Layers stand alone, with given first states; the first cases have the sizes of KernelBench's level 3. Times are medians
 of device events in milliseconds, PyTorch's and ours in turn; errors are those of the norm against float64.
