@@ -1,4 +1,4 @@
-"""The anti-cheat gates: what a candidate's text, build and execution say about who does the work."""
+"""The anti-cheat gates: they read a candidate's text, its build and its execution to decide if it does its own work."""
 
 from foundry.tools.audit.acts.provenance import heavier, later_work, provenance_gates
 from foundry.tools.audit.binary.symbols import symbol_gates

@@ -1,8 +1,7 @@
-"""The executable gates of the auditor, put together: definitions, symbols of the build, what the audit's runs saw.
+"""Combines the auditor's executable gates: definitions in the text, symbols of the build, findings of the audit's runs.
 
-A failed gate vetoes and nothing overrules it. The text of a file vetoes only where it breaks a definition; beyond that
-it gives leads, which decide what is run. Allowed practices that a reader should know of become labels.
-"""
+A failed gate vetoes and nothing overrules it. The text of a file vetoes only if it breaks a definition; all else in
+it is a lead, which decides which runs are made. Allowed practices that a reader should know of become labels."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from foundry.tools.protocol.orders import LEADS, NO_LEADS, OTHER_CLOCKS
 from foundry.tools.protocol.reasons import make_gate
 from foundry.tools.targets.base import built_file
 
-LABELS = {  # of what was measured
+LABELS = {  # labels of measured behaviour
     ReasonKind.FLUSHES: "flushes-denormals",
     ReasonKind.LAYOUT: "own-strides",
     ReasonKind.MODE: "own-mode",
@@ -47,12 +46,11 @@ def audit(
     watched: Sequence[Gate] | None = None,
     accuracy: AccuracyClass | None = None,
 ) -> Audit:
-    """Every gate over one candidate, and the labels of what it does that is allowed.
+    """Runs every gate over one candidate and collects the labels of its allowed practices.
 
-    `op_log` is what record_ops saw of ModelNew.forward, None when it could not run (a device that is not here).
-    `declared` are the lowering's own labels ("rewrite:...", "torch:..."), beside those in the file. `watched` are the
-    gates of the audit's own runs; leads that no run followed count against the candidate.
-    """
+    `op_log` is what record_ops saw of ModelNew.forward, None if it could not run (a device that is not here).
+    `declared` are the lowering's own labels ("rewrite:...", "torch:..."), beside those in the file. `watched` are
+    the gates of the audit's own runs; leads that no run followed count against the candidate."""
     source = read_source(text, task_source)
     leads = leads_of(source) if isinstance(source, CandidateSource) else []
     gates = [*definition_gates(source, policy), *_symbols(build, policy), *_of_runs(build, watched or ())]
@@ -80,8 +78,8 @@ def audit(
 
 
 def needs_watching(text: str, *, task_source: str = "") -> bool:
-    """Whether the audit's own runs are needed even for a screen: the text gives a lead, or its binding is not
-    word for word the one that Foundry's library prints."""
+    """True if even a screen needs the audit's own runs: the text gives a lead, or changes the compiler's printed
+    binding."""
     source = read_source(text, task_source)
     if isinstance(source, Unreadable):
         return False
@@ -89,18 +87,19 @@ def needs_watching(text: str, *, task_source: str = "") -> bool:
 
 
 def _symbols(build: Build, policy: Policy) -> list[Gate]:
+    """Gates over the symbols of the built library, under the policy."""
     return [apply_policy(gate, policy) for gate in symbol_gates(built_file(build))] if build.artifact else []
 
 
 def _of_runs(build: Build, watched: Sequence[Gate]) -> list[Gate]:
-    """The gates of the audit's runs, without those over the library that was built and judged before."""
+    """Gates of the audit's runs, without those over the built library, which was judged already."""
     name = build.artifact
     twice = {f"{gate} ({name})" for gate in ("symbols", "libraries", DEPENDENCE)} if name else set()
     return [gate for gate in watched if gate.gate not in twice]
 
 
 def _lead_gate(leads: Sequence[Lead], watched: Sequence[Gate]) -> Gate:
-    """Leads are followed by running; that the candidate was watched to the end is what settles them."""
+    """Gate over the leads: it passes if there are none or if the candidate was watched to the end."""
     if not leads:
         return Gate(LEADS, True, NO_LEADS)
     if any(gate.gate == MAPPED_CODE for gate in watched):
@@ -109,7 +108,7 @@ def _lead_gate(leads: Sequence[Lead], watched: Sequence[Gate]) -> Gate:
 
 
 def _without_tuning(gates: list[Gate], source: CandidateSource) -> list[Gate]:
-    """Gates of symbols, without the clocks that only functions read which tune a kernel before the first call."""
+    """Gates of symbols without clocks that only tune a kernel before the first call."""
     is_clocked = any(is_clock(reason) for gate in gates for reason in gate.reasons)
     if not is_clocked or not clocks_are_apart(source):
         return gates
@@ -117,6 +116,7 @@ def _without_tuning(gates: list[Gate], source: CandidateSource) -> list[Gate]:
 
 
 def _without_clocks(gate: Gate, is_excused: Callable[[Reason], bool], why: str) -> Gate:
+    """The gate without its excused reasons; `why` is its evidence if none remains."""
     reasons = [reason for reason in gate.reasons if not is_excused(reason)]
     if gate.passed or len(reasons) == len(gate.reasons):
         return gate
@@ -124,8 +124,8 @@ def _without_clocks(gate: Gate, is_excused: Callable[[Reason], bool], why: str) 
 
 
 def _weighed(gate: Gate, op_log: Sequence[dict[str, Any]], graph: OpGraph | None, reference_work: float | None) -> Gate:
-    """PyTorch's operators in a library are judged by their measured share of the work: what counts is who did it.
-    Those that the dispatcher did not see stay."""
+    """Judges PyTorch operators in a library by their measured share of the work. Operators that the dispatcher
+    missed stay."""
     share = torch_share(op_log, graph, reference_work=reference_work)
     seen = {kind_of(row) for row in op_log}
     is_measured = bool(gate.reasons) and all(

@@ -1,7 +1,6 @@
-"""What the policies open, fair and strict make of practices that are no cheats.
+"""Practices that are no cheats, and which of the policies open, fair and strict refuse them.
 
-Integrity holds at every level. A practice is named by a label; a policy allows it, or a gate says why it does not.
-"""
+Integrity holds at every level. A label names the practice; a policy allows it, or a gate says why it does not."""
 
 from __future__ import annotations
 
@@ -73,7 +72,7 @@ _OTHER_LIBRARIES = frozenset({"numpy", "scipy", "cupy", "numba", "cutlass", "jax
 
 
 def open_labels(source: CandidateSource, leads: Iterable[Lead]) -> set[str]:
-    """What policy open (system speed) allows and names."""
+    """Labels of practices that only policy "open" (system speed) allows."""
     found = {"vendor-library"} if links_vendor(source) else set()
     if any(is_or_is_in(lead.subject, OTHER_COMPILERS) for lead in leads):
         found.add("other-compiler")
@@ -83,7 +82,7 @@ def open_labels(source: CandidateSource, leads: Iterable[Lead]) -> set[str]:
 
 
 def practices(source: CandidateSource) -> set[str]:
-    """Labels of what the file does, and of what it declares in FOUNDRY["labels"]."""
+    """Labels of practices seen in the file, and of those that it declares in FOUNDRY["labels"]."""
     labels: set[str] = set()
     about = foundry_literals(source.tree).get("FOUNDRY")
     if isinstance(about, dict):
@@ -113,12 +112,12 @@ def practices(source: CandidateSource) -> set[str]:
 
 
 def spelled(label: str) -> str:
-    """One spelling for all: "huge_pages" and "huge-pages" are the same."""
+    """A label in its one spelling: "huge_pages" and "huge-pages" are the same."""
     return label if ":" in label else label.replace("_", "-")
 
 
 def policy_gates(labels: Collection[str], policy: Policy, accuracy: AccuracyClass | None = None) -> list[Gate]:
-    """A gate for each practice that the policy refuses; `accuracy` is the class that the outputs are of."""
+    """A failed gate for each practice that the policy refuses; `accuracy` is the accuracy class of the outputs."""
     found: list[Gate] = []
     for label, (policies, gate, why) in _REFUSED.items():
         is_there = label in labels or any(other.startswith(label + ":") for other in labels)
@@ -132,7 +131,7 @@ def policy_gates(labels: Collection[str], policy: Policy, accuracy: AccuracyClas
 
 
 def _refuses_shapes(source: CandidateSource) -> bool:
-    """Whether the model's forward compares a shape with numbers and raises."""
+    """True if the model's forward compares a shape with numbers and raises."""
     for node in ast.walk(source.methods["forward"]) if "forward" in source.methods else ():
         if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
             test = ast.unparse(node.test)
@@ -142,6 +141,7 @@ def _refuses_shapes(source: CandidateSource) -> bool:
 
 
 def _prepares_in_constructor(source: CandidateSource) -> bool:
+    """True if the constructor rearranges weights (contiguous, pack, transpose, permute)."""
     constructor = source.methods.get("__init__") or methods_of(source.model).get("__init__")
     return any(
         isinstance(node, ast.Attribute) and node.attr in ("contiguous", "pack", "transpose", "permute")
@@ -150,7 +150,7 @@ def _prepares_in_constructor(source: CandidateSource) -> bool:
 
 
 def _is_tf32_in_triton(source: CandidateSource) -> bool:
-    """Triton multiplies float32 in TF32 unless it is told otherwise."""
+    """True if a Triton product may use TF32, which is Triton's default for float32."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("tl.dot", "triton.language.dot"):
             words = {item.arg: ast.unparse(item.value) for item in node.keywords}

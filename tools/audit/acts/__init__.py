@@ -1,1 +1,1 @@
-"""What a candidate's process was seen to do."""
+"""Gates over the observed behaviour of a candidate's process."""

@@ -1,8 +1,7 @@
-"""Judges what a candidate's process was seen to do: files, processes, libraries, calls of a steady forward.
+"""Judges the observed behaviour of a candidate's process: files, processes, libraries, calls of a steady forward.
 
-While a file is loaded it may compile and load its own kernels; a forward in steady state may only compute.
-Free of torch.
-"""
+While a file is loaded it may compile and load its own kernels; a forward in steady state may only compute. Free of
+torch."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ _PROGRAMS = re.compile(
     r"tee|grep|head|tail|printf|sort|tr|wc|cut|fi|for|done|exit|umask|ulimit|chmod|dirname|basename|realpath|readlink)(?:-[\d.]+)?"
 )
 _SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash)(?:\s+-\w+)*\s+-\w*c\s+(?P<command>.*)", re.DOTALL)
-_SETTINGS = re.compile(  # what an extension's build reads from the environment
+_SETTINGS = re.compile(  # environment variables that an extension's build reads
     r"TORCH_CUDA_ARCH_LIST|TORCH_EXTENSIONS_DIR|MAX_JOBS|CUDA_HOME|CUDA_PATH|CC|CXX|CFLAGS|CXXFLAGS|NVCC\w*|PATH|"
     r"CUDA_LAUNCH_BLOCKING|TORCH_CUDA_ARCH|PYTORCH_NVCC|TRITON_CACHE_DIR|USE_NINJA|(?:TORCH_EXTENSIONS|CCACHE)_\w+|"
     r"\w*(?:CACHE_DIR|BUILD_DIR|VERBOSE|LOG_?LEVEL)|CPPFLAGS|LDFLAGS|CPATH|TMPDIR|PYTHONUNBUFFERED|TORCH_SHOW_\w+"
@@ -59,8 +58,8 @@ _RUNTIME_FILE = re.compile(r"lib(?:cuda|cudart|nvrtc)\.so[.\d]*")
 def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> list[Gate]:
     """Gates "process events", "steady calls", "mapped code" and the symbols of every library the candidate built.
 
-    `seen` is an Observer's report, with the steady forward's calls. Reads the libraries while they are there.
-    """
+    `seen` is an Observer's report, with the steady forward's calls. Reads the built libraries, so they must still
+    exist."""
     events = [(str(item[0]), str(item[1]), str(item[2]), int(item[3])) for item in seen.get("events", ())]
     bad = list(dict.fromkeys(_event_findings(events)))
     if printed := str(seen.get("printed", "")):
@@ -84,7 +83,7 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
     kept = {str(path): str(copy) for path, copy in dict(seen.get("kept", {})).items()}
     tritons = {str(path) for path in seen.get("tritons", ())}
     for path in own:
-        if path in tritons:  # written and loaded by Triton: what it launches is judged as kernels are
+        if path in tritons:  # written and loaded by Triton: the kernels that it launches are judged as kernels
             continue
         place = Path(path)
         if path in kept and not place.exists():  # deleted after it was loaded
@@ -97,7 +96,8 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
 
 
 def apply_policy(gate: Gate, policy: Policy) -> Gate:
-    """A gate of symbols or libraries under a policy: open allows other libraries' operators."""
+    """A gate of symbols or libraries under a policy: "open" turns a failure caused only by other libraries into a
+    pass."""
     is_others = bool(gate.reasons) and all(reason.kind in _OTHERS_WORK for reason in gate.reasons)
     if gate.passed or policy != "open" or not is_others:
         return gate
@@ -105,7 +105,8 @@ def apply_policy(gate: Gate, policy: Policy) -> Gate:
 
 
 def _arithmetic_gates(found: Mapping[str, Any], policy: Policy) -> list[Gate]:
-    """Only where denormal numbers are lost. Flags do that which many authors use without knowing: fair names it."""
+    """Gate "denormal numbers", only if they are flushed to zero. Compiler flags do so unnoticed: "fair" passes and
+    names it."""
     if found.get("denormal numbers") in (None, "kept"):
         return []
     reason = Reason(ReasonKind.FLUSHES, "")
@@ -113,6 +114,7 @@ def _arithmetic_gates(found: Mapping[str, Any], policy: Policy) -> list[Gate]:
 
 
 def _conduct(what: str, line: int = 0) -> Reason:
+    """A reason of kind CONDUCT: behaviour that no kernel needs."""
     return Reason(ReasonKind.CONDUCT, what, line)
 
 
@@ -120,6 +122,7 @@ def _conduct(what: str, line: int = 0) -> Reason:
 
 
 def _event_findings(events: Sequence[tuple[str, str, str, int]]) -> Iterator[Reason]:
+    """Reasons against the interpreter's audit events, given as (phase, event, argument, line)."""
     for phase, event, what, line in events:
         reason = _event_reason(phase, event, what)
         if reason:
@@ -129,7 +132,7 @@ def _event_findings(events: Sequence[tuple[str, str, str, int]]) -> Iterator[Rea
 
 
 def _event_reason(phase: str, event: str, what: str) -> str:
-    """Why an event is not allowed, "" when it is."""
+    """Says in words why an event is not allowed; "" if it is."""
     if event in LOOKS_AWAY:
         return LOOKS_AWAY[event]
     if event == "import":
@@ -152,16 +155,17 @@ def _event_reason(phase: str, event: str, what: str) -> str:
         strange = [part.strip() for part in _commands(command) if not _is_of_a_build(part)]
         return f"runs {strange[0][:80]!r}, which is no compiler" if strange else ""
     if phase == "steady" and event == "ctypes.dlopen" and not _RUNTIME_FILE.fullmatch(what.rsplit("/", 1)[-1]):
-        return f"loads {what} in every call"  # CUDA's driver and runtime are in the process already: nothing comes
+        return f"loads {what} in every call"  # CUDA's driver and runtime are loaded already, so they bring no new code
     return ""
 
 
 def _is_prying(what: str) -> bool:
-    """Whether a file is the grader's, or tells of another process."""
+    """True if a file belongs to the grader or describes another process."""
     return what.startswith(_GRADER) or re.match(r"/proc/\d+/", what) is not None
 
 
 def _file_reason(phase: str, what: str) -> str:
+    """Says why opening a file ("path mode") is not allowed in this phase; "" if it is."""
     path = what.rsplit(" ", 1)[0]
     if path.startswith("/proc/") and not _OWN_FILES.fullmatch(path):
         return f"opens {path}, which belongs to a process"
@@ -171,7 +175,8 @@ def _file_reason(phase: str, what: str) -> str:
 
 
 def _symbol_reason(what: str) -> str:
-    """Functions looked up by hand: of another's library only harmless ones."""
+    """Says why a function looked up by hand ("library name") is not allowed; of other libraries, only harmless ones
+    are."""
     library, _, name = what.rpartition(" ")
     if not library or not name or _RUNTIME.match(library.rsplit("/", 1)[-1]):
         return why_not(name, only_known_bad=True)
@@ -181,12 +186,13 @@ def _symbol_reason(what: str) -> str:
 
 
 def _commands(command: str) -> list[str]:
-    """The commands of a command line, each alone."""
+    """Splits a command line into its single commands."""
     shell = _SHELL.match(command)
     return commands(shell["command"]) if shell else [command]
 
 
 def _is_of_a_build(command: str) -> bool:
+    """True if a command runs a compiler, a linker or another program that builds need."""
     program = _program(command)
     return not program or _PROGRAMS.fullmatch(program) is not None
 
@@ -195,7 +201,7 @@ _BEFORE = frozenset(words("env exec nice ccache command -v if then else elif do 
 
 
 def _program(command: str) -> str:
-    """The program's own name in a command; with its path if that leads from where the candidate is."""
+    """The name of the program that a command runs; with its path if that path is relative."""
     parts = command.split()
     while parts and (re.fullmatch(r"\w+=\S*", parts[0]) or parts[0] in _BEFORE):
         parts.pop(0)
@@ -203,6 +209,7 @@ def _program(command: str) -> str:
 
 
 def _when(phase: str) -> str:
+    """The phase of a run in words: "while loading", "in every call", ..."""
     return {"load": "while loading", "build": "while constructing the model", "first": "in the first call"}.get(
         phase, "in every call"
     )
@@ -212,6 +219,7 @@ def _when(phase: str) -> str:
 
 
 def _steady_findings(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> Iterator[Reason]:
+    """Reasons against calls and PyTorch operators of a forward in steady state."""
     beside = [str(name) for name in seen.get("beside", ()) if str(name).split(".")[-1] not in FREE | COPIES]
     if beside and policy != "open":
         yield _conduct(
@@ -221,21 +229,25 @@ def _steady_findings(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -
 
 
 def _is_settled(rule: tuple[Suspicion, str], path: str, *, on_cpu: bool) -> bool:
-    """Whether acts show what a name may be used for: threads are watched as the caller is, work that goes on after a
-    call shows, and a call on a CPU is asked again under other clocks."""
+    """True if a run decides about a forbidden name, so that the name alone counts nothing.
+
+    Threads are observed like the caller, work after the call is measured, and calls on a CPU are repeated under
+    other clocks."""
     if rule[0] is Suspicion.THREADS:
         return path.split(".")[0] in ("threading", "concurrent", "queue", "_queue", "asyncio")
     return rule[0] is Suspicion.CLOCK and on_cpu and path.split(".")[0] in ("time", "timeit", "datetime")
 
 
 def _call_findings(calls: Sequence[Any], policy: Policy, *, on_cpu: bool) -> Iterator[Reason]:
+    """Reasons against functions that a steady forward calls; `calls` holds (name, line, share of the processor
+    time)."""
     joins = any(_JOIN.match(str(name)) for name, _, _ in calls)
     for name, line, share in calls:
         path = str(name).replace("_io.open", "open").removeprefix("builtins.").removeprefix(".")
-        rule = None if _LOCKS.match(path) or path == "globals" else forbidden(path)  # whose names is read in the text
+        rule = None if _LOCKS.match(path) or path == "globals" else forbidden(path)  # globals() is judged from the text
         if rule and _is_settled(rule, path, on_cpu=on_cpu):
             continue
-        if rule and path.split(".")[0] != "torch":  # the dispatcher's log judges PyTorch's functions
+        if rule and path.split(".")[0] != "torch":  # PyTorch's functions are judged from the dispatcher's log
             is_prying = path.split(".")[0] == "gc" and rule[0] is Suspicion.INTROSPECTION
             words = f"calls {path} in every call, which {rule[1]}"
             yield Reason(ReasonKind.PRIES if is_prying else ReasonKind.CONDUCT, words, int(line))
@@ -250,22 +262,22 @@ def _call_findings(calls: Sequence[Any], policy: Policy, *, on_cpu: bool) -> Ite
 
 
 def _is_of_python(name: str) -> bool:
-    """Whether a function is of Python's library, or of PyTorch's storages, which no dispatcher sees."""
+    """True for a function of Python's standard library or of PyTorch's storages, which no dispatcher sees."""
     root = name.lstrip(".").split(".")[0]
     return root in sys.stdlib_module_names or root == "builtins" or (root == "torch" and "Storage" in name)
 
 
-LARGEST_SHARE = 0.25  # of a call's processor time that a function which is not the kernel's may take
+LARGEST_SHARE = 0.25  # share of a call's processor time allowed to one function outside the kernel
 
 _STREAM = re.compile(r"torch\.cuda\.(?:stream\b|set_stream\b|StreamContext|streams\.Stream\.__new__)")
 _JOIN = re.compile(
     r"torch\.cuda\.(?:synchronize|streams\.(?:Stream|Event)\.(?:wait_stream|wait_event|wait|synchronize))"
 )
-_LOCKS = re.compile(  # a binding may be safe for threads
+_LOCKS = re.compile(  # names that make a binding thread-safe
     r"_?thread(?:ing)?\.(?:r?lock\b|Lock\b|RLock\b|_RLock\b|Condition\b|Semaphore\b|get_ident|get_native_id|_local|local)",
     re.IGNORECASE,
 )
-_ARRAY_MEMORY = re.compile(  # what NumPy may do for a binding: make, view and point to memory
+_ARRAY_MEMORY = re.compile(  # NumPy functions that make, view or point to memory
     r"numpy\..*(?:ctypes|_internal)\S*|numpy\.(?:\w+\.)*(?:empty|zeros|asarray|ascontiguousarray|asanyarray|frombuffer|"
     r"empty_like|zeros_like|dtype|_?array_equal(?:_dispatcher)?|(?:may_share|shares)_memory)|"
     r"numpy\.ndarray\.(?:reshape|view|ravel|transpose|copy|fill|squeeze|setflags)"
@@ -279,7 +291,7 @@ _COMPUTING = frozenset(words("numpy scipy numba cupy jax tensorflow sklearn mkl 
 def _sorted_libraries(
     libraries: Sequence[str], events: Sequence[tuple[str, str, str, int]]
 ) -> tuple[list[Reason], list[str]]:
-    """(reasons against foreign libraries, paths of the candidate's own)."""
+    """Sorts loaded libraries into (reasons against foreign ones, paths of the candidate's own)."""
     opened = {what: line for _, event, what, line in events if event == "ctypes.dlopen"}
     written = {what.rsplit(" ", 1)[0]: line for _, event, what, line in events if event == "open" and _writes(what)}
     reasons: list[Reason] = []
@@ -300,12 +312,15 @@ def _sorted_libraries(
 
 
 def _writes(what: str) -> bool:
+    """True if an open event ("path mode") opens the file for writing."""
     return bool(re.search(r"[wax+]", what.rsplit(" ", 1)[-1])) and what.rsplit(" ", 1)[-1] != "None"
 
 
 def _unnamed(sizes: Mapping[str, int], prepared_by: set[str]) -> list[Reason]:
-    """Code in memory that no file stands behind, where nothing but the candidate's own lines ran. PyTorch's matrix
-    products and convolutions compile themselves, so that weights which are prepared by them leave some behind."""
+    """Reasons against executable memory without a file behind it, in phases where only the candidate's own lines ran.
+
+    PyTorch's matrix products and convolutions compile code of their own: `prepared_by` names those that prepared
+    weights."""
     phases = ["load", "steady"] if prepared_by & _COMPILED_ON_USE else ["load", "first", "steady"]
     found = [(phase, sizes[phase]) for phase in phases if sizes.get(phase)]
     words = [f"{size} bytes of code without a file appeared {_when(phase)}" for phase, size in found]

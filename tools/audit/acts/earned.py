@@ -1,8 +1,7 @@
-"""Which elements of an output somebody must have computed, and how many of them an ablated candidate still has right.
+"""Counts output elements that cannot be right without computing, and how many an ablated candidate still has right.
 
-An element that is a constant anybody could fill in, or a value that stands somewhere in the inputs or parameters,
-proves no arithmetic: a kernel works in place, a binding pads and copies. Runs in the judge (imports torch).
-"""
+Elements equal to a common constant, or to a value in the inputs or parameters, prove no arithmetic: kernels work in
+place, bindings pad and copy. Runs in the judge (imports torch)."""
 
 from __future__ import annotations
 
@@ -14,38 +13,38 @@ import torch
 
 from foundry.tools.protocol.comparison import Expected
 
-SAMPLE = 1 << 16  # elements looked at in each output
-LARGEST_SHARE = 0.05  # of right elements without native code
-FILLS = (0.0, 1.0, -1.0)
-PIECE = 1 << 24  # elements of an input looked through at a time
-WINDOW, PLACES, PLACES_TRIED = 8, 2, 8  # elements in a row that nobody can know without having computed them
-FEWEST, LOOKED_AT = 3, 1 << 20  # of them that are not zero, and elements among which such a row is looked for
+SAMPLE = 1 << 16  # elements compared in each output
+LARGEST_SHARE = 0.05  # share of elements that may be right without native code
+FILLS = (0.0, 1.0, -1.0)  # constants that prove no computation
+PIECE = 1 << 24  # elements of an input searched at a time
+WINDOW, PLACES, PLACES_TRIED = 8, 2, 8  # elements in a run that must be computed; runs wanted; runs tried
+FEWEST, LOOKED_AT = 3, 1 << 20  # non-zero elements that a run needs; elements among which runs are sought
 FEW = 16  # elements that a native function's return value may explain
 
 
 @dataclass(frozen=True)
 class Earned:
-    """Elements that had to be computed, and how many of them are right."""
+    """Number of elements that had to be computed, and how many of them are right."""
 
     needed: int
     right: int
 
     @property
     def share(self) -> float:
+        """The part of the needed elements that is right, 0 to 1."""
         return self.right / self.needed if self.needed else 0.0
 
     def condemns(self, *, at_least: int = 1) -> bool:
-        """Whether too much is right for an answer that nobody computed."""
+        """True if more is right than an answer without computation can explain."""
         return self.right >= at_least and self.share > LARGEST_SHARE
 
 
 def measure_earned(
     outputs: Sequence[torch.Tensor], expected: Sequence[Expected], given: Sequence[torch.Tensor]
 ) -> Earned:
-    """How many elements of all outputs had to be computed, and how many of these are right.
+    """Counts elements of all outputs that had to be computed, and how many of these are right.
 
-    `given` are the inputs and parameters from which values may have been copied.
-    """
+    `given` are the inputs and parameters from which values may have been copied."""
     needed = right = 0
     generator = torch.Generator().manual_seed(len(expected))
     for output, item in zip(outputs, expected, strict=True):
@@ -60,7 +59,8 @@ def measure_earned(
         must = torch.isfinite(truth) if item.is_floating else torch.ones_like(is_right)
         for fill in FILLS:
             must &= (truth.double() - fill).abs() > bound
-        if int((must & is_right).sum()) > LARGEST_SHARE * int(must.sum()):  # only then the search is worth its time
+        # The search for copies is slow, so it runs only if it may decide.
+        if int((must & is_right).sum()) > LARGEST_SHARE * int(must.sum()):
             must &= ~_stands_in(truth.to(flat.dtype), given)
         needed += int(must.sum())
         right += int((must & is_right).sum())
@@ -68,8 +68,10 @@ def measure_earned(
 
 
 def telling_places(truth: torch.Tensor, given: Sequence[torch.Tensor], generator: random.Random) -> list[int]:
-    """Where, in row-major order, WINDOW elements in a row begin that somebody had to compute: beside zeros they are
-    different from each other and from all that is given. A few places, none where there are none."""
+    """Row-major positions at which runs of WINDOW elements begin that had to be computed; at most PLACES, possibly
+    none.
+
+    Apart from zeros, the elements of such a run differ from each other and from everything in `given`."""
     size = truth.numel()
     if not truth.is_floating_point() or size < WINDOW:
         return []
@@ -92,7 +94,7 @@ def telling_places(truth: torch.Tensor, given: Sequence[torch.Tensor], generator
 
 
 def _holds_close(tensor: torch.Tensor, values: torch.Tensor, first: int, second: int) -> bool:
-    """Whether a tensor holds, as far from each other, nearly two of the values."""
+    """True if a tensor holds the values `first` and `second`, nearly, at the same distance from each other."""
     apart = second - first
     one = (tensor[: len(tensor) - apart] - values[first]).abs() <= 1e-6 * values[first].abs()
     other = (tensor[apart:] - values[second]).abs() <= 1e-6 * values[second].abs()
@@ -100,16 +102,16 @@ def _holds_close(tensor: torch.Tensor, values: torch.Tensor, first: int, second:
 
 
 def _close(values: torch.Tensor, truth: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+    """Elementwise: within the bound of the truth (equal, for integers)."""
     if not truth.is_floating_point():
         return values == truth
     return (values.double() - truth).abs() <= bound
 
 
 def _stands_in(values: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Which values occur, bit for bit, in tensors of the same dtype.
+    """Mask of the values that occur, bit for bit, in tensors of the same dtype.
 
-    16-bit values occur everywhere by chance; there, nothing counts as copied.
-    """
+    16-bit values occur everywhere by chance, so none of them counts as copied."""
     found = torch.zeros(values.shape, dtype=torch.bool)
     if values.element_size() < 4:
         return found

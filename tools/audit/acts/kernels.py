@@ -1,8 +1,7 @@
-"""On a GPU: which kernels ran during forward, whose they are, and whether the caller's stream waits for them.
+"""GPU gates: the kernels that ran during forward are the candidate's, and the caller's stream waits for them.
 
-The profiler sees every kernel of the process, whoever launched it: beside the dispatcher, from a thread, from a graph.
-A stream of its own is honest where the caller's stream waits for it before the outputs are read.
-"""
+The profiler sees every kernel of the process, however it was launched: beside the dispatcher, from a thread, from a
+graph. A stream of its own is honest if the caller's stream waits for it before the outputs are read."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from typing import Any
 from foundry.knowledge.candidate import Gate
 from foundry.tools.audit.text.source import CandidateSource, string_constants
 
-LEAST_SHARE = 0.9  # of the device's time that the candidate's own kernels must take
-# What a binding may let PyTorch do: allocate, fill, copy.
+LEAST_SHARE = 0.9  # share of the device's time that the candidate's own kernels must take
+# PyTorch kernels that a binding may use: allocate, fill, copy.
 _MEMORY = re.compile(r"Memcpy|Memset|FillFunctor|fill_kernel|copy_kernel|CatArrayBatchedCopy|elementwise_kernel.*copy")
 _KERNEL = re.compile(r"__global__\s+(?:[\w:<>,\s*&()]*?)\b(\w+)\s*(?:<[^<>;{}]*>)?\s*\([^;{}]*\)\s*\{")
 _LIBRARIES = frozenset({"at", "c10", "torch", "cub", "thrust", "cutlass", "cudnn", "cublas", "cublasLt"})
@@ -36,8 +35,9 @@ def own_kernels(source: CandidateSource) -> set[str]:
 
 
 def kernel_gate(rows: Sequence[Sequence[Any]], names: set[str]) -> Gate:
-    """The gate "kernels": nearly all of the device's time belongs to kernels whose source is the candidate's. Rows
-    begin with a name and a time."""
+    """Gate "kernels": the candidate's own kernels take at least LEAST_SHARE of the device's time.
+
+    `rows` begin with a kernel's name and its time; `names` are the kernels defined in the candidate's text."""
     working = [(str(name), float(time)) for name, time, *_ in rows if not _MEMORY.search(str(name))]
     whole = sum(time for _, time in working)
     if not whole:
@@ -60,12 +60,11 @@ def kernel_gate(rows: Sequence[Sequence[Any]], names: set[str]) -> Gate:
 
 
 def stream_gate(found: Mapping[str, Any]) -> Gate:
-    """The gate "finished in its stream": whoever reads the outputs in the stream of the call reads all of them.
+    """Gate "finished in its stream": work queued next in the caller's stream reads complete outputs.
 
-    `found`: "changed", the numbers of outputs whose bytes were others once the device was idle than in a copy that the
-    caller's stream made right after the call, while a kernel of the grader's held every multiprocessor; "held", whether
-    it still held them when that copy was queued.
-    """
+    `found["changed"]` are the outputs that still changed after a copy in the caller's stream, made right after the
+    call while a kernel of the grader held every multiprocessor. `found["held"]` is true if it still held them at
+    that copy."""
     name, changed = "finished in its stream", [int(number) for number in found.get("changed", ())]
     if changed:
         numbers = ", ".join(map(str, changed[:4]))
@@ -81,7 +80,7 @@ def stream_gate(found: Mapping[str, Any]) -> Gate:
 
 
 def _is_one_of(name: str, names: set[str]) -> bool:
-    """Whether a demangled signature, or a mangled symbol, is that of one of the names."""
+    """True if a kernel's demangled signature or mangled symbol belongs to one of the names."""
     if name.startswith("_Z"):
         return not name.startswith(_MANGLED_LIBRARIES) and any(f"{len(own)}{own}" in name for own in names)
     path = re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split(" ")[-1].split("::")

@@ -1,4 +1,4 @@
-"""Events of the interpreter that no kernel needs, in loading, in a call or between calls, and what they mean."""
+"""Interpreter events that no kernel needs, in loading, in a call or between calls, and what each means."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOKS_AWAY = {
     "gc.get_referents": "searches the memory of the process that grades it",
     "sys._getframe": "looks into its callers",
     "sys._current_frames": "looks into its callers",
-    "object.__getattr__": "looks into its callers",  # of a traceback or a generator
+    "object.__getattr__": "looks into its callers",  # attributes of a traceback or a generator
     "marshal.loads": "runs code that cannot be read here",
     "code.__new__": "makes code at run time",
     "function.__new__": "makes code at run time",
@@ -38,16 +38,16 @@ LOOKS_AWAY = {
     "os.exec": "replaces its process",
     "os.kill": "sends signals",
 }
-# Events that admit no other reading than that the process is looked into. A frame of its own is asked for honestly too:
-# `inspect.currentframe()` tells a file where it lies.
+# Events that always mean prying into the process. `sys._getframe` is not among them: `inspect.currentframe()` tells a
+# file where it lies, which honest files ask too.
 PRYING = frozenset(
     name
     for name in LOOKS_AWAY
     if name.startswith("gc.") or name in ("sys.settrace", "sys.setprofile", "sys.addaudithook", "sys._current_frames")
 )
 _FRAMES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})  # attributes that lead to a caller's names
-_ANONYMOUS = -1  # the file of memory that is nobody's but the process's: scratch like any other
-# These count wherever a line of the candidate's leads to them; the others, which libraries do too, on its own lines.
+_ANONYMOUS = -1  # file descriptor of memory without a file: ordinary scratch
+# Events that count wherever a line of the candidate leads to them; the others, common in libraries, only on its lines.
 FROM_ANYWHERE = frozenset(
     name
     for name in LOOKS_AWAY
@@ -56,17 +56,18 @@ FROM_ANYWHERE = frozenset(
 
 
 def kind_of(event: str) -> ReasonKind:
-    """Whether an event is one of prying, or one that no kernel needs."""
+    """PRIES for an event that looks into the grading process, else CONDUCT."""
     return ReasonKind.PRIES if event in PRYING else ReasonKind.CONDUCT
 
 
 def proves(gate: str, event: str = "") -> Refusal:
-    """What it proves that a gate over a process failed: because of an event of the interpreter, or of none."""
+    """The refusal that a failed gate over a process amounts to: that of the event, or of the gate if no event is
+    given."""
     return OF_REASONS[kind_of(event)] if event else refusal_of(gate)
 
 
 def looks_away(event: str, arguments: Sequence[Any]) -> bool:
-    """Whether an event with these arguments is one of LOOKS_AWAY."""
+    """True if an event with these arguments is one of LOOKS_AWAY."""
     if event == "object.__getattr__":
         return arguments[1] in _FRAMES
     return event in LOOKS_AWAY and not (event == "mmap.__new__" and arguments[0] == _ANONYMOUS)

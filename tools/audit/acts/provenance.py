@@ -1,7 +1,6 @@
-"""Who did the work: the operators PyTorch ran during ModelNew.forward, weighed against the reference's graph.
+"""Weighs the operators that PyTorch ran during ModelNew.forward against the reference's graph.
 
-Names and obfuscation do not matter here, because PyTorch's dispatcher sees each call.
-"""
+PyTorch's dispatcher sees each call, so names and obfuscation make no difference."""
 
 from __future__ import annotations
 
@@ -15,21 +14,20 @@ from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
 from foundry.tools.task.operators import COPIES, FREE, OF_VIEWS, OWN
 
-# PyTorch may do this much of the reference's FLOPs and bytes beside allocation, views and copies.
+# Share of the reference's FLOPs and bytes that PyTorch may do beside allocation, views and copies.
 LARGEST_SHARE = 0.02
-# Of a call's time: a sum of rows by PyTorch and nothing else takes 0.84 to 0.86 of it, honest kernels 0.02 at most.
+# Share of a call's time. PyTorch alone summing rows takes 0.84 to 0.86 of it, honest kernels 0.02 at most.
 LARGEST_TIME = 0.4
 
 
 def provenance_gates(
     op_log: Sequence[dict[str, Any]], graph: OpGraph | None, policy: Policy, *, reference_work: float | None = None
 ) -> list[Gate]:
-    """The gate "provenance": PyTorch's share of the work in ModelNew.forward is nearly nothing.
+    """Gate "provenance": PyTorch does at most LARGEST_SHARE of the work in ModelNew.forward.
 
-    `reference_work` (FLOPs + bytes that the reference's own run dispatched) replaces the graph's where the reference
-    could not be captured; without either, any computing operator fails. Under open the gate passes and names
-    what PyTorch did.
-    """
+    `reference_work` (FLOPs + bytes that the reference's own run dispatched) replaces the graph's if the reference
+    could not be captured; without either, any computing operator fails. Under "open" the gate passes and names
+    PyTorch's part."""
     computing = computing_rows(op_log)
     share = torch_share(op_log, graph, reference_work=reference_work)
     copies = [row for row in op_log if kind_of(row) in COPIES]
@@ -48,13 +46,11 @@ def provenance_gates(
 
 
 def time_gate(seen: Mapping[str, Any]) -> Gate:
-    """The gate "provenance (time)", on a CPU: PyTorch's operators do not take most of a call's time. What is little of
-    the reference's work may be all of the candidate's: where the reference multiplies by a one-hot matrix, a sum of
-    rows is 1 % of its work.
+    """Gate "provenance (time)", on a CPU: PyTorch's operators take at most LARGEST_TIME of a call's time.
 
-    `seen`: "torch_time", the part of a call's time that PyTorch's computing operators take, all of it where nothing is
-    said, and "longest", their names.
-    """
+    A small part of the reference's work may be all of the candidate's: if the reference multiplies by a one-hot
+    matrix, a sum of rows is 1 % of its work. `seen["torch_time"]` is PyTorch's share of a call's time (1.0 if
+    absent); `seen["longest"]` names its operators."""
     share, names = float(seen.get("torch_time", 1.0)), ", ".join(str(name)[:80] for name in seen.get("longest", ()))
     if share <= LARGEST_TIME:
         return Gate("provenance (time)", True, f"PyTorch's operators take {100 * share:.2g} % of a call's time")
@@ -71,7 +67,8 @@ def computing_rows(op_log: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def torch_share(
     op_log: Sequence[dict[str, Any]], graph: OpGraph | None, *, reference_work: float | None = None
 ) -> float | None:
-    """FLOPs and bytes of PyTorch's computing operators over those of the reference; None when that is unknown."""
+    """FLOPs and bytes of PyTorch's computing operators over those of the reference; None if the reference's are
+    unknown."""
     done = _done(op_log)
     whole = reference_work if graph is None else graph_work(graph)
     if not done:
@@ -82,20 +79,20 @@ def torch_share(
 def heavier(
     one: Sequence[dict[str, Any]] | None, other: Sequence[dict[str, Any]] | None
 ) -> Sequence[dict[str, Any]] | None:
-    """The log in which PyTorch computed more; None stands for a log that is not there."""
+    """The op log in which PyTorch computed more; None is a missing log."""
     if one is None or other is None:
         return one if other is None else other
     return max(one, other, key=_done)
 
 
 def later_work(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], moved_bytes: float) -> str:
-    """What PyTorch computes in a later call beyond what it did when it was checked, in words, or ""."""
+    """Says in words what PyTorch computes in a later call but did not when the candidate was checked; "" if nothing."""
     words = more_work(before, after, moved_bytes)
     return words and f"after the timed calls PyTorch computes in forward what it did not when it was checked: {words}"
 
 
 def more_work(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], moved_bytes: float) -> str:
-    """What PyTorch computes in one call and not in another, in words, or ""; `moved_bytes` are those of inputs and
+    """Says in words what PyTorch computes in `after` beyond `before`; "" if little. `moved_bytes`: of inputs and
     outputs."""
     if _done(after) - _done(before) <= LARGEST_SHARE * moved_bytes:
         return ""
@@ -103,19 +100,21 @@ def more_work(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]],
 
 
 def _done(op_log: Sequence[dict[str, Any]]) -> float:
+    """FLOPs plus bytes of the computing operators in an op log."""
     return sum(float(row["flops"]) + float(row["bytes"]) for row in computing_rows(op_log))
 
 
 def graph_work(graph: OpGraph) -> float:
-    """FLOPs plus the bytes that eager moves, operator by operator: the same measure as an op log's."""
+    """FLOPs plus bytes that eager PyTorch moves, operator by operator: the same measure as an op log's."""
     return float(sum(op.flops + graph.moved_bytes(op) for op in graph.ops if op.kind not in FREE | COPIES))
 
 
 def refused_plan(left: Sequence[LeftWork], graph: OpGraph, policy: Policy) -> str:
-    """Why the gate "provenance" would refuse a kernel of the library's that leaves so much to PyTorch, in words, or "".
+    """Says why the gate "provenance" would refuse a compiled kernel that leaves these operators to PyTorch; "" if it
+    would not.
 
-    It is known before the kernel is built, and in doubt says nothing: within such an operator PyTorch may run others,
-    which move more, but for those of views and copies not less."""
+    The estimate is made before the build and is cautious: inside such an operator PyTorch may run others that move
+    more."""
     computing = [item for item in left if item.kind not in FREE | COPIES | OF_VIEWS]
     whole = graph_work(graph)
     share = sum(item.flops + item.moved_bytes for item in computing) / whole if whole else 0.0
@@ -127,13 +126,16 @@ def refused_plan(left: Sequence[LeftWork], graph: OpGraph, policy: Policy) -> st
 
 
 def _kind_and_line(item: LeftWork) -> str:
+    """An operator's kind with the line of the task that calls it."""
     return f"{item.kind} (line {item.line})" if item.line else item.kind
 
 
 def kind_of(row: dict[str, Any]) -> str:
+    """The operator's name without namespace and overload: "aten.add.Tensor" -> "add"."""
     parts = str(row["op"]).split(".")
     return parts[1] if len(parts) > 1 else parts[0]
 
 
 def _amount(row: dict[str, Any]) -> str:
+    """An op log row's FLOPs (or bytes, if it has none) in words."""
     return f"{row['flops'] / 1e6:.3g} MFLOP" if row["flops"] else f"{row['bytes'] / 1e6:.3g} MB"

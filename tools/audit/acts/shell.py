@@ -1,20 +1,19 @@
-"""The commands in a shell's text, each alone: what a file that builds itself has a shell do.
+"""Splits shell text into its commands, for files that build themselves through a shell.
 
-Quotes, escapes, comments and substitutions are followed as POSIX has them (Shell Command Language, 2.2 and 2.6.3), so
-that no command hides in what looks like text; what is text is no command.
-"""
+Quotes, escapes, comments and substitutions follow POSIX (Shell Command Language, 2.2 and 2.6.3). So no command hides
+in what looks like text, and no text is taken for a command."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-_ENDS = ";|&\n(){}"  # of a command
+_ENDS = ";|&\n(){}"  # characters that end a command
 _REDIRECTION = re.compile(r"\d?(?:>>?|<)(?:&\d|\s*[^\s;|&()]+)")
 
 
 def commands(text: str) -> list[str]:
-    """Every command, those of substitutions included; quoted white space stands as an underscore."""
+    """All commands of a shell text, those in substitutions included; quoted white space becomes an underscore."""
     found: list[str] = []
     outer: list[tuple[str, str]] = []  # (command that goes on after it, what opened it) of each quote and substitution
     command, position = "", 0
@@ -61,11 +60,10 @@ _PLAIN = re.compile(r"[\w./+=-]*(?: [\w./+=-]+)*")
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """The text with the variables that it takes from the environment, or their defaults, in place.
+    """Replaces variables by their values in `environment`, or their defaults.
 
-    Those that the text itself sets stay as they are, and so do values that hold more than words: what a quote or a
-    semicolon in them would do depends on what surrounds them.
-    """
+    Variables that the text itself sets stay, and so do values with more than plain words: the effect of a quote or a
+    semicolon in them depends on the text around it."""
     own = {name for found in _ASSIGNED.findall(text) for part in found for name in part.split()}
 
     def value(found: re.Match[str]) -> str:

@@ -1,1 +1,1 @@
-"""What a built library asks for."""
+"""Gates over a built library: its imports and its machine code."""

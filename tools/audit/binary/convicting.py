@@ -1,8 +1,6 @@
-"""Functions that a built library may not ask for, and why: they are what a cheat does, and no run would show it.
+"""Functions that a built library may not import, and why: cheats use them, and no run would show it.
 
-What an honest author may ask for too is a lead: it is named in the gate, and convicts nobody. What it could be used
-for shows in what the process does.
-"""
+A name that honest authors import too is only a lead: the gate mentions it, and the run decides how it was used."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from foundry.knowledge.reasons import Reason, ReasonKind
 
 @dataclass(frozen=True)
 class Convicting:
-    """Names (a pattern) that convict, what would be done by them unseen, and exhibits that do it."""
+    """A pattern of forbidden names, what they would do unseen, and museum exhibits that do it."""
 
     kind: ReasonKind
     names: str
@@ -104,9 +102,9 @@ CONVICTING = (
         ("persisting_cache", "kept_lines"),
     ),
 )
-# What such functions could be used for shows: in a copy that the caller's stream makes while the device is held and in
-# time that is charged (streams, functions of the host in one), in settings that are read before and after (limits of
-# the device, scheduling, rounding, cores, signals' masks), in CPU time between calls and in outputs that change
+# The uses of such functions are observed: in a copy that the caller's stream makes while the device is held and in
+# charged time (streams, host functions in a stream), in settings compared before and after (device limits,
+# scheduling, rounding, cores, signal masks), and in CPU time between calls and outputs that change later
 # (waiting, sleeping).
 _LEADS = re.compile(
     r"cuda(?:StreamCreate\w*|LaunchHostFunc\w*|StreamAddCallback\w*|DeviceSetLimit|DeviceReset|SetDeviceFlags|"
@@ -119,11 +117,11 @@ _CONVICTING = re.compile("|".join(f"(?P<row{number}>{row.names})" for number, ro
 
 
 def convicts(name: str) -> Reason | None:
-    """What a name says against who asks for it, or None."""
+    """The reason against a library that imports this name, or None."""
     match = _CONVICTING.fullmatch(name)
     return Reason(CONVICTING[int(str(match.lastgroup)[3:])].kind, name) if match and match.lastgroup else None
 
 
 def is_lead(name: str) -> bool:
-    """Whether honest authors ask for it too, so that only what is done with it counts."""
+    """True if honest authors import the name too, so that only its use counts."""
     return _LEADS.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""Kernels that let the next one begin early, of which none waits: a race that no run has to show."""
+"""Finds kernels that let the next kernel start early while no kernel waits: a race that a run may not show."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from foundry.tools.protocol.reasons import make_gate
 from foundry.tools.targets.disassembly import INSTALL, disassembled
 
 DEPENDENCE = "dependent launches"
-# What griddepcontrol.launch_dependents and griddepcontrol.wait (PTX ISA, "griddepcontrol") become in machine code, by
-# cuobjdump's names: seen in what nvcc 13.0 makes for sm_90.
+# Machine code of griddepcontrol.launch_dependents and griddepcontrol.wait (PTX ISA, "griddepcontrol"), by
+# cuobjdump's names: seen in the output of nvcc 13.0 for sm_90.
 _ANNOUNCES, _WAITS = re.compile(r"\bPREEXIT\b"), re.compile(r"\bACQBULK\b")
 
 
 def dependence_gate(library: Path) -> Gate | None:
-    """Gate "dependent launches" of a built library or cubin; None where it has no device code. Where nothing here can
-    read that, the gate passes and says so.
+    """Gate "dependent launches" of a built library or cubin; None without device code; passes with a note if
+    unreadable.
 
-    Only the wait makes what the kernel before it wrote visible. Code that announces and never waits is of no use, or
-    reads what may not be written yet. Exhibit: early_dependent.
-    """
+    Only the wait makes the previous kernel's writes visible. Code that announces and never waits is useless, or
+    reads data that may not be written yet. Exhibit: early_dependent."""
     try:
         has_code = is_device_code(library) or b".nv_fatbin" in library.read_bytes()
     except OSError:
@@ -38,5 +37,5 @@ def dependence_gate(library: Path) -> Gate | None:
 
 
 def never_waits(disassembly: str) -> bool:
-    """Whether some kernel of cuobjdump's or nvdisasm's output announces and none waits."""
+    """True if some kernel in cuobjdump's or nvdisasm's output starts the next one early and none waits."""
     return _ANNOUNCES.search(disassembly) is not None and _WAITS.search(disassembly) is None

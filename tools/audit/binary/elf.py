@@ -1,9 +1,8 @@
-"""What the loader reads of a shared library, and nothing that it ignores. 64-bit little-endian ELF; free of torch.
+"""Reads what the loader reads of a shared library, and nothing else. 64-bit little-endian ELF; free of torch.
 
-The loader goes by the program headers and the dynamic segment, at their addresses in memory. Section headers are there
-for tools: a file may lack them, or lie in them. pyelftools knows the structures; its own dynamic segment is not used,
-because it takes names from the section headers where there are some.
-"""
+The loader uses the program headers and the dynamic segment, by their addresses in memory. Section headers are for
+tools: a file may lack or forge them. pyelftools parses the structures; its own dynamic segment is not used, because
+it takes names from the section headers if there are any."""
 
 from __future__ import annotations
 
@@ -18,27 +17,27 @@ from elftools.common.utils import struct_parse
 from elftools.elf.constants import P_FLAGS, SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
-_PAGE_BYTES = 4096  # the smallest; a file for larger pages fits these too
+_PAGE_BYTES = 4096  # the smallest page; a file for larger pages fits these too
 _PROGRAM_HEADER_BYTES, _SECTION_HEADER_BYTES = 56, 64
 _SYMBOL, _RELOCATION, _ENTRY_BYTES = struct.Struct("<IBBHQQ"), struct.Struct("<QQq"), 16
-_MOST_HEADERS, _MOST_ENTRIES = 0xFEFF, 4096  # beyond them, other fields would count
-_LOCAL, _HIDDEN = 0, (1, 2)  # STB_LOCAL; STV_INTERNAL and STV_HIDDEN: names that the loader looks up nowhere else
+_MOST_HEADERS, _MOST_ENTRIES = 0xFEFF, 4096  # limits; more headers would be counted in another field
+_LOCAL, _HIDDEN = 0, (1, 2)  # STB_LOCAL; STV_INTERNAL and STV_HIDDEN: names that the loader never looks up elsewhere
 _TABLES = ("DT_STRTAB", "DT_SYMTAB", "DT_RELA", "DT_RELASZ", "DT_JMPREL", "DT_PLTRELSZ")
 _LIBRARIES = ("DT_NEEDED", "DT_AUXILIARY", "DT_FILTER")
 
 
 @dataclass(frozen=True)
 class Imports:
-    """What a library asks the loader for."""
+    """Names and libraries that a library needs from the loader."""
 
     symbols: tuple[str, ...]  # names that it does not define
-    own: tuple[str, ...]  # names that it defines and asks for all the same: it gets whoever has them first
+    own: tuple[str, ...]  # names that it defines and still looks up: the first definition in the process wins
     libraries: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class _Load:
-    """A part of the file and where it lies in memory."""
+    """A mapped part of the file and its address in memory."""
 
     address: int
     offset: int
@@ -47,7 +46,7 @@ class _Load:
 
 
 class _Library:
-    """The parts of a file that are mapped. Raises ValueError for what no linker makes."""
+    """The mapped parts of an ELF file. Raises ValueError if no linker could have made it."""
 
     def __init__(self, path: Path) -> None:
         self.data = path.read_bytes()
@@ -61,7 +60,7 @@ class _Library:
             raise ValueError(f"it is cut off or broken: {error}".rstrip(": ")) from error
 
     def _segments(self) -> tuple[list[_Load], list[int]]:
-        """What is mapped, and the addresses of dynamic segments."""
+        """The mapped parts, and the addresses of dynamic segments."""
         elf = self._elf
         if elf["e_phnum"] > _MOST_HEADERS or (elf["e_phnum"] and elf["e_phentsize"] != _PROGRAM_HEADER_BYTES):
             raise ValueError("its program headers are not of the usual size and number")
@@ -82,7 +81,7 @@ class _Library:
         return loads, dynamic
 
     def entries(self) -> Iterator[tuple[str | int, int]]:
-        """(tag, value) of the dynamic segment."""
+        """Yields (tag, value) of each entry of the dynamic segment."""
         if self._elf["e_type"] != "ET_DYN" or len(self.dynamic) != 1:
             raise ValueError(f"it has {len(self.dynamic) or 'no'} dynamic segment{'s' * (len(self.dynamic) > 1)}")
         for number in range(_MOST_ENTRIES):
@@ -94,6 +93,7 @@ class _Library:
         raise ValueError("its dynamic segment has no end")
 
     def read(self, address: int, size_bytes: int) -> bytes:
+        """`size_bytes` bytes at a memory address; ValueError if they are not in the file."""
         for load in self.loads:
             start = address - load.address
             if start >= 0 and start + size_bytes <= load.size_bytes:
@@ -111,7 +111,7 @@ class _Library:
         raise ValueError("one of its names lies outside the file")
 
     def sections_of_code(self) -> int:
-        """How many sections say that they hold machine code, which is what tools read."""
+        """Number of sections marked as machine code, which is what disassemblers read."""
         elf = self._elf
         if not 0 < elf["e_shnum"] <= _MOST_HEADERS or elf["e_shentsize"] != _SECTION_HEADER_BYTES or not elf["e_shoff"]:
             return 0
@@ -121,7 +121,7 @@ class _Library:
 
 
 def is_device_code(path: Path) -> bool:
-    """Whether a file is a GPU's code, which the host's loader refuses whatever it is called."""
+    """True if a file is GPU code, which the host's loader refuses under any name."""
     try:
         with path.open("rb") as file:
             return bool(ELFFile(file)["e_machine"] == "EM_CUDA")
@@ -130,7 +130,8 @@ def is_device_code(path: Path) -> bool:
 
 
 def read_imports(path: Path) -> Imports:
-    """What a library asks for. Raises OSError, and ValueError in words for a file that is none, or no usual one."""
+    """Symbols and libraries that a library imports. Raises OSError, and ValueError in words for an unusual or broken
+    file."""
     library = _Library(path)
     tables: dict[str | int, int] = {}
     wanted: list[int] = []
@@ -155,7 +156,7 @@ def read_imports(path: Path) -> Imports:
 
 
 def _looked_up(library: _Library, tables: dict[str | int, int]) -> set[int]:
-    """Numbers of the symbols that relocations name: those are looked up, whatever a table of symbols says."""
+    """Numbers of the symbols that relocations name: the loader looks these up, whatever the symbol table says."""
     found: set[int] = set()
     for place, size in (("DT_RELA", "DT_RELASZ"), ("DT_JMPREL", "DT_PLTRELSZ")):
         size_bytes = tables.get(size, 0)
@@ -167,15 +168,15 @@ def _looked_up(library: _Library, tables: dict[str | int, int]) -> set[int]:
 
 @dataclass(frozen=True)
 class Code:
-    """The machine code that the loader maps: all bytes that may run, whatever a section says of them."""
+    """Machine code that the loader maps: all bytes that may run, whatever sections call them."""
 
     machine: str  # "EM_X86_64"
     data: bytes
-    sections: int  # of code, by which a disassembler finds names
+    sections: int  # number of code sections, by which a disassembler finds names
 
 
 def read_code(path: Path) -> Code:
-    """Raises OSError, and ValueError in words."""
+    """The mapped machine code of a library. Raises OSError, and ValueError in words."""
     library = _Library(path)
     parts = [library.data[load.offset :][: load.size_bytes] for load in library.loads if load.is_code]
     try:

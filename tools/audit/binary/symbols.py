@@ -1,7 +1,6 @@
-"""What a built library asks of others, and what its machine code does without asking: gates over the file itself.
+"""Gates over a built library: the names it imports, and system calls that its machine code makes by itself.
 
-A name can be hidden from a reader of source text; the loader needs it in clear.
-"""
+A name can be hidden from a reader of source text; the loader needs it in clear."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ _ALLOWED = frozenset(
         "__pthread_key_create __once_proxy __cpu_model __cpu_indicator_init __ctype_b_loc __ctype_tolower_loc "
         "__ctype_toupper_loc toupper tolower isdigit isspace sscanf __isoc99_sscanf __isoc23_sscanf vfprintf putc "
         "random initstate srand48 call_once getpid gettid getauxval malloc_trim mallinfo mallinfo2 strcoll swab atexit "
-        "exit "  # what an error macro does: an evaluation that ends so is a failed one
+        "exit "  # error macros call it: an evaluation that ends so is a failed one
         "__vfprintf_chk __memset_explicit_chk __cxa_vec_new __cxa_vec_delete __cxa_deleted_virtual __stack_chk_guard"
     )
 )
@@ -62,14 +61,14 @@ _ALLOWED_PATTERNS = re.compile(
     r"remquo[fl]?|scalbln[fl]?|significand[fl]?|omp_(?:init|set|unset|destroy|test)_(?:nest_)?lock|"
     r"pthread_(?:mutex|cond|rwlock|once|key|self|spin|barrier|attr|getspecific|setspecific|equal|join|getaffinity)\w*|_ZT[VITS]\w*|_ZN9__gnu_cxx\w*|_ZN10__cxxabiv1\w*|__(?:trunc|extend|float|fix|mul|div|udiv|umod|mod|popcount|clz|ctz)\w*[0-9])"
 )
-# What a C++ runtime brings along that is linked into the library: wide characters, locales, messages, unwinding.
+# Imports of a C++ runtime that is linked statically: wide characters, locales, messages, unwinding.
 _RUNTIMES = re.compile(
     r"_Unwind_\w+|_?_?wc\w+|_?_?wmem\w+|_?_?mb\w+|btowc|__\w+_l|strto(?:f|d|ld)_l|(?:new|dup|free|use|set)locale|"
     r"__(?:new|dup|free|use)locale|d?c?gettext|bind(?:_)?textdomain\w*|iconv(?:_open|_close)?|__ctype_get_mb_cur_max|"
     r"strerror(?:_r)?|_ITM_\w+|_ZGTt\w+|fputc"
 )
-# And what its own functions ask of the system: a generator's first seed, waiting for another thread's initialisation,
-# the size of the memory kept for exceptions. PyTorch's headers, too, have functions that no extension calls.
+# System functions that such a runtime calls itself: a generator's first seed, waiting for another thread, the size of
+# the memory kept for exceptions. PyTorch's headers, too, have functions that no extension calls.
 _HEADER_CALLERS = {"cudaEventElapsedTime": re.compile(r"_ZNK?3c104cuda\w+|_ZNK?2at4cuda\w+")}
 _RUNTIME_CALLERS = {
     **dict.fromkeys(
@@ -78,14 +77,14 @@ _RUNTIME_CALLERS = {
     ),
     "syscall": re.compile(r"__cxa_guard_(?:acquire|release|abort)"),
 }
-# What an extension module of its own needs to take numbers and give back errors; nothing that runs Python code.
+# Functions by which an extension module takes numbers and reports errors; none runs Python code.
 _PYTHON_VALUES = re.compile(
     r"Py(?:Arg|Long|Float|Bool|Bytes|ByteArray|Buffer|Tuple|List|Unicode|Mem|Err|Exc|Capsule)_\w+|PyModule_(?:Create2|"
     r"Add\w*|FromDefAndSpec2)|PyModuleDef_Init|Py_BuildValue|_Py_(?:None|True|False)Struct|_Py_Dealloc|"
     r"Py_(?:Inc|Dec)Ref|PyEval_(?:Save|Restore)Thread|PyObject_(?:GetBuffer|CheckBuffer|Free)|_PyArg_\w+|"
     r"PyType_(?:FromSpec|Ready|GenericNew|GenericAlloc)|_PyObject_New"  # types of its own
 )
-# Of C++ names that a library defines itself, those that are never a header's: what they start or read is the system's.
+# C++ names that a library defines itself but no header does inline: they start or read something of the system.
 _NEVER_INLINE = re.compile(r"_ZNSt6thread(?:15_M_start_thread|6detach)\w*|_ZNSt6chrono3_V2\w+3nowEv")
 _LIBRARIES = re.compile(
     r"(?:libm|libc|libgcc_s|libstdc\+\+|libgomp|libomp|libmvec|libpthread|ld-linux[\w-]*)(?:-[0-9a-f]+)?\.so[.\d]*"
@@ -103,7 +102,7 @@ _BESIDE_DISPATCHER = re.compile(
 _REGISTERS = re.compile(
     r"_ZNK?[RO]?5torch(?:7Library|3jit\d+parseSchema|6detail|11CppFunction|7library)\w*|_ZN3c10\d+\w*FunctionSchema\w*"
 )
-_LAYOUTS = frozenset(  # operators that PyTorch puts together from views and copies
+_LAYOUTS = frozenset(  # operators that PyTorch composes of views and copies
     words(
         "to item _local_scalar_dense empty_memory_format arange flatten_using_ints expand_as view_as reshape_as "
         "numpy_T mT mH movedim_int movedim_intlist swapaxes swapdims unflatten_int type_as to_other to_dtype_layout "
@@ -122,7 +121,7 @@ _CUDA_LIBRARY = re.compile(r"libcudart\.so[.\d]*")
 _CUDA_CALLS = re.compile(r"(?:__)?cuda[A-Z]\w+")
 _TORCH_LIBRARIES = re.compile(r"lib(?:torch\w*|c10\w*|cudart|cuda|nvrtc|dl|rt)\.so[.\d]*")
 _DOORS = r"\t((?:syscall|sysenter|int\s+\$0x80|rdtscp?|rdpmc)\b[^\n]*)"
-_FIRST_ARGUMENT = r"%(?:[er]?di|dil)\b"  # of a function, on x86-64
+_FIRST_ARGUMENT = r"%(?:[er]?di|dil)\b"  # register of a function's first argument, on x86-64
 _END = "end-of-the-machine-code"
 _LIMITS = Limits(wall_s=20.0, memory_bytes=2 << 30, cpu_s=20, tasks=16)
 _SAYS_NOTHING = Reason(ReasonKind.UNKNOWN, "")
@@ -177,7 +176,7 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
 
 
 def _objections(imports: Imports, torch_binding: bool) -> dict[str, Reason]:
-    """What speaks against the names that a library asks for."""
+    """Maps each imported name that is not allowed to its reason."""
     names = [symbol.split("@")[0] for symbol in imports.symbols]
     judgements = {name: _judge(name, torch_binding) for name in names}
     if any(map(_CUDA_LIBRARY.fullmatch, imports.libraries)):
@@ -193,8 +192,9 @@ def _objections(imports: Imports, torch_binding: bool) -> dict[str, Reason]:
 
 
 def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbols: Collection[str]) -> set[str]:
-    """Those of the symbols that no function uses but their `callers`: said by the names in the library's machine code.
-    Without names nothing is excused."""
+    """Those of the symbols that are used only by functions matching `callers`, read from names in the machine code.
+
+    A library without function names is excused nothing."""
     asked = [symbol for symbol in symbols if symbol in callers]
     if not asked:
         return set()
@@ -210,9 +210,10 @@ def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbo
 
 
 def _only_waits(library: Path) -> bool:
-    """Whether every call of syscall is for futex, whose number is set right before it. By it the headers of C++20 let
-    threads wait (std::latch, std::barrier, std::atomic::wait, std::jthread)."""
-    jumps, calls = set[int](), list[tuple[int, int]]()  # where jumps lead to; from where to where none may
+    """True if every call of syscall is futex, its number set right before the call.
+
+    The headers of C++20 wait by it (std::latch, std::barrier, std::atomic::wait, std::jthread)."""
+    jumps, calls = set[int](), list[tuple[int, int]]()  # targets of jumps; address ranges that no jump may enter
     function, last = "", ""
     for line in (_machine_code(library, rf">:$|{_FIRST_ARGUMENT}|\bj\w+ +[0-9a-f]+ <|<syscall@") or "").splitlines():
         if line.endswith(">:"):
@@ -232,7 +233,7 @@ def _only_waits(library: Path) -> bool:
 
 
 def _calls_of_cuda(library: Path) -> list[str]:
-    """What a library with the CUDA runtime in it calls of that runtime, but for the runtime's own calls."""
+    """CUDA runtime functions that a library with a static CUDA runtime calls, the runtime's own calls excluded."""
     reference = r"<(cuda[A-Z]\w*)>$"
     found: dict[str, None] = {}
     function = ""
@@ -245,7 +246,7 @@ def _calls_of_cuda(library: Path) -> list[str]:
 
 
 def instruction_gate(library: Path) -> Gate:
-    """Gate "instructions": the library's machine code enters the kernel of the system by no door of its own."""
+    """Gate "instructions": the machine code contains no system call and no clock instruction of its own."""
     door, unread = "", "its machine code could not be read to the end"
     try:
         code = read_code(library)
@@ -273,7 +274,8 @@ def instruction_gate(library: Path) -> Gate:
 
 
 def _bare_code(data: bytes) -> str | None:
-    """Doors in machine code without a file around it, as _machine_code gives them."""
+    """System calls and clock instructions in raw x86-64 machine code, as lines of objdump; None if it could not be
+    read."""
     with tempfile.NamedTemporaryFile(prefix="code-") as bare:
         bare.write(data)
         bare.flush()
@@ -281,8 +283,10 @@ def _bare_code(data: bytes) -> str | None:
 
 
 def _machine_code(library: Path, pattern: str, *how: str) -> str | None:
-    """The lines of its disassembly that a pattern is found in (it may well have gigabytes of others); None when it
-    could not be read to the end, which the last line shows."""
+    """Lines of a library's disassembly that match a pattern; None if it could not be read to the end.
+
+    Only matching lines are kept, because a disassembly may have gigabytes. A last marker line proves that it is
+    complete."""
     command = (
         'file=$1 pattern=$2 end=$3; shift 3; { objdump --no-show-raw-insn "$@" "$file" && echo "$end"; } '
         '| LC_ALL=C grep -aP "$pattern|^$end\\$"'
@@ -296,7 +300,7 @@ def _machine_code(library: Path, pattern: str, *how: str) -> str | None:
 
 
 def _disassembles(library: Path) -> bool:
-    """Whether objdump says anything at all; of what it does not know it says nothing, and no error either."""
+    """True if objdump prints any instruction; of an unknown machine it prints nothing and reports no error."""
     command = 'objdump -d --no-show-raw-insn "$1" | LC_ALL=C grep -aqPm1 ":\\t[a-z]"'
     try:
         done = run_command(["sh", "-c", command, "sh", str(library)], _LIMITS)
@@ -306,7 +310,7 @@ def _disassembles(library: Path) -> bool:
 
 
 def imports_torch(library: Path) -> bool:
-    """Whether a built library was linked against PyTorch, as extensions are."""
+    """True if a built library is linked against PyTorch, as extensions are."""
     try:
         return any(name.startswith(("libtorch", "libc10")) for name in read_imports(library).libraries)
     except (OSError, ValueError):
@@ -314,7 +318,7 @@ def imports_torch(library: Path) -> bool:
 
 
 def why_not(name: str, *, only_known_bad: bool) -> str:
-    """Why a function that was looked up by name is not allowed, "" when it is."""
+    """Says why a function that was looked up by name is not allowed; "" if it is."""
     if name.startswith("mmap"):
         return f"looks up {name}, which maps memory that may run"
     reason = convicts(name) if only_known_bad else _judge(name, False)
@@ -322,7 +326,8 @@ def why_not(name: str, *, only_known_bad: bool) -> str:
 
 
 def _joins_its_threads(imports: Imports) -> bool:
-    """Threads of one call that are waited for are a way to compute; whether they are is also seen at run time."""
+    """True if a library joins its threads and detaches none. That they end with the call is also observed at run
+    time."""
     names = {symbol.split("@")[0] for symbol in imports.symbols}
     waits = bool(names & {"pthread_join", "_ZNSt6thread4joinEv", "thrd_join"})
     lets_go = {"pthread_detach", "_ZNSt6thread6detachEv", "thrd_detach"}
@@ -330,7 +335,7 @@ def _joins_its_threads(imports: Imports) -> bool:
 
 
 def _judge(name: str, torch_binding: bool) -> Reason | None:
-    """Why a symbol is not allowed, None when it is."""
+    """The reason against an imported name; None if it is allowed."""
     if name in _ALLOWED:
         return None
     if torch_binding and (judgement := _judge_binding(name)) is not _SAYS_NOTHING:
@@ -342,8 +347,9 @@ def _judge(name: str, torch_binding: bool) -> Reason | None:
 
 
 def _judge_own(name: str) -> Reason | None:
-    """The same for a name that the library defines itself and leaves to be found: the loader takes whoever in the
-    process has it first, which for the system's functions is the system."""
+    """The reason against a name that the library defines itself and exports; None if it is allowed.
+
+    The loader takes the first definition in the process, which for the system's functions is the system's."""
     if name.startswith("PyInit_") or (name.startswith("_Z") and not _NEVER_INLINE.fullmatch(name)):
         return None
     reason = None if name in _ALLOWED or _PYTHON_VALUES.fullmatch(name) else convicts(name)
@@ -351,10 +357,11 @@ def _judge_own(name: str) -> Reason | None:
 
 
 def _judge_binding(name: str) -> Reason | None:
-    """The same for what torch's headers bring along; _SAYS_NOTHING where they say nothing about a symbol."""
-    if name.startswith(("Sleef_", "cpuinfo_")):  # vector mathematics behind at::vec, as libmvec's; facts of the CPU
+    """The reason against an imported name of an extension of torch; None if allowed, _SAYS_NOTHING if torch does not
+    explain it."""
+    if name.startswith(("Sleef_", "cpuinfo_")):  # vector mathematics behind at::vec, like libmvec; facts of the CPU
         return None
-    if _REGISTERS.match(name):  # operators of its own; names that are everybody's are read in the text
+    if _REGISTERS.match(name):  # registers operators; their public names are judged from the text
         return None
     if operator := _DISPATCHED.fullmatch(name):
         kind = re.sub(r"_(?:memory_format|Scalar|Tensor|dtype|device|start|int|dim)$", "", operator["name"])

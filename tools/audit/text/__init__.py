@@ -1,1 +1,1 @@
-"""What a candidate's source must be, by definition, and the leads that it gives."""
+"""Gates over a candidate's source text, and the leads that it gives."""

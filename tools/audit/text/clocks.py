@@ -1,7 +1,6 @@
-"""Clocks in native code that only functions read which forward never calls: those that tune a kernel beforehand.
+"""Finds clocks in native code that forward can never reach: they tune a kernel beforehand, which is allowed.
 
-In a call, a clock could tell a timed one from a checked one; in a constructor it measures what it builds.
-"""
+In a call, a clock could tell a timed call from a checked one; in a constructor it measures what it builds."""
 
 from __future__ import annotations
 
@@ -33,17 +32,17 @@ class _Native:
 
 
 def is_clock(reason: Reason) -> bool:
-    """Whether a clock is what speaks against a library."""
+    """True if the reason against a library is a clock."""
     return reason.kind in (ReasonKind.SYSTEM, ReasonKind.DEVICE) and bool(_CLOCK_SYMBOL.fullmatch(reason.subject))
 
 
 def is_asked_about(reason: Reason) -> bool:
-    """Whether it is a clock of the C library, whose speed the audit's runs change."""
+    """True for a clock of the C library, whose speed the audit's runs change."""
     return reason.kind == ReasonKind.SYSTEM and bool(_ASKED.fullmatch(reason.subject))
 
 
 def clocks_are_apart(source: CandidateSource) -> bool:
-    """Whether every clock in the native text is read by functions that forward cannot reach."""
+    """True if every clock in the native text is read only by functions that forward cannot reach."""
     texts = [strip_comments(text) for _, text in native_texts(source)]
     readers: set[str] = set()
     bodies: list[tuple[str, str]] = []
@@ -53,9 +52,9 @@ def clocks_are_apart(source: CandidateSource) -> bool:
         for match in _CLOCK.finditer(text):
             around = [item for item in functions if item.start <= match.start() < item.end]
             if not around:
-                return False  # an alias or a member: whoever uses it is not known
+                return False  # an alias or a member: its users are unknown
             readers.update(item.name for item in around)
-    for _ in range(8):  # whoever mentions a reader is one
+    for _ in range(8):  # functions that mention a reader are readers too
         pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, readers))})\b") if readers else None
         grown = readers | {name for name, body in bodies if pattern and pattern.search(body)}
         if grown == readers:
@@ -65,6 +64,7 @@ def clocks_are_apart(source: CandidateSource) -> bool:
 
 
 def _functions(text: str) -> Iterator[_Native]:
+    """Functions defined in a native text, with the ranges of their bodies."""
     for match in _DEFINITION.finditer(text):
         if match[1] in _NO_FUNCTIONS:
             continue
@@ -76,11 +76,10 @@ def _functions(text: str) -> Iterator[_Native]:
 
 
 def _reaches(source: CandidateSource, readers: set[str]) -> bool:
-    """Whether forward may call one of the native functions: by name, through functions and methods of the file.
+    """True if forward may call one of the native functions: by name, through functions and methods of the file.
 
-    What runs while the file is loaded, and constructors, may read a clock; a name that is kept for later may not. Types
-    that are declared, and the list of what a module exports, call nothing.
-    """
+    Code that runs at load time, and constructors, may read a clock; a name that is kept for later may not. Declared
+    types and a module's list of exports call nothing."""
     pending: list[ast.AST] = [
         method for owner in source.classes.values() for name, method in methods_of(owner).items() if name != "__init__"
     ]
@@ -101,7 +100,7 @@ def _reaches(source: CandidateSource, readers: set[str]) -> bool:
 
 
 def _named(part: ast.AST) -> Iterator[str]:
-    """Names, attributes and short texts in a part of the file, but for declared types and lists of exports."""
+    """Names, attributes and short texts in a part of the file, without declared types and lists of exports."""
     target = part.targets[0] if isinstance(part, ast.Assign) else None
     if isinstance(target, ast.Attribute) and target.attr in ("argtypes", "restype"):
         return

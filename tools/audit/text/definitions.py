@@ -1,8 +1,7 @@
-"""What a file must be, whatever it does: the only rules over text that veto.
+"""Requirements on every candidate's file: the only rules over text that veto.
 
-They are definitions and no guesses: the file can be read, its compiler only optimises, its arithmetic is what the
-policy allows. One rule more is here because no run shows what it forbids; it names its exhibit.
-"""
+They are definitions, not guesses: the file can be read, its compiler only optimises, its arithmetic is what the
+policy allows. One more rule is here because no run shows what it forbids; it names its exhibit."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ _FORBIDDEN_FLAG = re.compile(
 )
 _LINKS = re.compile(r"-l(?:openblas|blas|cblas|lapack|mkl\w*|dnnl|cublas\w*|cudnn\w*|cufft|cusparse|cusolver)")
 _APPROXIMATE = re.compile(r"\b__(?:expf|logf|sinf|cosf|powf|fdividef|tanhf)\b")
-# A definition, with a body, of what the CUDA runtime exports, or the names under which nvcc links it in: whose function
-# is called is then the loader's and the linker's choice, and no call of forward shows it. Exhibit: false_event_clock.
+# A definition with a body of a name that the CUDA runtime exports, or under which nvcc links it in. The loader and the
+# linker then choose which function runs, and no call of forward shows it. Exhibit: false_event_clock.
 _OF_THE_RUNTIME = re.compile(
     r"\b(cuda(?:Event|Stream|Device|Graph|Mem|Malloc|Free|Launch|Func|Get|Set|Host|Ctx|Thread|Peek|Module|Library)\w*|"
     r"cu(?:Event|Stream|Launch|Graph|Mem|Ctx|Module)\w*)\s*\([^(){};]*\)\s*\{|(libcudart_static)"
@@ -56,17 +55,17 @@ def definition_gates(source: CandidateSource | Unreadable, policy: Policy) -> li
 
 
 def links_vendor(source: CandidateSource) -> bool:
-    """Whether the build links a vendor's library, which policy open allows."""
+    """True if the build links a vendor's library, which policy "open" allows."""
     return any(_LINKS.fullmatch(flag) for flag in _asked(source)[1])
 
 
 def relaxed_maths(source: CandidateSource) -> bool:
-    """Whether the build relaxes IEEE rules; allowed and labelled except under strict."""
+    """True if the build relaxes IEEE rules; allowed and labelled except under "strict"."""
     return any(constant.value in _RELAXED_FLAGS for constant in string_constants(source.tree))
 
 
 def _asked(source: CandidateSource) -> tuple[str, list[str]]:
-    """The compiler and the flags that the file names in FOUNDRY."""
+    """The compiler and the flags that the file requests in FOUNDRY."""
     about = foundry_literals(source.tree).get("FOUNDRY")
     about = about if isinstance(about, dict) else {}
     flags = about.get("flags", [])
@@ -74,6 +73,7 @@ def _asked(source: CandidateSource) -> tuple[str, list[str]]:
 
 
 def _flags(source: CandidateSource, policy: Policy) -> Iterator[Reason]:
+    """Reasons against an unknown compiler or flag."""
     compiler, flags = _asked(source)
     line = next((node.lineno for node in source.own if isinstance(node, ast.Assign) and _is_foundry(node)), 0)
     if compiler not in _COMPILERS:
@@ -85,6 +85,7 @@ def _flags(source: CandidateSource, policy: Policy) -> Iterator[Reason]:
 
 
 def _names(source: CandidateSource) -> Iterator[Reason]:
+    """Reasons against native functions that take a name of the CUDA runtime."""
     for line, text in native_texts(source):
         code = strip_comments(text, strings=False)
         for match in _OF_THE_RUNTIME.finditer(code):
@@ -92,6 +93,7 @@ def _names(source: CandidateSource) -> Iterator[Reason]:
 
 
 def _relaxed(source: CandidateSource) -> Iterator[Reason]:
+    """Reasons against relaxed floating-point flags and approximate intrinsics."""
     for statement in source.own:
         for constant in string_constants(statement):
             if constant.value in _RELAXED_FLAGS:

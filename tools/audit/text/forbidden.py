@@ -1,4 +1,4 @@
-"""Names that a candidate's own Python may not use, with what each does in words."""
+"""Names that a candidate's own Python may not use, with each one's effect in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foundry.tools.words import words
 
 
 class Suspicion(Enum):
-    """What a name in a text may be used for; `meaning` says it of the name."""
+    """Ways in which a name may be misused; `meaning` says it as a predicate of the name."""
 
     DYNAMIC = "makes or looks up code at run time"
     INTROSPECTION = "looks into the process that grades it"
@@ -33,7 +33,7 @@ class Suspicion(Enum):
         return self.value
 
 
-# Modules a candidate may import; what it uses of them is judged where it uses it.
+# Modules that a candidate may import; each use is judged at its place.
 ALLOWED_IMPORTS = frozenset(
     words(
         "torch ctypes math typing typing_extensions dataclasses functools collections hashlib json os pathlib "
@@ -43,7 +43,7 @@ ALLOWED_IMPORTS = frozenset(
         "datetime timeit random inspect gc zlib base64 binascii queue signal weakref concurrent multiprocessing "
         "contextvars shlex site argparse pickle asyncio secrets cmath unittest fnmatch getpass mmap socket select "
         "graphlib keyword pkgutil zipfile code ast cffi "
-        "rich tqdm loguru colorama tabulate packaging einops ninja pybind11 filelock"  # words, layouts
+        "rich tqdm loguru colorama tabulate packaging einops ninja pybind11 filelock"  # messages, layouts, builds
     )
 )
 # Parameters are drawn with these in a constructor; anywhere else they can only serve to know the grader's inputs.
@@ -152,8 +152,8 @@ _TABLE: tuple[tuple[Suspicion, str, tuple[str, ...]], ...] = (
 _RULES = {name: (suspicion, meaning) for suspicion, meaning, names in _TABLE for name in names}
 
 
-# What a candidate may need to build, load and tune its kernels: watching its process decides (audit/conduct.py),
-# because what counts is when it happens and to what.
+# Names that building, loading and tuning kernels may need: observation of the process decides (audit/acts/conduct.py),
+# because only the moment and the object of their use tell right from wrong.
 _SEEN_AT_RUN_TIME = words(
     "open io os.open os.read os.write os.listdir os.scandir os.walk os.popen os.system subprocess "
     "shutil tempfile pathlib glob fcntl importlib torch.utils.cpp_extension.load torch.ops.load_library time datetime "
@@ -173,18 +173,18 @@ _HARMLESS = words(
 
 
 def is_seen_at_run_time(path: str) -> bool:
-    """Whether watching the process settles what a static mention of the name cannot."""
+    """True if observing the process settles a suspicion that the text alone cannot."""
     return is_or_is_in(path.removeprefix("builtins."), _SEEN_AT_RUN_TIME)
 
 
 def is_or_is_in(path: str, names: Collection[str]) -> bool:
-    """Whether a dotted path is one of the names or lies below one."""
+    """True if a dotted path is one of the names or lies below one."""
     parts = path.split(".")
     return any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1))
 
 
 def forbidden(path: str) -> tuple[Suspicion, str] | None:
-    """(suspicion, meaning) of a dotted path's longest forbidden prefix, by whole words; None when it is harmless."""
+    """(suspicion, meaning) of a dotted path's longest forbidden prefix, by whole words; None if it is harmless."""
     parts = path.removeprefix("builtins.").split(".")
     if ".".join(parts) in _HARMLESS:
         return None

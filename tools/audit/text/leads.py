@@ -1,8 +1,7 @@
-"""What in a candidate's text deserves a closer look: leads, which choose the audit's own runs and never convict.
+"""Finds leads in a candidate's text: names that choose which runs the audit makes, and never reject by themselves.
 
-A lead is a guess by a word, and cheap: a false one costs a second of running, so it needs no exceptions. What the runs
-see is judged in tools/audit/acts.
-"""
+A lead is a cheap guess by a word: a false one costs a second of running, so it needs no exceptions. The observed
+behaviour is judged in tools/audit/acts."""
 
 from __future__ import annotations
 
@@ -29,14 +28,14 @@ _PRIVATE = frozenset(
 _AROUND_FORWARD = frozenset(
     words("__call__ _call_impl __getattribute__ __torch_function__ __torch_dispatch__ __class__ __new__ __reduce__")
 )
-_OF_TORCH = frozenset(  # what a binding calls of PyTorch
+_OF_TORCH = frozenset(  # functions of PyTorch that a binding calls
     words(
         "empty empty_like empty_strided zeros zeros_like new_empty is_tensor no_grad inference_mode current_stream "
         "current_device synchronize get_device_properties get_num_threads float32 float16 bfloat16 float64 int32 int64 "
         "contiguous_format device dtype Size Tensor Module Parameter get_device_capability is_available finfo"
     )
 )
-_VALUES = frozenset(words("item tolist data_ptr any all equal allclose sum max min mean"))  # in a condition
+_VALUES = frozenset(words("item tolist data_ptr any all equal allclose sum max min mean"))  # suspicious in a condition
 _NATIVE: tuple[tuple[Suspicion, re.Pattern[str]], ...] = (
     (
         Suspicion.SYSTEM,
@@ -83,7 +82,7 @@ _NATIVE: tuple[tuple[Suspicion, re.Pattern[str]], ...] = (
 
 @dataclass(frozen=True)
 class Lead:
-    """What is suspected, of what (a name as it is written), at a line of the file."""
+    """A suspicion about a name as it is written, at a line of the file."""
 
     suspicion: Suspicion
     subject: str
@@ -98,7 +97,7 @@ def leads_of(source: CandidateSource) -> list[Lead]:
 
 
 def in_words(leads: Iterable[Lead]) -> str:
-    """The first leads as people read them."""
+    """The first MOST_SHOWN leads as one sentence."""
     found = list(leads)
     shown = "; ".join(f"line {lead.line}: {lead.subject} {lead.suspicion.meaning}" for lead in found[:MOST_SHOWN])
     return shown + (f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else "")
@@ -108,6 +107,7 @@ def in_words(leads: Iterable[Lead]) -> str:
 
 
 def _in_python(source: CandidateSource, statement: ast.stmt) -> Iterator[Lead]:
+    """Leads in one top-level statement."""
     longer = {id(node.value) for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
     for node in ast.walk(statement):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -139,6 +139,7 @@ def _in_python(source: CandidateSource, statement: ast.stmt) -> Iterator[Lead]:
 
 
 def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Lead]:
+    """Leads for imports outside the allowed modules."""
     base = [f"{node.module or ''}."] if isinstance(node, ast.ImportFrom) else [""]
     for name in (base[0] + alias.name for alias in node.names):
         if name.split(".")[0] not in ALLOWED_IMPORTS or name.endswith("*"):
@@ -146,6 +147,7 @@ def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Lead]:
 
 
 def _names(source: CandidateSource, node: ast.Name | ast.Attribute) -> Iterator[Lead]:
+    """Leads for forbidden, private and hook names."""
     path = source.dotted(node)
     rule = forbidden(path)
     root = path.split(".")[0]
@@ -162,6 +164,7 @@ def _names(source: CandidateSource, node: ast.Name | ast.Attribute) -> Iterator[
 
 
 def _classes(source: CandidateSource, node: ast.ClassDef) -> Iterator[Lead]:
+    """Leads for base classes and methods that may hide or replace the work."""
     for base in map(source.dotted, node.bases):
         if base in ("torch.Tensor", "torch.nn.Parameter", "torch.Storage"):
             yield Lead(Suspicion.LAZY, f"class {node.name}({base})", node.lineno)
@@ -181,12 +184,14 @@ def _classes(source: CandidateSource, node: ast.ClassDef) -> Iterator[Lead]:
 
 
 def _conditions(test: ast.expr) -> Iterator[Lead]:
+    """Leads for conditions that depend on an input's values or address."""
     for node in ast.walk(test):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _VALUES:
             yield Lead(Suspicion.SHORTCUT, ast.unparse(node)[:60], node.lineno)
 
 
 def _calls(source: CandidateSource, node: ast.Call) -> Iterator[Lead]:
+    """Leads for calls of computed names, libraries, other operators and missing methods."""
     path = source.dotted(node.func)
     last = path.split(".")[-1]
     if path == "getattr" and (len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)):
@@ -202,7 +207,7 @@ def _calls(source: CandidateSource, node: ast.Call) -> Iterator[Lead]:
 
 
 def _stores(source: CandidateSource, node: ast.Attribute | ast.Subscript) -> Iterator[Lead]:
-    """Attributes and items of imported modules, of the reference or of ModelNew."""
+    """Leads for stores into imported modules, the reference or ModelNew."""
     base: ast.expr = node
     while isinstance(base, ast.Subscript):
         base = base.value
@@ -221,6 +226,7 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def _in_native(source: CandidateSource) -> Iterator[Lead]:
+    """Leads in the C++ and CUDA texts."""
     for line, text in native_texts(source):
         code = strip_comments(text)
         for suspicion, pattern in _NATIVE:

@@ -1,4 +1,4 @@
-"""The native half of a candidate's file: the C++ and CUDA texts in it, as a compiler sees them."""
+"""The C++ and CUDA texts in a candidate's file, as a compiler sees them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ _LOOKS_NATIVE = re.compile(r"#\s*include|__global__|extern\s+\"C\"|\b(?:void|flo
 
 
 def native_texts(source: CandidateSource) -> Iterator[tuple[int, str]]:
-    """(line of the file, text) of the string constants that are C++ or CUDA, Foundry's own run-time header cut out.
+    """Yields (line of the file, text) of string constants that are C++ or CUDA, without Foundry's own run-time headers.
 
-    The header's lines are left empty, so that line numbers stay right.
-    """
+    The headers become empty lines, so that line numbers stay right."""
     for statement in source.own:
         for constant in string_constants(statement):
             text = str(constant.value)
@@ -29,13 +28,13 @@ def native_texts(source: CandidateSource) -> Iterator[tuple[int, str]]:
 
 @functools.cache
 def runtime_headers(*endings: str) -> tuple[str, ...]:
-    """Texts of the library's run-time headers, as they are pasted into candidates."""
+    """Texts of the compiler's run-time headers with these endings (default .h and .cuh), as pasted into candidates."""
     wanted = endings or (".h", ".cuh")
     return tuple(text for name, text in library_texts().items() if name.endswith(wanted))
 
 
 def strip_comments(text: str, *, strings: bool = True) -> str:
-    """C++ text without comments (and, by default, without the contents of string and character literals)."""
+    """C++ text without comments and, if `strings`, without the contents of string and character literals."""
 
     def blank(match: re.Match[str]) -> str:
         found = match.group()

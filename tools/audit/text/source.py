@@ -1,4 +1,4 @@
-"""A candidate's file as the audit reads it: names resolved, and the statements that are its own."""
+"""Parses a candidate's file for the audit: resolved names, and the statements that are its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOLE = re.compile(r"@[A-Z_]+@")
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Why a file cannot be judged at all, and at which line."""
+    """The reason why a file cannot be judged at all, and its line."""
 
     why: str
     line: int
@@ -25,7 +25,7 @@ class Unreadable:
 
 @dataclass
 class CandidateSource:
-    """The parsed file. `own` are the top-level statements that are neither the task's nor Foundry's binding."""
+    """The parsed file. `own` are the top-level statements that belong neither to the task nor to Foundry's binding."""
 
     text: str
     tree: ast.Module
@@ -38,7 +38,7 @@ class CandidateSource:
 
     @property
     def methods(self) -> dict[str, Function]:
-        """ModelNew's methods, those of the file's own classes that it inherits from included."""
+        """ModelNew's methods, including those inherited from the file's own classes."""
         found: dict[str, Function] = {}
         pending, lineage = [self.model] if self.model else [], list[ast.ClassDef]()
         while pending:
@@ -51,7 +51,8 @@ class CandidateSource:
         return found
 
     def dotted(self, node: ast.expr) -> str:
-        """`F.softmax` -> "torch.nn.functional.softmax"; "" when it is no chain of names. A literal getattr counts."""
+        """The full dotted name: `F.softmax` -> "torch.nn.functional.softmax", also through a literal getattr; "" if
+        it is none."""
         if isinstance(node, ast.Name):
             return self.aliases.get(node.id, node.id)
         if isinstance(node, ast.Attribute):
@@ -65,12 +66,13 @@ class CandidateSource:
 
 
 def methods_of(owner: ast.ClassDef | None) -> dict[str, Function]:
+    """A class's own methods by name."""
     body = owner.body if owner else []
     return {node.name: node for node in body if isinstance(node, Function)}
 
 
 def read_source(text: str, task_source: str = "") -> CandidateSource | Unreadable:
-    """The parsed candidate, or why it cannot be read."""
+    """The parsed candidate, or the reason why it cannot be read."""
     try:
         tree = syntax.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -97,8 +99,9 @@ def read_source(text: str, task_source: str = "") -> CandidateSource | Unreadabl
 
 
 def shared_imports(text: str, task_source: str) -> list[str]:
-    """Import statements of a candidate's file that import nothing but what the task's own import, under the same names:
-    those that run while the file is loaded or a model is constructed. A file that does not parse has none."""
+    """Load-time import statements of a candidate that import only names which the task's own file imports too.
+
+    Imports in functions count only in constructors. A file that does not parse has none."""
     try:
         own, task = syntax.parse(text), syntax.parse(task_source)
     except (SyntaxError, ValueError, RecursionError):
@@ -108,7 +111,7 @@ def shared_imports(text: str, task_source: str) -> list[str]:
 
 
 def _imports(tree: ast.AST, *, in_functions: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Import statements in a file, without those in functions but for constructors."""
+    """Import statements of a file; those in functions only in constructors, unless `in_functions`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
@@ -117,7 +120,7 @@ def _imports(tree: ast.AST, *, in_functions: bool = False) -> Iterator[ast.Impor
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> set[tuple[str, int, str, str]]:
-    """(module, level, name, what it is called here) of each name that a statement imports."""
+    """(module, level, name, local alias) of each name that a statement imports."""
     if isinstance(node, ast.Import):
         return {(alias.name, 0, "", alias.asname or "") for alias in node.names}
     return {(node.module or "", node.level, alias.name, alias.asname or "") for alias in node.names}
@@ -131,6 +134,7 @@ def _defined(node: ast.stmt) -> list[str]:
 
 
 def _import_aliases(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
+    """Maps the local names of an import statement to the dotted paths they stand for."""
     if isinstance(node, ast.Import):
         return {
             alias.asname or alias.name.split(".")[0]: alias.name if alias.asname else alias.name.split(".")[0]
@@ -140,6 +144,7 @@ def _import_aliases(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
 
 
 def _statements(text: str) -> set[str]:
+    """The top-level statements of a text, each as its AST dump; empty if it does not parse."""
     try:
         return {ast.dump(node) for node in syntax.parse(text).body}
     except (SyntaxError, ValueError):
@@ -148,11 +153,10 @@ def _statements(text: str) -> set[str]:
 
 @functools.cache
 def foundry_binding() -> frozenset[str]:
-    """Foundry's own binding functions, statement by statement, from the templates that candidates are printed with.
+    """AST dumps of the binding functions in the templates that candidates are printed with.
 
-    A statement that equals its template builds, loads and launches as the library does; one changed token makes it
-    the candidate's own, and every rule applies to it.
-    """
+    A statement that equals its template builds, loads and launches as the compiler's does. One changed token makes
+    it the candidate's own, and every rule applies to it."""
     found: set[str] = set()
     for name, text in library_texts().items():
         if name.endswith(".py.txt"):
@@ -162,7 +166,8 @@ def foundry_binding() -> frozenset[str]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Top-level statements of a template; those with a named place to fill (@NAME@) differ from file to file."""
+    """Top-level statements of a template, without those that hold a placeholder (@NAME@) and differ from file to
+    file."""
     block: list[str] = []
     for line in [*text.splitlines(), "end"]:
         continues = not line or line[0].isspace() or line.startswith((")", "]", "}"))
@@ -174,7 +179,7 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def string_constants(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Every text, bytes as text; an f-string's as one, with a 0 for each value that is put in."""
+    """Every string constant, bytes decoded; an f-string as one, with "0" for each inserted value."""
     parts: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -190,7 +195,7 @@ def string_constants(tree: ast.AST) -> Iterator[ast.Constant]:
 
 
 def foundry_literals(tree: ast.Module) -> dict[str, object]:
-    """FOUNDRY and SOURCE of a Foundry candidate file; missing or computed ones are left out."""
+    """Values of FOUNDRY and SOURCE in a candidate file; missing or computed ones are left out."""
     found: dict[str, object] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
