@@ -30,7 +30,7 @@ from foundry.tools.task.plain_file import read_kernel
 
 @dataclass(frozen=True)
 class SelfTestRequest:
-    """What the user asked of `foundry verify --self-test`."""
+    """The arguments of `foundry verify --self-test`."""
 
     task: Path
     candidate: Path | None
@@ -43,7 +43,7 @@ class SelfTestRequest:
 
 
 def show(request: SelfTestRequest, *, as_json: bool) -> NoReturn:
-    """Prints the report; exit 1 below the share that was asked for."""
+    """Prints the report; exits with 1 if the share of caught faults is below the minimum asked for."""
     report = run(request)
     if as_json:
         print_json(report.to_json())
@@ -67,11 +67,10 @@ def self_test(
     faults: int = DEFAULT_FAULTS,
     seed: int = 0,
 ) -> SelfTestReport:
-    """Plants faults into the library's kernel of the task, or into a candidate's native source, and has them judged.
+    """Plants faults into the compiler's kernel of the task, or into a candidate's native source, and grades each copy.
 
-    `seed` chooses the faults. Blocking. Raises TaskError for a task that cannot be judged, UsageError when there is
-    nothing to plant faults into, MissingTool without a compiler or a device.
-    """
+    `seed` chooses the faults. Blocking. Raises TaskError for a task that cannot be judged, UsageError if no place
+    for a fault is found, MissingTool without a compiler or a device."""
     from foundry.tools.machine.device import describe
 
     device = describe(target)
@@ -113,7 +112,7 @@ async def self_test_in(
 async def _plant(
     bench: Workbench, task: Task, device: Device, candidate: str | None, faults: int, seed: int
 ) -> tuple[str, list[Mutant]]:
-    """(the correct file, the faulty ones)"""
+    """Makes (text of the correct file, faulty files)."""
     if candidate is not None:
         mutants = source_mutants(candidate, faults, seed)
         if not mutants:

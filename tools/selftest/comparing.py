@@ -1,7 +1,6 @@
-"""Are two candidates' outputs the same bits on the inputs of the whole protocol? Runs in a worker; imports torch.
+"""Compares two candidates' outputs bit for bit on the inputs of the whole protocol. Runs in a worker; imports torch.
 
-Asked only for a faulty kernel that the grader accepted: if anything differs, the grader missed a fault.
-"""
+Used only for a faulty kernel that the grader accepted: any difference is a fault that the grader missed."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ from foundry.tools.task import loading
 
 
 def serve(control: Channel) -> None:
-    """Entry of the worker: each message has a task and two candidates; the answer says where they differ, or ""."""
+    """Entry of the worker: each message holds a task and two candidates; the answer names inputs on which they
+    differ, or ""."""
     torch.set_grad_enabled(False)
     warnings.simplefilter("ignore")
     while True:
@@ -40,6 +40,7 @@ def serve(control: Channel) -> None:
 
 
 def _difference(message: Message) -> str:
+    """Names the first inputs on which the two candidates' outputs differ; "" if there are none."""
     task = codec.decode(Task, message["task"])
     correct = _model_class(message["correct"], "correct_candidate", Path(message["folder"]))
     faulty = _model_class(message["faulty"], "faulty_candidate", Path(message["folder"]))
@@ -54,17 +55,19 @@ def _difference(message: Message) -> str:
 
 
 def _model_class(text: str, name: str, folder: Path) -> Any:
+    """The class ModelNew of a candidate's text, executed as a module `name` in `folder`."""
     path = folder / f"{name}.py"
     path.write_text(text)
     module = types.ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module
-    with torch.enable_grad():  # as at any import
+    with torch.enable_grad():  # the default at an ordinary import
         exec(compile(text, str(path), "exec"), module.__dict__)
     return module.__dict__["ModelNew"]
 
 
 def _in_case(case: Case, correct: Any, faulty: Any, message: Message) -> str:
+    """Names inputs of one case on which the two models differ, or ""."""
     init = case.init
     arguments = init.value()
     init.close()
@@ -84,7 +87,7 @@ def _in_case(case: Case, correct: Any, faulty: Any, message: Message) -> str:
 
 
 def trials(case: Case, stage: Stage) -> Iterator[Trial]:
-    """Every question of a stage that the reference answers, with fresh seeds."""
+    """Every question of a stage that the reference can answer, with fresh seeds."""
     for distribution in distributions(stage if not case.name else "screen", limited=case.limited):
         if not case.suits(distribution):
             continue
@@ -92,7 +95,7 @@ def trials(case: Case, stage: Stage) -> Iterator[Trial]:
             case.randomise(random.getrandbits(31), distribution.parameters)
         try:
             trial = case.trial(distribution, random.getrandbits(31))
-        except TaskError:  # such inputs or parameters, which the reference refuses, were never asked with
+        except TaskError:  # the grader never uses inputs or parameters that the reference refuses
             if distribution == AS_GIVEN:
                 raise
             continue
@@ -100,8 +103,9 @@ def trials(case: Case, stage: Stage) -> Iterator[Trial]:
 
 
 def _same(models: list[nn.Module], case: Case, trial: Trial, place: str) -> bool:
-    """Whether outputs and the models' buffers after the call have the same bits. Called twice, because stale memory may
-    hold the right values once."""
+    """True if outputs and the models' buffers after the call have the same bits.
+
+    Each model is called twice, because stale memory may hold the right values once."""
     for _ in range(2):
         left: list[list[torch.Tensor]] = []
         for model in models:
@@ -116,7 +120,8 @@ def _same(models: list[nn.Module], case: Case, trial: Trial, place: str) -> bool
 
 
 def _load(model: nn.Module, case: Case, kind: Parameters) -> None:
-    """Copies the task's parameters if the candidate's state has the same names; else it keeps its seeded ones."""
+    """Copies the task's parameters if the candidate's state has the same names; else the candidate keeps its seeded
+    ones."""
     packed = case.state(kind)
     given = packed.parcel.tensors()
     own = model.state_dict(keep_vars=True)
@@ -126,6 +131,7 @@ def _load(model: nn.Module, case: Case, kind: Parameters) -> None:
 
 
 def _place(value: Any, place: str) -> Any:
+    """Copies every tensor of a nested value to a device."""
     if isinstance(value, torch.Tensor):
         return value.to(place).clone()
     if isinstance(value, list | tuple):
@@ -134,6 +140,7 @@ def _place(value: Any, place: str) -> Any:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if two tensors have equal shape, dtype and bits."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.equal(one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8))

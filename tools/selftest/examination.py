@@ -20,12 +20,12 @@ from foundry.tools.process.zygote import WorkerDied, Zygote
 from foundry.tools.selftest.faults.fault import Mutant
 from foundry.tools.selftest.report import FaultResult
 
-STAGE: Stage = "full"  # what `foundry verify` asks for
-BUILT_AHEAD = 2  # builds beside the lanes that verify
-COMPARE_S = 120.0
+STAGE: Stage = "full"  # the stage of `foundry verify`
+BUILT_AHEAD = 2  # builds in progress beside the lanes that verify
+COMPARE_S = 120.0  # seconds allowed for one bitwise comparison
 
 Compare = Callable[[str, str], Awaitable[str]]
-"""(correct, faulty) -> on which inputs their outputs differ, or "" where they never do."""
+"""(correct text, faulty text) -> the inputs on which their outputs differ, "" if none."""
 
 _NOT_PLANTED = frozenset({"compile_error", "unproven"})
 
@@ -42,7 +42,7 @@ async def confirm_correct(bench: Workbench, text: str) -> None:
 
 
 async def examine(bench: Workbench, correct: str, mutants: Sequence[Mutant], compare: Compare) -> list[FaultResult]:
-    """What became of each mutant, in the order of `mutants`."""
+    """Builds and verifies each mutant; returns its result, in the order of `mutants`."""
     places = asyncio.Semaphore(LANES + BUILT_AHEAD)
 
     async def one(mutant: Mutant) -> FaultResult:
@@ -59,15 +59,15 @@ async def examine(bench: Workbench, correct: str, mutants: Sequence[Mutant], com
 async def _verify_mutant(bench: Workbench, text: str, build: Build) -> Verdict:
     """Verifies a mutant by the screen, and by the full stage only if the screen accepts it.
 
-    The screen is cheaper, because its truths are computed once for all candidates, and it asks nothing that the full
-    stage does not ask too.
-    """
+    The screen is cheaper, because its truths are computed once for all candidates. The full stage repeats its
+    questions."""
     verdict = await bench.verify(text, build, "screen")
     return await bench.verify(text, build, STAGE) if verdict.correct else verdict
 
 
 def finding(mutant: Mutant, verdict: Verdict, difference: str, seconds: float) -> FaultResult:
-    """Caught, missed, equivalent (accepted and the same bits everywhere) or not planted (it does not compile)."""
+    """Classifies one mutant: caught, missed, equivalent (accepted, same bits everywhere) or not planted (does not
+    compile)."""
     if verdict.correct:
         if not difference:
             words = "the same bits as the correct kernel's on all inputs"
@@ -91,10 +91,12 @@ class Comparer:
         self._lock = asyncio.Lock()
 
     async def __call__(self, correct: str, faulty: str) -> str:
+        """Names inputs on which the two files' outputs differ, or ""."""
         async with self._lock:
             return await asyncio.to_thread(self._ask, correct, faulty)
 
     def _ask(self, correct: str, faulty: str) -> str:
+        """Forks the comparing process and returns its answer; an early end counts as a difference."""
         threads = thread_count(self._device)
         self._folder.mkdir(parents=True, exist_ok=True)
         limits = Limits(wall_s=COMPARE_S, memory_bytes=int(2 * CANDIDATE_MEMORY_SHARE * machine_memory_bytes()))

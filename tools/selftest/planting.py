@@ -10,24 +10,24 @@ from foundry.tools.selftest.faults import any_source, on_expressions, on_graph, 
 from foundry.tools.selftest.faults.fault import FAMILIES, Mutant, PlantableFault
 from foundry.tools.selftest.faults.original import Original
 
-DEFAULT_FAULTS = 32
+DEFAULT_FAULTS = 32  # faults planted if the user names no number
 
 
 def library_mutants(original: Original, count: int, seed: int) -> list[Mutant]:
-    """Up to `count` faulty copies of the library's kernel, from all families in turn."""
+    """Up to `count` faulty copies of the compiler's kernel, from all families in turn."""
     sources = (on_graph, on_kernels, on_expressions, on_source)
     found = [proposal for source in sources for proposal in source.faults(original)]
     return plant(found, original.text, count, seed)
 
 
 def source_mutants(text: str, count: int, seed: int) -> list[Mutant]:
-    """Up to `count` faulty copies of somebody's candidate file; raises UsageError for a file that is not Python."""
+    """Up to `count` faulty copies of a given candidate file; raises UsageError for a file that is not Python."""
     return plant(any_source.faults(text), text, count, seed)
 
 
 def plant(proposals: Iterable[PlantableFault], correct: str, count: int, seed: int) -> list[Mutant]:
-    """Makes up to `count` faulty files. A fault is skipped when the library cannot express it, or when its text equals
-    that of the correct kernel or of another faulty one."""
+    """Makes up to `count` faulty files, without those that the compiler cannot express and those equal to another
+    file."""
     mutants: list[Mutant] = []
     known = {correct}
     for proposal in in_turn(list(proposals), seed):
@@ -44,7 +44,7 @@ def plant(proposals: Iterable[PlantableFault], correct: str, count: int, seed: i
 
 
 def in_turn(proposals: Sequence[PlantableFault], seed: int) -> list[PlantableFault]:
-    """One of each family, then another of each, and so on; within a family in an order that the seed decides."""
+    """The faults ordered so that families take turns; within a family the seed decides."""
     generator = random.Random(seed)
     groups: list[list[PlantableFault]] = []
     for family in FAMILIES:

@@ -8,26 +8,26 @@ from typing import Any, Literal
 
 from foundry.tools.selftest.faults.fault import FAMILIES, Fault
 
-MIN_CAUGHT = 0.98
+MIN_CAUGHT = 0.98  # share of faults to catch, if the user names none
 
 FaultStanding = Literal["caught", "missed", "equivalent", "not planted"]
 
 
 @dataclass(frozen=True)
 class FaultResult:
-    """What became of one planted fault: the gate that caught it with its evidence, or why none did."""
+    """The result for one planted fault: the gate that caught it with its evidence, or the reason why none did."""
 
     fault: Fault
     standing: FaultStanding
     gate: str
     evidence: str
     seconds: float
-    outcome: str = ""  # of the grader: wrong_result, inaccurate, nondeterministic, crash, timeout, ...
+    outcome: str = ""  # the grader's outcome: wrong_result, inaccurate, nondeterministic, crash, timeout, ...
 
 
 @dataclass(frozen=True)
 class SelfTestReport:
-    """The results of all faults planted for one task. `kernel` says in words what they were planted into."""
+    """The results of all faults planted for one task. `kernel` describes the kernel that they were planted into."""
 
     task: str
     target: str
@@ -38,16 +38,17 @@ class SelfTestReport:
     seconds: float
 
     def count(self, standing: FaultStanding) -> int:
+        """Number of faults with this standing."""
         return sum(finding.standing == standing for finding in self.findings)
 
     @property
     def counted(self) -> int:
-        """How many faults count: those that compile and change the kernel's outputs."""
+        """Number of faults that count: they compile and change the kernel's outputs."""
         return self.count("caught") + self.count("missed")
 
     @property
     def rate(self) -> float:
-        """Share of the counted faults that were caught; 0 when none counts."""
+        """Share of the counted faults that were caught; 0 if none counts."""
         return self.count("caught") / self.counted if self.counted else 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -70,6 +71,7 @@ class SelfTestReport:
 
 
 def _row(finding: FaultResult) -> dict[str, Any]:
+    """One fault's part of the JSON document."""
     return {
         "family": finding.fault.family,
         "what": finding.fault.what,

@@ -1,1 +1,1 @@
-"""Faults to plant into a correct kernel: in its graph, its expressions, its kernels, its text."""
+"""Faults to plant into a correct kernel: into its graph, its expressions, its kernels or its text."""

@@ -1,8 +1,7 @@
-"""Faults in anybody's C++ or CUDA source, for `--self-test TASK CANDIDATE`. Free of torch.
+"""Faults in any C++ or CUDA source, for `--self-test TASK CANDIDATE`. Free of torch.
 
-A text rule knows neither types nor sizes, so a change may turn out to be harmless (a bound that is never reached). Such
-a kernel is recognised because its outputs equal the correct kernel's bit for bit; it is not counted.
-"""
+A text rule knows neither types nor sizes, so a change may be harmless (a bound that is never reached). Such a kernel
+is recognised by outputs equal to the correct kernel's bit for bit; it is not counted."""
 
 from __future__ import annotations
 
@@ -45,8 +44,8 @@ _STORE = re.compile(r"(\b\w+\[[^\];=]*\]\s*=\s*)([^=;{}]+)(;)")
 
 
 def _is_no_maximum(source: str, match: re.Match[str]) -> bool:
-    """Whether a loop does more than find a maximum. One that only does may be there to keep exp from overflowing, so a
-    fault in it could be harmless."""
+    """True if a loop does more than find a maximum. A maximum may only keep exp from overflowing, so that faults are
+    harmless."""
     header = source.find(")", match.end())
     body = source[header + 1 :].lstrip()
     body = body[: body.find("}" if body.startswith("{") else ";")]
@@ -109,7 +108,7 @@ GENERIC: tuple[Rule, ...] = (
 
 
 def faults(text: str) -> Iterator[PlantableFault]:
-    """Every fault of the general rules, and of the library's where they match; raises UsageError."""
+    """Every fault of the general rules, and of the compiler's rules that match; raises UsageError."""
     for native in native_texts(text):
         for rule in (*RULES, *GENERIC):
             if rule is SHARED_STAGING:
@@ -123,7 +122,7 @@ def _completing(proposal: PlantableFault, native: NativeText) -> Callable[[], st
 
 
 def _complete(faulty: str, native: NativeText) -> str:
-    """The file with the rounding helper that a fault calls."""
+    """The file with the rounding helper added, if the fault calls it."""
     if "foundry_rounded" not in faulty:
         return faulty
     changed = next((item for item in native_texts(faulty) if "foundry_rounded" in item.source), native)

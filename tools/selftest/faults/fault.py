@@ -1,4 +1,4 @@
-"""What a planted fault is: a family, words for a human, and a way to make the faulty file. Free of torch."""
+"""Data types of planted faults: a family, a description, and a way to make the faulty file. Free of torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Family = Literal[
     "stale memory",
 ]
 
-# The order in which families take turns when not all faults can be planted, and what each stands for.
+# Families in the order in which they take turns if not all faults can be planted, and their meaning.
 FAMILIES: dict[Family, str] = {
     "dropped operator": "an operator of the task is left out",
     "wrong axis": "an operand or a result is walked along another dimension, or transposed",
@@ -44,7 +44,7 @@ FAMILIES: dict[Family, str] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What was planted and where: `what` in words, `where` a kernel and a place in it, or a line of the source."""
+    """A planted fault: `what` describes it, `where` names the kernel and a place in it, or a line of the source."""
 
     family: Family
     what: str
@@ -53,8 +53,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class PlantableFault:
-    """A fault that could be planted. `make` gives the whole faulty file; it raises CannotLower where the library
-    cannot express the faulty kernel."""
+    """A fault that could be planted. `make` gives the whole faulty file; raises CannotLower if the compiler cannot
+    express it."""
 
     fault: Fault
     make: Callable[[], str]

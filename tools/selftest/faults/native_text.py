@@ -1,4 +1,6 @@
-"""The native source inside a candidate file: found, masked, and put back changed. Free of torch."""
+"""Finds the native source inside a candidate file, masks its comments and strings, and puts changed source back.
+
+Free of torch."""
 
 from __future__ import annotations
 
@@ -16,22 +18,24 @@ _FIRST_KERNEL = re.compile(r"^(?:// k_|namespace shape|namespace \{)", re.MULTIL
 
 @dataclass(frozen=True)
 class NativeText:
-    """One string constant of a candidate file. `masked` has blanks for comments and strings, and the same length;
-    `begin` is where kernels start: a runtime header of ours before them is not looked at."""
+    """One string constant of a candidate file that holds native source.
+
+    `masked` has blanks for comments and strings, and the same length. Kernels start at `begin`; a runtime header of
+    Foundry before them is skipped."""
 
     file: str
     source: str
     masked: str
     begin: int
-    span: tuple[int, int]  # of the literal in the file, in characters
+    span: tuple[int, int]  # begin and end of the literal in the file, in characters
 
     def with_source(self, source: str) -> str:
-        """The file with other native source."""
+        """The file with this native source replaced."""
         first, last = self.span
         return self.file[:first] + _literal(source) + self.file[last:]
 
     def line(self, position: int) -> int:
-        """The line of the native source, from 1."""
+        """Line number of a position in the native source, from 1."""
         return self.source.count("\n", 0, position) + 1
 
 
@@ -59,6 +63,7 @@ def native_texts(text: str) -> list[NativeText]:
 
 
 def _line_starts(text: str) -> list[int]:
+    """Character position at which each line starts."""
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -66,12 +71,13 @@ def _line_starts(text: str) -> list[int]:
 
 
 def _place(text: str, starts: list[int], line: int, column: int) -> int:
-    """ast counts columns in bytes of UTF-8."""
+    """Position in characters of a line and a column that ast counts in bytes of UTF-8."""
     start = starts[line - 1]
     return start + len(text[start : starts[line]].encode()[:column].decode())
 
 
 def _literal(source: str) -> str:
+    """A Python literal for a native source, raw and triple-quoted if possible."""
     if '"""' in source or source.endswith(('"', "\\")) or "\r" in source:
         return repr(source)
     return f'r"""{source}"""'

@@ -1,8 +1,7 @@
 """Faults in the scalar expressions of the kernels: epilogues, row values, sums, operands. Free of torch.
 
-Left out on purpose, because the result is the same but for rounding: changes inside a maximum that only keeps exp from
-overflowing (softmax does not depend on its value), and the precision of such a maximum.
-"""
+Left out, because they change only rounding: changes inside a maximum that keeps exp from overflowing (softmax does
+not depend on its value), and the precision of such a maximum."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ from foundry.tools.selftest.faults.rewriting import (
 
 Found = tuple[Family, str, str, Kernel]  # family, what, where, the faulty kernel
 
-_NEUTRAL = frozenset({"max", "min", "argmax", "argmin", "any", "all", "logsumexp"})  # not a sum
+_NEUTRAL = frozenset({"max", "min", "argmax", "argmin", "any", "all", "logsumexp"})  # reductions other than sums
 _FUNCTIONS = frozenset(
     {
         "relu",
@@ -82,13 +81,13 @@ _OTHER: dict[str, str] = {
     "gt": "ge",
     "ge": "gt",
 }
-_EPSILON_BELOW = 1e-3
+_EPSILON_BELOW = 1e-3  # a smaller constant that is added counts as an epsilon
 _SIXTEEN: tuple[tuple[DType, str], ...] = (("bfloat16", "bfloat16"), ("float16", "half precision"))
-_MAX_NODES = 200  # of an expression: larger ones take too long to search
+_MAX_NODES = 200  # nodes of an expression; larger ones take too long to search
 
 
 def faults(original: Original) -> Iterator[PlantableFault]:
-    """Every fault of this kind that fits somewhere into the kernels of the first captured shape."""
+    """Every fault in a scalar expression of the kernels of the first captured shape."""
     for step, kernel, plan in original.kernels(0):
         if any(size(place.expr) > _MAX_NODES for place in places(kernel)):
             continue
@@ -101,6 +100,7 @@ def _maker(original: Original, step: int, faulty: Kernel) -> Callable[[], str]:
 
 
 def _find(kernel: Kernel, plan: Plan) -> Iterator[Found]:
+    """Faults in all expressions of one kernel, each with the faulty kernel."""
     for place in places(kernel):
         if place.kind in _NEUTRAL:
             continue
@@ -140,6 +140,7 @@ def _is_value(expr: Expr) -> bool:
 
 
 def _drop(node: Apply, plan: Plan) -> Iterator[tuple[Family, str, Expr]]:
+    """Faults that leave an operation out and keep its main operand."""
     if node.op in _FUNCTIONS and node.args[0].dtype == node.dtype:
         yield "dropped operator", f"{node.op} is left out", node.args[0]
     if node.op not in ("add", "sub", "mul", "div") or _is_epsilon(node) or _is_neutral(node):
@@ -156,7 +157,7 @@ def _drop(node: Apply, plan: Plan) -> Iterator[tuple[Family, str, Expr]]:
 
 
 def _main(node: Apply) -> tuple[Expr, Expr]:
-    """(the operand that carries the computation, the other)."""
+    """(operand that carries the computation, other operand)."""
     first, second = node.args
     if node.op in ("add", "mul") and size(second) > size(first):
         return second, first
@@ -164,12 +165,13 @@ def _main(node: Apply) -> tuple[Expr, Expr]:
 
 
 def _is_neutral(node: Apply) -> bool:
-    """x + 0, x * 1: leaving them out changes nothing."""
+    """True for x + 0 and x * 1: leaving them out changes nothing."""
     unit = 0 if node.op in ("add", "sub") else 1
     return any(isinstance(item, Const) and item.value == unit for item in node.args)
 
 
 def _words(expr: Expr) -> str:
+    """A short name of an expression."""
     match expr:
         case Const():
             return f"{expr.value:.6g}"
@@ -183,6 +185,7 @@ def _words(expr: Expr) -> str:
 
 
 def _is_epsilon(node: Apply) -> bool:
+    """True if an operation adds a small constant."""
     return node.op == "add" and any(
         isinstance(item, Const) and isinstance(item.value, float) and 0 < abs(item.value) < _EPSILON_BELOW
         for item in node.args
@@ -190,7 +193,7 @@ def _is_epsilon(node: Apply) -> bool:
 
 
 def _numbers(node: Apply, place: KernelExpression) -> Iterator[tuple[Family, str, Expr]]:
-    """Wrong constants; a division by the number of elements is a wrong count."""
+    """Faults that change a constant; a changed division by the number of elements is a wrong count."""
     if node.dtype not in ("float32", "float64", "float16", "bfloat16"):
         return
     if _is_epsilon(node):
@@ -212,7 +215,7 @@ def _numbers(node: Apply, place: KernelExpression) -> Iterator[tuple[Family, str
 
 
 def _exchange(node: Apply) -> Iterator[tuple[Family, str, Expr]]:
-    """f(x + c) -> f(x) + c, and x * a + b -> (x + b) * a."""
+    """Faults that swap two operations: f(x + c) -> f(x) + c, and x * a + b -> (x + b) * a."""
     inner = next((item for item in node.args if isinstance(item, Apply)), None)
     if inner is None or inner.op not in ("add", "sub", "mul", "div") or inner.dtype != node.dtype:
         return
@@ -241,7 +244,7 @@ def _exchange(node: Apply) -> Iterator[tuple[Family, str, Expr]]:
 
 
 def _last_elements(place: KernelExpression) -> Iterator[Found]:
-    """The last index of a dimension is left out of a store (zeros there) or a sum."""
+    """Faults that leave out the last index of a dimension in a store (zeros there) or a sum."""
     if place.expr.dtype == "bool":
         return
     space = place.space
@@ -256,14 +259,14 @@ def _last_elements(place: KernelExpression) -> Iterator[Found]:
 
 
 def _varies(place: KernelExpression, dim: int) -> bool:
-    """Whether a store reaches each index of a dimension: a store once a row does not vary along the reduced ones."""
+    """True if a store's value differs along a dimension: a store once a row does not along the reduced ones."""
     return any(load.view.strides[dim] for load in loads(place.expr)) or any(
         isinstance(node, Named) and node.name == "acc" for node in nodes(place.expr)
     )
 
 
 def _of_loads(kernel: Kernel, plan: Plan) -> Iterator[Found]:
-    """Each distinct load of a kernel, wrong wherever the kernel uses it."""
+    """Faults of each distinct load of a kernel, planted wherever the kernel uses it."""
     seen: list[Load] = []
     for place in places(kernel):
         for load in loads(place.expr):
@@ -285,6 +288,7 @@ def _of_loads(kernel: Kernel, plan: Plan) -> Iterator[Found]:
 
 
 def _indices(load: Load, space: tuple[int, ...]) -> Iterator[tuple[Family, str, Load]]:
+    """Faults in the view of a load: shifted by one, transposed, or along another dimension."""
     strides = load.view.strides
     moving = [dim for dim, stride in enumerate(strides) if stride and space[dim] > 1]
     if not moving:
@@ -311,7 +315,7 @@ def _indices(load: Load, space: tuple[int, ...]) -> Iterator[tuple[Family, str, 
 
 
 def _of_named(kernel: Kernel, plan: Plan) -> Iterator[Found]:
-    """Values that the kernel computed itself, rounded to 16 bits where they are used."""
+    """Faults that round values the kernel computed itself to 16 bits at their uses."""
     stabilising = _maxima(kernel) | _counts(kernel, plan)
     seen: list[Expr] = []
     for place in places(kernel):
@@ -330,7 +334,7 @@ def _of_named(kernel: Kernel, plan: Plan) -> Iterator[Found]:
 
 
 def _is_count(expr: Expr, plan: Plan) -> bool:
-    """Whether a value is always 0 or 1 (a mean counts elements so). Rounding changes neither it nor a sum of a few."""
+    """True if a value is always 0 or 1 (a mean counts elements so). Rounding changes neither it nor a sum of a few."""
     match expr:
         case Const():
             return expr.value in (0, 1)
@@ -344,7 +348,7 @@ def _is_count(expr: Expr, plan: Plan) -> bool:
 
 
 def _counts(kernel: Kernel, plan: Plan) -> set[str]:
-    """Names of sums of zeros and ones."""
+    """Names of the kernel's sums of zeros and ones."""
     if not isinstance(kernel, RowKernel):
         return set()
     sums = [stage for stage in kernel.stages if isinstance(stage, Reduction) and stage.op == "sum"]
@@ -352,6 +356,7 @@ def _counts(kernel: Kernel, plan: Plan) -> set[str]:
 
 
 def _maxima(kernel: Kernel) -> set[str]:
+    """Names of the kernel's maxima and minima."""
     if not isinstance(kernel, RowKernel):
         return set()
     reductions = [stage for stage in kernel.stages if isinstance(stage, Reduction)]
@@ -359,8 +364,7 @@ def _maxima(kernel: Kernel) -> set[str]:
 
 
 def _drop_stabilisation(kernel: Kernel, plan: Plan) -> Iterator[Found]:
-    """exp(x - max) -> exp(x) wherever the kernel computes it. Where x is bounded, as after a normalisation, this is no
-    fault and is left out."""
+    """Faults that compute exp(x) for exp(x - max), unless x is bounded, as after a normalisation."""
     maxima = _maxima(kernel)
 
     def visit(expr: Expr, _: tuple[int, ...]) -> Expr:

@@ -1,7 +1,6 @@
-"""Faults on the operator graph: the kernel computes another task. Free of torch.
+"""Faults on the operator graph, so that the kernel computes another task. Free of torch.
 
-A fault of the graph is in the kernel wherever the library fuses the operator.
-"""
+A fault of the graph is in the kernel wherever the compiler fuses the operator."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ from foundry.tools.selftest.faults.original import Original
 
 Change = Callable[[OpGraph], OpGraph]
 
-_AXIS = {"softmax": 1, "log_softmax": 1, "cumsum": 1, "cumprod": 1, "logcumsumexp": 1, "flip": 1}
-_REDUCING_AXIS = {"mean": 1, "sum": 1, "amax": 1, "amin": 1, "var": 1, "logsumexp": 1, "norm": 2}
-# Leaving these out changes no element or only their order: transposes, copies, casts, values without a shape of input.
+_AXIS = {"softmax": 1, "log_softmax": 1, "cumsum": 1, "cumprod": 1, "logcumsumexp": 1, "flip": 1}  # argument index
+_REDUCING_AXIS = {"mean": 1, "sum": 1, "amax": 1, "amin": 1, "var": 1, "logsumexp": 1, "norm": 2}  # argument index
+# Operators whose omission would change no element or only the order: transposes, copies, casts.
 _KEPT = frozenset({"transpose", "permute", "view", "reshape", "contiguous", "clone", "to", "expand", "triu", "tril"})
 _ELEMENTWISE = frozenset(
     {"relu", "gelu", "silu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt", "square", "abs", "softplus"}
@@ -27,7 +26,7 @@ _TRIANGLES = frozenset({"triu", "tril"})
 
 
 def faults(original: Original) -> Iterator[PlantableFault]:
-    """Every fault of this kind that fits somewhere into the task's graph."""
+    """Every fault that fits somewhere into the task's operator graph."""
     for op in original.graphs[0].ops:
         for family, what, change in _changes(original.graphs[0], op):
             yield PlantableFault(Fault(family, what, f"operator {op.name}"), _maker(original, change))
@@ -38,6 +37,7 @@ def _maker(original: Original, change: Change) -> Callable[[], str]:
 
 
 def _changes(graph: OpGraph, op: Op) -> Iterator[tuple[Family, str, Change]]:
+    """(family, description, change of the graph) for each fault at one operator."""
     source = _replaceable(graph, op)
     if source is not None and op.name not in graph.mutations.values():
         yield "dropped operator", f"{op.kind} is left out: its first operand is passed on", _dropping(op)
@@ -58,7 +58,8 @@ def _changes(graph: OpGraph, op: Op) -> Iterator[tuple[Family, str, Change]]:
 
 
 def _replaceable(graph: OpGraph, op: Op) -> Value | None:
-    """The operand that can stand for the result: same shape and dtype, and computed or given, not a parameter."""
+    """The operand that can stand for the result: same shape and dtype, computed or an input, not a parameter; else
+    None."""
     if op.kind in _KEPT or len(op.outputs) != 1 or not op.args or not isinstance(op.args[0], Ref):
         return None
     value = graph.values[op.args[0].ref]
@@ -69,6 +70,8 @@ def _replaceable(graph: OpGraph, op: Op) -> Value | None:
 
 
 def _dropping(op: Op) -> Change:
+    """A change that leaves an operator out and passes its first operand on."""
+
     def change(graph: OpGraph) -> OpGraph:
         place = _position(graph, op.name)
         first = graph.ops[place].args[0]
@@ -80,7 +83,7 @@ def _dropping(op: Op) -> Change:
 
 
 def _rewire(op: Op, name: str, value: Argument) -> Op:
-    """`op` reading `value` wherever it read `name`."""
+    """The operator with `value` wherever it read the value `name`."""
 
     def visit(item: Argument) -> Argument:
         if isinstance(item, list):
@@ -93,6 +96,7 @@ def _rewire(op: Op, name: str, value: Argument) -> Op:
 
 
 def _position(graph: OpGraph, name: str) -> int:
+    """Index of an operator in the graph by name; raises CannotLower if it is absent."""
     for at, op in enumerate(graph.ops):
         if op.name == name:
             return at
@@ -103,6 +107,8 @@ def _position(graph: OpGraph, name: str) -> int:
 
 
 def _with_argument(op: Op, index: int, value: Argument) -> Change:
+    """A change that sets one positional argument of an operator."""
+
     def change(graph: OpGraph) -> OpGraph:
         place = _position(graph, op.name)
         old = graph.ops[place]
@@ -114,6 +120,7 @@ def _with_argument(op: Op, index: int, value: Argument) -> Change:
 
 
 def _axes(op: Op) -> Iterator[tuple[Family, str, Change]]:
+    """Faults that move an operator along another dimension."""
     shape = op.outputs[0].spec.shape
     if op.kind in _AXIS and len(op.args) > _AXIS[op.kind] and isinstance(op.args[_AXIS[op.kind]], int):
         index = _AXIS[op.kind]
@@ -135,7 +142,8 @@ def _axes(op: Op) -> Iterator[tuple[Family, str, Change]]:
 
 
 def _reducing_axes(op: Op, index: int, rank: int) -> Iterator[tuple[Family, str, Change]]:
-    """Reductions that keep their dimensions: reduced along another one, results broadcast as before."""
+    """Faults that reduce along another dimension and broadcast the result as before. Only for reductions that keep
+    their dims."""
     dims = op.args[index]
     if not (isinstance(dims, list) and len(dims) == 1 and isinstance(dims[0], int)):
         return
@@ -147,6 +155,7 @@ def _reducing_axes(op: Op, index: int, rank: int) -> Iterator[tuple[Family, str,
 
 
 def _reducing_along(op: Op, index: int, axis: int) -> Change:
+    """A change that reduces along `axis` and expands the result to the old shape."""
     changed = _with_argument(op, index, [axis])
 
     def change(graph: OpGraph) -> OpGraph:
@@ -175,7 +184,7 @@ def _with_shape(value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _scalars(op: Op) -> Iterator[tuple[Family, str, Change]]:
-    """Numbers that multiply or are added; epsilons and axes have their own faults."""
+    """Faults that change a number which is multiplied or added; epsilons and axes have their own faults."""
     if op.kind not in _SCALED or not op.outputs[0].spec.dtype.startswith(("float", "bfloat")):
         return
     for index, item in enumerate(op.args[1:2], 1):
@@ -188,7 +197,7 @@ def _scalars(op: Op) -> Iterator[tuple[Family, str, Change]]:
 
 
 def _exchangeable(graph: OpGraph, op: Op) -> Op | None:
-    """The only user of `op`, where exchanging the two gives another function: exactly one is a bare function."""
+    """The only user of `op`, if swapping the two computes another function; else None."""
     users = graph.users.get(op.name, [])
     if len(users) != 1 or Ref(op.name) in graph.outputs or _replaceable(graph, op) is None:
         return None
@@ -207,7 +216,7 @@ def _exchangeable(graph: OpGraph, op: Op) -> Op | None:
 
 
 def _exchanging(op: Op, follower: Op) -> Change:
-    """op(x) then follower becomes follower(x) then op, under the follower's name."""
+    """A change that turns op(x) then follower into follower(x) then op, under the follower's name."""
 
     def change(graph: OpGraph) -> OpGraph:
         first, second = graph.ops[_position(graph, op.name)], graph.ops[_position(graph, follower.name)]

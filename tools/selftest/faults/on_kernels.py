@@ -1,4 +1,4 @@
-"""Faults in the shape of a kernel: sizes, windows, reductions, geometry, where results go. Free of torch."""
+"""Faults in the structure of a kernel: sizes, windows, reductions, geometry, places of results. Free of torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OTHER_REDUCTION: dict[str, Any] = {"sum": "max", "prod": "sum", "max": "min", "
 
 
 def faults(original: Original) -> Iterator[PlantableFault]:
-    """Every fault of this kind that the kernels of the first captured shape have a place for."""
+    """Every structural fault that fits a kernel of the first captured shape."""
     for step, kernel, plan in original.kernels(0):
         for family, what, faulty in [*_by_template(kernel, plan), *_stores(kernel, plan)]:
             yield PlantableFault(Fault(family, what, kernel.name), _maker(original, step, faulty))
@@ -46,6 +46,7 @@ def _maker(original: Original, step: int, faulty: Kernel) -> Callable[[], str]:
 
 
 def _by_template(kernel: Kernel, plan: Plan) -> Iterator[Found]:
+    """Faults that fit the kernel's template, each with the faulty kernel."""
     match kernel:
         case MapKernel():
             yield from _shorter(kernel, "shape", kernel.shape)
@@ -70,12 +71,13 @@ def _by_template(kernel: Kernel, plan: Plan) -> Iterator[Found]:
 
 
 def _change(kernel: Any, /, **fields: Any) -> Kernel:
+    """The kernel with some fields replaced."""
     faulty: Kernel = replace(kernel, **fields)
     return faulty
 
 
 def _shorter(kernel: Kernel, field: str, shape: tuple[int, ...], family: Family = "stale memory") -> Iterator[Found]:
-    """One index less along the first and the last dimension: what belongs there is never written."""
+    """Faults that compute one index less along the first or last dimension, so that its results are never written."""
     for dim in dict.fromkeys((0, len(shape) - 1)):
         if 0 <= dim < len(shape) and shape[dim] > 1:
             less = (*shape[:dim], shape[dim] - 1, *shape[dim + 1 :])
@@ -84,6 +86,7 @@ def _shorter(kernel: Kernel, field: str, shape: tuple[int, ...], family: Family 
 
 
 def _rows(kernel: RowKernel, plan: Plan) -> Iterator[Found]:
+    """Faults of a row kernel: its sizes and its reductions."""
     yield from _shorter(kernel, "outer", kernel.outer)
     yield from _shorter(kernel, "reduced", kernel.reduced)
     reductions = [stage for stage in kernel.stages if isinstance(stage, Reduction)]
@@ -92,7 +95,7 @@ def _rows(kernel: RowKernel, plan: Plan) -> Iterator[Found]:
         what = f"rows of {kernel.reduced[-1]} are read one element past their end"
         yield "missing bounds check", what, _change(kernel, reduced=longer)
     for stage in reductions:
-        stabilises = stage.op in ("max", "min") and is_bounded(stage.value, plan)  # any other number would do
+        stabilises = stage.op in ("max", "min") and is_bounded(stage.value, plan)  # any number does
         if stage.op in _OTHER_REDUCTION and not stabilises:
             other = _OTHER_REDUCTION[stage.op]
             stages = tuple(replace(item, op=other) if item is stage else item for item in kernel.stages)
@@ -100,6 +103,7 @@ def _rows(kernel: RowKernel, plan: Plan) -> Iterator[Found]:
 
 
 def _scans(kernel: ScanKernel) -> Iterator[Found]:
+    """Faults of a scan: exclusive, reversed, another operation."""
     yield from _shorter(kernel, "shape", kernel.shape)
     yield "off by one", "the running value leaves its own element out", _change(kernel, exclusive=not kernel.exclusive)
     yield "wrong axis", "the scan runs from the other end", _change(kernel, reverse=not kernel.reverse)
@@ -109,6 +113,7 @@ def _scans(kernel: ScanKernel) -> Iterator[Found]:
 
 
 def _segments(kernel: SegmentKernel) -> Iterator[Found]:
+    """Faults of a segment reduction."""
     if kernel.in_place:
         yield "missing last element", "the last item is not written", _change(kernel, items=kernel.items - 1)
         return
@@ -119,6 +124,7 @@ def _segments(kernel: SegmentKernel) -> Iterator[Found]:
 
 
 def _selections(kernel: SelectKernel) -> Iterator[Found]:
+    """Faults of a top-k selection."""
     yield from _shorter(kernel, "outer", kernel.outer)
     if kernel.length > kernel.count:
         shorter = _change(kernel, length=kernel.length - 1)
@@ -128,6 +134,7 @@ def _selections(kernel: SelectKernel) -> Iterator[Found]:
 
 
 def _products(kernel: GemmKernel) -> Iterator[Found]:
+    """Faults of a matrix product: one product or one column too few or too many."""
     yield (
         "missing last element",
         f"the sum stops at {kernel.k - 1} of {kernel.k} products",
@@ -138,7 +145,7 @@ def _products(kernel: GemmKernel) -> Iterator[Found]:
         f"the sum runs to {kernel.k + 1} of {kernel.k} products",
         _change(kernel, k=kernel.k + 1),
     )
-    if kernel.tail is not None:  # its rows are counted, too
+    if kernel.tail is not None:  # a reduction epilogue reads all rows
         return
     if kernel.m > 1:
         yield "stale memory", f"the last of {kernel.m} rows is never written", _change(kernel, m=kernel.m - 1)
@@ -147,6 +154,7 @@ def _products(kernel: GemmKernel) -> Iterator[Found]:
 
 
 def _convolutions(kernel: ConvKernel) -> Iterator[Found]:
+    """Faults of a convolution: padding, dilation, groups, channels."""
     for dim, padding in enumerate(kernel.padding):
         shifted = (*kernel.padding[:dim], padding - 1 if padding else 1, *kernel.padding[dim + 1 :])
         what = f"the window is shifted: padding {shifted[dim]} instead of {padding} along spatial dimension {dim}"
@@ -166,6 +174,7 @@ def _convolutions(kernel: ConvKernel) -> Iterator[Found]:
 
 
 def _pools(kernel: PoolKernel) -> Iterator[Found]:
+    """Faults of a pooling kernel."""
     other: Any = "avg" if kernel.op == "max" else "max"
     yield "wrong reduction", f"{other} pooling instead of {kernel.op}", _change(kernel, op=other)
     for dim, padding in enumerate(kernel.padding if kernel.kernel else ()):
@@ -186,6 +195,7 @@ def _pools(kernel: PoolKernel) -> Iterator[Found]:
 
 
 def _attention(kernel: AttentionKernel) -> Iterator[Found]:
+    """Faults of an attention kernel: scale, mask, operands."""
     yield (
         "wrong constant",
         f"scale {kernel.scale * 1.01:.6g} instead of {kernel.scale:.6g}",
@@ -221,7 +231,7 @@ def _attention(kernel: AttentionKernel) -> Iterator[Found]:
 
 
 def _stores(kernel: Kernel, plan: Plan) -> Iterator[Found]:
-    """Only results that leave the kernel file: a temporary in another order may be summed all the same."""
+    """Faults in the place of results that leave the kernel file. A misplaced temporary may be summed all the same."""
     space = store_space(kernel)
     for at, store in enumerate(stores_of(kernel)):
         if plan.buffers[store.buffer].role != "output":
@@ -231,6 +241,7 @@ def _stores(kernel: Kernel, plan: Plan) -> Iterator[Found]:
 
 
 def _misplace(store: Store, space: tuple[int, ...]) -> Iterator[tuple[Family, str, View]]:
+    """(family, description, wrong view) for one store."""
     strides = store.view.strides
     moving = [dim for dim, stride in enumerate(strides) if stride and space[dim] > 1]
     if not moving:

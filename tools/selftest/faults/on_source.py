@@ -1,8 +1,7 @@
 """Faults in the native source: loops and their remainders, borders, accumulators, precision. Free of torch.
 
-Each rule names a pattern of the library's own printers and, where the same text can be harmless (no remainder, no
-border, one block only), the condition under which it is not. Rules for other people's sources are in `any_source`.
-"""
+Each rule names a text pattern of the compiler's printers. If the same text can be harmless (no remainder, no border,
+one block only), it also gives the condition under which it is not. Rules for other sources are in `any_source`."""
 
 from __future__ import annotations
 
@@ -19,10 +18,9 @@ Match = re.Match[str]
 
 @dataclass(frozen=True)
 class Rule:
-    """`new` gives the text that replaces a match; `holds` says whether the change is a fault there.
+    """A text change: `new` gives the replacement of a match; `holds` is true if the change is a fault there.
 
-    `everywhere`: also in the runtime text before the kernels, and in all places at once.
-    """
+    `everywhere`: also in the runtime text before the kernels, and in all places at once."""
 
     family: Family
     what: str
@@ -33,7 +31,7 @@ class Rule:
 
 
 def faults(original: Original) -> Iterator[PlantableFault]:
-    """Every fault of the library's rules in the correct kernel's source, all captured shapes included."""
+    """Every fault of the rules in the correct kernel's source, all captured shapes included."""
     threads = original.device.cores if original.device.target == "cpu" else 2
     for native in native_texts(original.text)[:1]:
         for rule in RULES:
@@ -42,7 +40,7 @@ def faults(original: Original) -> Iterator[PlantableFault]:
 
 
 def proposals(native: NativeText, rule: Rule) -> Iterator[PlantableFault]:
-    """One proposal a match, or one for all matches together."""
+    """One fault for each match of a rule, or one for all matches together."""
     begin = 0 if rule.everywhere else native.begin
     matches = [match for match in rule.pattern.finditer(native.masked, begin) if rule.holds(native.masked, match)]
     if not matches:
@@ -64,10 +62,12 @@ def _maker(native: NativeText, rule: Rule, chosen: list[Match]) -> Callable[[], 
 
 
 def _words(what: str, match: Match) -> str:
+    """A rule's description with the groups of its match."""
     return what.format(*([match[0].strip()] + [group or "" for group in match.groups()]))
 
 
 def _line(native: NativeText, number: int) -> str:
+    """A line of the native source, at most 80 characters."""
     text = native.source.splitlines()[number - 1].strip()
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -76,11 +76,12 @@ def _line(native: NativeText, number: int) -> str:
 
 
 def _number(source: str, name: str, after: int = 0) -> list[int]:
+    """All values of a named constant in the source, in order."""
     return [int(found) for found in re.findall(rf"static constexpr long {name} = (\d+);", source[after:])]
 
 
 def _has_blocks(source: str, match: Match) -> bool:
-    """Whether any product adds up several blocks of its sum."""
+    """True if some product adds several blocks of its sum."""
     pairs = [*zip(_number(source, "K"), _number(source, "KC"), strict=False)]
     pairs += [*zip(_number(source, "COLUMNS"), _number(source, "KEY_BLOCK"), strict=False)]
     pairs += [*zip(_number(source, "IC"), _number(source, "BLOCK_IC"), strict=False)]
@@ -88,7 +89,7 @@ def _has_blocks(source: str, match: Match) -> bool:
 
 
 def _is_whole(source: str, match: Match) -> bool:
-    """Whether a vector loop covers its row without a remainder, and does more than look for a maximum."""
+    """True if a vector loop covers its row without a remainder, and does more than find a maximum."""
     if int(match[2]) % int(match[1]) or f"for (; i < {match[2]}; ++i)" in source[match.end() : match.end() + 2000]:
         return False
     body = source[max(0, match.start() - 700) : match.start()]
@@ -105,13 +106,13 @@ def _is_causal(source: str, match: Match) -> bool:
 
 
 def _is_fixed_operand(source: str, match: Match) -> bool:
-    """Whether an operand is read by the template itself: operands that are expressions have faults of their own."""
+    """True if the template itself reads the operand: operands that are expressions have faults of their own."""
     runs = re.findall(r"GEMM_INLINE void (\w)_run\(", source[: match.start()])
     return bool(runs) and runs[-1] in "qkvx"
 
 
 def _merges(source: str, match: Match) -> bool:
-    """Whether some row's moments are merged from several chunks."""
+    """True if some row's moments are merged from several chunks."""
     return bool(re.search(r"Moments row_\w+;\s*for \(int64_t (?:group|chunk) = 0;", source))
 
 
@@ -119,10 +120,12 @@ def _merges(source: str, match: Match) -> bool:
 
 
 def _half(match: Match) -> str:
+    """The replacement that rounds a value to float16."""
     return match[1] + "widen(narrow_float16((float)(" + match[2] + ")))" + match[3]
 
 
 def _brain(match: Match) -> str:
+    """The replacement that rounds a value to bfloat16."""
     return match[1] + "widen(narrow_bfloat16((float)(" + match[2] + ")))" + match[3]
 
 

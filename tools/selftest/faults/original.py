@@ -1,4 +1,4 @@
-"""The correct kernel that faults are planted into: the library's first seed for a task, taken apart. Free of torch."""
+"""The correct kernel that faults are planted into: the compiler's first kernel of a task, as parts. Free of torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foundry.knowledge.task import Task
 
 @dataclass(frozen=True)
 class Original:
-    """One task's correct kernel. `printed`: one a captured shape, the file's own first."""
+    """One task's correct kernel. `printed` has one entry for each captured shape, the file's own first."""
 
     task: Task
     device: Device
@@ -31,7 +31,7 @@ class Original:
         return lower(graphs, self.recipe, task_source=self.task.text, device=self.device).source
 
     def with_kernel(self, entry: int, step: int, kernel: Kernel) -> str:
-        """The file with one kernel of one captured shape replaced; raises CannotLower."""
+        """The file with kernel `step` of captured shape `entry` replaced; raises CannotLower."""
         printed = self.printed[entry]
         steps = (*printed.plan.steps[:step], kernel, *printed.plan.steps[step + 1 :])
         plan = replace(printed.plan, steps=steps)
@@ -49,7 +49,7 @@ class Original:
 
 
 def original_of(task: Task, graphs: Sequence[OpGraph], device: Device) -> Original:
-    """Raises CannotLower when the library has no kernel for the task."""
+    """The compiler's first kernel of a task; raises CannotLower if it has none."""
     recipe = seeds(graphs[0], device)[0]
     text = lower(graphs, recipe, task_source=task.text, device=device).source
     printed = tuple(print_plan(graph, recipe, device) for graph in graphs)

@@ -34,18 +34,20 @@ _SQUASHING = frozenset({"tanh", "sigmoid", "erf", "sin", "cos", "softsign", "har
 
 @dataclass(frozen=True)
 class KernelExpression:
-    """One expression of a kernel. `what` names it in words; `space` is the iteration shape (elements) that the views of
-    its leaves index; `put(expr)` is the kernel with this expression replaced."""
+    """One expression of a kernel.
+
+    `what` names it; `space` is the iteration shape (elements) that the views of its leaves index; `put(expr)` is the
+    kernel with this expression replaced."""
 
     what: str
-    kind: str  # "store", "let", "sum", "max", "value": a reduction by its operation, "value" of a scan or a product
+    kind: str  # "store", "let", the operation of a reduction ("sum", "max"), "value" of a scan or a product
     expr: Expr
     space: Shape
     put: Callable[[Expr], Kernel]
 
 
 def places(kernel: Kernel) -> Iterator[KernelExpression]:
-    """Every expression of a kernel; conv's and attention's operands are not expressions."""
+    """Every expression of a kernel; operands of convolutions and attention are no expressions."""
     found = list(expressions(kernel))
     kinds = _kinds(kernel)
     for at, (expr, space) in enumerate(found):
@@ -54,7 +56,7 @@ def places(kernel: Kernel) -> Iterator[KernelExpression]:
 
 
 def _kinds(kernel: Kernel) -> list[tuple[str, str]]:
-    """Words and kind of each expression, in the order of `expressions`: inputs, stores, a tail."""
+    """(description, kind) of each expression, in the order of `expressions`: inputs, stores, a reduction epilogue."""
     inputs: list[tuple[str, str]] = []
     after: list[tuple[str, str]] = []
     if isinstance(kernel, RowKernel):
@@ -70,13 +72,14 @@ def _kinds(kernel: Kernel) -> list[tuple[str, str]]:
 
 
 def _stage_kind(stage: Reduction | Let | Emit | EmitRow) -> tuple[str, str]:
+    """(description, kind) of a stage of a row kernel."""
     if isinstance(stage, Reduction):
         return f"{stage.op} {stage.name}", stage.op
     return (f"row value {stage.name}", "let") if isinstance(stage, Let) else (f"store of {stage.store.buffer}", "store")
 
 
 def _putting(kernel: Kernel, wanted: int) -> Callable[[Expr], Kernel]:
-    """The kernel with its `wanted`-th expression (inputs, then stores) replaced."""
+    """A function that gives the kernel with its `wanted`-th expression (inputs, then stores) replaced."""
 
     def put(new: Expr) -> Kernel:
         if isinstance(kernel, RowKernel):
@@ -96,7 +99,7 @@ def _putting(kernel: Kernel, wanted: int) -> Callable[[Expr], Kernel]:
 
 
 def _visiting_order(kernel: Kernel) -> list[int]:
-    """For each expression in the order of `expressions`: when `rewritten` visits it."""
+    """Position in the visits of `rewritten` of each expression, in the order of `expressions`."""
     seen: list[Expr] = []
 
     def note(expr: Expr, _: Shape) -> Expr:
@@ -114,6 +117,7 @@ def _visiting_order(kernel: Kernel) -> list[int]:
 
 
 def _in_row(kernel: RowKernel, wanted: int, new: Expr) -> RowKernel:
+    """The row kernel with its `wanted`-th expression replaced."""
     inputs = [at for at, stage in enumerate(kernel.stages) if not isinstance(stage, Emit | EmitRow)]
     emits = [at for at, stage in enumerate(kernel.stages) if isinstance(stage, Emit | EmitRow)]
     at = [*inputs, *emits][wanted]
@@ -127,7 +131,7 @@ def _in_row(kernel: RowKernel, wanted: int, new: Expr) -> RowKernel:
 
 
 def nodes(expr: Expr) -> list[Expr]:
-    """Every distinct node by value, parents first."""
+    """Every distinct node of an expression by value, parents first."""
     found: list[Expr] = []
     for node in views.nodes(expr):
         if node not in found:
@@ -175,6 +179,7 @@ def unless_last(expr: Expr, space: Shape, dim: int, otherwise: float) -> Expr:
 
 
 def size(expr: Expr) -> int:
+    """Number of nodes of an expression."""
     return sum(1 for _ in views.nodes(expr))
 
 
@@ -193,11 +198,12 @@ def stores_with(kernel: Kernel, at: int, change: Callable[[Store], Store]) -> Ke
 
 
 def loads(expr: Expr) -> list[Load]:
+    """Distinct loads of an expression."""
     return [node for node in nodes(expr) if isinstance(node, Load)]
 
 
 def is_bounded(expr: Expr, plan: Plan) -> bool:
-    """Whether a value cannot become so large that exp overflows, because it was normalised or squashed before."""
+    """True if a value is too small for exp to overflow, because it was normalised or squashed before."""
     for node in nodes(expr):
         if isinstance(node, Named) or (isinstance(node, Apply) and node.op in _SQUASHING):
             return True
@@ -210,5 +216,5 @@ def is_bounded(expr: Expr, plan: Plan) -> bool:
 
 
 def _is_sum(value: Expr) -> bool:
-    """The result of a product or a scan, however it is named: as large as its operands make it."""
+    """True for the result of a product or a scan: it is as large as its operands make it."""
     return any(isinstance(node, Named) and node.name == "acc" for node in nodes(value))
