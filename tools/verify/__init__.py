@@ -1,1 +1,1 @@
-"""`foundry verify` and `foundry profile`: one pair of files, one report, one receipt."""
+"""The commands `foundry verify`, `foundry profile` and `foundry tune`."""

@@ -1,4 +1,4 @@
-"""What `foundry verify` does once its arguments are read: the pair, the receipt, one document, one exit code."""
+"""Runs `foundry verify` from parsed arguments: the pair, the receipt, one JSON document, one exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """The arguments. `seed` None draws a fresh one, so that nobody can prepare for the inputs."""
+    """The arguments. `seed` None draws a fresh one, so that no candidate can prepare for the inputs."""
 
     task: Path
     candidate: Path
@@ -47,11 +47,10 @@ class VerifyRequest:
 
 
 def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
-    """The document of the verification and the exit code: 0 accepted (or confirmed), 1 not.
+    """Verifies the pair; returns the JSON document and the exit code: 0 accepted (or confirmed), 1 not.
 
     Raises FoundryError with the exit code of its kind: 1 for a pair that is not the receipt's, 2 for bad input, 3
-    without a device or compiler, 4 for a receipt that cannot be compared with here.
-    """
+    without a device or compiler, 4 for a receipt that cannot be compared with here."""
     claimed = read_receipt(request.receipt) if request.receipt else None
     if request.write_receipt:
         check_writable(request.write_receipt)
@@ -63,7 +62,7 @@ def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
     policy = request.policy or (claimed.policy if claimed else None)
     if task.parameters == "as-built" and (policy or task.options.policy) == "strict":
         raise UsageError("--parameters as-built: policy strict asks for kernels that take the reference's parameters")
-    from foundry.tools.verify.verify import verify_pair  # half a second: not for a file that cannot be read
+    from foundry.tools.verify.verify import verify_pair  # takes half a second: imported only once the files are read
 
     report = verify_pair(
         task,
@@ -71,7 +70,7 @@ def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
         policy=policy,
         target=claimed.device.target if claimed else request.target,
         seed=secrets.randbits(32) if request.seed is None else request.seed,
-        stage="final" if claimed and claimed.stage == "final" else "full",  # as narrow an interval as was claimed
+        stage="final" if claimed and claimed.stage == "final" else "full",  # the claimed interval was as narrow
         with_compile=request.compiled,
         command=command_line(request, task),
     )
@@ -87,7 +86,7 @@ def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
 
 
 def command_line(request: VerifyRequest, task: Task) -> str:
-    """Measures the pair of a receipt again and compares, from the folder in which this was called."""
+    """The command that measures a receipt's pair again and compares, from the folder in which this was called."""
     words = ["foundry", "verify", str(request.task), str(request.candidate)]
     if request.write_receipt:
         words += ["--receipt", str(request.write_receipt)]
@@ -96,23 +95,25 @@ def command_line(request: VerifyRequest, task: Task) -> str:
     words += ["--parameters", task.parameters] if task.parameters != "loaded" else []
     if "SCALE" in task.overrides:
         words += ["--scale", str(task.overrides["SCALE"])]
-    if request.model and not request.write_receipt:  # a receipt says it
+    if request.model and not request.write_receipt:  # a receipt holds the class's name
         words += ["--class", request.model]
     return to_paste(*words)
 
 
 def _scale(request: VerifyRequest, claimed: Receipt | None) -> int | None:
+    """The task's scale: from the command, else from the receipt."""
     if request.scale is None and claimed is not None:
         return claimed.task.overrides.get("SCALE")
     return request.scale
 
 
 def _model(request: VerifyRequest, claimed: Receipt | None) -> str:
+    """The model's class name: from the command, else from the receipt."""
     return request.model or str(claimed.task.options.get("model", "") if claimed else "")
 
 
 def _parameters(request: VerifyRequest, claimed: Receipt | None) -> ParametersUsed:
-    """As the command says, else as the receipt's labels do."""
+    """Parameters used: from the command, else from the receipt's labels. Raises UsageError if they differ."""
     of_receipt: ParametersUsed = "as-built" if claimed is not None and OWN_PARAMETERS in claimed.labels else "loaded"
     if claimed is not None and request.parameters not in (None, of_receipt):
         raise UsageError(f"--parameters {request.parameters}: the receipt was made with parameters {of_receipt}")
@@ -131,6 +132,7 @@ def _check_claim(request: VerifyRequest, claimed: Receipt, task: Task, text: str
 
 
 def _confirm(claimed: Receipt, report: VerifyReport) -> tuple[str, str]:
+    """(standing, sentence) of the receipt's claim after a new measurement."""
     if report.verdict != "accepted" or report.speedup is None or report.speedup_ci95 is None:
         first = report.reasons[0] if report.reasons else None
         return "not confirmed", f"{report.verdict} here{f': {first.gate}: {first.evidence}' if first else ''}"

@@ -1,4 +1,5 @@
-"""`foundry profile`: what limits one kernel file, ours or not, as far up the ladder as this machine goes."""
+"""`foundry profile`: finds the limit of one kernel file, with as many rungs of the profiling ladder as this machine
+has."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ from foundry.tools.task.plain_file import read_kernel
 from foundry.tools.verify.receipt import sha256
 from foundry.tools.words import make_printable
 
-SECONDS = 1.0  # that forward is called again and again
-TIMES = RUNGS.index("times") + 1
+SECONDS = 1.0  # seconds for which forward is called repeatedly
+TIMES = RUNGS.index("times") + 1  # number of the rung that measures times, counted from 1
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ def show(request: ProfileRequest, *, as_json: bool) -> None:
 
 
 def run(request: ProfileRequest, zygote: Zygote | None = None) -> dict[str, Any]:
-    """The document of a profile. Raises FoundryError for bad input, a missing environment, or a kernel that does not
-    build or run. Nothing is proven of the kernel: `foundry verify` does that."""
+    """Profiles a kernel; returns the JSON document. Proves nothing about the kernel: `foundry verify` does that.
+
+    Raises FoundryError for bad input, a missing environment, or a kernel that does not build or run."""
     task = read_task(request.task, scale=request.scale, model=request.model)
     text = read_kernel(request.candidate)
     device = with_known_ceilings(describe(request.target))
@@ -67,6 +69,7 @@ def run(request: ProfileRequest, zygote: Zygote | None = None) -> dict[str, Any]
 
 
 async def _profiled(task: Task, text: str, device: Device, rung: int, zygote: Zygote | None) -> tuple[Profile, float]:
+    """Builds and profiles a kernel; returns its profile and the time of forward in ms."""
     build = await asyncio.to_thread(target_of(device).build, text)
     if not build.ok:
         raise FoundryError(f"the kernel does not build: {build.first_error}")
@@ -79,7 +82,7 @@ async def _profiled(task: Task, text: str, device: Device, rung: int, zygote: Zy
 
 
 async def profile_in(bench: Workbench, text: str, build: Build, rung: int) -> tuple[Profile, float]:
-    """The profile of a built kernel, and the time of its forward in ms, 0 where none was taken."""
+    """The profile of a built kernel, and the time of its forward in ms (0 if it was not timed)."""
     timing = no_timing("screen", "")
     if rung >= TIMES and bench.device.present:
         seen = await bench.observe(text, build, SECONDS, counted=rung > TIMES)
@@ -94,7 +97,7 @@ async def profile_in(bench: Workbench, text: str, build: Build, rung: int) -> tu
 
 
 def _missing(device: Device, build: Build, rung: int) -> Iterator[str]:
-    """Which rungs were not to be had here, and what would help."""
+    """Notes on rungs that this machine does not have, with a remedy."""
     if not device.present:
         yield f"no {device.target} device is here: nothing was run, so times and counters are missing"
     if build.artifact and not build.resources.instructions:
@@ -105,7 +108,7 @@ def _missing(device: Device, build: Build, rung: int) -> Iterator[str]:
 
 
 def profile_lines(document: dict[str, Any]) -> list[str]:
-    """The document as a person reads it: what limits, why, what to do; then rates and kernels."""
+    """The document in words: the limit, the reason, the remedy; then rates and kernels."""
     rung = f"rung {document['rung_number']} of {len(RUNGS)}, {document['rung']}"
     named = f"{document['limiter']} ({document['cause']})" if document["limiter"] else "no limiter found"
     lines = [f"{named} on {document['device']} [{rung}]"]
@@ -121,6 +124,7 @@ def profile_lines(document: dict[str, Any]) -> list[str]:
 
 
 def _rates(document: dict[str, Any]) -> Iterator[str]:
+    """Achieved and possible bytes and FLOPs a second, in words."""
     for name, unit in (("bytes_per_s", "GB/s"), ("flops_per_s", "GFLOP/s")):
         achieved, possible = document[f"achieved_{name}"], document[f"possible_{name}"]
         if achieved and possible:
@@ -130,6 +134,7 @@ def _rates(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _kernel_line(kernel: dict[str, Any]) -> str:
+    """One kernel's time and cause, in words."""
     time = f"{kernel['ms']:.4g} ms ({100 * kernel['share']:.0f} %)" if kernel["ms"] else "not timed"
     cause = f"{kernel['cause']}: {kernel['evidence']}" if kernel["cause"] else "nothing stands out"
     return f"  {kernel['name']}: {time}, {cause}"

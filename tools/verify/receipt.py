@@ -1,9 +1,8 @@
-"""receipt.json: everything somebody needs to judge a result, and to measure it again. Free of torch.
+"""receipt.json: all that is needed to judge a result and to measure it again. Free of torch.
 
 The document is versioned and has a published JSON Schema (`receipt.schema.json` beside this file). It carries the
-digest of its own content, so that a changed or damaged receipt shows; the digest is no signature: whoever forges a
-receipt can compute it too. That is why a receipt is never believed: verifying it measures the pair anew and compares.
-"""
+digest of its own content, which shows a changed or damaged receipt. The digest is no signature: a forger can compute
+it too. That is why a receipt is never believed: verifying it measures the pair anew and compares."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ from foundry.tools.task.plain_file import read_bytes
 
 SCHEMA_VERSION = 2
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
-MAX_BYTES = 16 << 20
-LEAST_SHARE = 0.9  # of the claim, which a new measurement must prove: a vague one confirms nothing
+MAX_BYTES = 16 << 20  # bytes; a larger file is no receipt
+LEAST_SHARE = 0.9  # share of the claimed speedup that a new measurement must prove: a vague one confirms nothing
 
 Confirmation = Literal["confirmed", "not confirmed"]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -183,8 +182,8 @@ def make_receipt(
 ) -> Receipt:
     """The receipt of an evaluation that was accepted; raises UsageError for any other.
 
-    `seconds` by step; by default what the records themselves say. `contest`: where torch.compile was timed too.
-    """
+    `seconds` by step, by default from the records themselves. `contest`: the baseline comparison, if torch.compile
+    was timed too."""
     ruling = rule(evaluation, degenerate=baseline.degenerate)
     verdict, audit, timing = _records_of(evaluation, ruling)
     split = seconds or {"build": evaluation.build.seconds, "verify": verdict.seconds, "time": timing.seconds}
@@ -210,14 +209,14 @@ def make_receipt(
         "seeds": dict(seeds),
         "seconds": {name: round(value, 3) for name, value in split.items()},
         "cost": dict(cost),
-        "command": command.encode(errors="replace").decode(),  # a file's name may be no UTF-8
+        "command": command.encode(errors="replace").decode(),  # a file's name may not be UTF-8
     }
     draft = Receipt.model_validate({**content, "content_sha256": "0" * 64})
     return draft.model_copy(update={"content_sha256": content_digest(draft.model_dump(mode="json"))})
 
 
 def _records_of(evaluation: Evaluation, ruling: Ruling) -> tuple[Verdict, Audit, Timing]:
-    """What a receipt stands on; raises UsageError where something of it is missing."""
+    """The records that a receipt needs; raises UsageError if one is missing or the candidate was not accepted."""
     verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
     if verdict is None or audit is None or timing is None or not ruling.accepted:
         raise UsageError("only a candidate that was verified, audited, timed and accepted has a receipt")
@@ -227,7 +226,7 @@ def _records_of(evaluation: Evaluation, ruling: Ruling) -> tuple[Verdict, Audit,
 
 
 def missing_means(isolation: Sequence[str]) -> list[str]:
-    """The means of isolation that are not among the active ones."""
+    """Known means of isolation that are not among the active ones."""
     return [name for name in MEANS if name not in isolation]
 
 
@@ -238,6 +237,7 @@ def content_digest(document: Mapping[str, Any]) -> str:
 
 
 def _timing_fields(timing: Timing, contest: Contest | None, evaluation: Evaluation) -> dict[str, Any]:
+    """The receipt's timing part as a dictionary."""
     compiled = contest.rival("compile") if contest else None
     floor_ms = evaluation.profile.floor_ms or None if evaluation.profile else None
     return {
@@ -258,7 +258,7 @@ def _timing_fields(timing: Timing, contest: Contest | None, evaluation: Evaluati
 
 
 def _error_fields(error: DistributionError) -> dict[str, Any]:
-    """JSON has no infinity: an error beyond any number is null."""
+    """The receipt's errors of one distribution; an infinite error becomes null, because JSON has no infinity."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in vars(error).items()
@@ -266,7 +266,7 @@ def _error_fields(error: DistributionError) -> dict[str, Any]:
 
 
 def write_receipt(path: Path, receipt: Receipt) -> None:
-    """Writes the document whole or not at all; raises UsageError when the place cannot be written."""
+    """Writes the document whole or not at all; raises UsageError if the place cannot be written."""
     check_writable(path)
     body = json.dumps(receipt.model_dump(mode="json"), indent=2) + "\n"
     partial = path.with_name(f".{path.name[:200]}-{os.getpid()}.part")
@@ -279,7 +279,7 @@ def write_receipt(path: Path, receipt: Receipt) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises UsageError where no receipt can be written: better before a measurement than after it."""
+    """Raises UsageError if no receipt can be written there: better before a measurement than after it."""
     if not path.parent.is_dir():
         raise UsageError(f"the receipt cannot be written: there is no folder {path.parent}")
     if os.path.lexists(path) and not path.is_file():
@@ -289,8 +289,8 @@ def check_writable(path: Path) -> None:
 
 
 def read_receipt(path: Path) -> Receipt:
-    """The receipt in a file. Raises UsageError for anything that is not a receipt or was changed after it was written,
-    and NotComparable for another version."""
+    """The receipt in a file. Raises UsageError if it is no receipt or was changed, NotComparable for another
+    version."""
     content = _parse(read_bytes(path, largest_bytes=MAX_BYTES), path)
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(version, int) and version != SCHEMA_VERSION:
@@ -302,7 +302,7 @@ def read_receipt(path: Path) -> Receipt:
         first = error.errors()[0]
         where = ".".join(str(part)[:60] for part in first["loc"]) or "the document"
         raise UsageError(f"{path.name} is not a valid receipt: {where}: {first['msg']}") from None
-    except (ValueError, RecursionError):  # nested, or a number as large, as in no receipt
+    except (ValueError, RecursionError):  # nesting or a number beyond any receipt
         raise UsageError(f"{path.name} is not a valid receipt: it cannot be read as one") from None
     if digest != receipt.content_sha256:
         raise UsageError(f"{path.name} was changed after it was written: its content has another sha256")
@@ -334,7 +334,7 @@ def receipt_schema() -> dict[str, Any]:
 
 
 def check_same_pair(receipt: Receipt, task: Task, text: str) -> str:
-    """Why the files at hand are not those of the receipt, or ""."""
+    """Says how the files at hand differ from those of the receipt; "" if they are the same."""
     if sha256(text) != receipt.candidate_sha256:
         return (
             f"the kernel is not the receipt's: its sha256 is {sha256(text)[:16]}, not {receipt.candidate_sha256[:16]}"
@@ -347,7 +347,7 @@ def check_same_pair(receipt: Receipt, task: Task, text: str) -> str:
 
 
 def check_comparable(receipt: Receipt, device: Device) -> None:
-    """Raises NotComparable when a new measurement here would say nothing about the receipt."""
+    """Raises NotComparable if a new measurement here would say nothing about the receipt."""
     if receipt.protocol != PROTOCOL_VERSION:
         raise NotComparable(f"the receipt follows protocol {receipt.protocol}, this is {PROTOCOL_VERSION}")
     theirs, ours = (receipt.device.key, receipt.device.arch), (device.key, device.arch)
@@ -363,14 +363,13 @@ def check_comparable(receipt: Receipt, device: Device) -> None:
 def compare(
     receipt: Receipt, speedup: float, interval: tuple[float, float], accuracy_class: str | None = None
 ) -> tuple[Confirmation, str]:
-    """Whether a new measurement supports the receipt's claim, and the sentence that says so.
+    """Compares a new measurement with the receipt's claim; returns the standing and a sentence that explains it.
 
     The claim is "at least this fast": the lower end of the receipt's 95 % interval. The new measurement confirms it
-    when its own interval reaches up to the claim, and when it proves at least `LEAST_SHARE` of it. The first alone
-    would let a measurement on a busy machine, whose interval is wide, confirm anything; the second alone would let a
+    if its own interval reaches up to the claim, and if it proves at least `LEAST_SHARE` of it. The first alone would
+    let a measurement on a busy machine, whose interval is wide, confirm anything; the second alone would let a
     kernel that is surely slower pass. Being faster than claimed is no objection. Of honest kernels on an unchanged
-    machine the first rule refuses one in some 350 (two independent 95 % intervals that do not meet, on one side).
-    """
+    machine the first rule refuses one in some 350 (two independent 95 % intervals that do not meet, on one side)."""
     claim = receipt.timing.speedup_ci95[0]
     words = (
         f"receipt {receipt.timing.speedup:.3f}x ({claim:.3f} to {receipt.timing.speedup_ci95[1]:.3f}), "
@@ -404,7 +403,8 @@ def software() -> dict[str, str]:
 
 
 def _task_part(task: Task) -> TaskPart:
-    """The starting kernel by its name: where it lies, and what it holds, changes nothing that is measured."""
+    """The receipt's task part. The starting kernel counts only by its name: its folder and text change no
+    measurement."""
     options = json.loads(json.dumps({key: value for key, value in vars(task.options).items() if value}))
     if "start" in options:
         options["start"] = Path(options["start"]).name

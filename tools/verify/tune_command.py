@@ -1,4 +1,5 @@
-"""`foundry tune`: the numbers of the kernel library's structure for a task, swept on this machine, as a kernel file."""
+"""`foundry tune`: sweeps the tunables of the compiled kernels of a task on this machine and writes the best kernel
+file."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def tune(
 async def _tuned(
     read: Callable[[], Task], target: Any, seconds: float, seed: int, *, is_quiet: bool
 ) -> tuple[TunedPlan, str]:
-    """What the tuner found, and the file that it makes. Raises FoundryError."""
+    """The tuner's result, and the kernel file with its best values. Raises FoundryError."""
     from foundry.knowledge.candidate import Recipe
     from foundry.knowledge.compiler.lower import lower
     from foundry.knowledge.errors import MissingTool, TaskError

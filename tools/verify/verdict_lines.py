@@ -1,4 +1,4 @@
-"""A verification report in words, for a terminal."""
+"""Writes a verification report in words, for a terminal."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def verdict_lines(document: dict[str, Any]) -> list[str]:
 
 
 def _is_lead(gate: dict[str, Any]) -> bool:
+    """True for a passed gate that still names leads."""
     return bool(gate["gate"] == LEADS and gate["passed"] and gate["evidence"] != NO_LEADS)
 
 
 def _how(document: dict[str, Any]) -> list[str]:
-    """How many gates passed, which means of isolation were active, and how long each step took."""
+    """Lines on passed gates, active means of isolation and the time of each step."""
     gates = document["gates"]
     lines = [f"gates: {sum(gate['passed'] for gate in gates)} of {len(gates)} passed"] if gates else []
     if document["isolation"]:

@@ -33,16 +33,17 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """The answer of `foundry verify`. `seconds` splits the wall time: open, intake, build (what is left of it then,
-    because it begins first), baseline, verify, audit, time, profile (with the device's ceilings, the first time on a
-    machine), compile, close; what was not reached is not in it."""
+    """The answer of `foundry verify`.
+
+    `seconds` splits the wall time by reached step: open, intake, build (what remains, because it begins first),
+    baseline, verify, audit, time, profile (includes measuring the device's ceilings the first time), compile, close."""
 
     evaluation: Evaluation
     ruling: Ruling
     device: str
     policy: Policy
     task: str
-    isolation: tuple[str, ...] = ()  # the system's means that were active around the candidate
+    isolation: tuple[str, ...] = ()  # means of the operating system that were active around the candidate
     baseline: Baseline | None = None
     contest: Contest | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class VerifyReport:
 
     @property
     def reasons(self) -> tuple[Gate, ...]:
-        """What failed."""
+        """Gates that failed."""
         return self.ruling.reasons
 
     @property
@@ -69,7 +70,7 @@ class VerifyReport:
 
     @property
     def timing(self) -> Timing | None:
-        """The times, where there are any: a timing that failed holds only the reason."""
+        """The times; None if timing failed or did not happen."""
         timing = self.evaluation.timing
         return None if timing is None or timing.problem else timing
 
@@ -129,15 +130,14 @@ def verify_pair(
 ) -> VerifyReport:
     """Builds, verifies, audits and times one candidate. Blocking; see `verify_in` for the checks.
 
-    Raises TaskError for a task that cannot be judged, MissingTool without a compiler or a device to run on.
-    """
+    Raises TaskError for a task that cannot be judged, MissingTool without a compiler or a device to run on."""
     if problem := hopeless(text):
         device = _device_here(target)
         return _refuse_at_once(task, text, device, policy or task.options.policy, problem)
-    with contextlib.closing(Zygote.begin(threads=usable_cores())) as zygote:  # while the device is asked
+    with contextlib.closing(Zygote.begin(threads=usable_cores())) as zygote:  # starts while the device is described
         device = _device_here(target)
         chosen = policy or task.options.policy
-        asked = replace(task, options=replace(task.options, policy=chosen))  # whether the baseline may use TF32
+        asked = replace(task, options=replace(task.options, policy=chosen))  # decides if the baseline may use TF32
 
         async def work() -> VerifyReport:
             clock = Clock()
@@ -159,7 +159,7 @@ def verify_pair(
 
 
 def _device_here(target: TargetName | Literal["auto"]) -> Device:
-    """The device, with the ceilings that were measured before. Raises MissingTool."""
+    """The device, with ceilings from an earlier measurement. Raises MissingTool if it is absent."""
     device = with_known_ceilings(describe(target))
     if not device.present:
         raise MissingTool(f"there is no {device.target} device here, so nothing can be verified on it", "--target cpu")
@@ -167,7 +167,7 @@ def _device_here(target: TargetName | Literal["auto"]) -> Device:
 
 
 def hopeless(text: str) -> str:
-    """Why a candidate's text cannot work whatever it is run on, or "": known before any process is started."""
+    """Says why a candidate's text cannot work on any device, before a process starts; "" if it may."""
     if not text.strip():
         return "the file is empty"
     try:
@@ -178,6 +178,7 @@ def hopeless(text: str) -> str:
 
 
 def _refuse_at_once(task: Task, text: str, device: Device, policy: Policy, problem: str) -> VerifyReport:
+    """The report on a text that cannot work: the build failed."""
     evaluation = Evaluation(_candidate_of(device, text), Build(False, 0.0, first_error=problem))
     return VerifyReport(evaluation, rule(evaluation), device.key, policy, task.name)
 
@@ -187,19 +188,20 @@ def _candidate_of(device: Device, text: str) -> Candidate:
 
 
 async def _build_early(device: Device, text: str) -> Build:
-    """Compiles while the worker process starts and the task is traced; on a CPU timing waits for it."""
+    """Compiles while the worker process starts and the task is traced; on a CPU, timing waits for it."""
     async with DeviceLock(device).compiling():
         return await asyncio.to_thread(target_of(device).build, text)
 
 
 class Clock:
-    """Seconds since the last note, by name."""
+    """Wall-clock seconds by step: `note` books the time since the last note under a name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.monotonic()
 
     def note(self, name: str) -> None:
+        """Books the seconds since the last note under `name`."""
         now = time.monotonic()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now
@@ -216,10 +218,9 @@ async def verify_in(
     with_compile: bool = False,
     building: asyncio.Task[Build] | None = None,
 ) -> VerifyReport:
-    """Walks the candidate's path and rules on it. Raises TaskError.
+    """Runs all steps for one candidate in an open workbench and rules on it. Raises TaskError.
 
-    `building`: a build that was started before. torch.compile is timed only if the candidate was timed.
-    """
+    `building`: a build that was started before. torch.compile is timed only if the candidate was timed."""
     clock = clock or Clock()
 
     async def ask(step: Step, shape: type[Record], work: Callable[[Workbench], Awaitable[Record]]) -> Record:
@@ -230,7 +231,7 @@ async def verify_in(
     await bench.intake()
     clock.note("intake")
     evaluation = await examine(_candidate_of(bench.device, text), text, stage, policy, ask)
-    if stage != "final" and evaluation.audit and not objection(evaluation):  # a final audit has asked already
+    if stage != "final" and evaluation.audit and not objection(evaluation):  # a final audit did this already
         evaluation = replace(
             evaluation, audit=with_gates(evaluation.audit, await bench.sanitize(text, evaluation.build))
         )
@@ -256,8 +257,7 @@ async def verify_in(
 def _with_receipt(
     report: VerifyReport, device: Device, notes: BenchNotes, task: Task, text: str, command: str
 ) -> VerifyReport:
-    """The report with a receipt if the kernel was accepted. A rejected kernel gets none, so that every receipt claims a
-    proven kernel."""
+    """The report, with a receipt if the kernel was accepted, so that every receipt claims a proven kernel."""
     if not report.ruling.accepted or report.baseline is None:
         return report
     receipt = make_receipt(
