@@ -1,1 +1,1 @@
-"""Child processes that can always be ended, what confines them, and the messages to them."""
+"""Child processes that can always be ended, their confinement, and the messages to them."""

@@ -1,8 +1,7 @@
 """Messages between worker processes: JSON in one packet, large texts and tensors in sealed anonymous memory.
 
-A message from an untrusted process is data only: JSON with a size limit, never pickle. Tensors travel as files without
-a name (memfd): they vanish with the last process that holds them, whoever is killed, and need no space on a disk.
-"""
+A message from an untrusted process is data only: JSON with a size limit, never pickle. Tensors travel as files
+without a name (memfd), which need no space on a disk and vanish with the last process that holds them."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-INLINE_BYTES = 60_000  # below the smallest socket buffer that Linux gives
-MESSAGE_BYTES = 256 << 20
-MAX_HANDLES = 64
+INLINE_BYTES = 60_000  # bytes; fits the smallest socket buffer that Linux gives, so larger messages travel in memory
+MESSAGE_BYTES = 256 << 20  # bytes; a larger message is refused
+MAX_HANDLES = 64  # open files in one message
 
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 _TIME = struct.Struct("qq")  # seconds, nanoseconds
@@ -31,7 +30,7 @@ _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 0x2, 0x4, 0x8
 
 Message = dict[str, Any]
-MAY_PAUSE, PAUSE = "may_pause", "pause"  # keys of a request whose worker may ask to wait, and of that question
+MAY_PAUSE, PAUSE = "may_pause", "pause"  # keys of a request whose worker may ask to wait, and of its question
 
 
 class ChannelClosed(Exception):
@@ -47,15 +46,16 @@ class ChannelTimeout(Exception):
 
 
 class Channel:
-    """One end of a packet socket; both ends speak the same way. Not thread-safe."""
+    """One end of a packet socket; both ends have the same methods. Not thread-safe."""
 
     def __init__(self, handle: socket.socket) -> None:
         self._socket = handle
-        self.sent_ns = 0  # when the last message was sent, by the kernel's CLOCK_REALTIME; after `ask_for_senders`
-        self.sender = 0  # process id of who sent the last message, as the kernel knows it; after `ask_for_senders`
+        self.sent_ns = 0  # time of sending the last message, by the kernel's CLOCK_REALTIME; after `ask_for_senders`
+        self.sender = 0  # process id of the last message's sender, as the kernel knows it; after `ask_for_senders`
 
     @staticmethod
     def pair() -> tuple[Channel, Channel]:
+        """Two connected ends."""
         left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return Channel(left), Channel(right)
 
@@ -65,7 +65,7 @@ class Channel:
         return Channel(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=handle))
 
     def ask_for_senders(self) -> None:
-        """From now on each received message says which process sent it, and when."""
+        """Records for each message received from now on the process that sent it, and the time."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
@@ -96,10 +96,9 @@ class Channel:
             raise ChannelClosed(str(error)) from error
 
     def receive(self, timeout_s: float | None = None, *, limit_bytes: int = MESSAGE_BYTES) -> tuple[Message, list[int]]:
-        """The next message, at most `limit_bytes` of it, and its open files (now owned by the caller).
+        """Returns the next message, at most `limit_bytes` long, and its open files, which the caller now owns.
 
-        Raises ChannelTimeout after `timeout_s`, ChannelClosed at the end, ChannelGarbled for anything malformed.
-        """
+        Raises ChannelTimeout after `timeout_s`, ChannelClosed at the end, ChannelGarbled for anything malformed."""
         if timeout_s is not None and not self.ready(timeout_s):
             raise ChannelTimeout(f"no answer in {timeout_s:g} s")
         room = socket.CMSG_SPACE(MAX_HANDLES * array.array("i").itemsize) + socket.CMSG_SPACE(_CREDENTIALS.size)
@@ -123,7 +122,7 @@ class Channel:
             raise ChannelGarbled(f"not a message: {error}") from error
 
     def ready(self, timeout_s: float) -> bool:
-        """Whether a message (or the end) is there within `timeout_s`."""
+        """True if a message (or the end of the channel) arrives within `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
@@ -135,7 +134,7 @@ class Channel:
 
 
 def memory(name: str, size: int) -> int:
-    """Anonymous shared memory of `size` bytes that nobody can shrink or grow, as an open file."""
+    """Anonymous shared memory of `size` bytes, sealed against shrinking and growing, as an open file."""
     handle = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(handle, size)
     fcntl.fcntl(handle, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW)
@@ -143,7 +142,7 @@ def memory(name: str, size: int) -> int:
 
 
 def seal(handle: int) -> None:
-    """Makes shared memory read-only for everybody, for good; raises OSError while a writable mapping is open."""
+    """Makes shared memory read-only for every process, for good; raises OSError while a writable mapping is open."""
     fcntl.fcntl(handle, _F_ADD_SEALS, _F_SEAL_WRITE)
 
 
@@ -159,6 +158,7 @@ def close_all(handles: Sequence[int]) -> None:
 
 
 def _handles(rights: list[tuple[int, int, bytes]]) -> list[int]:
+    """The open files in a packet's control data."""
     found = array.array("i")
     for level, kind, data in rights:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -167,6 +167,7 @@ def _handles(rights: list[tuple[int, int, bytes]]) -> list[int]:
 
 
 def _sender(rights: list[tuple[int, int, bytes]]) -> int:
+    """The sender's process id in a packet's control data, 0 if it has none."""
     for level, kind, data in rights:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= _CREDENTIALS.size:
             return int(_CREDENTIALS.unpack_from(data)[0])
@@ -174,6 +175,7 @@ def _sender(rights: list[tuple[int, int, bytes]]) -> int:
 
 
 def _sent_ns(rights: list[tuple[int, int, bytes]]) -> int:
+    """The time of sending, in ns, in a packet's control data, 0 if it has none."""
     for level, kind, data in rights:
         if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) == _TIME.size:
             seconds, nanoseconds = _TIME.unpack(data)
@@ -182,6 +184,7 @@ def _sent_ns(rights: list[tuple[int, int, bytes]]) -> int:
 
 
 def _decode(packet: bytes, handles: list[int], limit_bytes: int) -> Message:
+    """The JSON object in a packet, or in the memory that it came with; raises ValueError."""
     if packet[:1] == b"J":
         text = packet[1:]
     elif packet[:1] == b"S":

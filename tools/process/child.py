@@ -1,8 +1,7 @@
-"""Child processes that can always be ended: limits, whole-tree usage and killing, commands with a deadline.
+"""Child processes that can always be ended: limits, use of memory by a whole process tree, killing, deadlines.
 
-Linux only. A child runs in a session of its own, so that one signal reaches all it started; what left the session is
-found through /proc. Nothing here trusts the child to cooperate.
-"""
+Linux only. A child runs in a session of its own, so that one signal reaches all it started; processes that left the
+session are found through /proc. Nothing here trusts the child to cooperate."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ from pathlib import Path
 from foundry.tools.process.sandbox import confine_command
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-POLL_S = 0.1  # how often a watched tree's memory is read
-OUTPUT_BYTES = 4 << 20  # a child's output beyond this is dropped
-DATA_ROOM_BYTES = 1 << 30  # private memory that one process may reserve beyond its limit, without a GPU
+POLL_S = 0.1  # seconds between two readings of a watched tree's memory
+OUTPUT_BYTES = 4 << 20  # bytes; a child's further output is dropped
+DATA_ROOM_BYTES = 1 << 30  # bytes of private memory that one process may reserve beyond its limit, without a GPU
 
-_GPU = Path("/dev/nvidiactl")  # its driver reserves address space by the terabyte
+_GPU = Path("/dev/nvidiactl")  # present with NVIDIA's driver, which reserves address space by the terabyte
 _HELD_OPEN = ("/memfd:", "/dev/shm/")
 
 _PR_SET_PDEATHSIG = 1
@@ -34,11 +33,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class Limits:
-    """What one child and everything it starts may use. `tasks` counts processes and threads together.
+    """Limits of one child together with everything it starts. `tasks` counts processes and threads together.
 
     `shared_bytes` is memory without a private owner: mappings that can be inherited, files without a name.
-    `file_bytes` is one file's size, `folder_bytes` and `folder_files` what all of a watched folder may hold.
-    """
+    `file_bytes` is the size of one file, `folder_bytes` and `folder_files` the contents of all watched folders
+    together."""
 
     wall_s: float = 60.0
     memory_bytes: int = 8 << 30
@@ -52,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Usage:
-    """Private memory, memory without a private owner (bytes; files on disk not counted), processes and threads."""
+    """Private memory and ownerless memory in bytes (files on disk not counted), number of processes and threads."""
 
     memory_bytes: int
     shared_bytes: int
@@ -61,7 +60,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command ended. `reason` is "" when it exited by itself, else why it was killed."""
+    """The end of a command. `reason` is "" if it exited by itself, else why it was killed."""
 
     returncode: int
     output: str
@@ -70,7 +69,7 @@ class Finished:
 
 
 def machine_memory_bytes() -> int:
-    """Memory this process may use: the machine's, or the control group's limit where that is lower."""
+    """Memory in bytes that this process may use: the machine's, or the control group's limit if that is lower."""
     total = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
     for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
@@ -79,13 +78,12 @@ def machine_memory_bytes() -> int:
 
 
 def confine(limits: Limits, *, expendable: bool = False) -> None:
-    """Called in a freshly forked child: own session, no core file, CPU and file limits, dies with its parent.
+    """Limits a freshly forked child: own session, no core file, CPU and file limits, death with its parent.
 
     Memory of all processes together is watched from outside, because RLIMIT_AS makes torch fail to reserve address
-    space; one process is kept from outrunning the watch by a limit on its private memory. Whatever the child leaves
-    behind becomes its own child again, so that it is seen and counted. Should the machine run out of memory all the
-    same, an `expendable` child is the first to go.
-    """
+    space; a limit on its private memory keeps one process from outrunning the watch. The child adopts the orphans of
+    its descendants, so that they are seen and counted. If the machine runs out of memory all the same, an
+    `expendable` child is killed first."""
     os.setsid()
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     adopt_orphans()
@@ -99,7 +97,7 @@ def confine(limits: Limits, *, expendable: bool = False) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of every descendant whose own parent dies, whatever session it moved to."""
+    """Makes this process the parent of every descendant whose own parent dies, in any session."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -111,7 +109,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def descendants(pid: int, limit: int = 1 << 20) -> list[int]:
-    """`pid` and every process below it, parents first, about `limit` at most; empty when it is gone."""
+    """`pid` and every process below it, parents first, about `limit` at most; empty if it is gone."""
     found: list[int] = []
     waiting = [pid]
     while waiting and len(found) <= limit:
@@ -128,7 +126,7 @@ def descendants(pid: int, limit: int = 1 << 20) -> list[int]:
 
 
 def usage(pid: int, tasks_limit: int = 1 << 20) -> Usage:
-    """What the tree below `pid` uses; counting stops soon after `tasks_limit` is passed."""
+    """Memory and tasks of the tree below `pid`; counting stops soon after `tasks_limit` is passed."""
     memory = mapped = held = tasks = 0
     for member in descendants(pid, tasks_limit):
         status = _status(member)
@@ -140,7 +138,7 @@ def usage(pid: int, tasks_limit: int = 1 << 20) -> Usage:
 
 
 def excess(pid: int, limits: Limits) -> str:
-    """Which limit the tree below `pid` exceeds, in words, or ""."""
+    """Says which limit the tree below `pid` exceeds; "" if none."""
     now = usage(pid, limits.tasks)
     if now.memory_bytes > limits.memory_bytes and _held_together(pid) > limits.memory_bytes:
         return f"needs more than {limits.memory_bytes / 1e9:.1f} GB of memory"
@@ -152,7 +150,7 @@ def excess(pid: int, limits: Limits) -> str:
 
 
 def folder_excess(folder: Path, limits: Limits) -> str:
-    """Which limit a folder's files exceed, in words, or ""."""
+    """Says which limit a folder's files exceed; "" if none."""
     size = count = 0
     waiting = [folder]
     while waiting:
@@ -169,11 +167,10 @@ def folder_excess(folder: Path, limits: Limits) -> str:
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL to `pid`, its process group and every descendant; repeated until no new one shows up.
+    """Sends SIGKILL to `pid`, its process group and every descendant, until no new one shows up.
 
-    All are stopped first, because a stopped process cannot fork away; the group in one step of the kernel, which a
-    confined process cannot leave, the others one by one.
-    """
+    All are stopped first, because a stopped process cannot fork away. The kernel stops the group in one step, and a
+    confined process cannot leave it; the others are stopped one by one."""
     _signal_group(pid, signal.SIGSTOP)
     seen: set[int] = set()
     while fresh := [member for member in descendants(pid) if member not in seen]:
@@ -206,13 +203,11 @@ def run_command(
     confined_to: Path | None = None,
     stop: Callable[[], str] = lambda: "",
 ) -> Finished:
-    """Runs a command to its end or its limits, standard output and error together, and leaves nothing behind. It is
-    killed too once `stop` gives a reason.
+    """Runs a command to its end or its limits, standard output and error together, and leaves no process behind.
 
-    With `confined_to` it reads no more than its own installation, writes to that folder only, and has no network, as
-    far as the kernel can do it. Blocking, at most `limits.wall_s` and a moment. Raises FileNotFoundError when the
-    program does not exist.
-    """
+    `stop` is called repeatedly and kills the command once it gives a reason. With `confined_to` the command reads
+    only its own installation, writes only to that folder, and has no network, as far as the kernel can do so.
+    Blocking, at most `limits.wall_s` and a moment. Raises FileNotFoundError if the program does not exist."""
     start = time.monotonic()
     if confined_to is not None:
         argv = confine_command(argv, confined_to, path=None if env is None else env.get("PATH"))
@@ -245,7 +240,7 @@ def _watch(
     folder: Path | None,
     stop: Callable[[], str],
 ) -> str:
-    """Waits for the child; returns why it has to be killed, or "" when it ended."""
+    """Waits for the child; returns why it must be killed, or "" if it ended."""
     handle = os.pidfd_open(child.pid)
     try:
         while True:
@@ -263,6 +258,7 @@ def _watch(
 
 
 def _resource_limits(limits: Limits) -> dict[int, int]:
+    """The values for setrlimit(2)."""
     return {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_CPU: limits.cpu_s,
@@ -284,20 +280,21 @@ def _status(pid: int) -> dict[str, int]:
 
 
 def _held_together(pid: int) -> int:
-    """Private memory of the tree below `pid` in bytes, in which pages that a fork left to several processes count once:
-    `usage` counts them for each, as is read in no time. This takes some 10 ms a GB."""
+    """Private memory in bytes of the tree below `pid`, with pages that a fork left to several processes counted once.
+
+    `usage` is faster and counts such pages for each process. This takes some 10 ms for each GB."""
     total = 0
     for member in descendants(pid):
         try:
             rollup = Path(f"/proc/{member}/smaps_rollup").read_text()
             total += next(1024 * int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss_Anon:"))
-        except (OSError, StopIteration):  # it is gone, may not be looked at, or the kernel is older than 5.3
+        except (OSError, StopIteration):  # the process is gone or hidden, or the kernel is older than 5.3
             total += _status(member).get("RssAnon", 0)
     return total
 
 
 def _held_open(pid: int) -> int:
-    """Bytes in files that have no name, or only one in shared memory, and are open in a process."""
+    """Bytes in a process's open files that have no name, or a name in shared memory only."""
     sizes: dict[tuple[int, int], int] = {}
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -310,6 +307,7 @@ def _held_open(pid: int) -> int:
 
 
 def _lower(kind: int, value: int) -> None:
+    """Lowers a resource limit, soft and hard."""
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)

@@ -1,9 +1,8 @@
-"""GPU memory that several processes map, by an open file that travels between them like any other. Free of torch.
+"""GPU memory that several processes map, shared by an open file that is sent between them. Free of torch.
 
 CUDA's own handles for sharing (cudaIpcMemHandle) fail between processes that do not see each other; files from the
-virtual memory interface (CUDA driver API, "Virtual Memory Management") do not. Whoever got the file may write to the
-memory for as long as it likes: nothing lies there that one process must not be able to change for another.
-"""
+virtual memory interface (CUDA driver API, "Virtual Memory Management") do not. Any holder of the file may write to
+the memory, so only data that each of them may change belongs there."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 
 _PINNED, _ON_DEVICE, _POSIX_FILE, _READ_WRITE = 1, 1, 1, 3  # CUmemAllocationType and others of cuda.h
 
-POLL_S = 0.05
+POLL_S = 0.05  # seconds between two attempts to allocate
 
 
 class _Location(ctypes.Structure):
@@ -45,14 +44,13 @@ class _Access(ctypes.Structure):
 
 
 class OutOfGpuMemory(Exception):
-    """The device has not as much memory left as was asked for."""
+    """The device has too little free memory for a request."""
 
 
 class SharedGpuMemory:
-    """One block of the first device's memory, mapped into this process until `close` or until nobody holds it.
+    """One block of the first device's memory, mapped into this process until `close` or until the object is freed.
 
-    The process must have a context on the device (PyTorch makes one with its first tensor).
-    """
+    The process must have a context on the device (PyTorch makes one with its first tensor)."""
 
     def __init__(self, block: int, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -66,8 +64,10 @@ class SharedGpuMemory:
 
     @staticmethod
     def create(nbytes: int, patience_s: float = 0.0) -> SharedGpuMemory:
-        """A new block of at least `nbytes`. Where it does not fit yet, it waits so long for what others give back:
-        processes that end, or those of another task on the same device. Raises OutOfGpuMemory, OSError."""
+        """A new block of at least `nbytes`. Raises OutOfGpuMemory, OSError.
+
+        While it does not fit, this waits up to `patience_s` seconds for memory that ending processes or other tasks
+        release."""
         unit, block, none = _granularity(), ctypes.c_ulonglong(), ctypes.c_ulonglong(0)
         size, stop = -(-max(nbytes, 1) // unit) * unit, time.monotonic() + patience_s
         while True:
@@ -94,7 +94,7 @@ class SharedGpuMemory:
         return handle.value
 
     def close(self) -> None:
-        """Unmaps the block once the device has finished its work; it is free when the last process has done so."""
+        """Unmaps the block after the device has finished its work; the last process to do so frees the memory."""
         if self.address:
             _call("cuCtxSynchronize", may_fail=True)
             _call("cuMemUnmap", ctypes.c_ulonglong(self.address), ctypes.c_size_t(self.nbytes), may_fail=True)
@@ -124,7 +124,7 @@ def _mapped(block: int, nbytes: int) -> int:
 
 @functools.cache
 def _granularity() -> int:
-    """Bytes of which every block is a multiple."""
+    """Size in bytes of which every block must be a multiple."""
     size = ctypes.c_size_t()
     _call("cuMemGetAllocationGranularity", ctypes.byref(size), ctypes.byref(_properties()), 0)
     return size.value
@@ -144,6 +144,7 @@ _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def _call(name: str, *arguments: Any, may_fail: bool = False) -> None:
+    """Calls a function of the CUDA driver; raises OutOfGpuMemory or OSError unless it `may_fail`."""
     code = getattr(_driver(), name)(*arguments)
     if code == _OUT_OF_MEMORY and not may_fail:
         raise OutOfGpuMemory(f"{name}: the GPU is out of memory")

@@ -1,8 +1,7 @@
-"""Whether a process works while it should be waiting: its CPU time between two commands. Free of torch.
+"""Detects a process that works while it should be waiting, by its CPU time between two commands. Free of torch.
 
-A call is over when it returns. OpenMP threads that are parked, a CUDA context, an interpreter that frees memory use
-next to nothing; work that was put off to a thread uses what it needs.
-"""
+A call is over when it returns. Parked OpenMP threads, a CUDA context, or an interpreter that frees memory use next
+to nothing; work deferred to a thread uses what it needs."""
 
 from __future__ import annotations
 
@@ -13,21 +12,21 @@ from foundry.tools.process.procfs import cpu_ns
 
 # Measured on honest candidates: 0.01 ms a gap, at most 0.1 ms.
 _CLOCK_MONOTONIC_COARSE = 6  # its resolution is the kernel's tick
-# The kernel may book CPU time of a thread that is running a tick late: work of a command then shows in the gap after it
+# The kernel may book a thread's CPU time one tick late: work of a command then shows in the gap after it
 # (8 ms in a gap of less than one were seen on an honest process).
 TICK_MS = 1e3 * time.clock_getres(_CLOCK_MONOTONIC_COARSE)
-ONE_GAP_MS = max(5.0, 1.25 * TICK_MS)  # CPU time in a single gap, or
-ONE_GAP_SHARE = 0.02  # this share of a long one: odd, and not allowed where it comes again
-ODD_GAPS = 3  # that show it: work that is put off comes after every call, a late tick now and then
-AT_ONCE_MS = max(25.0, 6.0 * TICK_MS)  # what no tick explains, of some threads and on a host that is delayed itself
-ALL_GAPS_MS = max(3.0, 1.25 * TICK_MS)  # CPU time in all gaps together, and at the same time
-EACH_GAP_MS = 0.3  # so much in each on average
+ONE_GAP_MS = max(5.0, 1.25 * TICK_MS)  # ms of CPU time in a single gap that make it odd, or
+ONE_GAP_SHARE = 0.02  # this share of a long gap
+ODD_GAPS = 3  # odd gaps that prove work: deferred work follows every call, a late tick only some
+AT_ONCE_MS = max(25.0, 6.0 * TICK_MS)  # ms in one gap that no late tick explains, even of several threads
+ALL_GAPS_MS = max(3.0, 1.25 * TICK_MS)  # ms of CPU time in all gaps together that prove work, if also
+EACH_GAP_MS = 0.3  # so many ms on average in each
 CORES = os.cpu_count() or 1
-OWN_SHARE = 0.03  # of what its commands used: threads that go to sleep on a busy machine (0.4 ms a gap was seen)
+OWN_SHARE = 0.03  # allowed share of its commands' CPU time: threads that fall asleep late (0.4 ms a gap was seen)
 
 
 class Idleness:
-    """CPU time of one process, by the kernel's account, in the gaps between commands."""
+    """CPU time of one process in the gaps between commands, as the kernel counts it."""
 
     def __init__(self) -> None:
         self.busy_ms = 0.0
@@ -35,14 +34,14 @@ class Idleness:
         self.gaps = 0
         self.commands_ms = 0.0
         self._odd = 0
-        self._largest = [0.0] * (ODD_GAPS - 1)  # gaps, ms busy: as many as may be odd
+        self._largest = [0.0] * (ODD_GAPS - 1)  # the largest gaps, in ms busy: as many as may be odd
         self._pid = 0
         self._start = (0, 0)
         self._ended = 0
 
     def begin(self, pid: int) -> None:
         """Starts a gap: process `pid` has answered and should be idle now. With `pid` 0 the gap is not watched."""
-        used = (cpu_ns(pid) or 0) if pid else 0  # 0: it ended, or is hidden; the next command finds out
+        used = (cpu_ns(pid) or 0) if pid else 0  # 0: the process ended or is hidden; the next command finds out
         if used and self._ended:
             self.commands_ms += 1e-6 * (used - self._ended)
         self._ended = 0
@@ -50,12 +49,12 @@ class Idleness:
         self._start = (used, time.monotonic_ns())
 
     def end(self) -> str:
-        """Ends the gap. Evidence that the process worked in it, or in all gaps together, or ""."""
+        """Ends the gap. Returns evidence that the process worked in it, or in all gaps together; "" if none."""
         if not self._pid:
             return ""
         self._ended = cpu_ns(self._pid) or 0
         gap = 1e-6 * (time.monotonic_ns() - self._start[1])
-        busy = min(1e-6 * (self._ended - self._start[0]), CORES * gap)  # no process can use more
+        busy = min(1e-6 * (self._ended - self._start[0]), CORES * gap)  # the most that a process can use
         self._pid = 0
         self.busy_ms += busy
         self.gap_ms += gap

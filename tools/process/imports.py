@@ -1,7 +1,7 @@
-"""Whether calls of the interpreter and the C library still lead where the loader sent them. ELF, x86-64; no torch.
+"""Checks that imports of the interpreter and the C library still lead to the code that the loader chose.
 
-A library can redirect another one's calls by writing to its import table; Python objects look untouched then.
-"""
+A library can redirect another one's calls by writing to its import table, and Python objects look untouched then.
+ELF, x86-64; free of torch."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _SYMBOL_BYTES, _NAME_BYTES = 24, 64
 
 @dataclass(frozen=True)
 class _Area:
+    """One mapped range of this process's memory."""
+
     start: int
     end: int
     offset: int
@@ -29,7 +31,7 @@ class _Area:
 
 
 class _Memory:
-    """This process's memory; reading where nothing is mapped raises ValueError."""
+    """This process's readable memory; reading an unmapped address raises ValueError."""
 
     def __init__(self) -> None:
         self.areas: list[_Area] = []
@@ -51,12 +53,14 @@ class _Memory:
         return ctypes.string_at(end - size, size)
 
     def at(self, address: int) -> _Area | None:
+        """The mapped range that holds an address, or None."""
         index = bisect.bisect_right(self._starts, address) - 1
         return self.areas[index] if index >= 0 and address < self.areas[index].end else None
 
 
 def find_redirected(known: frozenset[str]) -> list[str]:
-    """Imports of the interpreter and the C library that lead into code of files other than the `known` ones."""
+    """Imports of the interpreter and the C library that lead into code of files other than the `known` ones, in
+    words."""
     if platform.machine() != "x86_64":
         return []
     memory = _Memory()
@@ -65,12 +69,13 @@ def find_redirected(known: frozenset[str]) -> list[str]:
         if area.offset == 0 and area.path in known and Path(area.path).name.startswith(_WATCHED):
             try:
                 found += _of_file(memory, area, known)
-            except (ValueError, struct.error):  # a layout that this does not read
+            except (ValueError, struct.error):  # a layout that this cannot read
                 continue
     return found
 
 
 def _of_file(memory: _Memory, area: _Area, known: frozenset[str]) -> list[str]:
+    """Redirected imports of one mapped library."""
     header = memory.read(area.start, 64)
     if header[:5] != b"\x7fELF\x02":
         return []
@@ -92,7 +97,7 @@ def _of_file(memory: _Memory, area: _Area, known: frozenset[str]) -> list[str]:
 
 
 def _dynamic(memory: _Memory, start: int, base: int, header: bytes) -> dict[int, int]:
-    """The entries of the dynamic section, addresses as they are in memory."""
+    """Entries of the dynamic section by tag, with addresses as in memory."""
     places, count = struct.unpack_from("<Q", header, 32)[0], struct.unpack_from("<H", header, 56)[0]
     tags: dict[int, int] = {}
     for kind, _, _, address, _, _, size, _ in struct.iter_unpack("<IIQQQQQQ", memory.read(start + places, 56 * count)):
@@ -104,5 +109,6 @@ def _dynamic(memory: _Memory, start: int, base: int, header: bytes) -> dict[int,
 
 
 def _name(memory: _Memory, tags: dict[int, int], symbol: int) -> str:
+    """The name of a symbol by its number."""
     (offset,) = struct.unpack("<I", memory.read(tags[_DT_SYMTAB] + _SYMBOL_BYTES * symbol, 4))
     return memory.read(tags[_DT_STRTAB] + offset, _NAME_BYTES).split(b"\0")[0].decode(errors="replace")

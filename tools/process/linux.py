@@ -1,10 +1,9 @@
-# Importing pathlib would double what the launcher costs.
+# Importing pathlib would double the launcher's start time.
 # ruff: noqa: PTH100, PTH103, PTH109, PTH110, PTH112, PTH120
-"""The kernel's own means of confining a process, by system call: namespaces, capabilities, Landlock, seccomp.
+"""Confines a process by system calls of the kernel: namespaces, capabilities, Landlock, seccomp.
 
-Linux on x86-64 and aarch64. Standard library only and nothing of ours: this file is also run bare, in a Python without
-site packages, as the launcher that confines a compiler (12 ms). Whatever the kernel refuses is left out and named.
-"""
+Linux on x86-64 and aarch64. Uses only the standard library: this file is also run bare, in a Python without site
+packages, as the launcher that confines a compiler (12 ms). Means that the kernel refuses are left out and named."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ FILES = "landlock files"
 SIGNALS = "landlock signals"
 SYSCALLS = "seccomp"
 MEANS = (NETWORK, MEMORY, TEMPORARY, CAPABILITIES, FILES, SIGNALS, SYSCALLS)
-LOOPBACK = "loopback"  # no means: what a network namespace is given back
+LOOPBACK = "loopback"  # not a means of confinement: a network namespace gets it back
 
 SHARED_MEMORY, TEMPORARY_FILES = "/dev/shm", "/tmp"
 SHARED_MEMORY_OPTIONS = b"size=256m,nr_inodes=4096,mode=1777"
@@ -34,7 +33,7 @@ _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
-# mount_setattr(2), since Linux 5.12: it adds to a mount's restrictions and needs to know none of them.
+# mount_setattr(2), since Linux 5.12: it adds restrictions to a mount without having to know the existing ones.
 _SYS_MOUNT_SETATTR, _MOUNT_READ_ONLY, _HERE, _RECURSIVELY = 442, 1, -100, 0x8000
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
@@ -48,7 +47,7 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _ALL_FILES = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
-_MAKE_DEVICES = (1 << 6) | (1 << 11)  # character and block devices: in no writable folder either
+_MAKE_DEVICES = (1 << 6) | (1 << 11)  # character and block devices: denied in writable folders too
 _TCP = 0b11  # bind and connect, ABI 4
 _SCOPES = 0b11  # abstract UNIX sockets and signals, ABI 6
 
@@ -58,16 +57,15 @@ libc.syscall.restype = ctypes.c_long
 
 @dataclass(frozen=True)
 class Orders:
-    """What a process may still reach. Paths that do not exist are passed over.
+    """Resources that a process may still reach. Paths that do not exist are ignored.
 
     `readable`: files and folders with all below, to read, list and execute; `openable`: the same without listing;
-    `writable`: everything but devices; `devices`: read, write, ioctl. `temporary` is the folder that is seen as /tmp;
-    it must be empty. `hidden`: folders that are seen empty. `files` off leaves the file system open but for `closed`:
-    device files that cannot be opened to write, and so not be used. `capabilities` on leaves them. `program` is a
-    seccomp filter in hexadecimal. With `loopback` the programs inside may speak with each other over a network that
-    ends here. With `thread_names` a process may name its threads through /proc, as NVIDIA's driver does when it starts:
-    error 304 of CUDA otherwise.
-    """
+    `writable`: everything but devices; `devices`: read, write, ioctl. `temporary` is an empty folder that appears as
+    /tmp. `hidden`: folders that appear empty. Without `files` the file system stays open but for `closed`, device
+    files that cannot be opened to write. With `capabilities` the process keeps them. `program` is a seccomp filter
+    in hexadecimal. With `loopback` the programs inside may talk to each other over a network that ends here. With
+    `thread_names` a process may name its threads through /proc, as NVIDIA's driver does at its start (error 304 of
+    CUDA otherwise)."""
 
     namespaces: bool = True
     loopback: bool = False
@@ -86,7 +84,7 @@ class Orders:
 
 @dataclass
 class Confinement:
-    """Which means are active, and why the others are not, by name."""
+    """The active means, and for each other means the reason why it is not active."""
 
     active: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
@@ -130,11 +128,12 @@ def _death_signal() -> int:
 
 
 def _keep_death_signal(parent: int, number: int) -> None:
-    """The kernel forgets it when credentials change, as they do in a new user namespace."""
+    """Sets the parent-death signal again: the kernel forgets it with a change of credentials, as in a new user
+    namespace."""
     if number:
         with contextlib.suppress(OSError):
             prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # it died meanwhile
+        if os.getppid() != parent:  # the parent died meanwhile
             os.kill(os.getpid(), number)
 
 
@@ -150,6 +149,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def _attempt(done: Confinement, name: str, work: Callable[[], None]) -> None:
+    """Runs one step of the confinement and books it as active, or as refused with the reason."""
     try:
         work()
         done.active.append(name)
@@ -158,6 +158,7 @@ def _attempt(done: Confinement, name: str, work: Callable[[], None]) -> None:
 
 
 def _succeed(result: int, what: str) -> int:
+    """Returns a system call's result; raises OSError if it is negative."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, what, what)
@@ -168,11 +169,10 @@ def _succeed(result: int, what: str) -> int:
 
 
 def _enter_namespaces() -> None:
-    """A network without interfaces, System V memory and a mount table of our own.
+    """Enters a new network without interfaces, new System V memory and a new mount table.
 
-    A user namespace is what lets a plain user do it; it also puts every process outside out of reach of ptrace and of
-    /proc. Where user namespaces are refused, a process with CAP_SYS_ADMIN does without one.
-    """
+    A user namespace lets an ordinary user do so; it also puts every process outside out of reach of ptrace and of
+    /proc. If user namespaces are refused, a process with CAP_SYS_ADMIN does without one."""
     user, group = os.getuid(), os.getgid()
     ours = _CLONE_NEWNET | _CLONE_NEWIPC | _CLONE_NEWNS
     if libc.unshare(ours | _CLONE_NEWUSER) != 0:
@@ -192,8 +192,8 @@ def _write(path: str, text: str) -> None:
 
 
 def _raise_loopback() -> None:
-    """Switches on the one interface that a new network has; what is sent to it comes back to this network."""
-    import socket  # here, because the launcher of a compiler needs none
+    """Switches on the loopback interface of a new network."""
+    import socket  # imported here, because the launcher of a compiler does not need it
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
         request = struct.pack("16sh22x", b"lo", _IFF_UP | _IFF_RUNNING)
@@ -201,8 +201,9 @@ def _raise_loopback() -> None:
 
 
 def _private_shared_memory(hidden: tuple[str, ...]) -> None:
-    """A small /dev/shm of our own: nothing to fill the machine's memory with, and no message to a later process. The
-    same for folders that are hidden."""
+    """Mounts a small /dev/shm of its own, and empty folders over the hidden ones.
+
+    The process can then neither fill the machine's memory through it nor leave a message for a later process."""
     place = os.path.realpath(SHARED_MEMORY).encode()
     _succeed(libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "mount")
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
@@ -211,8 +212,8 @@ def _private_shared_memory(hidden: tuple[str, ...]) -> None:
 
 
 def _private_temporary_files(orders: Orders) -> None:
-    """/tmp becomes a folder of our own, for files that were written with nothing else in mind. What we may reach of
-    the real one is put back at its place, and what links in the real one led to at the links' places."""
+    """Mounts an own folder as /tmp. Allowed paths inside the real /tmp are bound back to their places, links
+    included."""
     named = (*orders.readable, *orders.openable, *orders.writable)
     writable = {os.path.realpath(path) for path in orders.writable}
     real = sorted({os.path.realpath(path) for path in named})
@@ -223,7 +224,7 @@ def _private_temporary_files(orders: Orders) -> None:
     try:
         _bind(orders.temporary, TEMPORARY_FILES)
         for path, leads_to, handle in kept:
-            if path != leads_to and os.path.exists(path):  # the link is in a folder that was put back
+            if path != leads_to and os.path.exists(path):  # the link is in a folder that was bound back
                 continue
             if os.path.isdir(f"/proc/self/fd/{handle}"):
                 os.makedirs(path, exist_ok=True)
@@ -231,9 +232,9 @@ def _private_temporary_files(orders: Orders) -> None:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o600))
             _bind(f"/proc/self/fd/{handle}", path)
-            if leads_to not in writable:  # the folder around it is ours to write
+            if leads_to not in writable:  # the own folder around it is writable
                 _make_read_only(path)
-        with contextlib.suppress(OSError):  # where we are may be out of sight now
+        with contextlib.suppress(OSError):  # the current folder may be hidden now
             os.chdir(here)
     finally:
         for _, _, handle in kept:
@@ -246,6 +247,7 @@ def _bind(source: str, target: str) -> None:
 
 
 def _make_read_only(path: str) -> None:
+    """Makes a mount and all below it read-only."""
     attributes = struct.pack("=QQQQ", _MOUNT_READ_ONLY, 0, 0, 0)
     arguments = (ctypes.c_int(_HERE), path.encode(), ctypes.c_uint(_RECURSIVELY), attributes, ctypes.c_size_t(32))
     _succeed(libc.syscall(_SYS_MOUNT_SETATTR, *arguments), "mount_setattr")
@@ -260,6 +262,7 @@ def _drop_capabilities() -> None:
 
 
 def _restrict_files(orders: Orders, own: tuple[str, ...], done: Confinement) -> None:
+    """Restricts files, TCP and signals by Landlock, as far as its version can."""
     abi = landlock_abi()
     if abi == 0:
         _succeed(-1, "landlock")
@@ -285,7 +288,7 @@ def _restrict_files(orders: Orders, own: tuple[str, ...], done: Confinement) -> 
 
 @contextlib.contextmanager
 def _rules(attributes: bytes, size: int) -> Iterator[int]:
-    """New rules, to which rights are added and which then hold for this process."""
+    """A new set of Landlock rules: filled in the `with` body, in force for this process after it."""
     asked = libc.syscall(_SYS_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
     rules = _succeed(asked, "landlock")
     try:
@@ -296,9 +299,10 @@ def _rules(attributes: bytes, size: int) -> Iterator[int]:
 
 
 def _close_devices(closed: tuple[str, ...]) -> None:
-    """From now on these files of /dev cannot be opened to write, nor new ones in / itself. Rules only allow, each for
-    a folder with all below, so everything else in / and in /dev gets one. A kernel that cannot do so closes nothing:
-    the code is the user's own, and only takes longer to start."""
+    """Makes these files of /dev impossible to open for writing, as well as new files in / itself.
+
+    Landlock's rules only allow, each a folder with all below, so everything else in / and /dev gets one. A kernel
+    that cannot do so closes nothing: the code is the user's own, and only takes longer to start."""
     if landlock_abi() < 2:  # the first version cannot allow that files move from folder to folder
         return
     with _rules(struct.pack("=QQQ", _WRITE_FILE | _REFER, 0, 0), 8) as rules:
@@ -310,7 +314,7 @@ def _close_devices(closed: tuple[str, ...]) -> None:
 
 
 def _allow(rules: int, path: str, rights: int) -> None:
-    """One rule; a path that does not exist or may not be opened needs none."""
+    """Adds one rule; a path that does not exist or may not be opened needs none."""
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -328,8 +332,10 @@ def _add_rule(rules: int, handle: int, rights: int) -> None:
 
 
 def _allow_own_process(rules: int, of_threads: int) -> None:
-    """/proc/self of this process only, and more rights to its threads' files. The folders stay open: a rule holds for
-    the folder's entry in the kernel's cache, which may be dropped and made anew while nobody holds it."""
+    """Allows /proc/self of this process only, with more rights to its threads' files.
+
+    The folders stay open: a rule holds for the folder's entry in the kernel's cache, which may be dropped while it
+    is unused."""
     for path, rights in (("/proc/self/", _READ_FILE | _READ_DIR), ("/proc/self/task/", of_threads)):
         if rights:
             with contextlib.suppress(OSError):
@@ -342,8 +348,7 @@ def _allow_own_process(rules: int, of_threads: int) -> None:
 def install_filter(program: bytes) -> None:
     """Installs a BPF program of 8-byte instructions; raises OSError. Needs no new privileges.
 
-    Without SPEC_ALLOW older kernels switch off speculation for the process, which would slow what is timed.
-    """
+    Without SPEC_ALLOW older kernels switch off speculation for the process, which would slow what is timed."""
     buffer = ctypes.create_string_buffer(program, len(program))
     size = ctypes.sizeof(ctypes.c_void_p)
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
@@ -360,7 +365,7 @@ def install_filter(program: bytes) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """`ORDERS PROGRAM ARGUMENT...` becomes the program, confined; `ORDERS` alone says what would be active."""
+    """`ORDERS PROGRAM ARGUMENT...` becomes the program, confined; `ORDERS` alone prints which means would be active."""
     orders = Orders(**json.loads(arguments[0]))
     done = confine(orders)
     if len(arguments) == 1:

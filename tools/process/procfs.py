@@ -1,7 +1,6 @@
-"""What the kernel knows of a process: caught signals, threads, children, sockets, patched machine code, CPU time.
+"""Reads the kernel's view of a process: caught signals, threads, children, sockets, patched machine code, CPU time.
 
-Nothing here asks Python objects, which code in the process could have replaced. Linux; free of torch.
-"""
+Nothing here asks Python objects, which code in the process could have replaced. Linux; free of torch."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from collections.abc import Iterator
 from ctypes import CDLL, c_int, c_void_p, create_string_buffer, string_at
 from pathlib import Path
 
-_CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: the clock of a whole process, with what ended threads used
-# stmxcsr, or with 0x8040, ldmxcsr: what crtfastmath.o is made of on x86-64
+_CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: the clock of a whole process, ended threads included
+# stmxcsr, or with 0x8040, ldmxcsr: the body of crtfastmath.o on x86-64
 _FAST_MATH = re.compile(rb"\x0f\xae\x5c.{1,24}?\x40\x80\x00\x00.{0,24}?\x0f\xae\x54", re.DOTALL)
 _WRITING = os.O_WRONLY | os.O_RDWR
-_GPUS = Path("/proc/driver/nvidia/gpus")  # NVIDIA's driver: a folder for each
-# Where CPython keeps what a C function calls: PyCFunctionObject.m_ml and PyMethodDescrObject.d_method.
+_GPUS = Path("/proc/driver/nvidia/gpus")  # NVIDIA's driver: one folder for each GPU
+# Offsets of the C function in CPython's objects: PyCFunctionObject.m_ml and PyMethodDescrObject.d_method.
 _METHOD_TABLES = ((types.BuiltinFunctionType, 16), (types.MethodDescriptorType, 40))
 _HAS_KNOWN_LAYOUT = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
 _SIGACTION = CDLL(None).sigaction  # glibc's and musl's structure begin with the handler
@@ -37,7 +36,7 @@ _INTERNET = {
 
 
 def cpu_ns(pid: int) -> int | None:
-    """CPU time of all threads of a process in ns, ended ones too; None when it is gone or cannot be seen."""
+    """CPU time in ns of all threads of a process, ended ones too; None if it is gone or hidden."""
     try:
         return time.clock_gettime_ns(((~pid) << 3) | _CPUCLOCK_SCHED)
     except OSError:
@@ -45,7 +44,7 @@ def cpu_ns(pid: int) -> int | None:
 
 
 def gpu_files() -> dict[str, str]:
-    """The device file of each GPU that NVIDIA's driver lists here, by its UUID as CUDA_VISIBLE_DEVICES takes it."""
+    """Maps the UUID of each GPU listed by NVIDIA's driver, as CUDA_VISIBLE_DEVICES takes it, to its device file."""
     found = {}
     for described in _GPUS.glob("*/information"):
         with contextlib.suppress(OSError):
@@ -57,7 +56,7 @@ def gpu_files() -> dict[str, str]:
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[bool]:
-    """A process does nothing meanwhile; whether that could be had. Processes of its own go on."""
+    """Stops a process for the `with` body; yields True if that worked. Processes that it started go on."""
     is_stopped = bool(pid)
     try:
         if pid:
@@ -73,7 +72,7 @@ def stopped(pid: int) -> Iterator[bool]:
 
 
 def forget_peak(pid: int) -> int | None:
-    """Resets the peak of a process's memory; returns the bytes that it holds now, None where the system refuses."""
+    """Resets the peak of a process's memory; returns the bytes that it holds now, None if the system refuses."""
     try:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
     except OSError:
@@ -82,11 +81,12 @@ def forget_peak(pid: int) -> int | None:
 
 
 def peak_bytes(pid: int) -> int | None:
-    """The most memory that a process held since `forget_peak`."""
+    """The most memory in bytes that a process held since `forget_peak`; None if unknown."""
     return _status_bytes(pid, "VmHWM")
 
 
 def _status_bytes(pid: int, field: str) -> int | None:
+    """One size in /proc/PID/status, in bytes; None if it is not there."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -105,10 +105,9 @@ def entry_point(function: object) -> int:
 
 
 def arithmetic() -> dict[str, str]:
-    """How this thread's floating-point unit treats denormal numbers and rounds, seen in what it computes.
+    """Tests how this thread's floating-point unit treats denormal numbers and rounds.
 
-    Both are settings of the thread, which a library can change when it is loaded (`-ffast-math` when linking does).
-    """
+    Both are settings of the thread, which a library can change when it is loaded (`-ffast-math` when linking does)."""
     smallest, nearly_half = sys.float_info.min, 3 * 2.0**-54
     keeps = smallest / 2 != 0.0 and smallest / 2 * 2.0**60 != 0.0
     rounds = 1.0 + nearly_half > 1.0 and -1.0 - nearly_half < -1.0 and 1.0 + 2.0**-54 == 1.0
@@ -119,11 +118,10 @@ def arithmetic() -> dict[str, str]:
 
 
 def flushes_by_flag(known: frozenset[str]) -> bool:
-    """Whether a library that is mapped now, and is not among the known ones, was linked with -ffast-math.
+    """True if a mapped library outside the known ones was linked with -ffast-math.
 
     GCC before 13 puts a start-up function into such a library that sets flush-to-zero for the thread that loads it
-    (gcc.gnu.org/bugzilla, 55522), which its author hardly knows. Read from memory: the file may be gone.
-    """
+    (gcc.gnu.org/bugzilla, 55522), which its author hardly knows. Read from memory: the file may be gone."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(None, 5)
         if len(fields) == 6 and "x" in fields[1] and fields[5].startswith("/") and fields[5] not in known:
@@ -144,7 +142,7 @@ def signal_masks() -> dict[str, int]:
 
 
 def signal_handlers() -> dict[int, int]:
-    """Address of each signal's handler as the kernel has it; 0 and 1 are the default and "ignored"."""
+    """Address of each signal's handler as the kernel has it; 0 is the default and 1 "ignored"."""
     found: dict[int, int] = {}
     action = create_string_buffer(_SIGACTION_BYTES)
     for number in signal.valid_signals():
@@ -154,7 +152,7 @@ def signal_handlers() -> dict[int, int]:
 
 
 def file_of(address: int) -> str:
-    """The file whose machine code is mapped at an address, "" if no file's is."""
+    """The file whose machine code is mapped at an address, "" if there is none."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(None, 5)
         begin, _, end = fields[0].partition("-")
@@ -164,8 +162,8 @@ def file_of(address: int) -> str:
 
 
 def children() -> dict[int, str]:
-    """Children that still run (one that ended and was not waited for does not count): pid -> command, "" where a
-    sandbox hides it."""
+    """Running children: pid -> command ("" if a sandbox hides it). Ended children that were not waited for do not
+    count."""
     found: dict[int, str] = {}
     for thread in _entries("/proc/self/task"):
         with contextlib.suppress(OSError):
@@ -190,7 +188,7 @@ def _command(child: str) -> str:
 
 
 def open_files() -> dict[str, str]:
-    """Open files by number: `socket:internet`, `socket:local`, `writes PATH`, or what /proc calls them."""
+    """Open files by number: `socket:internet`, `socket:local`, `writes PATH`, or the name in /proc."""
     found: dict[str, str] = {}
     for number in _entries("/proc/self/fd"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -206,7 +204,7 @@ def open_files() -> dict[str, str]:
 
 
 def mapped_code() -> frozenset[str]:
-    """Files of which machine code is mapped."""
+    """Paths of files whose machine code is mapped."""
     found: set[str] = set()
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(None, 5)
@@ -239,6 +237,7 @@ def close_all_but(kept: set[int]) -> None:
 
 
 def _family(number: int) -> str:
+    """ "internet" or "local": the kind of a socket."""
     with socket.socket(fileno=os.dup(number)) as copy:
         return "internet" if copy.family in _INTERNET else "local"
 

@@ -1,11 +1,10 @@
-"""What candidates, tasks and compilers may reach: the policies behind the kernel's means of confinement.
+"""Policies of confinement: which files, devices and processes candidates, tasks and compilers may reach.
 
-A candidate reads what Python, torch and compilers consist of and what describes the machine, and writes to folders of
-its own. It does not see the user's home, the run with its seeds and receipts, other candidates, or any other process,
-and it has no network. The user's own task keeps the file system and loses only the network. Neither can use a GPU
-that is not its own. A compiler reads its own installation and writes to one folder, so that nothing else can be
-included into a kernel.
-"""
+A candidate reads the installation of Python and torch and facts about the machine, and writes to folders of its own.
+It sees neither the user's home, the run with its seeds and receipts, other candidates, nor any other process, and it
+has no network. The user's own task keeps the file system and loses only the network. Neither can use a GPU that is
+not its own. A compiler reads its own installation and writes to one folder, so that nothing else can be included
+into a kernel."""
 
 from __future__ import annotations
 
@@ -33,15 +32,15 @@ from foundry.tools.process.procfs import gpu_files
 from foundry.tools.process.seccomp import Form, program
 
 LAUNCHER = str(Path(linux.__file__).resolve())
-PROBE_S = 20.0
-ALL_USABLE = 2
-# For a tool, in place of the usual filter.
+PROBE_S = 20.0  # seconds allowed for trying the sandbox
+ALL_USABLE = 2  # score of a sandbox in which Python and the GPU work
+# Filters for tools that need more sockets than the default filter allows.
 LOCAL_TOOL, OPEN_TOOL = "seccomp with local sockets", "seccomp without sockets"
-NOBODY = 0x7FFFFFFF  # no process has this number: who may signal it may signal its own group only
-ENTERED: list[Confinement] = []  # what this process is confined by, once it is
+NOBODY = 0x7FFFFFFF  # no process has this number: a process limited to signalling it can signal only its own group
+ENTERED: list[Confinement] = []  # confinement of this process, once it has entered one
 NVIDIA_CONTROL, NVIDIA_MEMORY = Path("/dev/nvidiactl"), Path("/dev/nvidia-uvm")
 
-_SOCKETS, _DRIVER_IN_RUN = ("/run",), "/run/opengl-driver"  # where services listen; NixOS keeps more there
+_SOCKETS, _DRIVER_IN_RUN = ("/run",), "/run/opengl-driver"  # folder of services' sockets; NixOS keeps drivers there
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
     *("/opt/cuda", "/opt/intel", "/opt/nvidia", "/opt/rh", _DRIVER_IN_RUN),
@@ -53,35 +52,36 @@ _MACHINE = (
     *("/proc/devices", "/proc/modules", "/proc/driver", "/proc/sys", "/sys"),
 )
 _DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
-_GPU_DEVICES = ("nvidia*", "dxg", "dri")  # below /dev
+_GPU_DEVICES = ("nvidia*", "dxg", "dri")  # patterns below /dev
 _TOOLS = ("g++", "c++", "gcc", "cc", "clang++", "ld", "as", "nvcc", "ninja")
 _PARTS_OF_A_TOOL = ("bin", "lib", "lib64", "libexec", "include", "nvvm", "targets")
 _TOO_WIDE = ("/", "/home", "/root", "/tmp", "/var", "/etc", "/mnt", "/srv", "/opt", "/run")
-_OWN_ROOMS = ("__init__.py", "tools", "knowledge")  # of this package; its folder may hold runs as well
+_OWN_ROOMS = ("__init__.py", "tools", "knowledge")  # parts of this package; its folder may hold runs as well
 
 
 @dataclass(frozen=True)
 class Sandbox:
-    """How one worker is confined: the form, and what it reaches beyond the form. `openable` cannot be listed."""
+    """The confinement of one worker: its form, and paths that it reaches beyond the form. `openable` cannot be
+    listed."""
 
     form: Form
     readable: tuple[str, ...] = ()
     openable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
-    temporary: str = ""  # an empty folder that is seen as /tmp
+    temporary: str = ""  # an empty folder that appears as /tmp
 
 
 def enter(sandbox: Sandbox, means: Collection[str] = MEANS) -> Confinement:
-    """Confines this process, which has one thread, by those `means` that were seen to work here.
+    """Confines this process, which has one thread, by those `means` that work on this machine.
 
-    Means that half work (a user namespace without rights in it) are found by `available` and not tried again.
-    """
+    Means that work by half (a user namespace without rights in it) are found by `available` and not tried again."""
     done = linux.confine(_orders(sandbox, means))
     ENTERED.append(done)
     return done
 
 
 def _orders(sandbox: Sandbox, means: Collection[str]) -> Orders:
+    """The kernel-level orders for a sandbox."""
     guarded = 0 if SIGNALS in means else NOBODY if "tool" in sandbox.form else os.getpid()
     filtered = program(sandbox.form, only_signals_to=guarded, own=os.getpid()).hex() if SYSCALLS in means else ""
     if sandbox.form == "task":
@@ -102,14 +102,15 @@ def _orders(sandbox: Sandbox, means: Collection[str]) -> Orders:
 
 
 def from_message(given: Mapping[str, Any]) -> Sandbox:
-    """A sandbox as the warm process receives it."""
+    """The sandbox in a message to the warm process."""
     paths = {name: tuple(given[name]) for name in ("readable", "openable", "writable")}
     return Sandbox(given["form"], temporary=given["temporary"], **paths)
 
 
 def report(channel: Channel) -> None:
-    """Entry of a worker that only reports how it is confined and how much works in it: nothing (0), Python (1), or
-    Python and the GPU, if there is one (ALL_USABLE)."""
+    """Entry of a worker that reports its confinement and how much works in it.
+
+    The score is 0 for nothing, 1 for Python, ALL_USABLE for Python and the GPU, if there is one."""
     channel.receive()
     needed = [sys.executable, LAUNCHER]
     if "torch" in sys.modules:
@@ -119,11 +120,11 @@ def report(channel: Channel) -> None:
         works = ALL_USABLE if not NVIDIA_CONTROL.exists() or gpu_answers() else 1
     channel.send({"active": ENTERED[-1].active, "refused": ENTERED[-1].refused, "works": works})
     with contextlib.suppress(ChannelClosed):
-        channel.receive()  # it stays, to be looked at, until whoever asked hangs up
+        channel.receive()  # stays alive for inspection until the caller closes the channel
 
 
 def gpu_answers() -> bool:
-    """Whether the driver starts in this process and gives it a context on the first device."""
+    """True if the driver starts in this process and gives it a context on the first device."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -134,7 +135,7 @@ def gpu_answers() -> bool:
 
 @functools.cache
 def available() -> Confinement:
-    """What a candidate gets on this machine, tried once in a process of its own (40 ms)."""
+    """The means that work for a candidate on this machine, tried once in a process of its own (40 ms)."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             orders = Orders(readable=_SYSTEM, temporary=folder, program=program("candidate").hex())
@@ -149,8 +150,7 @@ def available() -> Confinement:
 def confine_command(argv: Sequence[str], folder: Path, *, path: str | None = None) -> list[str]:
     """The command line that runs a compiler confined: it reads its installation and writes to `folder`.
 
-    Raises FileNotFoundError when there is no such program on `path`.
-    """
+    Raises FileNotFoundError if there is no such program on `path`."""
     program_path = shutil.which(argv[0], path=path)
     if program_path is None:
         raise FileNotFoundError(argv[0])
@@ -168,11 +168,12 @@ def confine_command(argv: Sequence[str], folder: Path, *, path: str | None = Non
 
 
 def confine_tool(tool: Sequence[str], watched: Sequence[str], asked: Sandbox, means: Collection[str]) -> list[str]:
-    """The command line of a tool that starts a program and watches it. The program is confined as it would be without
-    the tool, by those `means` that work around candidates here, but for TCP to the tool; both have a network, shared
-    memory and temporary files of their own. Only the program has rules about files and system calls: those of files
-    hold for one process's folder in /proc, and it must be the one that names its threads. Without a network of their
-    own the two are not confined."""
+    """The command line of a tool that starts a program and watches it, both confined.
+
+    The program is confined as without the tool, by the `means` that work for candidates here, except for TCP to the
+    tool. Both share a network, shared memory and temporary files of their own. Only the program has rules about
+    files and system calls: file rules hold for one process's folder in /proc, and it must be the one that names its
+    threads. Without a private network the two are not confined."""
     if NETWORK not in means:
         return [*tool, *watched]
     own = [part for path in tool[:1] for part in (*_parts_of(path), str(Path(path).resolve().parent))]
@@ -187,7 +188,7 @@ def confine_tool(tool: Sequence[str], watched: Sequence[str], asked: Sandbox, me
 
 
 def _launched(orders: Orders) -> list[str]:
-    """What a command line begins with that is confined."""
+    """The beginning of a command line that runs the rest confined."""
     return [sys.executable, "-I", "-S", LAUNCHER, json.dumps(asdict(orders))]
 
 
@@ -199,7 +200,7 @@ def prepare_gpu() -> None:
 
 
 def prepare() -> None:
-    """Works out in the warm process what all workers have in common; again when it has imported more."""
+    """Computes in the warm process what all workers have in common; called again after more modules are imported."""
     _foreign_gpus.cache_clear()
     _candidate_orders.cache_clear()
     _candidate_orders()
@@ -208,11 +209,9 @@ def prepare() -> None:
 
 @functools.cache
 def _foreign_gpus() -> tuple[str, ...]:
-    """The device files of GPUs that CUDA_VISIBLE_DEVICES does not name; none where it names a GPU by anything but the
-    UUID that the kernel's driver lists.
+    """Device files of GPUs that CUDA_VISIBLE_DEVICES does not name; empty if it names one by anything but a known UUID.
 
-    A process that can open them initialises all of them: half of cuInit's time belongs to the other of two H200s.
-    """
+    A process that can open them initialises all of them: half of cuInit's time belongs to the other of two H200s."""
     files = gpu_files()
     own = [name.strip() for name in os.environ.get(VISIBLE_GPUS, "").split(",")]
     return tuple(path for uuid, path in files.items() if uuid not in own) if {*own} <= {*files} else ()
@@ -220,7 +219,7 @@ def _foreign_gpus() -> tuple[str, ...]:
 
 @functools.cache
 def _candidate_orders() -> Orders:
-    """What every candidate reaches; computed once in the warm process, where torch is imported already."""
+    """Resources that every candidate reaches; computed once in the warm process, which has imported torch."""
     named = [word for name in ("CC", "CXX") for word in os.environ.get(name, "").split()[:1]]
     tools = [part for name in (*_TOOLS, *named) for part in _parts_of(shutil.which(name) or "")]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
@@ -235,12 +234,12 @@ def _candidate_orders() -> Orders:
 
 
 def _python() -> list[str]:
-    """The interpreter, installed packages, this package, and the packages that are loaded from anywhere else."""
+    """Folders of the interpreter, installed packages, this package, and packages loaded from elsewhere."""
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     places += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     places += [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
     places = list(_narrow(places))
-    package = Path(tools.__file__).parent.parent  # as it was found: a link may lead to it
+    package = Path(tools.__file__).parent.parent  # not resolved: a link may lead to it
     rooms = [str(package / room) for room in _OWN_ROOMS]
     loaded = [name for name in sys.modules if "." not in name and name not in ("foundry", "__main__")]
     for name in loaded:
@@ -251,9 +250,10 @@ def _python() -> list[str]:
 
 
 def own_package(folder: Path) -> dict[str, str]:
-    """The environment with which a confined program that Python is started for finds this package: links to its rooms
-    in a `folder` that the program may list. Python lists a package's folder to import from it, and this package's own,
-    where it is worked on, may hold anything."""
+    """Environment by which a confined Python program finds this package: links to its parts in a `folder` that it may
+    list.
+
+    Python lists a package's folder to import from it, and a working copy of this package may hold anything."""
     package, links = Path(tools.__file__).parent.parent, folder / "imports" / "foundry"
     links.mkdir(parents=True, exist_ok=True)
     for room in _OWN_ROOMS:
@@ -264,12 +264,13 @@ def own_package(folder: Path) -> dict[str, str]:
 
 
 def _cuda_homes() -> list[str]:
+    """Folders of the CUDA toolkit."""
     named = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
     return [*_narrow(named), *_parts_of(shutil.which("nvcc") or "")]
 
 
 def _parts_of(tool: str) -> list[str]:
-    """The folders of an installed tool: beside its bin folder, as it is named and where links lead."""
+    """Folders of an installed tool, beside its bin folder: both as it is named and where links lead."""
     if not tool:
         return []
     homes = {Path(tool).parent.parent, Path(tool).resolve().parent.parent}
@@ -287,9 +288,10 @@ def _narrow(paths: Iterable[str]) -> list[str]:
 
 
 def _distinct(paths: Iterable[str]) -> list[str]:
-    """Each place once, without what lies inside another and what does not exist. A folder that is a link inside another
-    one lies where the link leads: drivers are installed so."""
-    kept: list[tuple[Path, Path]] = []  # as named, and where that leads
+    """The existing paths, each once, without those inside another one.
+
+    A link to a folder counts as inside another path only if its target is inside too: drivers are installed so."""
+    kept: list[tuple[Path, Path]] = []  # (path as named, path with links resolved)
     for path in sorted({Path(path) for path in paths}):
         real = path.resolve()
         if path.exists() and not any(path.is_relative_to(name) and real.is_relative_to(end) for name, end in kept):

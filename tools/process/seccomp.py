@@ -1,12 +1,10 @@
-"""The system calls that a confined process may not make, as a seccomp program of classic BPF.
+"""System calls that a confined process may not make, as a seccomp program of classic BPF.
 
-Four forms. `task`: the user's own code, which loses the network and what administers the machine. `candidate`: code
-that nobody has read, which in addition cannot look at, slow down or signal other processes, cannot leave the group in
-which it is killed, and cannot change the kernel's view of itself. `tool`: a candidate and the program that watches it,
-which speak over a network of their own. `local tool`: the same with sockets in the file system, `open tool`: with
-sockets of every kind, for tools that need them. Refused calls fail with EPERM; a few that honest tools make in passing
-do nothing and report success.
-"""
+Forms: `task` is the user's own code, which loses the network and calls that administer the machine. `candidate` is
+unreviewed code: it also cannot inspect, slow down or signal other processes, leave the process group in which it is
+killed, or change the kernel's view of itself. `tool` is a candidate and a program that watches it, which talk over a
+network of their own; `local tool` adds sockets in the file system, `open tool` all kinds of sockets. Refused calls
+fail with EPERM; a few that honest tools make in passing do nothing and report success."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ _ADMINISTRATION: dict[str, tuple[int, int]] = {
     "vhangup": (153, 58),
     "open_by_handle_at": (304, 265),
     "fanotify_init": (300, 262),
-    "io_uring_setup": (425, 425),  # its queues make calls that this filter does not see
+    "io_uring_setup": (425, 425),  # its queues make calls that this filter cannot see
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
 }
@@ -82,8 +80,8 @@ _OTHER_PROCESSES: dict[str, tuple[int, int]] = {
     "seccomp": (317, 277),
     "capset": (126, 91),
     "landlock_restrict_self": (446, 446),
-    "connect": (42, 203),  # a socket of this machine may lead to a service with more rights than we have
-    "shmget": (29, 194),  # memory that belongs to no process is counted by nobody
+    "connect": (42, 203),  # a local socket may lead to a service with more rights
+    "shmget": (29, 194),  # its memory belongs to no process, so no limit counts it
     "shmat": (30, 196),
     "semget": (64, 190),
     "msgget": (68, 186),
@@ -93,8 +91,8 @@ _OTHER_PROCESSES: dict[str, tuple[int, int]] = {
     "sched_setattr": (314, 274),
     "ioprio_set": (251, 30),
 }
-# Honest programs (ninja, Python's subprocess) move children to groups of their own; here all stay in one, which one
-# signal ends.
+# Honest programs (ninja, Python's subprocess) move children to groups of their own; here all stay in one, so that one
+# signal ends them.
 _WITHOUT_EFFECT: dict[str, tuple[int, int]] = {"setsid": (112, 157), "setpgid": (109, 154), "setpriority": (141, 140)}
 _SOCKET, _SENDTO = (41, 198), (44, 206)
 _CLONE, _CLONE3 = (56, 220), (435, 435)
@@ -110,7 +108,7 @@ _OTHER_SIGNALS: dict[str, tuple[int, int]] = {"tkill": (200, 130), "pidfd_send_s
 
 _AF_UNIX, _AF_INET = 1, 2
 # A tool may connect, so it gets no sockets that lead to services of this machine. compute-sanitizer (2025.3) does not
-# start without those of the file system; what listens in /run and /tmp is hidden from it then.
+# start without those of the file system; /run and /tmp, with their services, are hidden from it then.
 _FAMILIES: dict[Form, list[int]] = {
     "task": [_AF_UNIX],
     "candidate": [_AF_UNIX],
@@ -118,9 +116,9 @@ _FAMILIES: dict[Form, list[int]] = {
     "local tool": [_AF_INET, _AF_UNIX],
 }
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEW* of clone(2)
-_PRCTL_WITHOUT_EFFECT = (1, 4, 36)  # parent-death signal, dumpable, subreaper: they serve whoever ends this process
+_PRCTL_WITHOUT_EFFECT = (1, 4, 36)  # parent-death signal, dumpable, subreaper: needed to end this process
 _PRCTL_REFUSED = (22, 26, 28, 35, 47, 59, 0x59616D61)  # seccomp, TSC, securebits, mm, ambient, dispatch, ptracer
-_ANY_PERSONALITY = 0xFFFFFFFF  # asks, changes nothing
+_ANY_PERSONALITY = 0xFFFFFFFF  # reads the personality without changing it
 
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _X32 = 0x40000000
@@ -135,9 +133,11 @@ Instruction = tuple[int, int, int, int]
 
 @functools.lru_cache(maxsize=8)
 def program(form: Form, *, only_signals_to: int = 0, own: int = 0) -> bytes:
-    """The filter of a form, b"" on other architectures. `own` is the number of the process that enters it: what it does
-    to its first thread by that number has an effect, so that it shows. `only_signals_to` is the one process that may be
-    signalled then, for kernels where Landlock does not keep signals inside."""
+    """The seccomp filter of a form as bytes, b"" on other architectures.
+
+    `own` is the process id of the process that enters it: calls on its first thread by that number take effect. If
+    `only_signals_to` is given, only that process may be signalled, for kernels whose Landlock does not confine
+    signals."""
     found = _ARCHITECTURES.get(os.uname().machine)
     if found is None:
         return b""
@@ -170,30 +170,32 @@ def program(form: Form, *, only_signals_to: int = 0, own: int = 0) -> bytes:
 
 
 class _Filter:
-    """Rules one after another; each leaves the call's number loaded or returns."""
+    """A list of filter rules; each leaves the call's number loaded or returns."""
 
     def __init__(self, column: int) -> None:
         self._column = column
         self.lines: list[Instruction] = []
 
     def always(self, calls: Iterable[tuple[int, int]], error: int) -> None:
-        """Fails with `error`; 0 reports success without doing anything."""
+        """Makes calls fail with `error`; 0 reports success without doing anything."""
         for numbers in calls:
             self._rule(numbers, [_refuse(error)])
 
     def only_argument(self, numbers: tuple[int, int], index: int, values: Sequence[int]) -> None:
-        """Refused unless the low half of an argument has one of the values."""
+        """Refuses a call unless the low half of an argument has one of the values."""
         body: list[Instruction] = [(_LOAD, 0, 0, _low(index))]
         for value in values:
             body += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW)]
         self._rule(numbers, [*body, _refuse(errno.EPERM)])
 
     def new_namespaces(self) -> None:
+        """Refuses clone with a new namespace, and clone3."""
         self._rule(_CLONE, [(_LOAD, 0, 0, _low(0)), (_BITS, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM), _allow()])
-        # Its flags are in memory, which a filter cannot read: the C library falls back to clone.
+        # clone3's flags are in memory, which a filter cannot read: the C library falls back to clone.
         self._rule(_CLONE3, [_refuse(errno.ENOSYS)])
 
     def candidate_rules(self, own: int) -> None:
+        """Adds the rules that hold for candidates but not for the user's task."""
         for numbers in _OWN_ONLY.values():
             self.only_argument(numbers, 0, sorted({0, own}))
         self.only_argument(_PERSONALITY, 0, [_ANY_PERSONALITY])
@@ -217,13 +219,14 @@ class _Filter:
         self._rule(_PRCTL, [*option, _allow()])
 
     def _rule(self, numbers: tuple[int, int], body: list[Instruction]) -> None:
+        """Adds instructions for one system call, if the architecture has it."""
         number = numbers[self._column]
         if number >= 0:
             self.lines += [(_EQUAL, 0, len(body), number), *body]
 
 
 def _low(index: int) -> int:
-    """Where the low half of an argument is, on a little-endian machine."""
+    """Offset of the low half of an argument, on a little-endian machine."""
     return _ARGUMENTS_AT + 8 * index
 
 

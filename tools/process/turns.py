@@ -1,9 +1,8 @@
-"""Whose turn it is: CPU time and scheduling of the processes that are timed, read from outside. Free of torch.
+"""CPU time and scheduling of the processes that are timed in turns, read from outside. Free of torch.
 
-Two processes are timed in turns. If one of them computes while it is not its turn, it either hides work from the clock
-(work finished after its answer, or begun before the question) or slows the other one down. The kernel counts every
-process's CPU time, and no process can forge its own.
-"""
+Two processes are timed in turns. If one of them computes while it is not its turn, it hides work from the clock or
+slows the other one down. Hidden work is finished after the answer, or begun before the question. The kernel counts
+every process's CPU time, and no process can forge its own."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ from pathlib import Path
 
 from foundry.tools.process.procfs import cpu_ns
 
-IDLE_MS = 0.1  # CPU time between two turns beyond the reference's: a thread going to sleep, a busy machine
-IDLE_SHARE = 0.05  # of the CPU time of a turn
-OTHER_FACTOR = 1.5  # times the reference's CPU time for the same commands
-MIN_TURNS = 3
+IDLE_MS = 0.1  # ms of CPU time between two turns beyond the reference's: a thread going to sleep, a busy machine
+IDLE_SHARE = 0.05  # share of a turn's CPU time allowed in addition
+OTHER_FACTOR = 1.5  # allowed multiple of the reference's CPU time for the same commands
+MIN_TURNS = 3  # turns needed before medians count
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,8 @@ def scheduling_of(pid: int) -> Scheduling | None:
 
 @dataclass(frozen=True)
 class Usual:
-    """Median CPU ms of a timed turn, of the gaps around it, and of the other commands between two of them."""
+    """Medians in ms of CPU time: of a timed turn, of the gaps around it, and of other commands between two timed
+    turns."""
 
     used_ms: float
     idle_ms: float
@@ -49,26 +49,27 @@ class Usual:
 
 
 class Turns:
-    """CPU time of one process: what it uses in its timed turns, and what it uses between all commands.
+    """CPU time of one process: in its timed turns, in other commands, and in the gaps between commands.
 
-    Call `begin` right before a command is sent to it and `end` right after it answered.
-    """
+    Call `begin` right before a command is sent to it and `end` right after it answered."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.used_ms: list[float] = []  # a timed turn
-        self.idle_ms: list[float] = []  # all gaps since the timed turn before
-        self.other_ms: list[float] = []  # all other commands since then: inputs changed, outputs fetched
+        self.used_ms: list[float] = []  # CPU time in each timed turn
+        self.idle_ms: list[float] = []  # CPU time in all gaps since the timed turn before
+        self.other_ms: list[float] = []  # CPU time in all other commands since then: inputs changed, outputs fetched
         self._last: int | None = None
         self._gaps = self._others = 0
 
     def begin(self) -> None:
+        """Ends a gap and books its CPU time."""
         now = cpu_ns(self.pid)
         if now is not None and self._last is not None:
             self._gaps += now - self._last
         self._last = now
 
     def end(self, *, timed: bool) -> None:
+        """Ends a command and books its CPU time."""
         now = cpu_ns(self.pid)
         if now is not None and self._last is not None:
             if timed:
@@ -81,17 +82,16 @@ class Turns:
         self._last = now
 
     def usual(self) -> Usual | None:
-        """Medians over the turns so far; None if there were too few."""
+        """Medians over all turns but the first; None if there were too few."""
         if len(self.used_ms) <= MIN_TURNS:
             return None
         return Usual(*(statistics.median(found[1:]) for found in (self.used_ms, self.idle_ms, self.other_ms)))
 
 
 def describe_rescheduling(pid: int, usual: Scheduling, *, is_reference: bool) -> str:
-    """How a process or one of its threads is scheduled differently from `usual`, in words, or "".
+    """Says how a process or one of its threads is scheduled differently from `usual`; "" if it is not.
 
-    A candidate may keep its threads on cores of its choice; nobody may do that to the reference.
-    """
+    A candidate may move its own threads to other cores; the reference's must stay as they were."""
     for thread in _threads(pid):
         now = scheduling_of(thread)
         if now is None:
@@ -106,8 +106,7 @@ def describe_rescheduling(pid: int, usual: Scheduling, *, is_reference: bool) ->
 def out_of_turn(reference: Turns, candidate: Turns) -> str:
     """Evidence that the candidate's process computes while it is not its turn, or "".
 
-    It is compared with the reference's process, which gets the same commands.
-    """
+    It is compared with the reference's process, which gets the same commands."""
     ours, theirs = reference.usual(), candidate.usual()
     if ours is None or theirs is None:
         return ""

@@ -1,7 +1,6 @@
-"""Inside the warm process: forks workers on request, reaps them, kills what they leave behind.
+"""The warm process: forks workers on request, reaps them, kills processes that they leave behind.
 
-It stays single-threaded and touches neither CUDA nor OpenMP, so that forking from it is safe.
-"""
+It stays single-threaded and touches neither CUDA nor OpenMP, so that forking from it is safe."""
 
 from __future__ import annotations
 
@@ -24,22 +23,23 @@ from foundry.tools.process.child import Limits
 from foundry.tools.process.environment import VISIBLE_GPUS
 
 CRASHED = 70  # exit code of a worker whose entry function raised
-DEATH_S = 3.0  # a killed process may be held up in a driver; it is reaped later then
+DEATH_S = 3.0  # seconds to wait for a killed process; a driver may hold it longer, and it is reaped later then
 
 
 class Server:
-    """The loop of the warm process: forks on request, reaps, kills what workers leave behind."""
+    """The loop of the warm process."""
 
     def __init__(self, control: Channel, later: Sequence[str]) -> None:
         self._control = control
-        self._later = list(later)  # modules that are imported one by one, when asked
+        self._later = list(later)  # modules that are imported one by one, on request
         self._pid = os.getpid()
         self._workers: set[int] = set()
         self._ended: dict[int, str] = {}
-        self._dying: dict[int, float] = {}  # workers that nobody asks about any more, and when they were killed
+        self._dying: dict[int, float] = {}  # workers killed without waiting, and when
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def serve(self) -> None:
+        """Answers requests until the main process is gone, then kills all workers."""
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self._control.send({"ready": True})
@@ -55,19 +55,21 @@ class Server:
                 if self._control.ready(0.0):
                     self._control.send(self._answer(*self._control.receive()))
         except (ChannelClosed, ChannelGarbled):
-            pass  # the main process is gone: it may die before it has read an answer
+            pass  # the main process is gone: it may have ended without reading an answer
         finally:
             for pid in list(self._workers):
                 self._end(pid)
             self._kill_orphans()
 
     def _import_next(self) -> None:
+        """Imports the next module; after the last one, computes the sandbox anew."""
         if self._later:
             import_all([self._later.pop(0)])
         if not self._later:
-            sandbox.prepare()  # candidates may read what is imported by now
+            sandbox.prepare()  # candidates may read all modules imported by now
 
     def _answer(self, message: Message, handles: list[int]) -> Message:
+        """Carries out one request and returns its answer."""
         if message["op"] == "import":
             self._import_next()
             return {"left": len(self._later)}
@@ -88,6 +90,7 @@ class Server:
         return {"alive": pid in self._workers}
 
     def _fork(self, message: Message, handles: list[int]) -> int:
+        """Forks a worker; returns its process id."""
         pid = os.fork()
         if pid == 0:
             self._become_worker(message, handles)
@@ -96,9 +99,9 @@ class Server:
         return pid
 
     def _become_worker(self, message: Message, handles: list[int]) -> None:
-        """Never returns: runs the entry function and exits, whatever happens."""
+        """Runs the entry function and exits, whatever happens; never returns."""
         code = CRASHED
-        channel = Channel.from_handle(handles[0])  # kept to the end: its closing tells the main process of our death
+        channel = Channel.from_handle(handles[0])  # open to the end: its closing tells the main process that we ended
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -107,12 +110,12 @@ class Server:
             asked = sandbox.from_message(message["sandbox"]) if message["sandbox"] else None
             expendable = asked is not None and asked.form == "candidate"
             child.confine(Limits(**message["limits"]), expendable=expendable)
-            if os.getppid() != self._pid:  # it died before this process had asked to die with it
+            if os.getppid() != self._pid:  # the parent ended before this process had asked to die with it
                 return
             _redirect(handles[1])
             _leave_no_bytecode()
             os.environ.update(message["environment"])
-            tempfile.tempdir = None  # found anew, in the worker's own directory
+            tempfile.tempdir = None  # chosen anew, in the worker's own directory
             if message["directory"]:
                 os.chdir(message["directory"])
             if asked is not None:
@@ -121,7 +124,7 @@ class Server:
             getattr(importlib.import_module(module), function)(channel)
             code = 0
         except ChannelClosed:
-            code = 0  # whoever gave the orders is gone
+            code = 0  # the main process is gone
         except BaseException:  # the process ends here: everything must be written down first
             traceback.print_exc()
         finally:
@@ -130,7 +133,7 @@ class Server:
             os._exit(code)
 
     def _kill(self, pid: int) -> None:
-        """Ends a worker without waiting for it: a GPU's driver takes a tenth of a second to let go of a process."""
+        """Kills a worker without waiting for its end: a GPU's driver takes a tenth of a second to release a process."""
         if pid in self._workers:
             child.kill_tree(pid)
             self._dying[pid] = time.monotonic()
@@ -138,6 +141,7 @@ class Server:
             self._ended.pop(pid, None)
 
     def _end(self, pid: int) -> str:
+        """Kills a worker, waits until it is gone and returns how it ended, in words."""
         if pid in self._workers:
             child.kill_tree(pid)
             if not self._wait(pid):
@@ -147,7 +151,7 @@ class Server:
         return self._ended.pop(pid, "was gone already")
 
     def _wait(self, pid: int) -> bool:
-        """Whether a killed worker could be reaped in good time."""
+        """Reaps a killed worker; False if it is not gone after DEATH_S."""
         deadline = time.monotonic() + DEATH_S
         pause = 0.0005
         while time.monotonic() < deadline:
@@ -160,6 +164,7 @@ class Server:
         return False
 
     def _reap(self) -> None:
+        """Reaps all children that have ended."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -169,6 +174,7 @@ class Server:
         self._kill_orphans()
 
     def _note(self, pid: int, status: int) -> None:
+        """Books a worker's end and kills its process group."""
         if pid in self._workers:
             self._workers.discard(pid)
             if self._dying.pop(pid, None) is None:
@@ -177,7 +183,7 @@ class Server:
                 os.killpg(pid, signal.SIGKILL)
 
     def _kill_orphans(self) -> None:
-        """Children that are no workers were left behind by one that died: end them, whatever session they are in."""
+        """Kills children that are not workers: a worker that died left them behind, in any session."""
         deadline = time.monotonic() + DEATH_S
         while time.monotonic() < deadline:
             mine = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -189,11 +195,11 @@ class Server:
             for pid in orphans:
                 with contextlib.suppress(ChildProcessError):
                     if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                        time.sleep(0.0005)  # it dies as soon as it gets a core
+                        time.sleep(0.0005)  # it ends as soon as it gets a core
 
 
 def _redirect(errors: int) -> None:
-    """Standard output and error go to the given file, standard input is empty."""
+    """Sends standard output and error to the given file and empties standard input."""
     os.dup2(errors, 1)
     os.dup2(errors, 2)
     os.close(errors)
@@ -203,25 +209,27 @@ def _redirect(errors: int) -> None:
 
 
 def _leave_no_bytecode() -> None:
-    """What a worker imports, and what it starts, leaves no compiled modules: only the warm process writes those."""
+    """Stops this process and its children from writing compiled modules: only the warm process writes them."""
     sys.dont_write_bytecode, sys.pycache_prefix = True, None
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     os.environ.pop("PYTHONPYCACHEPREFIX", None)
 
 
 def import_all(names: Sequence[str]) -> None:
-    gc.disable()  # it would look a hundred times at what is there to stay: a fifth of all that importing takes
+    """Imports modules and freezes their objects, so that workers do not copy pages only to count references."""
+    gc.disable()  # the collector would scan permanent objects a hundred times: a fifth of the import time
     for name in names:
         importlib.import_module(name)
     gc.enable()
     gc.collect()
-    gc.freeze()  # workers do not copy pages only to count references
+    gc.freeze()  # keeps the collector off shared pages in workers
 
 
 def main() -> None:
-    """Entry of the warm process: `python -m foundry.tools.process.warm HANDLE MODULE,... MODULE,...`: the modules that
-    it begins with, and those that follow."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
+    """Entry of the warm process: `python -m foundry.tools.process.warm HANDLE MODULE,... MODULE,...`.
+
+    The first modules are imported at once, the second on request."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     control = Channel.from_handle(int(sys.argv[1]))
     child.adopt_orphans()
     first, later = (names.split(",") if names else [] for names in sys.argv[2:4])

@@ -1,13 +1,12 @@
-"""A warm process that has imported torch, and the workers forked from it in milliseconds.
+"""A warm process (zygote) that has imported torch, and the workers forked from it in milliseconds.
 
 The main process holds a `Zygote` and never imports torch itself. The zygote stays single-threaded and touches neither
-CUDA nor OpenMP, so that forking from it is safe; each worker gets a session of its own, limits, and a channel. When
-the main process ends in any way, the zygote sees the end of its channel, kills every worker with all it started, and
-goes too. Processes that a worker left behind are adopted by the zygote and killed.
+CUDA nor OpenMP, so that forking from it is safe; each worker gets a session of its own, limits, and a channel. When the
+main process ends in any way, the zygote sees the end of its channel, kills every worker with all it started, and exits
+too. It adopts and kills processes that a worker left behind.
 
-Starting it takes seconds, and nobody has to wait for all of them: the main process goes on at once, `early` workers are
-forked when torch is there, and what only the others need is imported while those work.
-"""
+Starting takes seconds, but not all must be waited for: the main process goes on at once, `early` workers are forked
+as soon as torch is imported, and modules that only other workers need are imported while those work."""
 
 from __future__ import annotations
 
@@ -44,26 +43,26 @@ from foundry.tools.process.linux import FILES, MEANS, NETWORK, SIGNALS
 from foundry.tools.process.procfs import gpu_files
 from foundry.tools.process.sandbox import Sandbox
 
-START_S = 120.0  # import torch from a cold disk
-ANSWER_S = 60.0  # of the warm process, which may be importing the largest module
-TRIAL_S = 60.0  # of a sandbox with a GPU in it, on which many may be starting just then
-ERROR_BYTES = 1 << 20  # what a worker writes beyond this is dropped
-DYING_POLL_S = 0.004
-FORK_POLL_S = 0.001
-FOLDER_POLL_S = 0.5  # how often the size of a worker's folders is read
-# From the whole sandbox downwards; what a machine lacks anyway makes some of these the same.
+START_S = 120.0  # seconds; torch may be imported from a cold disk
+ANSWER_S = 60.0  # seconds for an answer of the warm process, which may be importing the largest module
+TRIAL_S = 60.0  # seconds for the trial of a sandbox with a GPU, which many processes may be starting to use
+ERROR_BYTES = 1 << 20  # bytes of a worker's standard error that are kept
+DYING_POLL_S = 0.004  # seconds between two looks at workers that are dying
+FORK_POLL_S = 0.001  # seconds between two looks at waiting forks
+FOLDER_POLL_S = 0.5  # seconds between two readings of the size of a worker's folders
+# Means left out in each attempt, from the whole sandbox downwards; on some machines several attempts are the same.
 _LEFT_OUT: tuple[frozenset[str], ...] = (
     frozenset(),
     frozenset({NETWORK}),
     frozenset({FILES, SIGNALS}),
     frozenset({NETWORK, FILES, SIGNALS}),
 )
-ALWAYS = ("session", "limits", "environment")  # isolation that needs nothing of the kernel's newer means
+ALWAYS = ("session", "limits", "environment")  # isolation that works on every kernel
 
-# What looks at a task and draws its inputs.
+# Modules that inspect a task and draw its inputs.
 PRELOAD = ("torch", "foundry.tools.grade.judge.serve", "foundry.tools.task.intake")
-# What traces a task or runs a candidate, one at a time, so that nobody waits long for something else. torch._dynamo is
-# half of it: the first use of export or of a dispatch mode would import it again in each worker.
+# Modules that trace a task or run a candidate. They are imported one at a time, so that no request waits long.
+# torch._dynamo is half of the time: each worker's first use of export or of a dispatch mode would import it again.
 LATER = (
     "sympy",
     "torch.fx.experimental.symbolic_shapes",
@@ -121,13 +120,13 @@ class Worker:
         pause: Callable[[], None] | None = None,
         extend: Callable[[Message], float | None] = lambda _: None,
     ) -> tuple[Message, list[int]]:
-        """Sends one message and waits for its answer, reading the worker's usage and calling `tick` meanwhile. With
-        `pause` the worker may ask between two of its steps whether it should wait; that time is not counted. `extend`
-        is given each message: if it returns a number, the message is no answer yet, and the answer may take so many
-        seconds more. Use it only for workers that run no candidate.
+        """Sends one message and waits for its answer, reading the worker's usage and calling `tick` meanwhile.
 
-        Raises WorkerDied when the worker ends first, breaks a limit or sends no message; it is gone then.
-        """
+        With `pause` the worker may ask between two of its steps if it should wait; that time is not counted. `extend`
+        is given each message: if it returns a number, the message is no answer yet, and the answer may take so many
+        seconds more. Use `extend` only for workers that run no candidate.
+
+        Raises WorkerDied if the worker ends first, breaks a limit or sends no message; it is gone then."""
         seconds = self.limits.wall_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + seconds
         try:
@@ -158,7 +157,7 @@ class Worker:
             raise WorkerDied("crash", f"sent something that is no answer: {error}") from error
 
     def excess(self) -> str:
-        """Which limit the worker's tree breaks, in words, or ""; also bounds what it wrote."""
+        """Says which limit the worker's tree breaks, or ""; also truncates its standard error."""
         if self._ended:
             return ""
         if os.fstat(self._errors).st_size > ERROR_BYTES:
@@ -171,8 +170,10 @@ class Worker:
         return next((said for folder in self._watched if (said := process.folder_excess(folder, self.limits))), "")
 
     def end(self, *, waits: bool = True) -> str:
-        """Kills the worker and all it started; returns how it had ended: `was killed by SIGSEGV: ...`. Without `waits`
-        nobody needs to know that, and the kernel takes its time."""
+        """Kills the worker and all it started; returns how it ended: `was killed by SIGSEGV: ...`.
+
+        Without `waits` the caller need not know that, and the call returns before the kernel has released the
+        process."""
         with self._lock:
             if not self._ended:
                 self._ended = self._zygote.end(self.pid, waits=waits)
@@ -196,10 +197,9 @@ class Worker:
 
 
 class Zygote:
-    """The main process's handle on the warm process. Thread-safe. Close it, or leave it to die with this process.
+    """The main process's handle on the warm process. Thread-safe. Close it, or let it end with this process.
 
-    A warm process that dies is started again by the next fork.
-    """
+    A warm process that dies is started again by the next fork."""
 
     def __init__(
         self, threads: int, preload: Sequence[str], later: Sequence[str], environment: Mapping[str, str]
@@ -209,9 +209,9 @@ class Zygote:
         self._environment = {name: value for name, value in os.environ.items() if name in ALLOWED} | STEADY | own
         self._lock = threading.RLock()
         self._closed = self._imported_all = False
-        self._forks, self._forks_change = 0, threading.Lock()  # that wait for their turn
+        self._forks, self._forks_change = 0, threading.Lock()  # number of forks that wait for their turn
         self._up: Future[None] = Future()
-        self._means: Future[tuple[str, ...]] = Future()  # of a candidate
+        self._means: Future[tuple[str, ...]] = Future()  # means of confinement that candidates get
         self._child, self._control, self._errors = self._launch()
         self._held = HeldGpu(self._environment)
         threading.Thread(target=self._come_up, name="zygote", daemon=True).start()
@@ -225,7 +225,7 @@ class Zygote:
         later: Sequence[str] = LATER,
         environment: Mapping[str, str] | None = None,
     ) -> Zygote:
-        """Starts the process and returns at once; whoever needs it waits for it."""
+        """Starts the process and returns at once; later calls wait for it as needed."""
         sandbox.prepare_gpu()
         return cls(threads, preload, later, environment or {})
 
@@ -238,28 +238,30 @@ class Zygote:
         later: Sequence[str] = LATER,
         environment: Mapping[str, str] | None = None,
     ) -> Zygote:
-        """Starts the process and waits until torch is imported (1 s warm). Raises MissingTool when it cannot be."""
+        """Starts the process and waits until torch is imported (1 s warm). Raises MissingTool if it cannot be."""
         zygote = cls.begin(threads=threads, preload=preload, later=later, environment=environment)
         zygote.wait()
         return zygote
 
     def wait(self, gpu: str = "") -> None:
-        """Returns when workers can be forked; of several GPUs they see from now on the one that has this UUID, if any
-        is named. Raises MissingTool, FoundryError."""
+        """Waits until workers can be forked. Raises MissingTool, FoundryError.
+
+        `gpu` is a UUID: if there are several GPUs, workers see from now on only this one."""
         self._up.result()
         files = gpu_files()
         name = f"GPU-{gpu}"
         if len(files) > 1 and name in files and self._environment.get(VISIBLE_GPUS) != name:
-            self._environment[VISIBLE_GPUS] = name  # of a process that is started anew, too
+            self._environment[VISIBLE_GPUS] = name  # holds for a restarted process, too
             self._ask({"op": "see", "gpu": name}, again=True)
 
     def settle(self) -> None:
-        """Returns when the process has nothing left to do by itself, so that something can be timed. Raises
+        """Waits until the process has nothing left to do by itself, so that timing is undisturbed. Raises
         MissingTool, FoundryError."""
         self._import_all()
         self._means.result()
 
     def _import_all(self) -> None:
+        """Imports the remaining modules, one at a time; forks come first."""
         self.wait()
         while not self._imported_all:
             while self._forks:
@@ -267,20 +269,21 @@ class Zygote:
             self._imported_all = not self._ask({"op": "import"}, again=True)["left"]
 
     def go_on(self) -> None:
-        """Imports what is left in the background; forks come first."""
+        """Imports the remaining modules in the background; forks come first."""
         if not self._imported_all:
             threading.Thread(target=self._settle_quietly, name="zygote", daemon=True).start()
 
     def _settle_quietly(self) -> None:
-        with contextlib.suppress(FoundryError):  # whoever needs it hears of it
+        with contextlib.suppress(FoundryError):  # the next caller that needs the process gets the error
             self.settle()
 
     @property
     def isolation(self) -> tuple[str, ...]:
-        """The means that candidates get here; waits until they are known."""
+        """The means of isolation that candidates get here; waits until they are known."""
         return (*ALWAYS, *self._means.result())
 
     def _launch(self) -> tuple[subprocess.Popen[bytes], Channel, int]:
+        """Starts the warm process; returns it, its channel and its standard error."""
         ours, theirs = Channel.pair()
         errors = os.memfd_create("zygote")
         child = subprocess.Popen(
@@ -296,18 +299,20 @@ class Zygote:
         return child, ours, errors
 
     def _come_up(self) -> None:
-        """In a thread: waits for the process, then finds out what a candidate's sandbox consists of here."""
+        """Waits, in a thread of its own, for the process, then finds the means that a candidate's sandbox can use
+        here."""
         try:
             with self._lock:
                 self._await_ready()
             self._up.set_result(None)
             self._means.set_result(self._agree_on_means())
-        except Exception as error:  # whoever waits for it hears of it
+        except Exception as error:  # delivered to the callers that wait
             for future in (self._up, self._means):
                 if not future.done():
                     future.set_exception(error)
 
     def _await_ready(self) -> None:
+        """Waits until the warm process has imported torch; raises MissingTool with its last words."""
         sandbox.available()  # tried once, while torch is imported
         try:
             self._control.receive(START_S)
@@ -323,23 +328,22 @@ class Zygote:
             os.close(self._errors)
 
     def _agree_on_means(self) -> tuple[str, ...]:
-        """Tries a candidate's sandbox on a worker of its own: what works there is what every candidate gets.
+        """Tries a candidate's sandbox on a worker; returns the means that every candidate gets.
 
-        Means after which Python or the GPU could not be used are left out: root in a user namespace cannot read other
-        users' private files, and a driver may want what a sandbox hides.
-        """
+        Means are left out if Python or the GPU cannot be used with them: root in a user namespace cannot read other
+        users' private files, and a driver may need what a sandbox hides."""
         kept = [tuple(name for name in sandbox.available().active if name not in left_out) for left_out in _LEFT_OUT]
         best: tuple[tuple[str, ...], int] = ((), 0)
-        for means in dict.fromkeys(kept):  # one after the other: each makes a context where there is a GPU
+        for means in dict.fromkeys(kept):  # sequentially: each makes a context if there is a GPU
             attempt = self._try_means(means)
-            # Where the GPU answers in none, as it may while many others start on it, the last shuts out least.
+            # The GPU may answer in no attempt, while many others start on it; then the last shuts out least.
             best = attempt if attempt[1] >= best[1] else best
             if best[1] == sandbox.ALL_USABLE:
                 break
         return best[0]
 
     def _try_means(self, means: Sequence[str]) -> tuple[tuple[str, ...], int]:
-        """What was active in a worker that was to be confined by `means`, and how much still worked in it."""
+        """Forks a worker confined by `means`; returns (means that were active, score of what still worked in it)."""
         with tempfile.TemporaryDirectory() as folder:
             confined = Sandbox("candidate", temporary=folder)
             limits = Limits(wall_s=TRIAL_S)
@@ -365,10 +369,9 @@ class Zygote:
     ) -> Worker:
         """A new worker running `entry` ("package.module:function", called with its Channel) in 6-9 ms.
 
-        A sandbox confines it before the entry's module is imported, as far as the kernel can. `folder_locks` are open
-        files that are closed when the worker has ended. An `early` worker does not wait for the modules that only
-        others need. Raises MissingTool, FoundryError.
-        """
+        A sandbox confines it before the entry's module is imported, as far as the kernel can. `folder_locks` are
+        open files that are closed when the worker has ended. An `early` worker does not wait for modules that only
+        other workers need. Raises MissingTool, FoundryError."""
         if early:
             self.wait()
         else:
@@ -384,7 +387,8 @@ class Zygote:
         )
 
     def _means_of(self, asked: Sandbox | None) -> Sequence[str]:
-        """A task's own code keeps what the trial of a candidate's sandbox might show to be missing."""
+        """The means for a worker. A task's own code gets all available ones, whatever the trial of a candidate's
+        sandbox showed."""
         if asked is None or asked.form == "task":
             return sandbox.available().active
         return self._means.result()
@@ -422,18 +426,19 @@ class Zygote:
         return Worker(self, int(answer["pid"]), ours, errors, limits, directory, watched, folder_locks)
 
     def _count_fork(self, more: int) -> None:
+        """Adds to the number of forks that wait for their turn."""
         with self._forks_change:
             self._forks += more
 
     def end(self, pid: int, *, waits: bool = True) -> str:
-        """Kills a worker's tree; returns how the worker ended, in words, where it `waits` until it is gone."""
+        """Kills a worker's tree; with `waits`, returns how the worker ended, in words."""
         try:
             return str(self._ask({"op": "end" if waits else "kill", "pid": pid})["ended"])
         except FoundryError:  # the zygote is gone, and its workers with it
             return "ended with the worker process"
 
     def await_dying(self) -> None:
-        """Returns when the kernel has let go of all workers that were killed without waiting, or holds on to them."""
+        """Waits until the kernel has released all workers that were killed without waiting, or gives up on them."""
         with contextlib.suppress(FoundryError):
             while self._ask({"op": "dying"})["count"]:
                 time.sleep(DYING_POLL_S)
@@ -443,19 +448,20 @@ class Zygote:
 
     @property
     def pid(self) -> int:
-        """Of the warm process, which is the parent of all workers."""
+        """Process id of the warm process, which is the parent of all workers."""
         return self._child.pid
 
     def close(self) -> None:
         """Ends the zygote and every worker."""
         self._closed = True
         if not self._up.done():
-            self._child.kill()  # nobody has to wait until torch is imported to hear that it is not needed
+            self._child.kill()  # before torch is imported: waiting would serve nothing
         with self._lock:
-            self._bury()
+            self._reap()
         self._held.close()
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
+        """Closes the channel and waits for the warm process to end; kills it after 5 s."""
         self._control.close()
         try:
             self._child.wait(5.0)
@@ -464,7 +470,7 @@ class Zygote:
             self._child.wait()
 
     def _ask(self, message: Message, handles: Sequence[int] = (), *, again: bool = False) -> Message:
-        """A request and its answer; with `again` a warm process that is gone is started anew, once."""
+        """Sends a request and returns its answer; with `again` a warm process that is gone is restarted, once."""
         with self._lock:
             try:
                 self._control.send(message, handles)
@@ -472,7 +478,7 @@ class Zygote:
             except (ChannelClosed, ChannelTimeout, ChannelGarbled, OSError, ValueError) as error:
                 if self._closed or not again:
                     raise FoundryError(f"the worker process is gone: {error}", "resume the run") from error
-                self._bury()
+                self._reap()
                 self._child, self._control, self._errors = self._launch()
                 self._await_ready()
                 self._imported_all = False
