@@ -1,1 +1,1 @@
-"""What correct and fast mean: distributions, tolerances, statistics; no process of its own."""
+"""Definitions of correct and fast: distributions, tolerances, statistics. Starts no process."""

@@ -17,27 +17,26 @@ from foundry.knowledge.task import TOLERANCE
 from foundry.tools.protocol.rules import EPSILON, OutputError
 from foundry.tools.task.form.values import as_real
 
-CHUNK = 1 << 17  # elements compared at a time: their float64 copies stay in the cache
-GPU_CHUNK = 1 << 24
-TINY = 1e-300
-MAX_PATTERN = 1 << 24  # elements beyond which only the first wrong one is described
+CHUNK = 1 << 17  # elements compared at a time on a CPU: their float64 copies stay in the cache
+GPU_CHUNK = 1 << 24  # elements compared at a time on a GPU: leaves room for their float64 copies
+TINY = 1e-300  # smallest norm to divide by
+MAX_PATTERN = 1 << 24  # elements of an output; of larger ones only the first wrong element is described
 
-NAN_SPREAD = 0.25  # share of outputs that a few infinite or NaN inputs may turn into NaN beyond PyTorch's own
+NAN_SPREAD = 0.25  # share of outputs that may become NaN beyond PyTorch's own, after a few infinite or NaN inputs
 
 MOST_LOST = 0.5  # share of an output that may overflow under stress
-_LARGEST = {torch.float16: float("inf")}  # sums of them are carried in float32
+_LARGEST = {torch.float16: float("inf")}  # no limit for float16: PyTorch carries its sums in float32
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One output as it should be: `truth` is flat, float64 for floating outputs; of complex ones the real and the
-    imaginary parts side by side, in `shape` too.
+    """One expected output. `truth` is flat, float64 for floating outputs; complex ones are pairs of real numbers.
 
-    `eager` is PyTorch's own output, kept only where something is not finite: an element that overflows in one of the
-    two only is held against nobody. `spread` is the standard deviation of the finite truth. `any_nan` accepts any value
-    where NaN is expected, and NaN where an infinity is: how infinities and NaN combine is an implementation's business,
-    that they reach some elements and leave others alone is not. `may_spread` lets a NaN reach a few elements more.
-    """
+    `eager` is PyTorch's own output, kept only if something is not finite: an element that overflows in just one of
+    the two is not counted as an error. `spread` is the standard deviation of the finite truth, `norm` its Euclidean
+    norm, `tolerance` relative. `any_nan` accepts any value where NaN is expected, and NaN where an infinity is: how
+    these combine depends on the implementation, which elements they reach does not. `may_spread` lets a NaN reach a
+    few elements more."""
 
     truth: torch.Tensor
     eager: torch.Tensor | None
@@ -55,7 +54,7 @@ class Expected:
 
 
 def expect(truth: torch.Tensor, eager: torch.Tensor, dtype: DType, tolerance: float | None) -> Expected:
-    """What an output must be, from the float64 run and PyTorch's own run in the task's dtype."""
+    """The expected output, from the float64 run (`truth`) and PyTorch's own run in the task's dtype (`eager`)."""
     truth, eager = as_real(truth), as_real(eager)
     shape = tuple(int(size) for size in eager.shape)
     flat = truth.detach().reshape(-1)
@@ -73,8 +72,9 @@ def expect(truth: torch.Tensor, eager: torch.Tensor, dtype: DType, tolerance: fl
 
 
 def _finite_spread_and_norm(truth: torch.Tensor, own: torch.Tensor) -> tuple[float, float]:
-    """Standard deviation and norm of the elements that are finite in both, of float64 `truth`; to gather them would
-    take three times their memory."""
+    """Standard deviation and norm of the elements of a float64 `truth` that are finite in both tensors.
+
+    Computed by pieces: gathering these elements would take three times their memory."""
     count, total, squares, apart = 0, 0.0, 0.0, 0.0
     spans = list(_spans(truth, CHUNK))
     masks = [torch.isfinite(truth[span]) & torch.isfinite(own[span]) for span in spans]
@@ -91,7 +91,7 @@ def _finite_spread_and_norm(truth: torch.Tensor, own: torch.Tensor) -> tuple[flo
 
 @contextlib.contextmanager
 def on_the_host(expected: Sequence[Expected]) -> Iterator[None]:
-    """Keeps the truths of a GPU in the host's memory for a while, and its own for others."""
+    """Moves the truths from the GPU to the host's memory for the `with` body, to leave room for other work."""
     moved = [(item, item.device) for one in expected for item in (one.truth, one.eager) if item is not None]
     for tensor, _ in moved:
         tensor.data = tensor.data.cpu()
@@ -103,7 +103,7 @@ def on_the_host(expected: Sequence[Expected]) -> Iterator[None]:
 
 
 def finite_mean(truth: torch.Tensor) -> float:
-    """The mean of the finite elements, 0 where there are none."""
+    """Mean of the finite elements; 0 if there are none."""
     count, total = 0, 0.0
     for span in _spans(truth, CHUNK):
         values = truth[span].double()
@@ -113,7 +113,7 @@ def finite_mean(truth: torch.Tensor) -> float:
 
 
 def usual_size(output: torch.Tensor) -> float:
-    """The root mean square of an output's finite elements."""
+    """Root mean square of an output's finite elements."""
     flat = output.detach().reshape(-1)
     pieces = (flat[start : start + GPU_CHUNK].double() for start in range(0, flat.numel(), GPU_CHUNK))
     squares, count = 0.0, 0
@@ -131,9 +131,9 @@ def measure(output: torch.Tensor, expected: Expected) -> OutputError:
         return OutputError(wrong, wrong)
     squares, worst, misplaced = 0.0, 0.0, 0
     for span in _spans(flat, CHUNK):
-        # Large outputs are read many times: each step here is one more walk through memory.
+        # Large outputs are read many times: each step here is one more pass over memory.
         truth = expected.truth[span]
-        difference = torch.sub(truth, flat[span])  # in float64, whatever the output's dtype is
+        difference = torch.sub(truth, flat[span])  # in float64 for any dtype of the output
         square = float(torch.dot(difference, difference))
         if not math.isfinite(square):
             eager = expected.eager[span] if expected.eager is not None else truth
@@ -151,7 +151,7 @@ def measure(output: torch.Tensor, expected: Expected) -> OutputError:
 
 
 def scale_only(expected: Expected) -> Expected:
-    """What is needed to count other outputs in units of this one."""
+    """The expected output without its values: enough to count errors of other outputs in its units."""
     return replace(expected, truth=torch.empty(0), eager=None)
 
 
@@ -162,8 +162,10 @@ def count_in_usual_units(expected: Expected, usual: Expected) -> Expected:
 
 
 def weighing_elements(expected: Expected) -> int:
-    """How many elements the norm of the truth rests on, at most all: as many as elements of a normal distribution have
-    the same ratio of (sum of squares)^2 to the sum of fourth powers, which is n / 3 (the participation ratio)."""
+    """Effective number of elements that determine the norm of the truth, at most all (the participation ratio).
+
+    As many elements of a normal distribution have the same ratio of (sum of squares)^2 to the sum of fourth powers,
+    which is n / 3."""
     spans = list(_spans(expected.truth, expected.truth.numel()))
     size = max((float(expected.truth[span].abs().nan_to_num(posinf=0.0).max()) for span in spans), default=0.0)
     second = fourth = 0.0
@@ -174,7 +176,7 @@ def weighing_elements(expected: Expected) -> int:
 
 
 def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputError, error: OutputError) -> str:
-    """The failing elements in words: first one, share, where they lie, a constant factor if there is one."""
+    """Describes the failing elements: the first one, their share, their places, a constant factor if there is one."""
     flat, truth = as_real(output).detach().reshape(-1).to(expected.truth.device), expected.truth
     wrong, count = find_wrong(output, expected, limit)
     if count == 0:
@@ -192,7 +194,7 @@ def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputErr
 
 
 def find_wrong(output: torch.Tensor, expected: Expected, limit: OutputError) -> tuple[torch.Tensor, int]:
-    """Which elements of an output are beyond the limit of each, as a flat mask, and how many."""
+    """(flat mask of the elements beyond their limit, number of them)."""
     flat = as_real(output).detach().reshape(-1).to(expected.truth.device)
     wrong = torch.empty(flat.numel(), dtype=torch.bool, device=flat.device)
     for span in _spans(flat, flat.numel()):
@@ -201,7 +203,7 @@ def find_wrong(output: torch.Tensor, expected: Expected, limit: OutputError) -> 
 
 
 def _wrong(output: torch.Tensor, expected: Expected, limit: OutputError, span: slice) -> torch.Tensor:
-    """Which elements of a part of an output are."""
+    """Mask of the elements beyond their limit, for one slice of an output."""
     truth = expected.truth[span]
     output = output.to(truth.dtype)
     if not expected.is_floating:
@@ -215,15 +217,15 @@ def _wrong(output: torch.Tensor, expected: Expected, limit: OutputError, span: s
 def _misplaced(
     output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, expected: Expected
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two masks: elements that are finite, infinite or NaN where they should not be; elements whose difference
-    counts."""
+    """(mask of elements of the wrong kind: finite, infinite or NaN; mask of elements whose difference counts)."""
     finite_truth, finite_eager, finite = torch.isfinite(truth), torch.isfinite(eager), torch.isfinite(output)
     same_kind = _is_same(output, truth) | _is_same(output, eager)
     if expected.any_nan:
         has_nan = torch.isnan(truth) | torch.isnan(eager) | torch.isnan(output)
         same_kind |= has_nan
     wrong = (finite_truth & finite_eager & ~finite) | (~finite_truth & ~finite_eager & ~same_kind)
-    if expected.may_spread:  # compensated and online sums turn an infinity into NaN where others still find a limit
+    # Compensated and online sums turn an infinity into NaN in places where others still find a limit.
+    if expected.may_spread:
         spread = wrong & torch.isnan(output)
         if int(spread.sum()) <= NAN_SPREAD * output.numel():
             wrong &= ~spread
@@ -231,17 +233,19 @@ def _misplaced(
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Elementwise equality in which NaN equals NaN."""
     return (one.double() == other.double()) | (torch.isnan(one) & torch.isnan(other))
 
 
 def _spans(flat: torch.Tensor, length: int) -> Iterator[slice]:
-    """Parts of `length` elements, on a GPU of as many as leave room for float64 copies."""
+    """Slices of `length` elements; on a GPU, slices as long as leave room for float64 copies."""
     step = GPU_CHUNK if flat.is_cuda else max(1, length)
     for start in range(0, flat.numel(), step):
         yield slice(start, min(start + step, flat.numel()))
 
 
 def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The index in each dimension of a row-major position."""
     index: list[int] = []
     for size in reversed(shape):
         index.append(position % size)
@@ -254,7 +258,7 @@ def _share(count: int, total: int) -> str:
 
 
 def _where(wrong: torch.Tensor) -> str:
-    """Where the wrong elements lie, for each dimension along which not all positions are wrong; or ""."""
+    """Describes the places of wrong elements, for each dimension in which not all positions are wrong; "" if none."""
     found: list[str] = []
     for dim, size in enumerate(wrong.shape):
         others = [other for other in range(wrong.dim()) if other != dim]
@@ -277,7 +281,7 @@ def _where(wrong: torch.Tensor) -> str:
 
 
 def _factor(output: torch.Tensor, expected: Expected) -> str:
-    """A constant factor between output and truth, in words, or ""."""
+    """Names a constant factor between output and truth; "" if there is none."""
     output, own = output[:GPU_CHUNK].to(expected.truth.dtype), expected.truth[:GPU_CHUNK]
     usable = torch.isfinite(output) & torch.isfinite(own)
     given, truth = output[usable][:CHUNK], own[usable][:CHUNK]
@@ -289,8 +293,8 @@ def _factor(output: torch.Tensor, expected: Expected) -> str:
     return f"; everything is {middle:.4g} times the truth" if is_constant and abs(middle - 1) > 1e-3 else ""
 
 
-# ---------------------------------------------------------------- answers that overflow their dtype, or nearly do
-# They prove nothing: which intermediate result becomes infinite depends on the order of the operations.
+# ---------------------------------------------------------------- outputs that overflow their dtype, or nearly do
+# They prove nothing: the order of the operations decides which intermediate result becomes infinite.
 
 
 class Overflow(TaskError):
@@ -298,18 +302,20 @@ class Overflow(TaskError):
 
 
 def overflowing(outputs: Sequence[torch.Tensor]) -> float:
-    """The largest share (0 to 1) of an output's elements that are infinite, NaN, or so large that partial results in
-    another order may be infinite."""
+    """The largest share (0 to 1) of an output's elements that overflow or nearly do.
+
+    Infinite, NaN, and so large that partial results in another order may be infinite."""
     floating = [item for item in outputs if item.is_floating_point() and item.numel()]
     return max((1.0 - int(_is_moderate(item).sum()) / item.numel() for item in floating), default=0.0)
 
 
 def _is_moderate(output: torch.Tensor) -> torch.Tensor:
+    """Mask of elements far enough from overflow."""
     return output.abs() < _LARGEST.get(output.dtype, 2.0**96)
 
 
 def excuse_overflow(truth: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Truth and PyTorch's output, changed so that any value is accepted where they overflow, or nearly do."""
+    """Truth and PyTorch's output, changed so that any value is accepted for elements that overflow, or nearly do."""
     if not own.is_floating_point():
         return truth, own
     left_out = ~_is_moderate(own)

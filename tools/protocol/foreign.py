@@ -2,9 +2,8 @@
 
 They decide nothing here. Each rule was read in its benchmark's evaluator: KernelBench (eval.py and timing.py of
 ScalingIntelligence/KernelBench at 423217d) and KernelBench-Verified (eval.py and generate_hidden_inputs.py of
-facebookresearch/kernel_bench_verified). Two things are ours: reference and kernel run in processes of their own, and
-every timed call starts with a cold cache.
-"""
+facebookresearch/kernel_bench_verified). Two things differ: reference and kernel run in processes of their own, and
+every timed call starts with a cold cache."""
 
 from __future__ import annotations
 
@@ -14,19 +13,21 @@ from typing import Literal
 from foundry.knowledge.candidate import ForeignName
 from foundry.knowledge.opgraph import DType
 
-Tf32 = Literal["none", "convolutions", "all"]  # in which float32 products PyTorch may use it
-DEFAULT_TF32: Tf32 = "convolutions"  # PyTorch's own
-SEED = 42  # of parameters, of the first inputs, and of the seeds of the others
+Tf32 = Literal["none", "convolutions", "all"]  # float32 products in which PyTorch may use TF32
+DEFAULT_TF32: Tf32 = "convolutions"  # PyTorch's own default
+SEED = 42  # seed of parameters, of the first inputs, and of the seeds of all other inputs
 
 
 @dataclass(frozen=True)
 class ForeignRules:
-    """Both sides build their models from SEED; nothing is copied from one to the other. Each trial draws get_inputs()
-    anew and multiplies the floating ones by its factor; a trial for which the reference raises or is not finite is
-    left out, but for those as given. Outputs must be close by torch.allclose, with the same absolute and relative
-    tolerance. Then both are timed on one set of inputs, and their means are compared."""
+    """Rules of another benchmark: how inputs are drawn, compared and timed.
 
-    timed_tf32: Tf32  # of the eager reference that is timed; the one that is compared with has PyTorch's defaults
+    Both sides build their models from SEED; nothing is copied from one to the other. Each trial draws get_inputs()
+    anew and multiplies the floating ones by its factor. Unless the factor is 1, a trial is left out if the reference
+    raises or is not finite. Outputs must be close by torch.allclose, with the same absolute and relative tolerance.
+    Then both are timed on one set of inputs, and their means are compared."""
+
+    timed_tf32: Tf32  # use of TF32 in the timed eager reference; the reference for correctness has PyTorch's defaults
     factors: tuple[float, ...]
     tolerance: dict[DType, float]
     warm_calls: int = 3

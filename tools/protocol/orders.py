@@ -1,15 +1,15 @@
-"""What the judge asks of a runner, and the names of the gates that the judge and the main process both speak of."""
+"""Options of the judge's questions to a runner, and the names of gates that the judge and the main process share."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-# What fills the memory that a candidate may find free before a call.
+# Byte values written to the memory that a candidate may find free before a call.
 NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
 SPOILED = -1  # not a byte: fill with the last answer, a few of its elements changed
 
-# How inputs lie in memory for a call: as they were sent, at addresses that are multiples of an element's size only, or
-# with other strides.
+# Layouts of inputs in memory: "" as sent, "elsewhere" at addresses aligned to the element's size only, "strided" with
+# other strides.
 Layout = Literal["", "elsewhere", "strided"]
 ELSEWHERE: Layout = "elsewhere"
 STRIDED: Layout = "strided"
@@ -19,13 +19,13 @@ OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW = "out of turn", "undisturbed reference"
 PROCESS_EVENTS, OTHER_CLOCKS = "process events", "other clocks"
 OTHER_STRIDES, OTHER_MODE, GRADIENTS = "other strides", "other mode", "gradients"
 FUNCTIONS, STATE, PROCESSES = "function identities", "global state", "threads and processes"
-PUBLIC_SEEDS = (42, 0)  # of the inputs that benchmarks draw, the most usual first
-LONG_DRAW_BYTES = 1 << 30  # of inputs: a host draws 0.7 GB a second, on one core
-IN_ITS_PROCESS = (FUNCTIONS, STATE, PROCESSES)  # what a candidate must leave as it found it
-NOT_ASKED = "not asked for want of"  # begins the evidence of a question that was left out, before "time" or "memory"
-LEADS, NO_LEADS = "leads in the text", "none"  # a gate's name, and its evidence where there are none
+PUBLIC_SEEDS = (42, 0)  # seeds of inputs that benchmarks draw, the most usual first
+LONG_DRAW_BYTES = 1 << 30  # bytes of inputs that count as long to draw: a host draws 0.7 GB a second, on one core
+IN_ITS_PROCESS = (FUNCTIONS, STATE, PROCESSES)  # gates over state that a candidate must leave as it found it
+NOT_ASKED = "not asked for want of"  # evidence of a question that was left out; "time" or "memory" follows
+LEADS, NO_LEADS = "leads in the text", "none"  # a gate's name, and its evidence if there are none
 
 
 def public_seeds(nbytes: int) -> tuple[int, ...]:
-    """The seeds that benchmarks use, the most usual first; of inputs that take long to draw it alone."""
+    """The seeds that benchmarks use, the most usual first; only that one for inputs that take long to draw."""
     return PUBLIC_SEEDS if nbytes < LONG_DRAW_BYTES else PUBLIC_SEEDS[:1]

@@ -1,4 +1,4 @@
-"""Makes gates from typed reasons. The only place where a reason becomes a sentence for people."""
+"""Makes gates from typed reasons. The only place at which a reason becomes a sentence for people."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
 
-_MOST_NAMED = 4  # in a gate's evidence
+_MOST_NAMED = 4  # reasons named in a gate's evidence
 _MOST_KEPT = 200  # reasons kept as data; a gate with more of them can no longer be excused
-_FUNCTIONS = {  # what is said of a function that is called or looked up
+_FUNCTIONS = {  # sentence parts about a function that is called or looked up
     ReasonKind.VENDOR: "{}, which belongs to a vendor's matrix or network library",
     ReasonKind.TORCH_OPERATOR: "PyTorch's operator {}",
     ReasonKind.TORCH_INTERNAL: "{}, which runs an operator of PyTorch unseen by its dispatcher",
@@ -50,7 +50,7 @@ _OTHERS = {
 
 
 def in_words(reason: Reason, verb: str = "calls") -> str:
-    """One reason as a clause; `verb` says what the candidate does with the function ("calls", "looks up")."""
+    """One reason as a clause; `verb` is the candidate's use of the function ("calls", "looks up")."""
     where = f"line {reason.line}: " if reason.line else ""
     what = f"{verb} {_FUNCTIONS[reason.kind]}" if reason.kind in _FUNCTIONS else _OTHERS[reason.kind]
     return where + what.format(reason.subject)

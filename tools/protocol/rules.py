@@ -1,9 +1,8 @@
-"""What "correct" means here: input distributions, tolerances, and the rule that accepts an output.
+"""The definition of "correct": input distributions, tolerances, and the rule that accepts an output.
 
 Free of torch, so that the main process and receipts can use it. The numbers come from measurements of eager PyTorch
-against float64: a fixed tolerance against a float32 or TF32 reference rejects the more accurate kernel, so the budget
-of a candidate is set by PyTorch's own error on the same inputs.
-"""
+against float64. A fixed tolerance against a float32 or TF32 reference would reject the more accurate kernel, so a
+candidate's budget is set by PyTorch's own error on the same inputs."""
 
 from __future__ import annotations
 
@@ -20,21 +19,21 @@ from foundry.knowledge.task import TOLERANCE
 
 PROTOCOL_VERSION = "foundry-26"
 
-ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
-FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
+ALLOWED_FACTOR = 2.0  # allowed multiple of PyTorch's own error
+FEW_ELEMENTS = 64  # elements of an output; in fewer, rounding errors do not average out
 EPSILON: dict[DType, float] = {"float64": 2**-52, "float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
 EPSILON |= {"complex128": 2**-52, "complex64": 2**-23}  # compared as pairs of real numbers
 EIGHT_BITS: dict[DType, float] = {"float8_e4m3fn": 2**-3, "float8_e4m3fnuz": 2**-3}
 EIGHT_BITS |= {"float8_e5m2": 2**-2, "float8_e5m2fnuz": 2**-2}
 EPSILON |= EIGHT_BITS
-# Elements of an output of 8 bits that may be a step off, because float32 put them on the other side of a tie. Quotients
+# Elements of an 8-bit output that may be one step off, because float32 put them on the other side of a tie. Quotients
 # of bfloat16 numbers meet ties: a kernel with reciprocals moves one element in 900, one in bfloat16 one in 30.
-MOST_STEPS, FEWEST_STEPS = 2.0**-8, 2  # share, and number
-NEARLY_RIGHT = 3e-2  # norm error below which a result is called inaccurate rather than wrong
-ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves nothing
+MOST_STEPS, FEWEST_STEPS = 2.0**-8, 2  # share of elements, and number of elements
+NEARLY_RIGHT = 3e-2  # norm error; below it a wrong result is called inaccurate
+ILL_CONDITIONED = 0.1  # PyTorch's own norm error; above it a task proves nothing
 
-# Stress patterns ask for the right kind of answer, not for the last digit. The error may be as large as the tolerance,
-# and elements are compared only where PyTorch's own error stays below these two limits.
+# Stress patterns check the kind of answer, not the last digit. The error may be as large as the tolerance,
+# and elements are compared only while PyTorch's own error stays below these two limits.
 STEADY_NORM = 256.0  # PyTorch's norm error, in units of the dtype's epsilon
 STEADY_VIOLATION = 0.2  # PyTorch's largest elementwise error, in units of the tolerance
 
@@ -63,7 +62,7 @@ Parameters = Literal[
     "as before",
 ]
 OF_BIASES: tuple[Parameters, ...] = ("high", "low", "few high", "raised", "lowered")
-# Changed as an optimiser changes them, without `load_state_dict`: versions move, no hook is called.
+# Changed in place, as an optimiser does, without `load_state_dict`: versions move, no hook is called.
 IN_PLACE: tuple[Parameters, ...] = ("few changed", "few more")
 
 Pattern = Literal[
@@ -140,9 +139,9 @@ class Distribution:
     - `task numbers`: a few elements are constants of the task's text, or elements of its small tables and other inputs:
       thresholds, edges of bins and padding values are met exactly.
     - `ordered`: each row ascends. Shows a selection that relies on large elements lying apart.
-    - `steps`: the longest axis has one level up to some place and another behind it, at another place in each tensor
-      and each of its first rows, with a quarter of the input as given; inputs of one shape have the same levels. Shows
-      what looks at a part of a line alone, or near the diagonal of two.
+    - `steps`: the longest axis has one level up to some place and another level behind it, with a quarter of the input
+      as given added. The place differs in each tensor and in each of its first rows; inputs of one shape have the same
+      levels. Shows a kernel that looks only at a part of a line, or near the diagonal of two.
     - `close together`: all elements of an input lie within a thousandth of each other, and differ. Asked where PyTorch
       selects and rounds nothing (a median, a sort): elsewhere honest formulas, such as a variance from the sums of x
       and of its squares, lose digits that PyTorch keeps.
@@ -152,28 +151,27 @@ class Distribution:
     - `masks of other counts`: all but a power of two of a row are true, or only so many are.
     - `empty masks`: some rows are all false and some all true. Where PyTorch has NaN then, any value counts.
     - `other numbers`: Python's floats change.
-    - `other indices`: integers that only select a row become any valid row, in any order; integers that only
-      tell where bags of entries begin make one bag long and others empty; integers that are only converted to
-      floating numbers (positions, labels) are shuffled; 64-bit integers that are only added up grow beyond
-      what 32 bits hold; integers that are only multiplied and added come near the largest that occurs, 64-bit
-      ones further beyond it, all of one sign, as far as the reference's own integers hold the result; integers of
-      which only bits, remainders or divisors are taken become powers of two, those beside them, and Fibonacci numbers.
-    - `equal indices`, `paired indices`: integers that only select a row all select the same one, or the second half of
-      them selects what the first does, which threads that share the work meet at the same time.
+    - `other indices`: depends on how the task uses the integers. Indices of rows become any valid rows, in any order;
+      offsets of bags make one bag long and others empty; integers that are only converted to floating numbers
+      (positions, labels) are shuffled; 64-bit integers that are only added up grow beyond 32 bits. Integers that are
+      only multiplied and added come near the largest that occurs, 64-bit ones further beyond it. They have one sign
+      then, and the reference's own integers still hold the result. Integers of which only bits, remainders or divisors
+      are taken become powers of two, their neighbours, and Fibonacci numbers.
+    - `equal indices`, `paired indices`: indices of rows all select the same row, or the second half selects the same
+      rows as the first. Threads that share the work meet there at the same time.
 
-    Parameters of the kind `other buffers`: buffers of floating numbers that load_state_dict would change have other
-    elements. Zeros and infinities stay, and so do masks: a kernel may know a mask. Raising an exception is no failure
-    here, nor for `rearranged buffers`: their own rows in another order, nor for `integers at their ends`: quantised
+    Parameters of the kind `other buffers`: floating buffers that load_state_dict would change get other elements. Zeros
+    and infinities stay, and so do masks: a kernel may know a mask. Raising an exception is no failure here, nor for
+    the next two kinds. `rearranged buffers`: their own rows in another order. `integers at their ends`: quantised
     numbers (buffers of 8 or 16 bits) are all the least or the largest that occur. `rearranged` parameters have the same
-    elements at other places, or, where all are equal, others of the same sum: no sum or checksum tells them from those
-    before.
-    Biases that are `high` or `low` put clamps and ReLUs at their ends, `raised` and `lowered` ones let gates forget
-    slowly; of `few high` ones one in sixteen is large; with `few close` a few rows of each matrix nearly agree; of
-    `few huge` a few elements are hundreds of times as large; `negated` are those of the constructor, with the other
-    sign.
+    elements at other places, or, if all are equal, others of the same sum, so that no sum or checksum tells them from
+    those before.
+    `high` and `low` biases put clamps and ReLUs at their ends; `raised` and `lowered` ones let gates forget slowly; of
+    `few high` ones one in sixteen is large. With `few close` a few rows of each matrix nearly agree. With `few huge` a
+    few elements are hundreds of times as large. `negated` parameters are the constructor's with the other sign.
 
-    What every draw has in common is kept: zeros at the same places (a triangle), and symmetry. The exception is
-    `no structure`, which breaks it; a wrong answer to that one is noted but does not reject the kernel.
+    Properties that every draw of an input shares are kept: zeros at the same places (a triangle), and symmetry. Only
+    `no structure` breaks them; a wrong answer to it is noted but does not reject the kernel.
     """
 
     name: str
@@ -185,23 +183,25 @@ class Distribution:
 
     @property
     def leaves_range(self) -> bool:
-        """Whether inputs with declared limits could leave them."""
+        """True if inputs with declared limits could leave them."""
         return self.exponents > 0 or self.scale != 1.0 or self.pattern not in _KEEPS_RANGE
 
     @property
     def only_scales(self) -> bool:
-        """Whether PyTorch's error in units of the outputs should be what it is for the inputs as given."""
+        """True if PyTorch's error in units of the outputs should be the same as for the inputs as given."""
         return not (self.pattern or self.exponents or self.is_stress) and self.parameters == "seeded"
 
     @property
     def enlarges(self) -> bool:
-        """Whether it makes values so much larger that results may overflow."""
+        """True if it makes values so much larger that results may overflow."""
         return self.scale > 1.0 or self.exponents > 0
 
     @property
     def gentler(self) -> tuple[Distribution, ...]:
-        """Milder versions to try in turn when outputs of the reference overflow. Which partial product overflows first
-        depends on the order of the factors, so overflowing inputs would reject honest kernels."""
+        """Milder versions to try in turn if outputs of the reference overflow.
+
+        The order of the factors decides which partial product overflows first, so overflowing inputs would reject
+        honest kernels."""
         if self.is_stress:
             return ()
         if self.scale > 1.0:
@@ -210,30 +210,31 @@ class Distribution:
 
     @property
     def is_of_buffers(self) -> bool:
-        """Whether it changes tables, which a kernel may know and refuse to do without."""
+        """True if it changes tables, which a kernel may know and refuse to do without."""
         return self.parameters in ("other buffers", "rearranged buffers", "integers at their ends")
 
     @property
     def may_overflow(self) -> bool:
-        """Whether its parameters are so large, or its tables so strange, that some models have no answer."""
+        """True if its parameters are so large, or its tables so strange, that some models have no answer."""
         return self.is_of_buffers or self.parameters in (*OF_BIASES, "large", "few huge", "negated")
 
     @property
     def may_be_unstable(self) -> bool:
-        """Whether rounding the inputs could change the answer by much: a difference of equal numbers, or a tie between
-        large scores of a softmax."""
+        """True if rounding the inputs could change the answer by much.
+
+        Examples: a difference of equal numbers, a tie between large scores of a softmax."""
         return self.parameters in (*OF_BIASES, "large", "few close", "few huge", "negated") or (
             self.is_stress and (self.pattern in _UNSTABLE or self.scale > 1.0)
         )
 
     @property
     def has_ties(self) -> bool:
-        """Whether many elements are equal, so that which of them is selected depends on their order."""
+        """True if many elements are equal, so that a selection among them depends on their order."""
         return self.pattern == "sixteenths"
 
     @property
     def is_lost_in_tf32(self) -> bool:
-        """Whether TF32 rounds some numbers of it by more than others are large."""
+        """True if TF32 rounds some of its numbers by more than the size of the others."""
         return "few huge" in (self.pattern, self.parameters)
 
 
@@ -246,23 +247,23 @@ TRIPLED, HUNDREDTH, NEGATED = (Distribution(f"x{scale:g}", scale=scale) for scal
 DISTRIBUTIONS = (
     AS_GIVEN,
     FEW_CHANGED,
-    Distribution("elements rearranged", pattern="rearranged"),  # at once after those that have the same sums
+    Distribution("elements rearranged", pattern="rearranged"),  # directly after inputs with the same sums
     TRIPLED,
     HUNDREDTH,
     NEGATED,
     MIXED,
-    # At once after calls with the parameters as given, which a fold may have seen: only buffers have changed since.
+    # Directly after calls with the parameters as given, which a fold may have seen: only buffers have changed since.
     Distribution("running statistics changed", parameters="statistics"),
     Distribution("other buffers", parameters="other buffers"),
     Distribution("buffers rearranged", parameters="rearranged buffers"),
     Distribution("integer buffers at their ends", parameters="integers at their ends"),
-    Distribution("parameters rearranged", parameters="rearranged"),  # after a call with those that have the same sums
+    Distribution("parameters rearranged", parameters="rearranged"),  # after a call with the same sums
     RANDOMISED,
-    Distribution("every other parameter changed", parameters="every other"),  # and at once after that
+    Distribution("every other parameter changed", parameters="every other"),  # directly after RANDOMISED
     Distribution("the other parameters changed", parameters="the others"),
     Distribution("few parameters changed", parameters="few changed"),
     Distribution("few more parameters changed", parameters="few more"),
-    Distribution("few parameters changed again", parameters="few changed"),  # others of those of the constructor
+    Distribution("few parameters changed again", parameters="few changed"),  # other elements than before
     Distribution("few bits", parameters="few bits", pattern="few bits"),
     Distribution("large parameters", parameters="large"),
     Distribution("two groups", scale=8.0, pattern="two groups"),
@@ -283,8 +284,8 @@ DISTRIBUTIONS = (
     Distribution("few huge parameters", parameters="few huge", is_stress=True),
     Distribution("parameters negated", parameters="negated", is_stress=True),
     Distribution("x100", scale=100.0, is_stress=True),
-    Distribution("x2**17", scale=2.0**17, is_stress=True),  # beyond what 16-bit numbers can hold
-    Distribution("x2**-12", scale=2.0**-12, is_stress=True),  # a variance below the usual eps of 1e-5
+    Distribution("x2**17", scale=2.0**17, is_stress=True),  # beyond the range of 16-bit numbers
+    Distribution("x2**-12", scale=2.0**-12, is_stress=True),  # variance below the usual eps of 1e-5
     Distribution("x2**-44", scale=2.0**-44, is_stress=True),  # lengths near the usual eps of 1e-12
     Distribution("few huge elements", pattern="few huge", is_stress=True),
     Distribution("half negligible", pattern="half negligible", is_stress=True),
@@ -306,8 +307,8 @@ DISTRIBUTIONS = (
     Distribution("few elements changed again", pattern="few changed"),
 )
 SCREEN = (AS_GIVEN, RANDOMISED, MIXED)
-# Questions that may tell right kernels from wrong ones where the inputs as given do not; the least changed first. The
-# parameters stay as given: timing uses them, and a kernel could see once and for all that they are zeros or ones.
+# Questions that may tell right kernels from wrong ones if the inputs as given do not; the least changed first. The
+# parameters stay as given: timing uses them, and a kernel could see that they are zeros or ones and rely on it.
 TELLING = (FEW_CHANGED, OTHER_SIGNS, NEGATED, TRIPLED, HUNDREDTH, MIXED)
 
 
@@ -318,16 +319,15 @@ def distributions(stage: Stage, *, limited: bool) -> tuple[Distribution, ...]:
 
 
 def told_by(name: str) -> Distribution:
-    """The distribution of TELLING with this name; inputs as given for any other name, "" among them."""
+    """The distribution of TELLING with this name; AS_GIVEN for any other name, "" included."""
     return next((item for item in TELLING if item.name == name), AS_GIVEN)
 
 
 class Seeds:
-    """Seeds that no candidate can know, noted for the receipt.
+    """Seeds that no candidate can know, recorded for the receipt.
 
-    The screen's seeds are derived from the run's seed, because its truths are computed once for a whole run. The seeds
-    of the other stages come from the system's entropy after the candidate was written.
-    """
+    The screen's seeds are derived from the run's seed, because its truths are computed once for a whole run. The
+    seeds of the other stages come from the system's entropy after the candidate was written."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -358,10 +358,9 @@ class OutputError:
 def norm_floor(dtype: DType, elements: int) -> float:
     """The norm error that every candidate may have: a few units in the last place.
 
-    64 of them for float32: what a plain serial sum over a hundred thousand elements loses, where PyTorch sums pairwise
-    or in float64 (1.6e-6 measured over 16384), and exp(x) - 1 of small x where PyTorch calls expm1 (2.7e-6 measured on
-    SELU of 0.01 * randn). It is IEEE arithmetic all the same, and 64 times better than TF32's 2**-11.
-    """
+    For float32 these are 64 units. A plain serial sum over a hundred thousand elements loses as much if PyTorch sums
+    pairwise or in float64 (1.6e-6 measured over 16384); so does exp(x) - 1 of small x if PyTorch calls expm1 (2.7e-6
+    measured on SELU of 0.01 * randn). It is IEEE arithmetic all the same, and 64 times better than TF32's 2**-11."""
     if dtype not in EPSILON:
         return 0.0
     if dtype in EIGHT_BITS:  # the truth is rounded to the type too: an error is a step of 0.7 units, or none
@@ -381,19 +380,19 @@ def error_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputErr
 
 
 def is_ieee(baseline: OutputError, without_tf32: OutputError, spec: TensorSpec) -> bool:
-    """Whether a float32 output needs IEEE arithmetic: PyTorch's own error leaves a kernel no more room than that needs,
-    and is no larger than without TF32.
+    """True if a float32 output needs IEEE arithmetic.
 
-    Where TF32 makes it larger, and it is small all the same (a sum, a softmax after the product), a kernel's error in
-    TF32 is as small.
-    """
+    That holds if PyTorch's own error leaves a kernel no more room than IEEE arithmetic needs, and is no larger than
+    without TF32. If TF32 enlarges PyTorch's error and it is still small (a sum, a softmax after the product), a
+    kernel in TF32 has an error as small."""
     has_no_room = ALLOWED_FACTOR * baseline.norm <= norm_floor(spec.dtype, spec.numel)
     return spec.dtype == "float32" and has_no_room and baseline.norm <= ALLOWED_FACTOR * without_tf32.norm
 
 
 def stress_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputError | None:
-    """The largest errors that a candidate may have under a stress pattern; None where PyTorch's own error is so large
-    that elements are not compared."""
+    """The largest errors that a candidate may have under a stress pattern.
+
+    None if PyTorch's own error is so large that elements are not compared."""
     plain = error_limit(baseline, dtype, elements)
     if dtype not in EPSILON:
         return plain
@@ -402,24 +401,24 @@ def stress_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputEr
 
 
 def worst_of(one: OutputError, other: OutputError) -> OutputError:
-    """Of each kind of error, the larger one."""
+    """The larger error of each kind."""
     return OutputError(
         max(one.norm, other.norm), max(one.violation, other.violation), max(one.misplaced, other.misplaced)
     )
 
 
 def accepts(error: OutputError, limit: OutputError) -> bool:
-    """Whether an error is within its limit. A NaN error is not: every comparison with it is false."""
+    """True if an error is within its limit. A NaN error is not: every comparison with it is false."""
     return error.misplaced == 0 and error.norm <= limit.norm and error.violation <= limit.violation
 
 
 def accepts_all(errors: Sequence[OutputError], limits: Sequence[OutputError]) -> bool:
-    """Whether every error is within its limit."""
+    """True if every error is within its limit."""
     return all(accepts(error, limit) for error, limit in zip(errors, limits, strict=True))
 
 
 def pressure(error: OutputError, limit: OutputError) -> float:
-    """The error as a multiple of its limit; above 1 it is refused."""
+    """The error as a multiple of its limit; above 1 it is refused, infinite for misplaced elements."""
     if error.misplaced or error.norm != error.norm:
         return float("inf")
     norm = error.norm / limit.norm if limit.norm else float("inf") if error.norm else 0.0

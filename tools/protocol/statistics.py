@@ -1,4 +1,4 @@
-"""Paired statistics of timings: intervals, screens, when to stop. Free of torch."""
+"""Paired statistics of timings: intervals, screens, the rule that stops timing. Free of torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from foundry.knowledge.candidate import Stage
 from foundry.knowledge.device import TargetName
 
 CONFIDENCE = 0.95
-MIN_GROUPS = 6  # fewer cannot exclude anything with 95 % confidence: 2 / 2**5 > 0.05
-MIN_HALF_WIDTH = 0.0001  # the resolution of the clock; everything else shows in the groups
-SCORES_KEPT = 79
-# What A-against-A screens showed, as quantiles 1/20 to 19/20: 400 on a CPU (benchmarks/results/coverage-screen.jsonl),
+MIN_GROUPS = 6  # fewer groups cannot exclude anything with 95 % confidence: 2 / 2**5 > 0.05
+MIN_HALF_WIDTH = 0.0001  # logarithm of a ratio: the resolution of the clock; larger effects show in the groups
+SCORES_KEPT = 79  # scores of screens that are remembered
+# Scores of A-against-A screens, as quantiles 1/20 to 19/20: 400 on a CPU (benchmarks/results/coverage-screen.jsonl),
 # 68 on a GPU (coverage-screen-h200-prior.jsonl; coverage-screen-h200.jsonl holds others, which check them).
 PRIOR_SCORES: dict[TargetName, tuple[float, ...]] = {
     "cpu": (
@@ -27,8 +27,8 @@ PRIOR_SCORES: dict[TargetName, tuple[float, ...]] = {
         *(0.57, 0.67, 0.9, 0.99, 1.12, 1.43, 1.47, 1.73, 2.25),
     ),
 }
-TWO_SPEEDS = 2.0  # ratio of the slowest fast call and the fastest slow one
-MIN_SPEED_SAMPLES = 20
+TWO_SPEEDS = 2.0  # ratio of the fastest slow call to the slowest fast call
+MIN_SPEED_SAMPLES = 20  # samples needed to look for two speeds
 
 
 Pairs = Sequence[tuple[float, float]]
@@ -36,11 +36,10 @@ Pairs = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class TimingEffort:
-    """How long a stage times. The unit is a group: a fresh process for each side, and some pairs of samples.
+    """Amount of timing in a stage. The unit is a group: a fresh process for each side, and some pairs of samples.
 
-    `group_s` seconds go to the pairs of one group; groups follow until `budget_s` is spent or the interval's relative
-    half width is `half_width`.
-    """
+    `group_s` seconds go to the pairs of one group; groups follow until `budget_s` is spent or the interval's
+    relative half width is `half_width`."""
 
     min_pairs: int
     max_pairs: int
@@ -49,16 +48,18 @@ class TimingEffort:
     max_groups: int
     budget_s: float
     half_width: float
-    warm_pairs: int = 1  # that are timed before those that count, in each group
+    warm_pairs: int = 1  # pairs timed in each group before those that count
 
     def pairs_within(self, pair_s: float) -> int:
-        """How many pairs a group has when one takes `pair_s`: an even number, because every other one is reversed."""
+        """Number of pairs in a group if one takes `pair_s`: even, because every other pair is reversed."""
         fitting = int(self.group_s / max(pair_s, 1e-6))
         return min(max(fitting, self.min_pairs), self.max_pairs) // 2 * 2
 
     def is_enough(self, groups: Sequence[Pairs], spent_s: float) -> bool:
-        """Whether to stop. From six groups on, looking at the interval after each one costs it little: simulated with
-        normal, heavy-tailed and bursting noise, 93 to 96 % of the intervals hold the truth (test_timing.py)."""
+        """True if timing can stop.
+
+        From six groups on, looking at the interval after each group costs it little coverage: simulated with normal,
+        heavy-tailed and bursting noise, 93 to 96 % of the intervals hold the truth (test_timing.py)."""
         count = len(groups)
         if count < self.min_groups:
             return False
@@ -73,19 +74,20 @@ EFFORTS: dict[Stage, TimingEffort] = {
     "final": TimingEffort(4, 24, group_s=0.5, min_groups=8, max_groups=24, budget_s=14.0, half_width=0.01),
 }
 
-# On a GPU processes differ too, by 2.9 % for 15 us of work (which physical pages they get), less for more: a screen of
-# one pair of processes held the truth in 189 of 283 trials. So many pairs of a group teach little, and a proof that is
-# not within 1 % after five seconds says how wide its interval is and leaves the GPU to others.
+# On a GPU processes differ by 2.9 % for 15 us of work (by the physical pages they get), less for more work: a screen of
+# one pair of processes held the truth in 189 of 283 trials. Many pairs in one group therefore teach little. A proof not
+# within 1 % after five seconds says how wide its interval is and leaves the GPU to others.
 _GPU_FINAL = replace(EFFORTS["final"], group_s=0.25, min_groups=6, max_groups=16, budget_s=5.0)
 GPU_EFFORTS: dict[Stage, TimingEffort] = {**EFFORTS, "final": _GPU_FINAL}
 
 
-SLOW_MS = 500.0  # of a forward from which each call counts: first calls cost little beside it
+SLOW_MS = 500.0  # ms of a forward; from here on each call counts, because warm-up calls cost little beside it
 
 
 def effort_of(stage: Stage, target: TargetName, reference_ms: float = 0.0) -> TimingEffort:
-    """How long a stage times on a target. A reference that takes SLOW_MS or more is timed with as few calls as an
-    interval needs."""
+    """The amount of timing of a stage on a target.
+
+    A reference that takes SLOW_MS or more is timed with as few calls as an interval needs."""
     effort = (GPU_EFFORTS if target == "cuda" else EFFORTS)[stage]
     if reference_ms < SLOW_MS:
         return effort
@@ -111,10 +113,9 @@ class Ratio:
 def signed_rank(logs: Sequence[float]) -> Ratio:
     """Hodges-Lehmann estimate of the centre of independent observations, with its 95 % interval, as ratios.
 
-    The interval of the Wilcoxon signed-rank test, free of any distribution (Hollander, Wolfe, Chicken: Nonparametric
-    Statistical Methods, section 3.2-3.3). It assumes that errors are symmetric, which random order makes true, and
-    nothing about their size or tails.
-    """
+    `logs` are logarithms of ratios. The interval is that of the Wilcoxon signed-rank test, free of any distribution
+    (Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, section 3.2-3.3). It assumes that errors are
+    symmetric, which random order makes true, and nothing about their size or tails."""
     if not logs:
         return Ratio(math.nan, 0.0, math.inf)
     averages = sorted(_walsh(logs))
@@ -130,11 +131,10 @@ def signed_rank(logs: Sequence[float]) -> Ratio:
 def combined_ratio(groups: Sequence[Pairs]) -> Ratio:
     """Ratio first/second from pairs measured in several pairs of processes, each of which has a bias of its own.
 
-    The layout of memory differs from process to process and shifts all ratios measured there alike; neighbouring pairs
-    share a burst of noise. No number of pairs shows either. So a group counts as one observation, its centre, and the
-    interval comes from how the groups' centres differ (Kalibera, Jones: Rigorous Benchmarking in Reasonable Time).
-    Below MIN_GROUPS no 95 % interval exists: it is (0, inf).
-    """
+    The layout of memory differs from process to process and shifts all ratios measured there alike; neighbouring
+    pairs share a burst of noise. No number of pairs shows either. So a group counts as one observation, its centre,
+    and the interval comes from the spread of the groups' centres (Kalibera, Jones: Rigorous Benchmarking in
+    Reasonable Time). Below MIN_GROUPS no 95 % interval exists: it is (0, inf)."""
     return signed_rank([centre(group) for group in groups])
 
 
@@ -146,14 +146,12 @@ def centre(pairs: Pairs) -> float:
 
 
 class ScreenHistory:
-    """Intervals of screens, whose two groups are too few for an interval of their own.
+    """Intervals for screens, whose two groups are too few for an interval of their own.
 
-    Half the difference of two groups' centres is distributed as the error of their mean, when errors are symmetric. In
-    units of the spread within the groups it is much the same for all candidates of a task; so the 95 % quantile of
-    what earlier screens showed is the half width (split conformal prediction: Vovk, Gammerman, Shafer, Algorithmic
-    Learning in a Random World, section 2.2). Until there are enough, those of the target's PRIOR_SCORES stand in
-    for them.
-    """
+    Half the difference of two groups' centres is distributed as the error of their mean, if errors are symmetric. In
+    units of the spread within the groups it is much the same for all candidates of a task. So the 95 % quantile of
+    earlier screens is the half width (split conformal prediction: Vovk, Gammerman, Shafer, Algorithmic Learning in a
+    Random World, section 2.2). The target's PRIOR_SCORES stand in until there are enough."""
 
     def __init__(self, target: TargetName = "cpu") -> None:
         self._prior = PRIOR_SCORES[target]
@@ -173,7 +171,7 @@ class ScreenHistory:
 
 
 def _spread(groups: Sequence[Pairs]) -> float:
-    """Median deviation of single pairs from their group's centre, at least a hundredth of a percent."""
+    """Median deviation of single pairs from their group's centre (logarithms), at least a hundredth of a percent."""
     deviations: list[float] = []
     for group in groups:
         middle = centre(group)
@@ -182,7 +180,7 @@ def _spread(groups: Sequence[Pairs]) -> float:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """The `share` quantile of the values and one more unseen one, between order statistics."""
+    """The `share` quantile of the values and one more unseen value, interpolated between order statistics."""
     ordered = sorted(values)
     place = share * (len(ordered) + 1)
     below = min(int(place), len(ordered)) - 1
@@ -191,7 +189,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 def two_speeds(samples: Sequence[float]) -> tuple[float, float] | None:
-    """(fast, slow) median when samples fall into two groups that are far apart, each a fifth of them at least."""
+    """(fast median, slow median) if samples fall into two groups that are far apart, each a fifth of them at least."""
     ordered = sorted(samples)
     if len(ordered) < MIN_SPEED_SAMPLES:
         return None
@@ -212,15 +210,15 @@ def relative_spread(samples: Sequence[float]) -> float:
 
 
 def _walsh(values: Sequence[float]) -> list[float]:
+    """Walsh averages: the mean of every pair of values, each value with itself included."""
     return [(one + other) / 2.0 for place, one in enumerate(values) for other in values[place:]]
 
 
 @lru_cache(maxsize=512)
 def _critical_rank(count: int) -> int:
-    """The rank k so that the k-th smallest and largest Walsh averages bound a 95 % interval for `count` differences.
+    """The rank k for which the k-th smallest and largest Walsh averages bound a 95 % interval for `count` differences.
 
-    Exact distribution of the signed-rank sum up to 60, its normal approximation beyond.
-    """
+    Exact distribution of the signed-rank sum up to 60, its normal approximation beyond."""
     tail = (1.0 - CONFIDENCE) / 2.0
     if count > 60:
         mean = count * (count + 1) / 4.0
