@@ -1,1 +1,1 @@
-"""Workbenches in processes of their own, one a GPU, and the messages to them: contents, never paths."""
+"""Workbenches in processes of their own, one for each GPU, and the messages to them: contents, never paths."""

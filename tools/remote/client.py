@@ -1,4 +1,4 @@
-"""A workbench whose work is done by another process, here or on another machine. Free of torch."""
+"""A workbench whose work is done by another process, on this or another machine. Free of torch."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from foundry.tools.remote.wire import CALLS, question, read_message, write_messa
 from foundry.tools.tune.tuner import TunedPlan
 
 SERVER = (sys.executable, "-m", "foundry.tools.remote.server")
-CLOSE_S = 30.0
-LAST_WORDS_BYTES = 4096
+CLOSE_S = 30.0  # seconds in which the process must end by itself
+LAST_WORDS_BYTES = 4096  # bytes of its standard error that are kept
 
 
 class RemoteWorkbench:
-    """A workbench behind the standard streams of a process."""
+    """A workbench behind the standard streams of a process. Each method asks its namesake there."""
 
     def __init__(self, process: Process) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
@@ -72,8 +72,10 @@ class RemoteWorkbench:
         command: Sequence[str] = SERVER,
         folder: Path | None = None,
     ) -> RemoteWorkbench:
-        """Starts the process (3 s). `place`: what its environment says beyond ours; `share`: which part of the host's
-        cores it uses, (0, 2) is the first half; `folder`: it starts there. Raises FoundryError."""
+        """Starts the process (3 s). Raises FoundryError.
+
+        `place` adds to its environment. `share` is its part of the host's cores: (0, 2) is the first half. `folder`
+        is its working directory."""
         process = await asyncio.create_subprocess_exec(
             *command,
             env={**os.environ, **(place or {})},
@@ -81,7 +83,7 @@ class RemoteWorkbench:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            start_new_session=True,  # Ctrl-C is ours to pass on: as the end of its standard input
+            start_new_session=True,  # Ctrl-C is passed on as the end of its standard input
         )
         made = cls(process)
         try:
@@ -143,7 +145,7 @@ class RemoteWorkbench:
         return found
 
     async def aclose(self) -> None:
-        """Hangs up; the process ends with all that it started."""
+        """Closes the stream; the process ends with all that it started."""
         self._writer.close()
         try:
             await asyncio.wait_for(self._process.wait(), CLOSE_S)
@@ -156,18 +158,20 @@ class RemoteWorkbench:
     # ------------------------------------------------------------ messages
 
     async def _ask(self, name: str, *given: object) -> Any:
+        """Calls a method of the remote workbench by name and returns its record."""
         number = next(self._numbers)
         answer = await self._exchange(number, question(number, name, given))
         return unpack(CALLS[name].gives, answer["answer"])
 
     async def _exchange(self, number: int, message: Message) -> Message:
+        """Sends a message and waits for the answer with its number; cancels the call there if it is cancelled here."""
         if self._listening[0].done():
             raise self._gone()
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._asked[number] = waiting
         try:
             write_message(self._writer, message)
-            with contextlib.suppress(ConnectionError):  # its end is noticed by who listens
+            with contextlib.suppress(ConnectionError):  # the listening task notices the end
                 await self._writer.drain()
             answer = await waiting
         except asyncio.CancelledError:
@@ -179,6 +183,7 @@ class RemoteWorkbench:
         return answer
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
+        """Hands each answer to the call that waits for it, until the process ends."""
         try:
             while True:
                 message = await read_message(reader)
@@ -187,17 +192,18 @@ class RemoteWorkbench:
                 waiting = self._asked.get(int(message.get("number", -1)))
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
-        except (EOFError, ValueError, KeyError, FoundryError):  # it ended, or speaks of something else
+        except (EOFError, ValueError, KeyError, FoundryError):  # the process ended, or sent something that is no answer
             await asyncio.wait([self._listening[1]], timeout=1.0)
             for waiting in self._asked.values():
                 if not waiting.done():
                     waiting.set_exception(self._gone())
 
     async def _overhear(self, reader: asyncio.StreamReader) -> None:
-        """Keeps the last of what the process complains about."""
+        """Keeps the last bytes that the process writes to its standard error."""
         while heard := await reader.read(LAST_WORDS_BYTES):
             self._said = (self._said + heard)[-LAST_WORDS_BYTES:]
 
     def _gone(self) -> FoundryError:
+        """The error for a process that has ended, with its last line."""
         lines = self._said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         return FoundryError(f"a worker of this run is gone: {lines[-1][:300]}", "resume the run")

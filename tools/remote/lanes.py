@@ -1,9 +1,8 @@
 """One run on several GPUs of a host: each has a workbench in a process of its own. Free of torch.
 
-Everything of one comparison happens on one GPU: a candidate, the eager reference that it is timed against, its audit.
-So speedups of different GPUs can be compared, because each was measured on its own. The final proofs are made on the
-first GPU, and so is the contest of the winner with torch.compile.
-"""
+One comparison happens on one GPU: a candidate, the eager reference that it is timed against, its audit. So speedups
+of different GPUs can be compared, because each was measured on its own. The final proofs are made on the first GPU,
+and so is the baseline comparison of the winner with torch.compile."""
 
 from __future__ import annotations
 
@@ -37,24 +36,25 @@ from foundry.tools.tune.tuner import TunedPlan
 
 
 class GpuLanes:
-    """A workbench made of several. The first is home: it says what the task is, and makes the final proofs."""
+    """A workbench made of several. The first is home: it describes the task, and makes the final proofs."""
 
     def __init__(self, lanes: Sequence[Workbench]) -> None:
         self.device = lanes[0].device
         self._lanes, self._home = list(lanes), lanes[0]
-        self._chosen: dict[str, int] = {}  # lane by a text's digest: what was measured there stays comparable
+        self._chosen: dict[str, int] = {}  # lane by a text's digest: measurements of one text stay comparable
         self._busy: list[set[str]] = [set() for _ in lanes]  # texts under evaluation
         self._begun: list[asyncio.Task[Baseline]] = []
 
     @property
     def notes(self) -> BenchNotes:
-        """Seeds are those of home, where finalists are proven."""
+        """Notes of home, where finalists are proven, with the use of the locks of all lanes."""
         home, uses = self._home.notes, [lane.notes.lock for lane in self._lanes]
         total = LockUse(*(sum(getattr(use, one.name) for use in uses) for one in fields(LockUse)))
         return BenchNotes(home.isolation, home.seeds, total)
 
     async def intake(self) -> Intake:
-        """The others look at the task too, each on its own GPU, before they are given a candidate."""
+        """Home's intake. The other lanes start their baselines too, each on its own GPU, before they get a
+        candidate."""
         if not self._begun:
             self._begun = [asyncio.ensure_future(lane.baseline()) for lane in self._lanes[1:]]
         return await self._home.intake()
@@ -122,7 +122,7 @@ class GpuLanes:
 
     @contextlib.asynccontextmanager
     async def _at(self, text: str, stage: Stage = "screen") -> AsyncIterator[Workbench]:
-        """The lane of a text: home for a final proof, else the one that has it, or the one with the least to do."""
+        """Yields the lane of a text: home for a final proof, else the lane that has it, or the least busy one."""
         if stage == "final":
             yield self._home
             return
@@ -138,7 +138,7 @@ class GpuLanes:
             raise
 
     def _release(self, text: str, *, is_over: bool) -> None:
-        """The lane is free for another text once the evaluation of this one is over."""
+        """Frees the text's lane once its evaluation is over."""
         if is_over:
             digest = hashlib.sha256(text.encode()).hexdigest()
             for texts in self._busy:
@@ -146,8 +146,10 @@ class GpuLanes:
 
 
 async def open_lanes(task: Task, target: TargetName, places: Sequence[Mapping[str, str]], *, seed: int) -> GpuLanes:
-    """A lane for each place, which says what is special in its process's environment: the GPU that it sees. Each has
-    its share of the host's cores, so that compilers of one lane leave the other's alone. Raises FoundryError."""
+    """A lane for each place. Raises FoundryError.
+
+    A place is what is special in the environment of a lane's process: the GPU that it sees. Each lane has its share
+    of the host's cores, so that its compilers leave the other lanes' cores alone."""
     count = len(places)
     opening = [
         asyncio.ensure_future(RemoteWorkbench.open(task, target, seed=seed, place=place, share=(number, count)))

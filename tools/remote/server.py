@@ -1,8 +1,7 @@
-"""A workbench as a process of its own: `python -m foundry.tools.remote.server`, spoken to over its standard streams.
+"""A workbench as a process of its own: `python -m foundry.tools.remote.server`, used over its standard streams.
 
-It may run on another machine: whoever starts it (ssh, a container, a cluster) connects the streams. The first message
-opens the workbench, every other one is a call; it ends, with all that it started, when its standard input does.
-"""
+It may run on another machine: its starter (ssh, a container, a cluster) connects the streams. The first message
+opens the workbench, every other one is a call; it ends, with all that it started, when its standard input does."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ from foundry.tools.remote.wire import answer, read_message, write_message
 
 
 class BenchServer:
-    """Answers calls, as many at once as are asked."""
+    """Answers calls to a workbench, any number at once."""
 
     def __init__(self, bench: Workbench, writer: asyncio.StreamWriter) -> None:
         self._bench, self._writer = bench, writer
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Until the other side hangs up."""
+        """Answers until the other side closes the stream."""
         with contextlib.suppress(EOFError):  # IncompleteReadError is one
             while True:
                 message = await read_message(reader)
@@ -44,12 +43,13 @@ class BenchServer:
             task.cancel()
 
     async def _answer(self, message: Message) -> None:
+        """Runs one call and sends its answer, or its error."""
         number = int(message["number"])
         try:
             found = await answer(self._bench, message)
         except FoundryError as error:
             found = {"number": number, **failure(error)}
-        except Exception as error:  # a fault of ours: whoever asked must hear of it
+        except Exception as error:  # our own fault: the caller must hear of it
             found = {"number": number, **failure(FoundryError(f"{type(error).__name__}: {error}"))}
         finally:
             self._tasks.pop(number, None)
@@ -63,6 +63,7 @@ def failure(error: FoundryError) -> Message:
 
 
 async def _serve() -> None:
+    """Opens the workbench as the first message says, and serves it."""
     reader, writer = await _streams()
     opening = await read_message(reader)
     take_share_of_cores(*opening["share"])
@@ -83,7 +84,7 @@ async def _serve() -> None:
 
 
 async def _streams() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Standard input and output as streams; what anybody prints goes to standard error."""
+    """Standard input and output as streams; anything printed goes to standard error."""
     given, taken = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     loop = asyncio.get_running_loop()
@@ -95,7 +96,7 @@ async def _streams() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
 
 
 def main() -> None:
-    with contextlib.suppress(EOFError, ConnectionError):  # nobody is there any more
+    with contextlib.suppress(EOFError, ConnectionError):  # the other side is gone
         asyncio.run(_serve())
 
 

@@ -1,7 +1,6 @@
-"""What a workbench in another process is asked and answers: JSON, a length before each message. Free of torch.
+"""Messages of a workbench in another process: JSON, with a length before each message. Free of torch.
 
-Every message carries contents: texts, records, numbers. No path of one process means anything to the other.
-"""
+Every message carries contents: texts, records, numbers. No path of one process means anything to the other."""
 
 from __future__ import annotations
 
@@ -32,13 +31,13 @@ from foundry.tools.process.channel import Message
 from foundry.tools.profiling.gather import Seen
 from foundry.tools.tune.tuner import TunedPlan
 
-LENGTH_BYTES = 8
-LARGEST_BYTES = 1 << 30
+LENGTH_BYTES = 8  # bytes of the length before a message
+LARGEST_BYTES = 1 << 30  # bytes; a longer message is refused
 
 
 @dataclass(frozen=True)
 class BenchCall:
-    """A method of a workbench: types of its arguments and of its answer, and how it is called."""
+    """A method of a workbench: types of its arguments and of its answer, and a function that calls it."""
 
     takes: tuple[Any, ...]
     gives: Any
@@ -86,11 +85,11 @@ def question(number: int, name: str, given: tuple[Any, ...]) -> Message:
 
 
 async def answer(bench: Workbench, message: Message) -> Message:
-    """What a workbench answers to a call."""
+    """Carries out the call in a message and returns the answer as a message."""
     asked = CALLS[message["call"]]
     given = [unpack(kind, plain) for kind, plain in zip(asked.takes, message["given"], strict=True)]
     found = await asked.call(bench, *given)
-    notes = pack(BenchNotes, await asyncio.to_thread(lambda: bench.notes))  # it may wait for a process's start
+    notes = pack(BenchNotes, await asyncio.to_thread(lambda: bench.notes))  # may wait for a process's start
     return {"number": message["number"], "answer": pack(asked.gives, found), "notes": notes}
 
 
