@@ -1,8 +1,7 @@
 """One kernel of a plan as a candidate file of its own, so that it is built, launched and timed without the others.
 
-What the kernel reads of other kernels becomes an input, what it writes an output; parameters stay parameters, so that
-layouts which are prepared once stay prepared. The kernel's own text is the one that the whole candidate holds.
-"""
+Buffers that it reads from other kernels become inputs, its results become outputs. Parameters stay parameters, so
+that layouts which are prepared once stay prepared. The kernel's own text is the one in the whole candidate."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from foundry.knowledge.device import Device, Precision
 from foundry.knowledge.opgraph import Arrangement, OpGraph
 from foundry.knowledge.roofline import used_precision
 
-# The file's model: whoever runs it registers the parameters.
+# The model in such a file; the tuner's process registers the parameters on it.
 BARE_MODEL = "import torch\n\n\nclass Model(torch.nn.Module):\n    pass\n"
 _HALF = ("float16", "bfloat16")
 
@@ -33,18 +32,18 @@ class Subject:
     kernel: Kernel
     whole: Plan
     device: Device
-    present: Mapping[str, Choice]  # its choices in the recipe
+    present: Mapping[str, Choice]  # the kernel's choices in the recipe
 
     @property
     def name(self) -> str:
         return self.kernel.name
 
     def print(self, choices: Mapping[str, Choice]) -> PrintedKernel:
-        """The kernel with these choices; what is not legal takes its default. Raises CannotLower."""
+        """The kernel printed with these choices; illegal ones take their default. Raises CannotLower."""
         return print_kernel(self.kernel, self.whole, self.device, dict(choices))
 
     def file(self, printed: PrintedKernel) -> str:
-        """The candidate file that runs this kernel and nothing else."""
+        """The candidate file that runs this kernel alone."""
         return module_file(BARE_MODEL, [Entry(self.plan(), (printed,))], self.device)
 
     def plan(self) -> Plan:
@@ -66,7 +65,7 @@ class Subject:
         return Plan(buffers, (self.kernel,), outputs, Arrangement.flat(len(outputs)), ieee_only=self.whole.ieee_only)
 
     def signature(self) -> str:
-        """Equal for kernels that differ in names only: tuning one of them tunes all."""
+        """A text that is equal for kernels that differ in names only: tuning one of them tunes all."""
         names = {name: f"v{index}" for index, name in enumerate([self.name, *self.plan().buffers])}
         text = self.file(self.print(self.present))
         found = re.sub(r"[A-Za-z_]\w*", lambda word: _renamed(word[0], names), text)
@@ -74,7 +73,7 @@ class Subject:
         return f"{found}{geometry}"
 
     def floor_ms(self, printed: PrintedKernel) -> float | None:
-        """The time that the device's ceilings allow at best, at the arithmetic this printing uses."""
+        """The least time in ms by the device's ceilings, for the arithmetic of this printing; None without ceilings."""
         precision: Precision = used_precision(None, printed.labels)
         if precision == "ieee" and any(self.whole.buffers[name].dtype in _HALF for name in self.plan().buffers):
             precision = "half"
@@ -82,6 +81,7 @@ class Subject:
 
 
 def _renamed(word: str, names: Mapping[str, str]) -> str:
+    """The word with a buffer's or kernel's name replaced by its neutral one, behind a known prefix."""
     for prefix in ("", "b_", "foundry_"):
         if word.startswith(prefix) and (short := names.get(word.removeprefix(prefix))):
             return prefix + short
@@ -89,6 +89,6 @@ def _renamed(word: str, names: Mapping[str, str]) -> str:
 
 
 def subjects(graph: OpGraph, recipe: Recipe, device: Device) -> list[Subject]:
-    """The kernels of a call of a recipe's plan that are ours, in their order. Raises CannotLower."""
+    """The kernels of a recipe's plan that are not PyTorch's, in call order. Raises CannotLower."""
     printed = print_plan(graph, recipe, device)
     return [Subject(step, printed.plan, device, text.choices) for step, text in printed.kernel_pairs()]

@@ -1,7 +1,6 @@
-"""How the next configurations are chosen. A policy is asked for configurations and told what each one took.
+"""Policies that choose the next configurations. A policy is asked for configurations and told the time of each.
 
-Policies see a `SettingSpace` and times, and no machine: a recorded sweep compares them as well as a device does.
-"""
+Policies see a `SettingSpace` and times, and no machine: a recorded sweep compares them as well as a device does."""
 
 from __future__ import annotations
 
@@ -11,22 +10,22 @@ from typing import Protocol
 
 from foundry.tools.tune.space import Setting, SettingSpace, draw, neighbours
 
-RANDOM_SHARE = 0.25  # of each batch of `Evolution`: what the best ones do not lead to
-MIXED_SHARE = 0.25  # of each batch: values of two of the best
-PARENTS = 6
+RANDOM_SHARE = 0.25  # share of each batch of `Evolution` that is random, to reach beyond the best ones
+MIXED_SHARE = 0.25  # share of each batch that mixes values of two of the best
+PARENTS = 6  # configurations that may be mixed, the fastest ones
 
 
 class Policy(Protocol):
-    """`times` holds what is known so far: ms, or None for a configuration that failed."""
+    """A search policy. `times` holds all known times in ms, None for a configuration that failed."""
 
     def ask(self, count: int, times: Mapping[Setting, float | None]) -> list[Setting]:
-        """Up to `count` configurations that were not asked for before, none of them the present one, which is measured
-        first of all; none when nothing is left."""
+        """Up to `count` new configurations; none if nothing is left. The present one, which is measured first, is
+        never among them."""
         ...
 
 
 class RandomSearch:
-    """Draws without looking at what was measured."""
+    """Draws configurations at random, without regard to times."""
 
     def __init__(self, space: SettingSpace, seed: int) -> None:
         self._space, self._stream = space, random.Random(seed)
@@ -41,8 +40,8 @@ class RandomSearch:
 
 
 class CoordinateDescent:
-    """From the best configuration, every other value of one tunable after the other, until a whole turn brings
-    nothing."""
+    """Tries every other value of one tunable after the other, around the best configuration, until a whole turn
+    brings nothing."""
 
     def __init__(self, space: SettingSpace, seed: int) -> None:
         self._space, self._stream = space, random.Random(seed)
@@ -58,7 +57,7 @@ class CoordinateDescent:
         return taken
 
     def _next_line(self, times: Mapping[Setting, float | None]) -> list[Setting]:
-        """The untried values of the next tunable that has some, around the best configuration so far."""
+        """Untried values of the next tunable that has some, around the best configuration so far."""
         best = _ranked(times)[:1]
         if not best:
             return []
@@ -79,8 +78,10 @@ class CoordinateDescent:
 
 
 class Evolution:
-    """What is known to work elsewhere first. Then, of every batch, about half are single steps from the best so far, a
-    quarter mix the values of two good ones, and a quarter is random."""
+    """Tries known good configurations first, then neighbours, mixtures and random ones.
+
+    In every later batch about half are single steps from the best so far, a quarter mix the values of two good ones,
+    and a quarter is random."""
 
     def __init__(self, space: SettingSpace, seed: int, starts: Sequence[Setting] = ()) -> None:
         self._space, self._stream = space, random.Random(seed)
@@ -102,7 +103,7 @@ class Evolution:
         return found + self._steps(ranked, count - len(found))
 
     def _steps(self, ranked: list[Setting], count: int) -> list[Setting]:
-        """Untried neighbours of the best; of the next best where the best has none left."""
+        """Untried neighbours of the best configuration; then of the next best."""
         found: list[Setting] = []
         for setting in ranked:
             if len(found) >= count:
@@ -117,7 +118,7 @@ class Evolution:
         return found
 
     def _child(self, parents: list[Setting]) -> Setting | None:
-        """Each value from one of two parents."""
+        """A new configuration that takes each value from one of two parents; None after 16 failed draws."""
         for _ in range(16):
             one, other = (dict(parent) for parent in self._stream.sample(parents, 2))
             made = self._space.legal({**one, **{k: v for k, v in other.items() if self._stream.random() < 0.5}})
@@ -128,6 +129,6 @@ class Evolution:
 
 
 def _ranked(times: Mapping[Setting, float | None]) -> list[Setting]:
-    """The configurations that ran, fastest first."""
+    """Configurations that ran, fastest first."""
     known = [(ms, setting) for setting, ms in times.items() if ms is not None]
     return [setting for _, setting in sorted(known, key=lambda item: item[0])]

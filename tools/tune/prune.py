@@ -1,4 +1,4 @@
-"""Which configurations are not worth a compiler: those that the device cannot start, by its limits."""
+"""Skips configurations that the device cannot start, before they are compiled."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from foundry.knowledge.compiler.ir.kernels import PrintedKernel
 from foundry.knowledge.device import Device
 from foundry.tools.targets.cuda import occupancy
 
-MOST_THREADS = 1024  # of a block
-FEWEST_REGISTERS = 16  # a thread of any kernel
+MOST_THREADS = 1024  # threads of a block
+FEWEST_REGISTERS = 16  # registers a thread of any kernel
 
 
 def unfit(printed: PrintedKernel, device: Device) -> str:
-    """Why no block of a kernel would fit a multiprocessor, "" when one does. A CPU takes everything."""
+    """Says why no block of a kernel would fit a multiprocessor; "" if one does, and always on a CPU."""
     if device.target != "cuda":
         return ""
     for launch in decode(printed.call):

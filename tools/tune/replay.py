@@ -1,5 +1,6 @@
-"""An exhaustive sweep of one kernel on file, and a bench that answers from it: search policies are compared on it
-without a device, by the seconds that the recorded machine took."""
+"""A recorded exhaustive sweep of one kernel, and a bench that answers from it.
+
+Search policies are compared on it without a device, by the seconds that the recorded machine took."""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ from foundry.tools.tune.sweep import Job
 
 @dataclass(frozen=True)
 class Recording:
-    """Every configuration of a kernel with its samples in ms; one that failed has none."""
+    """Every configuration of a kernel with its samples in ms; a failed one has none."""
 
     kernel: str
     template: str
     device: str
     present: Setting
     samples: Mapping[Setting, list[float]]
-    build_s: float  # of one configuration, the compilers of all cores together
-    sample_s: float  # of one sample, with its cold cache
+    build_s: float  # seconds to build one configuration, with compilers on all cores
+    sample_s: float  # seconds for one sample, with its cold cache
 
     @cached_property
     def best_ms(self) -> float:
@@ -39,7 +40,7 @@ def _median(found: Sequence[float]) -> float:
 
 
 class RecordedSpace:
-    """Implements SettingSpace: what the printer accepted when the sweep was recorded."""
+    """Implements SettingSpace from a recording: the configurations that the printer accepted."""
 
     def __init__(self, recording: Recording) -> None:
         self.present = recording.present
@@ -49,6 +50,7 @@ class RecordedSpace:
         self._values = {name: self._all(name) for name in names}
 
     def _all(self, name: str) -> list[Choice]:
+        """All recorded values of a tunable."""
         return list(dict.fromkeys(dict(setting)[name] for setting in self._known if name in dict(setting)))
 
     def values(self, setting: Setting) -> Mapping[str, Sequence[Choice]]:
@@ -56,7 +58,7 @@ class RecordedSpace:
         return {name: found for name, found in self._values.items() if name in here and len(found) > 1}
 
     def legal(self, wanted: Mapping[str, Choice]) -> Setting | None:
-        """The configuration with the most of the wanted values, as the printer takes defaults for what does not fit."""
+        """The configuration with most of the wanted values (the printer replaces what does not fit), or None."""
         exact = setting_of(wanted)
         if exact in self._known:
             return exact
@@ -70,7 +72,7 @@ class RecordedSpace:
 
 @dataclass
 class RecordedBench:
-    """Implements Bench on a clock of its own: the seconds are those that the machine took."""
+    """Implements Bench from a recording, on a clock that counts the recorded machine's seconds."""
 
     recording: Recording
     overlaps: bool = False
@@ -89,7 +91,7 @@ class RecordedBench:
         return {job: [self._next(job.setting) for _ in range(samples)] for job in jobs}
 
     def _next(self, setting: Setting) -> float:
-        """The configuration's samples in their order, from the first again at their end."""
+        """The configuration's next sample, in recorded order, starting over at the end."""
         known = self.recording.samples[setting]
         at = self.looks.get(setting, 0)
         self.looks[setting] = at + 1
@@ -97,7 +99,7 @@ class RecordedBench:
 
 
 def write_recordings(path: Path, found: Sequence[Recording]) -> None:
-    """One line of JSON for each kernel and one for each configuration."""
+    """Writes one line of JSON for each kernel and one for each configuration."""
     lines = []
     for item in found:
         head = {"kernel": item.kernel, "template": item.template, "device": item.device, "present": dict(item.present)}
@@ -110,7 +112,7 @@ def write_recordings(path: Path, found: Sequence[Recording]) -> None:
 
 
 def read_recordings(path: Path) -> list[Recording]:
-    """Raises ValueError for a file that is none."""
+    """The recordings in a file; raises ValueError if it holds something else."""
     found: list[Recording] = []
     samples: dict[Setting, list[float]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():

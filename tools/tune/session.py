@@ -1,14 +1,14 @@
-"""The machine behind a sweep: compilers on every core, and one warm process that runs what they built.
+"""The machine behind a sweep: compilers on every core, and one warm process that runs the built configurations.
 
-The library's own kernels run in a process that is trusted. An author's kernel runs in one that is confined as any
-candidate's: what that process answers is data, and at worst it chooses a candidate that is no faster.
+The compiler's own kernels run in a trusted process. An author's kernel runs in one that is confined like any
+candidate's: its answers are data, and at worst they choose a candidate that is no faster.
 
-A configuration that hangs or breaks the device costs itself and a restart of that process; so does a process that
-somebody kills. What had been loaded is loaded again by itself. No compiler runs beyond a session's seconds.
+A configuration that hangs or breaks the device costs itself and a restart of that process; so does a process that is
+killed from outside. Loaded configurations are then loaded again automatically. No compiler runs beyond a session's
+seconds.
 
-A session's seconds are those in which it could work: while others have the device its clock stands still, and on a GPU
-its compilers go on. It holds the device for short slices, after the timings that wait.
-"""
+A session's seconds are those in which it could work: its clock stands still while others have the device, and on a
+GPU its compilers go on meanwhile. It holds the device for short slices, and lets waiting timings go first."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ from foundry.tools.tune.sweep import NOT_REACHED, Job
 
 Result = TypeVar("Result")
 ENTRY = "foundry.tools.tune.worker:serve"
-COMPILE_S = 30.0
-OPEN_S = 60.0  # a context, and the plan printed
-SET_UP_S = 20.0  # a kernel's inputs drawn, and its present configuration loaded and called
-LOAD_S = 4.0  # any other configuration loaded, called once and compared
-HANG_S, HANG_TIMES = 2.0, 30  # a sample may take so long and so many times the present configuration's time
-SLOW = 3.0  # times the present time: one sample says enough
-LEAST_BUILD_S = 0.3  # with less left nothing is compiled any more
-SLICE_S = 0.2  # for which the device is held alone while others wait for it
+COMPILE_S = 30.0  # seconds for one compilation
+OPEN_S = 60.0  # seconds for a context and the printed plan
+SET_UP_S = 20.0  # seconds for a kernel's inputs, and for loading and calling its present configuration
+LOAD_S = 4.0  # seconds for loading, calling once and comparing any other configuration
+HANG_S, HANG_TIMES = 2.0, 30  # a sample may take this long, plus so many times the present configuration's time
+SLOW = 3.0  # multiple of the present time; one sample of a slower configuration is enough
+LEAST_BUILD_S = 0.3  # seconds; with less left nothing is compiled any more
+SLICE_S = 0.2  # seconds for which the device is held alone while others wait for it
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Where a confined process lives: a new folder of its own, the environment, and the sandbox around it."""
+    """The place of a confined process: a new folder of its own, the environment, and the sandbox around it."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -66,8 +66,9 @@ class Cell:
 
 @dataclass
 class Crew:
-    """What a session works with, the same for all kernels of a plan. `cell`: makes the place in which an author's code
-    runs; without it only the library's own kernels are tuned."""
+    """Everything that a session works with, the same for all kernels of a plan.
+
+    `cell` makes the place in which an author's code runs; without it only the compiler's own kernels are tuned."""
 
     graph: OpGraph
     recipe: Recipe
@@ -80,7 +81,7 @@ class Crew:
 
     @property
     def target(self) -> CudaTarget | CpuTarget:
-        """What builds the configurations: as for any candidate, without what only reports read."""
+        """The build target: as for any candidate, without output that only reports read."""
         if self.device.target == "cuda":
             return CudaTarget(self.device, compile_s=COMPILE_S, disassembles=False)
         return CpuTarget(compile_s=COMPILE_S)
@@ -97,7 +98,7 @@ class Session:
         seconds: float = float("inf"),
         waiting_s: float = float("inf"),
     ) -> None:
-        """`seconds` of its own, and at most `waiting_s` of waiting for others."""
+        """`seconds` is its own time, `waiting_s` the most that it waits for other users of the device."""
         self._crew, self._subjects, self._spaces = crew, subjects, spaces
         self.overlaps = crew.device.target == "cuda"
         self.restarts = 0
@@ -112,19 +113,19 @@ class Session:
         self._started, self._seconds, self._waiting_s = time.monotonic(), seconds, waiting_s
         self._closed = False
         on_cpu = crew.device.target == "cpu"
-        self._waits = WaitClock()  # of compilers too
+        self._waits = WaitClock()  # clock of waiting, compilers included
         self._holds = Holds(crew.lock, on_cpu=on_cpu, is_over=lambda: self._closed, waits=self._waits)
 
     @property
     def waited_s(self) -> float:
-        """For which it waited until others let go of the device."""
+        """Seconds for which it waited until others released the device."""
         return self._waits.seconds
 
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started - self.waited_s
 
     def left_s(self) -> float:
-        """Until its seconds are over, or what it may wait in all."""
+        """Seconds until its own time, or its time for waiting, is over."""
         waited_s = self.waited_s
         return self._seconds - self.elapsed_s() + min(0.0, self._waiting_s - waited_s)
 
@@ -133,8 +134,8 @@ class Session:
         return self._worker.pid if self._worker else None
 
     async def open(self) -> None:
-        """Starts the warm process while the first configurations are compiled. Where it fails, the first configuration
-        that is loaded tries it again."""
+        """Starts the warm process while the first configurations are compiled. A failure is tried again by the first
+        load."""
 
         def start() -> None:
             with contextlib.suppress(WorkerDied):
@@ -143,16 +144,18 @@ class Session:
         await self._in(self._runner, self._starting, start)
 
     def _starting(self, work: Callable[[], None]) -> None:
+        """Runs `work` while holding the device as a starting process."""
         with self._until_closed(), self._holds.starting():
             work()
 
     def _sharing(self, work: Callable[[], None]) -> None:
+        """Runs `work` while sharing the device."""
         with self._until_closed(), self._holds.shared():
             work()
 
     @contextlib.contextmanager
     def _until_closed(self) -> Iterator[None]:
-        """Whoever waits for the device when the session is closed gives up."""
+        """Swallows errors of waiting for the device once the session is closed."""
         try:
             yield
         except FoundryError:
@@ -169,6 +172,7 @@ class Session:
         return {job: problem for job, problem in zip(jobs, found, strict=True) if problem}
 
     def _build(self, job: Job) -> str:
+        """Compiles one configuration; returns what is wrong with it, or ""."""
         if self._closed:
             return "the session is closed"
         printed = self._spaces[job.kernel].printed(job.setting)
@@ -201,7 +205,8 @@ class Session:
     def _load_all(
         self, jobs: Sequence[Job], times: dict[Job, list[float]], problems: dict[Job, str], end_s: float
     ) -> None:
-        """Makes room for the times of all that can be loaded by `end_s`; timings come in between."""
+        """Loads configurations until `end_s` and makes an empty list of times for each; timings of others may come
+        in between."""
         for job in jobs:
             if pause := self._holds.pause:
                 pause()
@@ -213,10 +218,11 @@ class Session:
                 times[job] = []
 
     def _is_over(self, end_s: float) -> bool:
+        """True if the session is closed or its clock has passed `end_s`."""
         return self._closed or self.elapsed_s() > end_s
 
     def _load(self, job: Job) -> str:
-        """Makes a configuration ready in the warm process; what is wrong with it, or ""."""
+        """Loads a configuration into the warm process; returns what is wrong with it, or ""."""
         if job in self._loaded and self._worker is not None:
             return ""
         present = Job(job.kernel, self._spaces[job.kernel].present)
@@ -232,7 +238,7 @@ class Session:
         return ""
 
     def _take_turns(self, times: dict[Job, list[float]], problems: dict[Job, str], samples: int, end_s: float) -> None:
-        """Takes all samples, alone, in slices."""
+        """Takes all samples while holding the device alone, in slices."""
         with self._until_closed(), self._holds.alone_in_turns():
             began = time.monotonic()
             for _ in self._turns(times, problems, samples, end_s):
@@ -243,7 +249,8 @@ class Session:
     def _turns(
         self, times: dict[Job, list[float]], problems: dict[Job, str], samples: int, end_s: float
     ) -> Iterator[None]:
-        """One sample of each configuration after the other, so that a slow spell of the machine meets them all."""
+        """Takes one sample of each configuration after the other, so that a slow spell of the machine meets them
+        all."""
         for _ in range(samples):
             for job in list(times):
                 if self._is_over(end_s):
@@ -258,10 +265,13 @@ class Session:
                     del times[job]
                 else:
                     times[job].append(answer["ms"])
-                    self._present_ms.setdefault(job.kernel, answer["ms"])  # the first of all is the present one
+                    # The first sample of all is the present configuration's.
+                    self._present_ms.setdefault(job.kernel, answer["ms"])
                 yield
 
     def _sample(self, job: Job) -> Message:
+        """Times a configuration once; returns {"ms": ...} or {"problem": ...}. Times that cannot have passed are a
+        problem."""
         start = time.monotonic()
         answer = self._ask(job, {"do": "time"}, HANG_S + self._slowest_s(job))
         took_s = time.monotonic() - start
@@ -275,11 +285,11 @@ class Session:
         return {"ms": ms}
 
     def _slowest_s(self, job: Job) -> float:
-        """What a call of a kernel may take."""
+        """Seconds that one call of a kernel may take."""
         return HANG_TIMES * self._present_ms.get(job.kernel, 0.0) / 1e3
 
     def _ask(self, job: Job, message: Message, seconds: float) -> Message:
-        """The warm process's answer; a problem where it died of the question."""
+        """The warm process's answer; a problem if the process died of the question."""
         if self._closed:
             return {"problem": "the session is closed"}
         try:
@@ -340,17 +350,17 @@ class Session:
         await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
 
     def _stop(self) -> None:
-        """Nothing of ours runs on the device when this returns."""
+        """Stops all work; nothing of this session runs on the device afterwards."""
         self._closed = True
         if worker := self._worker:
             _end(worker)
         self._runner.shutdown(wait=True, cancel_futures=True)
-        if worker := self._worker:  # it was forked just now
+        if worker := self._worker:  # forked just now
             _end(worker)
         self._worker = None
 
     async def _in(self, pool: ThreadPoolExecutor, work: Callable[..., Result], *arguments: object) -> Result:
-        """Work in a thread. Whoever is told to stop while the device is held for it leaves nothing running there."""
+        """Runs `work` in a thread. If it is cancelled while it holds the device, nothing keeps running there."""
         future = asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
         try:
             return await asyncio.shield(future)
@@ -358,17 +368,17 @@ class Session:
             if pool is self._runner:
                 await asyncio.to_thread(self._stop)
             else:
-                future.cancel()  # unless it has begun
+                future.cancel()  # has no effect if it has begun
             raise
 
 
 def _end(worker: Worker) -> None:
-    """Ends a process, and its folder where it has one."""
+    """Ends a process and deletes its folder, if it has one."""
     worker.end()
     if worker.directory is not None:
         shutil.rmtree(worker.directory, ignore_errors=True)
 
 
 def is_time(value: object, most: float) -> TypeGuard[float]:
-    """Whether an answer is a time that can have passed; it may come from hostile code."""
+    """True if an answer is a time that can have passed; it may come from hostile code."""
     return isinstance(value, float) and math.isfinite(value) and 0.0 <= value <= most

@@ -13,20 +13,20 @@ from foundry.tools.tune.alone import Subject
 
 Setting = tuple[tuple[str, Choice], ...]  # every tunable with its value, by name
 HELD = ("precision",)  # aspects that decide which results are accepted: the structure has settled them
-DRAWS = 64  # tries at a configuration that is not known yet
+DRAWS = 64  # attempts to draw a new configuration
 
 
 def setting_of(choices: Mapping[str, Choice]) -> Setting:
-    """The one spelling of a configuration."""
+    """The one spelling of a configuration: (name, value) sorted by name."""
     return tuple(sorted(choices.items()))
 
 
 class SettingSpace(Protocol):
-    """What a search policy sees of a kernel."""
+    """A search policy's view of a kernel."""
 
     @property
     def present(self) -> Setting:
-        """Where the search starts."""
+        """The configuration from which the search starts."""
         ...
 
     def values(self, setting: Setting) -> Mapping[str, Sequence[Choice]]:
@@ -34,12 +34,12 @@ class SettingSpace(Protocol):
         ...
 
     def legal(self, wanted: Mapping[str, Choice]) -> Setting | None:
-        """The configuration that these choices lead to, None when they lead nowhere."""
+        """The legal configuration nearest to these choices, or None."""
         ...
 
 
 class KernelSpace:
-    """The configurations that the printer of a kernel accepts."""
+    """The configurations that a kernel's printer accepts."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -64,6 +64,8 @@ class KernelSpace:
         return self._leads_to[key]
 
     def _print(self, wanted: Mapping[str, Choice]) -> Setting | None:
+        """Prints the kernel with the wanted choices; returns the configuration that came out, None if it cannot be
+        printed."""
         try:
             text = self._subject.print({**wanted, **self._held})
         except CannotLower:
@@ -75,12 +77,13 @@ class KernelSpace:
         return setting
 
     def _free(self, setting: Setting) -> Iterator[Tunable]:
+        """Tunables that the sweep may change and that have more than one value."""
         tunables = self._printed[setting].tunables
         return (item for item in tunables if item.aspect not in HELD and len(item.values) > 1)
 
 
 def neighbours(space: SettingSpace, setting: Setting) -> list[Setting]:
-    """Every configuration that one other value of one tunable leads to."""
+    """Every configuration that differs by one value of one tunable."""
     choices = dict(setting)
     found: dict[Setting, None] = {}
     for name, values in space.values(setting).items():
@@ -94,8 +97,7 @@ def neighbours(space: SettingSpace, setting: Setting) -> list[Setting]:
 def draw(
     space: SettingSpace, stream: random.Random, known: Collection[Setting], bases: Sequence[Setting]
 ) -> Setting | None:
-    """A random configuration that is not known, None when there seems to be none left. `bases`: configurations whose
-    values it may take; which values are legal depends on the others."""
+    """A random new configuration; None if none seems left. `bases` are configurations whose values it may take."""
     for _ in range(DRAWS):
         base = stream.choice(bases)
         wanted = {name: stream.choice(list(values)) for name, values in space.values(base).items()}
@@ -112,7 +114,7 @@ def draw(
 
 
 def everything(space: SettingSpace, most: int) -> list[Setting]:
-    """All configurations that single steps reach, at most so many."""
+    """All configurations reachable by single steps, `most` at most."""
     found = {space.present: None}
     queue = [space.present]
     while queue and len(found) < most:

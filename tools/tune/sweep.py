@@ -1,6 +1,6 @@
-"""The search over the configurations of a plan's kernels, each kernel by itself: rounds of new configurations with few
-samples, more samples for the promising ones, and a final in turns. It sees spaces and times, and no machine.
-"""
+"""Searches the configurations of a plan's kernels, each kernel by itself. It sees spaces and times, and no machine.
+
+Rounds take a few samples of new configurations and more of the promising ones; a final times the best in turns."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from foundry.tools.tune.space import Setting, SettingSpace
 
 FIRST, MORE, MOST = 3, 10, 40  # samples of a configuration: new, promising, in the final
 PROMOTED = 4  # configurations a round that get more samples
-PROMISING = 1.1  # times the best time: others are not looked at again
-FINALISTS = 4  # of each kernel, beside the present configuration
-FLOOR_REACHED = 1.03  # times the floor: nothing is left to gain
-CLEARLY = 0.99  # of the present time: a smaller gain is noise
-FINAL_SHARE = 0.15  # of the seconds are kept for the final
+PROMISING = 1.1  # multiple of the best time; slower configurations get no more samples
+FINALISTS = 4  # finalists of each kernel, beside the present configuration
+FLOOR_REACHED = 1.03  # multiple of the floor at which nothing is left to gain
+CLEARLY = 0.99  # share of the present time; a smaller gain is noise
+FINAL_SHARE = 0.15  # share of the seconds that is kept for the final
 
 NOT_REACHED = "not reached in time"  # neither tried nor failed
 
@@ -41,21 +41,22 @@ class Bench(Protocol):
     overlaps: bool  # builds do not disturb what is timed
 
     def elapsed_s(self) -> float:
-        """Since the sweep began, without waiting for others."""
+        """Seconds since the sweep began, without waiting for others."""
         ...
 
     async def build(self, jobs: Sequence[Job]) -> dict[Job, str]:
-        """What is wrong with those that cannot be built; or that they were not reached."""
+        """Builds configurations; returns the problem of each that failed, or that it was not reached in time."""
         ...
 
     async def run(self, jobs: Sequence[Job], samples: int, limit_s: float) -> dict[Job, list[float] | str]:
-        """Times in ms, taken in turns for `limit_s` at most, or what is wrong; nothing of what was not reached."""
+        """Times in ms, taken in turns for `limit_s` seconds at most, or a problem; configurations not reached are
+        left out."""
         ...
 
 
 @dataclass
 class KernelSweep:
-    """One kernel's configurations and what is known of them."""
+    """One kernel's configurations and all samples of them."""
 
     name: str
     space: SettingSpace
@@ -65,19 +66,21 @@ class KernelSweep:
     problems: dict[Setting, str] = field(default_factory=dict)
     final: dict[Setting, list[float]] = field(default_factory=dict)  # samples taken in turns, at the end
     ended: Ended | None = None
-    weight: int = 1  # how many kernels of the plan are the same
+    weight: int = 1  # number of kernels of the plan that are the same
 
     @property
     def tried(self) -> int:
+        """Number of configurations that ran or failed."""
         return len(self.samples) + len(self.problems)
 
     def times(self) -> dict[Setting, float | None]:
+        """Median ms of every known configuration; None for a failed one."""
         known: dict[Setting, float | None] = dict.fromkeys(self.problems)
         known.update({setting: statistics.median(found) for setting, found in self.samples.items()})
         return known
 
     def best(self) -> tuple[Setting, float]:
-        """The fastest configuration and its ms; infinity while none ran."""
+        """The fastest configuration and its median ms; infinity while none ran."""
         known = {setting: statistics.median(found) for setting, found in self.samples.items()}
         if not known:
             return self.space.present, float("inf")
@@ -85,8 +88,8 @@ class KernelSweep:
         return setting, known[setting]
 
     def winner(self) -> tuple[Setting, float, float]:
-        """The configuration to take, its ms and the present one's, both from the final. The present one stays where
-        nothing is clearly faster."""
+        """(configuration to take, its ms, the present one's ms), from the final. The present one stays unless
+        clearly beaten."""
         known = {setting: statistics.median(found) for setting, found in (self.final or self.samples).items()}
         present = self.space.present
         present_ms = known.get(present, 0.0)  # without it there is nothing to compare with
@@ -96,7 +99,7 @@ class KernelSweep:
         return best, known[best], present_ms
 
     def to_gain_ms(self) -> float:
-        """What is at most still to be gained by this kernel and those like it."""
+        """The most that this kernel and its equals can still gain, in ms."""
         best_ms = self.best()[1]
         return self.weight * max(best_ms - (self.floor_ms or 0.0), 0.0) if best_ms < float("inf") else 0.0
 
@@ -106,6 +109,7 @@ class KernelSweep:
         return sorted(known, key=lambda item: item[0])
 
     def note(self, setting: Setting, found: list[float] | str) -> None:
+        """Books samples of a configuration, or its problem."""
         if isinstance(found, str):
             self.samples.pop(setting, None)
             self.problems[setting] = found
@@ -113,7 +117,7 @@ class KernelSweep:
             self.samples.setdefault(setting, []).extend(found)
 
     def promising(self, count: int, enough: int) -> list[Setting]:
-        """The fastest configurations that have fewer than `enough` samples."""
+        """The `count` fastest configurations, without those that have `enough` samples."""
         best_ms = self.best()[1]
         known = self.medians()
         near = [setting for ms, setting in known if ms <= PROMISING * best_ms]
@@ -122,7 +126,7 @@ class KernelSweep:
 
 @dataclass
 class PlanSweep:
-    """One tuning: its kernels, a machine or a recording, the seconds it may take, and who hears of each round."""
+    """One tuning: its kernels, a machine or a recording, its seconds, and a listener for each round."""
 
     kernels: Sequence[KernelSweep]
     bench: Bench
@@ -135,7 +139,7 @@ class PlanSweep:
     _building: dict[asyncio.Task[dict[Job, str]], tuple[KernelSweep, Setting]] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Until nothing is left to try, the floor is reached or the time is over."""
+        """Sweeps until nothing is left to try, the floor is reached or the time is over."""
         first = asyncio.ensure_future(self._measure_present())
         coming = asyncio.ensure_future(self._prepare() if self.bench.overlaps else _nothing())
         try:
@@ -173,11 +177,12 @@ class PlanSweep:
         return self.seconds - self.bench.elapsed_s()
 
     async def _prepare(self) -> list[tuple[KernelSweep, list[Setting]]]:
-        """The next configurations that are built; none when the search is over."""
+        """The next configurations, built; none if the search is over."""
         if not self.bench.overlaps:
             return await self._built(self._chosen(self.batch))
         while True:
-            if len(self._building) <= self.batch // 2:  # compilers never wait for the slowest of them
+            # Refilled at half, so that compilers never wait for the slowest build.
+            if len(self._building) <= self.batch // 2:
                 for kernel, settings in self._chosen(self.batch - len(self._building)):
                     for setting in settings:
                         build = asyncio.ensure_future(self.bench.build([Job(kernel.name, setting)]))
@@ -187,12 +192,13 @@ class PlanSweep:
                 return built
 
     def _may_wait_s(self) -> float:
-        """For compilers, before the final; some configurations are tried in any case."""
+        """Seconds to wait for compilers before the final; unlimited until something besides the present one was
+        tried."""
         is_first = all(kernel.tried <= 1 for kernel in self.kernels)
         return math.inf if is_first else max(0.0, self._left_s() - FINAL_SHARE * self.seconds)
 
     async def _next_built(self) -> list[tuple[KernelSweep, list[Setting]]]:
-        """Those that were built by the time that a quarter of a batch was."""
+        """Waits until a quarter of a batch is built; returns all that are built by then."""
         wanted = min(len(self._building), max(1, self.batch // 4))
         while sum(build.done() for build in self._building) < wanted and (most_s := self._may_wait_s()):
             going_on = [build for build in self._building if not build.done()]
@@ -206,7 +212,7 @@ class PlanSweep:
         return list(found.values())
 
     def _chosen(self, most: int) -> list[tuple[KernelSweep, list[Setting]]]:
-        """The next configurations, as many as the time that is left allows."""
+        """The next configurations, as many as the remaining time allows."""
         left_s = self._left_s() - FINAL_SHARE * self.seconds
         count = most if left_s > self.seconds / 2 else most // 4  # some are tried in any case
         if self.chosen:
@@ -216,7 +222,7 @@ class PlanSweep:
         return chosen
 
     def _choose(self, count: int) -> list[tuple[KernelSweep, list[Setting]]]:
-        """New configurations, most for the kernel with the most to gain."""
+        """Chooses new configurations, most for the kernel with the most to gain."""
         live = [kernel for kernel in self.kernels if kernel.ended is None]
         total = sum(kernel.to_gain_ms() for kernel in live)
         chosen = []
@@ -230,6 +236,7 @@ class PlanSweep:
         return chosen
 
     async def _built(self, chosen: list[tuple[KernelSweep, list[Setting]]]) -> list[tuple[KernelSweep, list[Setting]]]:
+        """Builds configurations and returns those that built."""
         problems = await self.bench.build([Job(c.name, setting) for c, settings in chosen for setting in settings])
         return [
             (kernel, [setting for setting in settings if self._is_built(kernel, setting, problems)])
@@ -237,20 +244,20 @@ class PlanSweep:
         ]
 
     def _is_built(self, kernel: KernelSweep, setting: Setting, problems: Mapping[Job, str]) -> bool:
-        """Notes what is wrong with a configuration."""
+        """True if a configuration built; books its problem otherwise."""
         problem = problems.get(Job(kernel.name, setting), "")
         if problem and problem != NOT_REACHED:
             kernel.note(setting, problem)
         return not problem
 
     async def _measure_present(self) -> None:
-        """What everything is compared with, however long its process takes to start."""
+        """Times the present configurations, the basis of all comparisons, however long the process takes to start."""
         await self._time(await self._built([(one, [one.space.present]) for one in self.kernels]), MORE, math.inf)
 
     async def _time(
         self, chosen: list[tuple[KernelSweep, list[Setting]]], samples: int, least_s: float | None = None
     ) -> None:
-        """What was built is tried in any case, for `least_s`."""
+        """Times built configurations for at least `least_s` seconds, even if the sweep's time is over."""
         jobs = [Job(kernel.name, setting) for kernel, settings in chosen for setting in settings]
         limit_s = max(self._left_s(), FINAL_SHARE * self.seconds if least_s is None else least_s)
         found = await self.bench.run(jobs, samples, limit_s) if jobs else {}
@@ -260,16 +267,19 @@ class PlanSweep:
                     kernel.note(setting, known)
 
     def _promoted(self) -> list[tuple[KernelSweep, list[Setting]]]:
+        """The configurations of each kernel that get more samples."""
         return [(kernel, kernel.promising(PROMOTED, MORE)) for kernel in self.kernels]
 
     def _close(self) -> None:
+        """Ends the sweep of kernels that have reached their floor."""
         for kernel in self.kernels:
             if kernel.ended is None and kernel.floor_ms and kernel.best()[1] <= FLOOR_REACHED * kernel.floor_ms:
                 kernel.ended = "floor"
 
     async def _final(self) -> None:
-        """The best of each kernel and its present configuration in turns, from nothing: what was measured before chose
-        them, so their luck must not count."""
+        """Times each kernel's best configurations and its present one in turns, with new samples.
+
+        Earlier samples chose the finalists, so their luck must not count."""
         jobs: list[Job] = []
         for kernel in self.kernels:
             kernel.ended = kernel.ended or "time"

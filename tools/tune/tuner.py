@@ -1,4 +1,4 @@
-"""`tune`: a recipe in, the same structure with better numbers out, and what every kernel's sweep came to."""
+"""`tune`: takes a recipe, returns the same structure with faster values of its tunables and each kernel's sweep."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from foundry.tools.tune.space import KernelSpace, Setting
 from foundry.tools.tune.sweep import Ended, KernelSweep, PlanSweep
 
 BATCH = {"cpu": 4, "cuda": 2}  # new configurations a round, for each core
-LATE_SHARE, LATE_S = 0.25, 1.0  # a sweep that has not ended by itself so long after its seconds is ended
-WAITED_SHARE = 2.0  # of its seconds may be spent waiting for others to let go of the device
-GLANCE_S = 0.02  # at the least between two looks at its clock
+LATE_SHARE, LATE_S = 0.25, 1.0  # share of its seconds, and seconds: a sweep that is later than both together is stopped
+WAITED_SHARE = 2.0  # multiple of its seconds that may be spent waiting for others to release the device
+GLANCE_S = 0.02  # seconds at least between two looks at the clock
 HINTS = 6  # settings of earlier runs that are tried first, one by one and all together
 
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """What the sweep of one kernel came to; the times are 0 where the present configuration did not run. `alike`: the
-    kernels of the plan that differ from it in names only."""
+    """The result of one kernel's sweep; times are 0 if the present configuration did not run.
+
+    `alike` are the kernels of the plan that differ from it in names only."""
 
     kernel: str
     template: str
     choices: dict[str, Choice]
     present_ms: float
     best_ms: float
-    floor_ms: float | None  # at the arithmetic in use
+    floor_ms: float | None  # for the arithmetic in use
     tried: int
     failed: int
     ended: Ended
@@ -41,7 +42,7 @@ class TunedKernel:
 
 @dataclass(frozen=True)
 class TunedPlan:
-    """`recipe` is the structure with the best numbers found; the one that was given where nothing is clearly faster."""
+    """`recipe` is the structure with the best values found, unchanged if nothing is clearly faster."""
 
     recipe: Recipe
     kernels: tuple[TunedKernel, ...]
@@ -49,11 +50,11 @@ class TunedPlan:
     failed: int
     restarts: int
     seconds: float
-    log: tuple[str, ...] = ()  # a line a round, then the best
+    log: tuple[str, ...] = ()  # one line a round, then the best
 
     @property
     def expected_gain(self) -> float:
-        """The present kernels' time over the best ones', each alone."""
+        """The present kernels' time over the best ones', each kernel timed alone."""
         present = sum(item.present_ms * (1 + len(item.alike)) for item in self.kernels)
         best = sum(item.best_ms * (1 + len(item.alike)) for item in self.kernels)
         return present / best if best > 0 else 1.0
@@ -68,9 +69,10 @@ async def tune(
     say: Callable[[str], None] = lambda line: None,
     watch: Callable[[Session], None] = lambda session: None,
 ) -> TunedPlan:
-    """Sweeps every kernel of the recipe for about `seconds`, and never for a third more and a few seconds; what is
-    known by then is the answer. Waiting for the device does not count, up to twice the seconds. `hints`: the lift that
-    earlier runs saw of a setting, by a move's key. Raises CannotLower."""
+    """Sweeps every kernel of the recipe for about `seconds`, and returns the best found. Raises CannotLower.
+
+    It takes at most a third more and a few seconds. Waiting for the device does not count, up to twice the seconds.
+    `hints`: the lift that earlier runs saw of a setting, by a move's key."""
     groups = _alike(subjects(crew.graph, crew.recipe, crew.device))
     spaces = {first.name: KernelSpace(first) for first, _ in groups}
     lines: list[str] = []
@@ -107,7 +109,7 @@ async def tune(
 
 
 async def _ends(work: asyncio.Future[Any], session: Session) -> bool:
-    """Whether the work ends by itself in the session's time; else it is cancelled."""
+    """True if the work ends by itself in the session's time; else it is cancelled."""
     try:
         while not work.done():
             left_s = session.left_s()
@@ -121,11 +123,11 @@ async def _ends(work: asyncio.Future[Any], session: Session) -> bool:
             work.cancel()
             await asyncio.wait([work])
             if not work.cancelled():
-                work.exception()  # is seen: asyncio would print what a cancelled gathering ends with
+                work.exception()  # marks the error as seen: asyncio would print it otherwise
 
 
 def _alike(found: Sequence[Subject]) -> list[tuple[Subject, list[Subject]]]:
-    """Each kernel with those that differ from it in names only."""
+    """Groups kernels that differ in names only: (first, the others)."""
     groups: dict[str, tuple[Subject, list[Subject]]] = {}
     for subject in found:
         groups.setdefault(subject.signature(), (subject, []))[1].append(subject)
@@ -133,6 +135,7 @@ def _alike(found: Sequence[Subject]) -> list[tuple[Subject, list[Subject]]]:
 
 
 def _sweep_of(subject: Subject, space: KernelSpace, weight: int, seed: int, hints: Mapping[str, float]) -> KernelSweep:
+    """A sweep of one kernel, starting from helpful settings."""
     printed = space.printed(space.present)
     floor_ms = subject.floor_ms(printed)
     if floor_ms is not None and subject.device.ceilings is not None:

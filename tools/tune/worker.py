@@ -1,11 +1,10 @@
-"""The tuner's warm process: it runs kernels that the library prints, and nothing else.
+"""The tuner's warm process: runs kernels that the compiler prints, and nothing else.
 
-It prints every text itself and refuses one that differs by a byte, so the wrapper is always Foundry's own. The code of
-an author's kernel inside of it is not: that is run by a process in a candidate's sandbox, and refused by any other.
-Configurations of one recipe share a process. It draws a kernel's inputs, remembers what the present configuration makes
-of them, and compares every other one with that. Its times choose what is tried next; nothing that it measures is a
-result.
-"""
+It prints every text itself and refuses one that differs by a byte, so the wrapper is always Foundry's own. An
+author's code inside the wrapper is run only by a process in a candidate's sandbox, and refused by any other.
+Configurations of one recipe share a process. It draws a kernel's inputs, remembers the present configuration's
+outputs, and compares every other configuration with them. Its times choose what is tried next and are never a
+result."""
 
 from __future__ import annotations
 
@@ -33,14 +32,16 @@ from foundry.tools.process.channel import Channel, Message
 from foundry.tools.process.sandbox import ENTERED
 from foundry.tools.tune.alone import Subject, subjects
 
-SEED = 20
-MOST_CALLS = 16  # of a short kernel in one sample on a CPU
-LOWEST = 0.25  # of the floats that inputs hold, up to 1: roots and logarithms are defined, no number is denormal
-# How far a float may be from what the present configuration gives, over the largest output: orders of sums differ.
+SEED = 20  # seed of the inputs
+MOST_CALLS = 16  # calls of a short kernel in one sample on a CPU
+# Least value of floating inputs, which reach up to 1: roots and logarithms are defined, no number is denormal.
+LOWEST = 0.25
+# Allowed difference of a float from the present configuration's, over the largest output: orders of sums differ.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3, "float16": 1e-2, "bfloat16": 4e-2}
-EXACT_SHARE = 0.999  # of integers and truth values that must agree: ties may fall either way
+EXACT_SHARE = 0.999  # share of integers and truth values that must agree: ties may fall either way
 
-_REFUSED_LAUNCH = re.compile(r"CUDA error (1|701),")  # the driver would not start it; after others the context is lost
+# Launches that the driver refused; after other errors the context is lost.
+_REFUSED_LAUNCH = re.compile(r"CUDA error (1|701),")
 
 Outputs = tuple[torch.Tensor, ...]
 Call = Callable[[], Outputs]
@@ -48,7 +49,7 @@ Call = Callable[[], Outputs]
 
 @dataclass
 class Stand:
-    """A kernel with inputs and parameters of its own, what it should give, and its configurations that are loaded."""
+    """A kernel with its own inputs and parameters, its expected outputs, and its loaded configurations."""
 
     subject: Subject
     inputs: list[torch.Tensor]
@@ -69,15 +70,16 @@ class Stands:
         self._subjects = {subject.name: subject for subject in subjects(graph, recipe, self._device)}
         self._stands: dict[str, Stand] = {}
         self._on_gpu = self._device.target == "cuda"
-        self.device_s = 0.0  # of a GPU's work in the last timing
+        self.device_s = 0.0  # seconds of a GPU's work in the last timing
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=not self._on_gpu)
         torch.set_num_threads(int(message["threads"]))
         if self._on_gpu:
             cuda_events.settle()
 
     def load(self, kernel: str, choices: Mapping[str, Choice], text: str) -> None:
-        """Makes a configuration ready to be timed. Raises ValueError for a text that is not the library's and for one
-        whose outputs differ."""
+        """Makes a configuration ready to be timed.
+
+        Raises ValueError for a text that is not the compiler's and for one whose outputs differ."""
         subject = self._subjects[kernel]
         if text != subject.file(subject.print(choices)):
             raise ValueError("refused: the library prints another text for these choices")
@@ -88,7 +90,7 @@ class Stands:
         stand.calls[text] = call
 
     def time(self, kernel: str, text: str) -> float:
-        """The time in ms of a configuration that was loaded, with a cold cache."""
+        """Time in ms of a loaded configuration, with a cold cache."""
         call = self._stands[kernel].calls[text]
         self.device_s = 0.0
         return self._on_gpu_once(call) if self._on_gpu else self._on_cpu(call)
@@ -115,8 +117,9 @@ class Stands:
         return (time.perf_counter_ns() - start) / 1e6 / calls
 
     def _stand(self, subject: Subject) -> Stand:
-        """The kernel's inputs and its present configuration's outputs. Other kernels' make room where memory is short;
-        they are drawn again when they are needed."""
+        """The kernel's inputs and its present configuration's outputs.
+
+        If memory is short, other kernels' inputs are freed; they are drawn again when they are needed."""
         if subject.name not in self._stands:
             try:
                 self._stands[subject.name] = _set_up(subject, self._device)
@@ -128,6 +131,7 @@ class Stands:
 
 
 def _set_up(subject: Subject, device: Device) -> Stand:
+    """Draws a kernel's inputs and parameters and runs its present configuration."""
     generator = torch.Generator(device.target).manual_seed(SEED)
     plan = subject.plan()
     bound = index_bound(subject)
@@ -144,7 +148,7 @@ def _set_up(subject: Subject, device: Device) -> Stand:
 
 
 def index_bound(subject: Subject) -> int:
-    """Below which every integer input stays, so that it is a legal index wherever it may be one."""
+    """Upper bound of integer inputs, so that each is a legal index wherever it may be used as one."""
     bounds = [
         node.bound for expr, _ in expressions(subject.kernel) for node in views.nodes(expr) if isinstance(node, Gather)
     ]
@@ -152,7 +156,7 @@ def index_bound(subject: Subject) -> int:
 
 
 def _drawn(buffer: Buffer, bound: int, generator: torch.Generator) -> torch.Tensor:
-    """A tensor of a buffer's geometry."""
+    """A random tensor with a buffer's shape, strides and dtype."""
     dtype = getattr(torch, buffer.dtype)
     spanned = 1 + sum((size - 1) * stride for size, stride in zip(buffer.shape, buffer.strides, strict=True))
     memory = torch.empty(max(spanned, 1), dtype=dtype, device=generator.device)
@@ -174,7 +178,7 @@ def _ready(text: str, stand: Stand) -> Call:
 
 
 def difference(expected: Outputs, found: Outputs) -> str:
-    """What sets a configuration's outputs apart from the present one's, "" when they agree."""
+    """Says how a configuration's outputs differ from the present one's; "" if they agree."""
     if len(expected) != len(found):
         return f"{len(found)} outputs instead of {len(expected)}"
     for index, (one, other) in enumerate(zip(expected, found, strict=True)):
@@ -191,7 +195,7 @@ def difference(expected: Outputs, found: Outputs) -> str:
 
 
 def _ask_compilers_once() -> None:
-    """A candidate's file asks its compiler for the version at each load; here one answer serves all files."""
+    """Remembers compilers' versions, which every candidate's file asks for when it is loaded."""
     run = subprocess.run
     known: dict[str, Any] = {}
 
@@ -206,7 +210,7 @@ def _ask_compilers_once() -> None:
 
 
 def serve(channel: Channel) -> None:
-    """Answers one message after the other; what a kernel breaks is told, or ends the process."""
+    """Entry of the worker: answers one message after the other. A kernel's error is an answer, or ends the process."""
     _ask_compilers_once()
     message, _ = channel.receive(None)
     stands = Stands(message)
