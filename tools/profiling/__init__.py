@@ -1,1 +1,1 @@
-"""The profiler ladder: what was seen of a kernel on each rung, and the one cause that it names."""
+"""The profiler ladder: evidence about a kernel on each rung, and the one cause that it names as the limit."""

@@ -1,15 +1,15 @@
-"""Which cause limits a function on a CPU: its share of the time, and what its loops consist of."""
+"""Rules for the cause that limits a function on a CPU: its share of the time, and the instructions of its loops."""
 
 from __future__ import annotations
 
 from foundry.tools.profiling.evidence import Finding, KernelEvidence, Whole, percent
 
-DECODING = 0.3  # of the hot loop's instructions
+DECODING = 0.3  # share of the hot loop's instructions that are integer ones or conversions
 WAITING = ("gomp_", "omp_", "futex", "sched_yield", "pthread_barrier", "do_wait")
 
 
 def cpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
-    """What limits one function; None where its instructions show nothing."""
+    """The cause that limits one function, with its evidence; None if its instructions show nothing."""
     if kernel.name.startswith(WAITING):
         return "barriers", "threads wait for each other in the OpenMP runtime"
     if kernel.name.startswith(("(libm.", "(libmvec", "(libsvml")):
@@ -23,16 +23,19 @@ def cpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
 
 
 def _scalar(kernel: KernelEvidence) -> Finding | None:
+    """Cause "scalar_loop": instructions of its loops work on one number each."""
     count = kernel.report.get("scalar_loop", 0.0)
     return ("scalar_loop", f"{int(count)} instructions of its loops work on one number each") if count else None
 
 
 def _gathers(kernel: KernelEvidence) -> Finding | None:
+    """Cause "gathers": 5 % or more of the hot loop's instructions gather or scatter."""
     share = kernel.inner("gather_scatter")
     return ("gathers", f"{percent(share)} of its hot loop's instructions gather or scatter") if share >= 0.05 else None
 
 
 def _costly(kernel: KernelEvidence) -> Finding | None:
+    """Cause "special_functions": divisions, roots, or calls of the mathematical library in a loop."""
     share = kernel.inner("division")
     if share >= 0.05:
         return "special_functions", f"{percent(share)} of its hot loop's instructions divide or take roots"
@@ -42,7 +45,7 @@ def _costly(kernel: KernelEvidence) -> Finding | None:
 
 
 def _decoding(kernel: KernelEvidence) -> Finding | None:
-    """Integer work beside little arithmetic of floating point: packed weights that are unpacked one by one."""
+    """Cause "decoding": integer work beside little floating-point arithmetic, as in unpacking weights one by one."""
     share, products = kernel.inner("integer", "convert"), kernel.inner("fma", "vector_float", "scalar_float")
     if share < DECODING or share < 2 * products:
         return None
@@ -53,6 +56,7 @@ def _decoding(kernel: KernelEvidence) -> Finding | None:
 
 
 def _narrow(kernel: KernelEvidence) -> Finding | None:
+    """Cause "narrow_vectors": its loops use shorter vectors than the machine has."""
     width, possible = kernel.report.get("vector_bytes", 0.0), kernel.report.get("machine_vector_bytes", 0.0)
     if 0 < width < possible:
         return "narrow_vectors", f"its loops use {int(width)}-byte vectors, the machine has {int(possible)}"

@@ -1,38 +1,41 @@
-"""What is known of a kernel when its limiter is asked for, whichever rungs it came from."""
+"""Evidence about a kernel, from any rung, on which the rules for its limit are based."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-Finding = tuple[str, str]  # a cause of knowledge/limits.py, and the numbers that decided
+Finding = tuple[str, str]  # (a cause of knowledge/limits.py, the numbers that decided)
 
 
 @dataclass(frozen=True)
 class KernelEvidence:
-    """One kernel. `report` is the compiler's and the machine code's (tools/targets), `counters` are the hardware's by
-    Nsight Compute's names; both are empty where their rung did not run, and `ms` is 0."""
+    """Evidence about one kernel.
+
+    `report` is the compiler's and the machine code's (tools/targets); `counters` are the hardware's, by Nsight
+    Compute's names. Both are empty and `ms` is 0 if their rung did not run."""
 
     name: str
     report: Mapping[str, float] = field(default_factory=dict)
-    ms: float = 0.0  # of all calls in one forward
+    ms: float = 0.0  # of all calls in one forward together
     calls: int = 0
-    traffic_bytes: float = 0.0  # of all calls, where somebody knows
+    traffic_bytes: float = 0.0  # bytes of all calls together, 0 if unknown
     flops: float = 0.0
     counters: Mapping[str, float] = field(default_factory=dict)
 
     def hot(self, *kinds: str) -> float:
-        """Share of these classes in the instructions of the kernel's loops, 0..1."""
+        """Share of these instruction classes in the instructions of the kernel's loops, 0 to 1."""
         whole = sum(count for name, count in self.report.items() if name.startswith("hot_"))
         return sum(self.report.get(f"hot_{kind}", 0.0) for kind in kinds) / whole if whole else 0.0
 
     def inner(self, *kinds: str) -> float:
-        """The same of its hot loop alone, where the machine code tells it apart."""
+        """Share of these instruction classes in its hot loop alone, if the machine code tells that loop apart; else
+        `hot`."""
         whole = sum(count for name, count in self.report.items() if name.startswith("inner_") and name != "inner_stack")
         return sum(self.report.get(f"inner_{kind}", 0.0) for kind in kinds) / whole if whole else self.hot(*kinds)
 
     def warps(self) -> float:
-        """Of the whole grid; 0 where the launch is not known."""
+        """Warps of the whole grid; 0 if the launch is unknown."""
         return self.report.get("blocks", 0.0) * -(-self.report.get("threads", 0.0) // 32)
 
 
@@ -44,8 +47,8 @@ class Whole:
     launches: int = 0
     launch_ms: float = 0.0
     cores: int = 0  # multiprocessors
-    bytes_per_s: float = 0.0  # ceilings; 0 where they are unknown
-    flops_per_s: float = 0.0  # of float32 without tensor cores
+    bytes_per_s: float = 0.0  # ceilings; 0 if they are unknown
+    flops_per_s: float = 0.0  # float32 without tensor cores
     tensor_flops_per_s: float = 0.0
 
 
@@ -54,5 +57,5 @@ def percent(share: float) -> str:
 
 
 def of_kinds(kernel: KernelEvidence, kinds: Collection[str]) -> float:
-    """Instructions of some classes in the whole kernel."""
+    """Number of instructions of some classes in the whole kernel."""
     return sum(kernel.report.get(f"all_{kind}", 0.0) for kind in kinds)

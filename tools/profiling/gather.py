@@ -1,4 +1,4 @@
-"""Evidence from the records of a build and from what was seen of its process, kernel by kernel."""
+"""Collects evidence about each kernel from the records of a build and from observations of its process."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from foundry.tools.profiling.sampling import by_function
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of one forward in its process. `launches` are a GPU's, in their order: [name, microseconds, blocks,
-    threads]; `samples` a CPU's: how often each (function, library) was met."""
+    """Observations of one forward in its process.
+
+    `launches` are a GPU's, in their order: [name, microseconds, blocks, threads]. `samples` are a CPU's: number of
+    samples for each (function, library)."""
 
     ms: float = 0.0
     launches: tuple[tuple[str, float, int, int], ...] = ()
     samples: Mapping[tuple[str, str], int] | None = None
-    instructions: Mapping[str, Mapping[str, float]] | None = None  # loops of libraries it built itself
+    instructions: Mapping[str, Mapping[str, float]] | None = None  # of loops in libraries that the candidate built
     counters: tuple[tuple[str, dict[str, float]], ...] = ()
     notes: tuple[str, ...] = ()
-    problem: str = ""  # why nothing was seen
+    problem: str = ""  # the reason why nothing was observed
 
 
 def seen_launches(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, float, int, int], ...]:
-    """Rows of a runner as they are believed: it is a candidate's process, so anything may be in them."""
+    """Valid rows of a runner's list of launches. The runner is a candidate's process, so rows may hold anything."""
     found = []
     for row in rows:
         if len(row) == 4 and isinstance(row[0], str) and all(isinstance(item, int | float) for item in row[1:]):
@@ -38,7 +40,7 @@ def seen_launches(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, float, int,
 
 
 def evidence(build: Build, device: Device, lowered: Lowered | None, seen: Seen | None) -> list[KernelEvidence]:
-    """Every kernel of a forward, with all that is known of it."""
+    """All evidence about every kernel of a forward."""
     found = _built(build, device, lowered, seen)
     if seen is None:
         return found
@@ -50,7 +52,7 @@ def evidence(build: Build, device: Device, lowered: Lowered | None, seen: Seen |
 
 
 def whole(device: Device, seen: Seen | None, ms: float, launches: int) -> Whole:
-    """The forward as one, against what the device reached at best."""
+    """The forward as a whole, with the best rates that the device reached."""
     ceilings = device.ceilings
     started = len([row for row in seen.launches if row[2]]) if seen and seen.launches else launches
     if ceilings is None:
@@ -60,6 +62,7 @@ def whole(device: Device, seen: Seen | None, ms: float, launches: int) -> Whole:
 
 
 def _built(build: Build, device: Device, lowered: Lowered | None, seen: Seen | None) -> list[KernelEvidence]:
+    """Evidence about each kernel from the build: the compiler's report and the machine code."""
     resources = build.resources
     instructions = {**((seen.instructions if seen else None) or {}), **resources.instructions}
     names = [*resources.kernels, *(name for name in instructions if name not in resources.kernels)]
@@ -76,6 +79,7 @@ def _built(build: Build, device: Device, lowered: Lowered | None, seen: Seen | N
 
 
 def _launched(built: list[KernelEvidence], launches: Sequence[tuple[str, float, int, int]]) -> list[KernelEvidence]:
+    """Adds times and launches of a GPU to the evidence from the build."""
     rows: dict[str, list[tuple[float, int, int]]] = {}
     for name, microseconds, blocks, threads in launches:
         rows.setdefault(name, []).append((microseconds, blocks, threads))
@@ -90,6 +94,7 @@ def _launched(built: list[KernelEvidence], launches: Sequence[tuple[str, float, 
 
 
 def _sampled(built: list[KernelEvidence], shares: Mapping[str, float], ms: float) -> list[KernelEvidence]:
+    """Adds shares of CPU samples to the evidence from the build."""
     known = {kernel.name: kernel for kernel in built}
     found = []
     for name, share in shares.items():
@@ -99,7 +104,7 @@ def _sampled(built: list[KernelEvidence], shares: Mapping[str, float], ms: float
 
 
 def _counted(kernels: list[KernelEvidence], counters: Sequence[tuple[str, dict[str, float]]]) -> list[KernelEvidence]:
-    """Each kernel with the counters of its longest launch."""
+    """Adds to each kernel the hardware counters of its longest launch."""
     found = []
     for kernel in kernels:
         own = [counts for name, counts in counters if _is_same(kernel.name, name)]
@@ -109,12 +114,12 @@ def _counted(kernels: list[KernelEvidence], counters: Sequence[tuple[str, dict[s
 
 
 def plain_kernel(name: str) -> str:
-    """`void rows<8>(float*)` is `rows`."""
+    """The bare name of a kernel: `void rows<8>(float*)` becomes `rows`."""
     return re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split(" ")[-1]
 
 
 def _is_same(built: str, launched: str) -> bool:
-    """Whether a symbol of a binary is the kernel that the driver calls by a demangled name."""
+    """True if a symbol of a binary is the kernel that the driver calls by a demangled name."""
     plain = plain_kernel(launched)
     last = plain.split("::")[-1]
     return built in (launched, plain) or (built.startswith("_Z") and f"{len(last)}{last}" in built)

@@ -1,31 +1,30 @@
-"""Which cause limits a CUDA kernel: rules over the hardware's counters, over its time, and over its machine code.
+"""Rules for the cause that limits a CUDA kernel: over hardware counters, over its time, and over its machine code.
 
-Rules in order, the first match decides. Numbers of the hardware come first; where they are missing, or name nothing,
-the kernel's time against the measured ceilings is asked, then what its code shows.
-"""
+The first rule that matches decides. Counters come first; if they are missing or name no cause, the kernel's time is
+compared with the measured ceilings, and then its machine code is examined."""
 
 from __future__ import annotations
 
 from foundry.tools.profiling.evidence import Finding, KernelEvidence, Whole, of_kinds, percent
 from foundry.tools.profiling.nsight import STALLS
 
-LAUNCH_SHARE = 0.25  # of the time that launches alone take
-BUSY_SHARE = 0.5  # of the time in which some kernel runs
-SATURATED = 0.6  # of a ceiling
-DECODING = 0.5  # of a loop's instructions; index arithmetic takes a good part in any kernel
-CONVERTING = 0.05  # of a loop's instructions
+LAUNCH_SHARE = 0.25  # share of the time that launches alone take
+BUSY_SHARE = 0.5  # share of the time in which some kernel runs; below it the time passes outside
+SATURATED = 0.6  # share of a ceiling
+DECODING = 0.5  # share of a loop's instructions; index arithmetic takes a good part in any kernel
+CONVERTING = 0.05  # share of a loop's instructions
 FULL_PIPE = 60.0  # % of an execution unit's peak
-WARPS_A_CORE = 4  # one for each of its schedulers
+WARPS_A_CORE = 4  # warps on a multiprocessor, one for each of its schedulers
 FEW_ACTIVE = 20.0  # % of the warps that fit
-LOW_OCCUPANCY = 0.2
-MANY_BARRIERS = 0.05  # of a loop's instructions
-STALLED = 0.3  # of the cycles in which a warp waits
+LOW_OCCUPANCY = 0.2  # share of the warps that fit
+MANY_BARRIERS = 0.05  # share of a loop's instructions
+STALLED = 0.3  # share of the cycles in which a warp waits
 _WIDTHS = {"128": 16, "64": 8, "32": 4, "8": 1}
 _GLOBAL = tuple(f"{way}_{width}" for way in ("load", "store") for width in _WIDTHS)
 
 
 def gpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
-    """What limits one kernel, from the best evidence that there is; None where nothing speaks."""
+    """The cause that limits one kernel, from the best evidence there is; None if no rule matches."""
     if few := _few_warps(kernel, whole):
         return few
     if kernel.counters and (found := by_counters(kernel)):
@@ -36,7 +35,8 @@ def gpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
 
 
 def launch_cause(kernels: list[KernelEvidence], whole: Whole) -> Finding | None:
-    """Whether a forward is made of launches more than of kernels."""
+    """The cause "launches" or "outside" if launches or the host, not the kernels, take most of a forward's time;
+    else None."""
     if whole.ms <= 0:
         return None
     share = whole.launches * whole.launch_ms / whole.ms
@@ -50,6 +50,7 @@ def launch_cause(kernels: list[KernelEvidence], whole: Whole) -> Finding | None:
 
 
 def _few_warps(kernel: KernelEvidence, whole: Whole) -> Finding | None:
+    """Cause "few_warps": the grid has fewer warps than the device has schedulers."""
     warps = kernel.warps()
     if warps and whole.cores and warps < WARPS_A_CORE * whole.cores:
         blocks, threads = int(kernel.report["blocks"]), int(kernel.report["threads"])
@@ -61,7 +62,7 @@ def _few_warps(kernel: KernelEvidence, whole: Whole) -> Finding | None:
 
 
 def by_counters(kernel: KernelEvidence) -> Finding | None:
-    """What Nsight Compute's numbers say."""
+    """The cause that Nsight Compute's counters show, or None."""
     for ask in (_tensor, _local, _lanes, _barriers, _banks, _atomics, _sectors, _memory, _pipes, _waiting):
         if found := ask(kernel):
             return found
@@ -69,10 +70,12 @@ def by_counters(kernel: KernelEvidence) -> Finding | None:
 
 
 def _counter(kernel: KernelEvidence, name: str) -> float:
+    """One hardware counter, 0 if it was not read."""
     return kernel.counters.get(name, 0.0)
 
 
 def _tensor(kernel: KernelEvidence) -> Finding | None:
+    """Cause "tensor": tensor cores are busy."""
     used = max(
         _counter(kernel, "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"),
         _counter(kernel, "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active"),
@@ -82,6 +85,7 @@ def _tensor(kernel: KernelEvidence) -> Finding | None:
 
 
 def _local(kernel: KernelEvidence) -> Finding | None:
+    """Cause "spills" or "local_memory": instructions move registers to or from local memory."""
     moved = sum(_counter(kernel, f"smsp__sass_inst_executed_op_local_{way}.sum") for way in ("ld", "st"))
     share = moved / max(1.0, _counter(kernel, "smsp__inst_executed.sum"))
     if share < 0.05:
@@ -91,6 +95,7 @@ def _local(kernel: KernelEvidence) -> Finding | None:
 
 
 def _lanes(kernel: KernelEvidence) -> Finding | None:
+    """Cause "divergence": few of a warp's threads work at a time."""
     lanes = _counter(kernel, "smsp__average_thread_inst_executed_per_inst_executed.ratio")
     if 0 < lanes <= 16 and not _is_saturated(kernel):
         return "divergence", f"{lanes:.3g} of 32 threads of a warp work at a time"
@@ -107,6 +112,7 @@ def _stall(kernel: KernelEvidence, *reasons: str) -> float:
 
 
 def _barriers(kernel: KernelEvidence) -> Finding | None:
+    """Cause "barriers": warps wait at barriers."""
     share = _stall(kernel, "barrier", "membar")
     is_many = kernel.hot("barrier") >= MANY_BARRIERS and not kernel.hot("tensor")
     least = STALLED / 2 if is_many else STALLED
@@ -114,6 +120,7 @@ def _barriers(kernel: KernelEvidence) -> Finding | None:
 
 
 def _banks(kernel: KernelEvidence) -> Finding | None:
+    """Cause "bank_conflicts": accesses to shared memory are repeated."""
     conflicts = sum(
         _counter(kernel, f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{way}.sum") for way in ("ld", "st")
     )
@@ -125,6 +132,7 @@ def _banks(kernel: KernelEvidence) -> Finding | None:
 
 
 def _atomics(kernel: KernelEvidence) -> Finding | None:
+    """Cause "atomics": many accesses to memory are atomic."""
     atomics, others = of_kinds(kernel, ("atomic",)), of_kinds(kernel, _GLOBAL)
     is_hot = kernel.hot("atomic") > 0
     if is_hot and atomics >= 0.3 * (atomics + others) and not _is_saturated(kernel):
@@ -133,6 +141,7 @@ def _atomics(kernel: KernelEvidence) -> Finding | None:
 
 
 def _sectors(kernel: KernelEvidence) -> Finding | None:
+    """Cause "uncoalesced": a warp's access touches more sectors than needed."""
     for way, words in (("ld", "load"), ("st", "store")):
         found = _counter(kernel, f"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_{way}.ratio")
         ideal = _mean_width(kernel, words)  # one sector of 32 bytes for each byte of a thread's width
@@ -142,12 +151,14 @@ def _sectors(kernel: KernelEvidence) -> Finding | None:
 
 
 def _mean_width(kernel: KernelEvidence, way: str) -> float:
+    """Mean bytes that a thread loads or stores at a time in the loops, at least 4."""
     counts = {width: kernel.report.get(f"hot_{way}_{name}", 0.0) for name, width in _WIDTHS.items()}
     whole = sum(counts.values())
     return max(4.0, sum(width * count for width, count in counts.items()) / whole) if whole else 4.0
 
 
 def _dram(kernel: KernelEvidence) -> float:
+    """Percent of the peak rate of DRAM."""
     return _counter(kernel, "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed")
 
 
@@ -156,6 +167,7 @@ def _is_saturated(kernel: KernelEvidence) -> bool:
 
 
 def _memory(kernel: KernelEvidence) -> Finding | None:
+    """Cause "bandwidth" or "cache_bandwidth": DRAM or the L2 is saturated."""
     if _is_saturated(kernel):
         return "bandwidth", f"memory is busy {_dram(kernel):.0f} % of the time"
     caches = _counter(kernel, "lts__throughput.avg.pct_of_peak_sustained_elapsed")
@@ -163,6 +175,7 @@ def _memory(kernel: KernelEvidence) -> Finding | None:
 
 
 def _pipes(kernel: KernelEvidence) -> Finding | None:
+    """Cause named after the execution unit that is nearly full: special functions, arithmetic or integer."""
     used = {
         "special_functions": _pipe(kernel, "xu"),
         "arithmetic": max(_pipe(kernel, "fma"), _pipe(kernel, "fp64")),
@@ -172,15 +185,17 @@ def _pipes(kernel: KernelEvidence) -> Finding | None:
     if used[cause] < FULL_PIPE:
         return None
     if cause != "special_functions" and kernel.hot("integer") > 2 * kernel.hot("float", "double"):
-        cause = "integer"  # products of integers run on the pipe of the floating-point ones
+        cause = "integer"  # integer products run on the floating-point pipe
     return cause, f"the units for it are busy {used[cause]:.0f} % of the time"
 
 
 def _pipe(kernel: KernelEvidence, name: str) -> float:
+    """Percent of an execution pipe's peak."""
     return _counter(kernel, f"sm__inst_executed_pipe_{name}.avg.pct_of_peak_sustained_active")
 
 
 def _waiting(kernel: KernelEvidence) -> Finding | None:
+    """Cause from the dominant stall reason: latency, arithmetic or low occupancy."""
     active = _counter(kernel, "sm__warps_active.avg.pct_of_peak_sustained_active")
     for reasons, cause in (
         (("long_scoreboard", "lg_throttle"), "latency"),
@@ -199,7 +214,7 @@ def _waiting(kernel: KernelEvidence) -> Finding | None:
 
 
 def by_time(kernel: KernelEvidence, whole: Whole) -> Finding | None:
-    """What a kernel's time says where its bytes or operations are known."""
+    """The cause that a kernel's time shows if its bytes or operations are known: bandwidth, tensor or arithmetic."""
     seconds = kernel.ms / 1e3
     used = kernel.traffic_bytes / seconds / whole.bytes_per_s if whole.bytes_per_s else 0.0
     if used >= SATURATED:
@@ -217,8 +232,10 @@ def by_time(kernel: KernelEvidence, whole: Whole) -> Finding | None:
 
 
 def by_code(kernel: KernelEvidence, *, measured: bool = False) -> Finding | None:
-    """What the compiler's report and the machine code show. `measured`: bytes and operations did not explain its time,
-    so that what is left is waiting."""
+    """The cause that the compiler's report and the machine code show.
+
+    `measured`: bytes and operations did not explain its time, so that waiting (latency) is the remaining
+    explanation."""
     for ask in (_spilled, _synchronised, _strided, _conflicting, _chasing, _rarely_resident, _busy_units):
         if found := ask(kernel):
             return found
@@ -232,7 +249,7 @@ def by_code(kernel: KernelEvidence, *, measured: bool = False) -> Finding | None
 
 
 def _decoding(kernel: KernelEvidence) -> Finding | None:
-    """Values that are unpacked and converted one by one; index arithmetic alone converts nothing."""
+    """Cause "decoding": values are unpacked and converted one by one. Index arithmetic alone converts nothing."""
     share, products = kernel.inner("integer", "convert"), kernel.inner("float", "double", "tensor")
     if kernel.inner("convert") < CONVERTING or share < max(DECODING, 4 * products):
         return None
@@ -243,6 +260,7 @@ def _decoding(kernel: KernelEvidence) -> Finding | None:
 
 
 def _spilled(kernel: KernelEvidence) -> Finding | None:
+    """Cause "spills" or "local_memory" from the compiler's report."""
     share = kernel.hot("local_load", "local_store")
     spilled = kernel.report.get("spill_bytes", 0.0)
     if spilled and (share >= 0.02 or "loops" not in kernel.report):
@@ -252,6 +270,7 @@ def _spilled(kernel: KernelEvidence) -> Finding | None:
 
 
 def _synchronised(kernel: KernelEvidence) -> Finding | None:
+    """Cause "atomics" or "barriers" from the instructions of its loops."""
     atomics, others = kernel.hot("atomic"), kernel.hot(*_GLOBAL)
     if atomics and atomics >= 0.3 * (atomics + others):
         return "atomics", f"{percent(atomics)} of its loops' instructions are atomic"
@@ -262,6 +281,7 @@ def _synchronised(kernel: KernelEvidence) -> Finding | None:
 
 
 def _strided(kernel: KernelEvidence) -> Finding | None:
+    """Cause "uncoalesced" from the distance of neighbouring threads' addresses."""
     waste = kernel.report.get("waste", 0.0)
     if waste < 0:
         return "uncoalesced", "neighbouring threads' addresses lie an argument apart"
@@ -269,6 +289,7 @@ def _strided(kernel: KernelEvidence) -> Finding | None:
 
 
 def _conflicting(kernel: KernelEvidence) -> Finding | None:
+    """Cause "bank_conflicts" from the pattern of shared-memory addresses."""
     ways, share = kernel.report.get("ways", 1.0), kernel.hot("shared_load", "shared_store")
     if ways >= 4 and share >= 0.1:
         return "bank_conflicts", f"{int(ways)} threads of a warp meet in one bank of shared memory"
@@ -276,6 +297,7 @@ def _conflicting(kernel: KernelEvidence) -> Finding | None:
 
 
 def _chasing(kernel: KernelEvidence) -> Finding | None:
+    """Cause "latency": accesses wait for an address that was loaded just before."""
     chased = kernel.report.get("chased", 0.0)
     if chased and kernel.hot(*_GLOBAL) and not kernel.hot("tensor"):
         return "latency", f"{int(chased)} accesses wait for an address that was loaded just before"
@@ -283,6 +305,7 @@ def _chasing(kernel: KernelEvidence) -> Finding | None:
 
 
 def _rarely_resident(kernel: KernelEvidence) -> Finding | None:
+    """Cause "low_occupancy" from registers and shared memory."""
     occupancy = kernel.report.get("occupancy")
     if occupancy is not None and occupancy < LOW_OCCUPANCY and not kernel.hot("tensor") and kernel.hot(*_GLOBAL):
         used = f"{int(kernel.report['registers'])} registers, {int(kernel.report['shared_bytes'])} shared bytes"
@@ -290,13 +313,13 @@ def _rarely_resident(kernel: KernelEvidence) -> Finding | None:
     return None
 
 
-# Threads a multiprocessor serves each clock (CUDA C++ Programming Guide, arithmetic instructions, 9.0).
+# Threads that a multiprocessor serves each clock (CUDA C++ Programming Guide, arithmetic instructions, 9.0).
 _SERVED = {"float": 128, "integer": 64, "special": 16, "double": 64, "convert": 16, "shared_load": 32}
 _NAMED = {"float": "arithmetic", "double": "arithmetic", "integer": "integer", "special": "special_functions"}
 
 
 def _busy_units(kernel: KernelEvidence) -> Finding | None:
-    """The unit that a loop without accesses to memory keeps busy longest."""
+    """Cause named after the execution unit that a loop without memory accesses keeps busy longest."""
     if kernel.hot("reconverge") >= 0.1:
         return "divergence", f"{percent(kernel.hot('reconverge'))} of its loops' instructions bring a warp together"
     if kernel.hot("tensor") >= 0.08:

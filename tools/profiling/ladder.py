@@ -1,4 +1,4 @@
-"""From evidence to a diagnosis: which kernel limits a forward, by which cause, known from which rung."""
+"""Turns evidence into a diagnosis: the kernel that limits a forward, the cause, and the rung that showed it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FULLY_TOLD: tuple[Rung, ...] = ("times", "counters")  # rungs that always name a
 
 @dataclass(frozen=True)
 class Climbed:
-    """What the ladder says of one forward."""
+    """The ladder's diagnosis of one forward."""
 
     rung: Rung
     cause: str = ""
@@ -26,17 +26,17 @@ class Climbed:
 
 
 def climb(kernels: Sequence[KernelEvidence], whole: Whole, target: str) -> Climbed:
-    """The kernel with most of the time (as far as it was measured), and its cause."""
+    """Names the kernel with most of the time (if it was measured) and its cause."""
     ordered = sorted(kernels, key=lambda kernel: (-kernel.ms, -kernel.traffic_bytes))
     total = sum(kernel.ms for kernel in ordered)
     shown = [_shown(kernel, _cause(kernel, whole, target), total) for kernel in ordered]
     rung = rung_of(ordered)
     if outside := launch_cause(ordered, whole) if target == "cuda" else None:
         return Climbed(rung, *outside, tuple(shown))
-    if target == "cpu" and rung not in FULLY_TOLD:  # a slow loop that hardly runs limits nothing
+    if target == "cpu" and rung not in FULLY_TOLD:  # without times, a slow loop that hardly runs cannot be told apart
         return Climbed(rung, kernels=tuple(shown))
     named = next((kernel for kernel in shown if kernel.cause), None)
-    if total > 0 and shown:  # what a kernel of small share suffers from limits nothing
+    if total > 0 and shown:  # a cause in a kernel of small share limits nothing
         named = shown[0] if shown[0].cause else None
     if named is None:
         return Climbed(rung, kernels=tuple(shown))
@@ -45,7 +45,7 @@ def climb(kernels: Sequence[KernelEvidence], whole: Whole, target: str) -> Climb
 
 
 def rung_of(kernels: Sequence[KernelEvidence]) -> Rung:
-    """The highest rung that some evidence is from."""
+    """The highest rung that some evidence comes from."""
     if any(kernel.counters for kernel in kernels):
         return "counters"
     if any(kernel.ms > 0 for kernel in kernels):
@@ -56,8 +56,7 @@ def rung_of(kernels: Sequence[KernelEvidence]) -> Rung:
 
 
 def told(profile: Profile, climbed: Climbed, device: Device) -> Profile:
-    """The profile with what the ladder says. Lower rungs suggest; from the kernels' times on, what no rule names is
-    what the roofline says."""
+    """The profile with the ladder's diagnosis. From the rung "times" on, the roofline names a cause if no rule does."""
     ceilings = device.ceilings
     cause, evidence = climbed.cause, climbed.evidence
     if not cause and climbed.rung in FULLY_TOLD:
@@ -76,6 +75,7 @@ def told(profile: Profile, climbed: Climbed, device: Device) -> Profile:
 
 
 def _bandwidth(profile: Profile, device: Device) -> float:
+    """The ceiling in bytes/s of the memory that holds the data: cache or DRAM."""
     if device.ceilings is None:
         return 0.0
     fits = profile.facts.get("in_cache") == "yes"
@@ -83,6 +83,7 @@ def _bandwidth(profile: Profile, device: Device) -> float:
 
 
 def _by_roofline(profile: Profile) -> Finding:
+    """The cause by the roofline: bandwidth, arithmetic, or latency if neither is saturated."""
     memory, arithmetic = profile.facts.get("bandwidth_used"), profile.facts.get("arithmetic_used")
     used = {
         "bandwidth": memory if isinstance(memory, float) else 0.0,
@@ -97,10 +98,12 @@ def _by_roofline(profile: Profile) -> Finding:
 
 
 def _cause(kernel: KernelEvidence, whole: Whole, target: str) -> Finding | None:
+    """The cause of one kernel by its target's rules."""
     return gpu_cause(kernel, whole) if target == "cuda" else cpu_cause(kernel, whole)
 
 
 def _shown(kernel: KernelEvidence, found: Finding | None, total_ms: float) -> KernelProfile:
+    """One kernel's part of the profile."""
     cause, evidence = found or ("", "")
     share = kernel.ms / total_ms if total_ms > 0 else 0.0
     return KernelProfile(kernel.name, kernel.ms, kernel.calls, share, cause, evidence)

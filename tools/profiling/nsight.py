@@ -1,8 +1,7 @@
-"""Nsight Compute: which counters are asked for, how the tool is called, and its table read.
+"""Nsight Compute: its counters, its command line, and its table.
 
-One kernel needs several runs, which the tool repeats by itself. It needs a right that most machines
-keep for administrators; without it the tool says ERR_NVGPUCTRPERM, and that is passed on once with the remedy.
-"""
+One kernel needs several runs, which the tool repeats by itself. It needs a right that most machines keep for
+administrators. Without it the tool reports ERR_NVGPUCTRPERM, which is passed on once with the remedy."""
 
 from __future__ import annotations
 
@@ -54,8 +53,9 @@ METRICS = (
 
 
 def arguments(tool: str, kernels: str = "", *, launches: int = 0) -> list[str]:
-    """The tool's own part of the command line; the program and its arguments follow. `kernels` is a pattern of names,
-    `launches` the most that are looked at."""
+    """The tool's own part of the command line; the program and its arguments follow.
+
+    `kernels` is a pattern of names, `launches` the most that are profiled."""
     argv = [
         tool,
         "--csv",
@@ -74,8 +74,10 @@ def arguments(tool: str, kernels: str = "", *, launches: int = 0) -> list[str]:
 
 
 def read_counters(output: str) -> list[tuple[str, dict[str, float]]]:
-    """Each launch in the order in which they ran: the kernel's name and its counters. Lines that are no table (the
-    program's own output, the tool's remarks) are passed over; what the device does not count is left out."""
+    """(kernel's name, its counters) of each launch, in the order in which they ran.
+
+    Lines that are no table (the program's own output, the tool's remarks) are skipped; counters that the device
+    lacks are left out."""
     lines = output.splitlines()
     start = next((at for at, line in enumerate(lines) if line.startswith('"ID","')), None)
     if start is None:
@@ -95,6 +97,7 @@ _NAMES = frozenset(name.split(".")[0] for name in METRICS)
 
 
 def _number(text: str) -> float:
+    """A number with thousands separators; NaN if it is none."""
     try:
         return float(text.replace(",", ""))
     except ValueError:
@@ -102,12 +105,12 @@ def _number(text: str) -> float:
 
 
 def has_looked(output: str) -> bool:
-    """Whether the tool counted something, or said that it may not."""
+    """True if the tool counted something, or reported that it has no right to."""
     return PERMISSION in output or bool(read_counters(output))
 
 
 def problem_of(output: str, found: Sequence[object]) -> str:
-    """Why the tool counted nothing, with the remedy, or ""."""
+    """Says why the tool counted nothing, with the remedy; "" if it counted."""
     if found:
         return ""
     if PERMISSION in output:

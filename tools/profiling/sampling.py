@@ -1,5 +1,6 @@
-"""Where the time of a process on the CPU goes, by function, seen from outside: the system's perf asks a thousand times
-a second which function each thread is in. The process needs to allow nothing and is told nothing."""
+"""Samples the CPU time of a process by function, from outside.
+
+The system's perf asks a thousand times a second which function each thread is in. The process need not cooperate."""
 
 from __future__ import annotations
 
@@ -17,17 +18,19 @@ from foundry.tools.machine.installed import is_installed
 from foundry.tools.profiling.cpu_rules import WAITING
 from foundry.tools.targets.cpu import read_library
 
-RATE_HZ = 997  # no multiple of what programs do by the clock
+RATE_HZ = 997  # not a multiple of common timer rates
 START_S, END_S = 10.0, 20.0
-MOST_LIBRARIES = 8  # of the candidate's, whose machine code is read
-UNKNOWN = "[unknown]"  # perf, of an address for which a library has no name
+MOST_LIBRARIES = 8  # libraries of the candidate whose machine code is read
+UNKNOWN = "[unknown]"  # perf's name for an address without a symbol
 REMEDY = "apt-get install linux-perf, and sudo sysctl kernel.perf_event_paranoid=2"
 _LINE = re.compile(r"^\s*[0-9a-f]+\s+(.+?)(?:\+0x[0-9a-f]+)?\s+\((.*)\)\s*$")
 
 
 class Samples:
-    """How often each (function, library) was met, and what the loops of each function in a library of the candidate's
-    consist of; `problem` says why nothing was seen."""
+    """Number of samples for each (function, library), and the loop instructions of functions in the candidate's
+    libraries.
+
+    `problem` says why nothing was sampled."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -37,7 +40,7 @@ class Samples:
 
 @contextlib.contextmanager
 def sampled(pid: int, into: Samples) -> Iterator[None]:
-    """Looks at a process while the block runs."""
+    """Samples a process while the `with` body runs."""
     tool = shutil.which("perf")
     if tool is None:
         into.problem = f"times of single functions need perf: {REMEDY}"
@@ -65,7 +68,7 @@ def sampled(pid: int, into: Samples) -> Iterator[None]:
 
 
 def read_samples(text: str) -> Counter[tuple[str, str]]:
-    """The innermost function of each sample, and the path of its library, in the output of `perf script`."""
+    """Counts (innermost function, path of its library) over the samples in the output of `perf script`."""
     found: Counter[tuple[str, str]] = Counter()
     for line in text.splitlines():
         if match := _LINE.match(line):
@@ -74,8 +77,10 @@ def read_samples(text: str) -> Counter[tuple[str, str]]:
 
 
 def by_function(counts: Mapping[tuple[str, str], int]) -> dict[str, float]:
-    """Shares of the samples: functions of OpenMP by their name, those of the system and of installed packages by their
-    library; all others were built by the candidate and have their name in the source text."""
+    """Share of the samples by function.
+
+    OpenMP's functions keep their name; those of the system and of installed packages are merged by library. All
+    others were built by the candidate and have their name in the source text."""
     whole = sum(counts.values())
     shares: Counter[str] = Counter()
     for (symbol, place), count in counts.items():
@@ -83,18 +88,18 @@ def by_function(counts: Mapping[tuple[str, str], int]) -> dict[str, float]:
             shares[f"gomp_{symbol.removeprefix('gomp_')}"] += count
         elif not _is_own(place):
             shares[f"({Path(place).name})"] += count
-        else:  # stripped of its names, it is one kernel
+        else:  # a library without symbols counts as one kernel
             shares[Path(place).stem if symbol == UNKNOWN else plain_name(symbol)] += count
     return {name: count / whole for name, count in shares.most_common()} if whole else {}
 
 
 def _is_own(place: str) -> bool:
-    """Whether a mapped file is a library that the candidate built; `[vdso]` and `//anon` are no files."""
+    """True if a mapped file is a library that the candidate built; `[vdso]` and `//anon` are no files."""
     return place.startswith("/") and not place.startswith("//") and not is_installed(place)
 
 
 def _instructions(places: Iterable[str]) -> dict[str, dict[str, float]]:
-    """What the loops of each function consist of, for the libraries of the candidate's that are still there."""
+    """Loop instructions of each function, for the candidate's libraries that still exist."""
     found: dict[str, dict[str, float]] = {}
     for place in sorted(filter(_is_own, places))[:MOST_LIBRARIES]:
         if Path(place).is_file():
@@ -103,7 +108,8 @@ def _instructions(places: Iterable[str]) -> dict[str, dict[str, float]]:
 
 
 def plain_name(symbol: str) -> str:
-    """`void rows<8>(float*) [clone ._omp_fn.0]` is `rows`, and so is `_Z4rowsPf._omp_fn.0`."""
+    """The bare name of a function: `void rows<8>(float*) [clone ._omp_fn.0]` and `_Z4rowsPf._omp_fn.0` become
+    `rows`."""
     if mangled := re.match(r"_ZL?(\d+)", symbol):
         return symbol[mangled.end() :][: int(mangled[1])]
     before = re.split(r"[<(\[.]", symbol.strip())[0].strip()
