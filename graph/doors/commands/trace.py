@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foundry.graph.doors.commands.options import RunArgument, RunsOption
+from foundry.knowledge.errors import MissingTool
 from foundry.tools.command_line import choose, one_line_errors
 
 if TYPE_CHECKING:
@@ -136,14 +136,16 @@ def _show_tree(run: RunDirectory, depth: int, steps: int) -> None:
 
 
 def _export(run: RunDirectory, events: Sequence[Event], form: str, out: Path | None, to: str, prompts: bool) -> None:
-    from foundry.graph.show.trace.otel import HEADERS, export, send
-
-    document = export(run, events, prompts=prompts)
+    try:
+        from foundry.graph.show.trace.otel import in_json, send, spans_of
+    except ImportError as error:
+        raise MissingTool("OpenTelemetry's exporters are not installed", "pip install 'foundry[otel]'") from error
+    spans = spans_of(run, events, prompts=prompts)
     if to:
-        send(document, to, os.environ.get(HEADERS, ""))
+        send(spans, to)
         typer.echo(f"{len(events)} events of {run.id} sent to {to}", err=True)
     elif out:
-        out.write_text(json.dumps(document) + "\n")
+        out.write_text(in_json(spans) + "\n")
         typer.echo(out, err=True)
     else:
-        typer.echo(json.dumps(document))
+        typer.echo(in_json(spans))

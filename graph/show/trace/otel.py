@@ -1,19 +1,32 @@
-"""A run's trace as OpenTelemetry spans with the GenAI conventions, in OTLP's JSON form: what any collector takes.
+"""A run's trace as OpenTelemetry spans with the GenAI conventions, written and sent by the SDK's own exporters.
 
 Names of `gen_ai.*` attributes are those of the semantic conventions; everything else of ours is below `foundry.`.
 Prompts and answers are left out unless they are asked for, as the conventions want it.
+
+The spans are made from the record of a run, so no tracer is at work: a tracer draws identifiers at random, keeps 128
+events of a span and obeys `OTEL_SDK_DISABLED`. The same run gives the same spans each time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import logging
+import math
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
-from urllib.error import URLError
-from urllib.parse import unquote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.parse import urlsplit
+
+from opentelemetry.exporter.otlp.json.file import FileSpanExporter
+from opentelemetry.exporter.otlp.proto.http import trace_exporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event as Moment
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from foundry.graph.run.events import Event
 from foundry.graph.run.run_directory import RunDirectory
@@ -21,13 +34,14 @@ from foundry.graph.show.trace.prompts import call_of, is_call
 from foundry.graph.show.trace.selection import problem_of
 from foundry.knowledge.errors import FoundryError, UsageError
 
-INTERNAL, CLIENT = 1, 3  # kinds of a span
-OK, ERROR = 1, 2  # codes of its status
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
-HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"  # the standard's variable: name=value,name=value
-SEND_S = 30.0
+HEADERS, TIMEOUT = (
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_TIMEOUT",
+)  # the standard's variables, read by the SDK
 MOMENTS = ("proposal", "evaluation", "directive", "retrieval", "migration", "note")
 SPANS = ("node", "expert", "call", "tool")
+LARGEST_INTEGER = 2**63 - 1  # of an attribute
 
 
 class NotSent(FoundryError):
@@ -36,86 +50,135 @@ class NotSent(FoundryError):
     exit_code = 1
 
 
-def export(run: RunDirectory, events: Sequence[Event], *, prompts: bool = False) -> dict[str, Any]:
-    """The document: one trace, its root span the run."""
-    trace = hashlib.sha256(f"{run.id} {run.get('created')}".encode()).hexdigest()[:32]
-    spans = [event for event in events if event.kind in SPANS]
-    moments: dict[int | None, list[Event]] = {}
-    known = {event.id for event in spans}
-    for event in events:
-        if event.kind in MOMENTS:
-            moments.setdefault(event.parent if event.parent in known else None, []).append(event)
-    made = [_root(run, events, moments.get(None, []), trace)]
-    for event in spans:
-        texts = [(who, text) for who, text in call_of(run, event).said] if prompts and is_call(event) else []
-        made.append(
-            _span(run, event, moments.get(event.id, []), trace, event.parent if event.parent in known else 0, texts)
+def spans_of(run: RunDirectory, events: Sequence[Event], *, prompts: bool = False) -> list[ReadableSpan]:
+    """One trace: its root span is the run, and each other span an event that took time."""
+    trace = _Trace(run, events)
+    return [trace.root(), *(trace.span_of(event, prompts=prompts) for event in trace.own)]
+
+
+def in_json(spans: Sequence[ReadableSpan]) -> str:
+    """The spans in OTLP's JSON form, in one line."""
+    out = io.StringIO()
+    FileSpanExporter(stream=out).export(spans)
+    return out.getvalue().rstrip("\n")
+
+
+def send(spans: Sequence[ReadableSpan], address: str) -> None:
+    """Sends the spans to a collector, with the headers and within the time that the standard's variables say. Raises
+    UsageError, NotSent."""
+    if urlsplit(address).scheme not in ("http", "https"):
+        raise UsageError(
+            f"--to {address}", "the address of an OTLP/HTTP collector, such as http://localhost:4318/v1/traces"
         )
-    scope = {"name": "foundry", "version": version("foundry")}
-    resource = {"attributes": _attributes({"service.name": "foundry", "service.version": version("foundry")})}
-    inside = {"scope": scope, "spans": made, "schemaUrl": SCHEMA_URL}
-    return {"resourceSpans": [{"resource": resource, "scopeSpans": [inside], "schemaUrl": SCHEMA_URL}]}
+    heard, logger = _Heard(), logging.getLogger(trace_exporter.__name__)
+    logger.addHandler(heard)
+    try:
+        exporter = trace_exporter.OTLPSpanExporter(endpoint=address)
+        taken = exporter.export(spans) is SpanExportResult.SUCCESS
+        exporter.shutdown()
+    finally:
+        logger.removeHandler(heard)
+    if not taken:
+        raise NotSent(
+            f"{address} did not take the spans: {'; '.join(dict.fromkeys(heard.said[:1] + heard.said[-1:]))}",
+            "is a collector there?",
+        )
 
 
-def _root(run: RunDirectory, events: Sequence[Event], moments: Sequence[Event], trace: str) -> dict[str, Any]:
-    started = min((event.started for event in events), default=0.0)
-    ended = max((event.ended or event.started for event in events), default=started)
-    facts = {
-        "gen_ai.operation.name": "invoke_agent",
-        "gen_ai.agent.name": "foundry",
-        "gen_ai.conversation.id": run.id,
-        **_ours({key: run.get(key) for key in ("task_name", "device_key", "status", "winner")}),
-    }
-    status = {"code": ERROR, "message": run.get("ending")} if run.get("status") == "failed" else {"code": OK}
-    return {
-        "traceId": trace,
-        "spanId": _span_id(0),
-        "name": "invoke_agent foundry",
-        "kind": INTERNAL,
-        "startTimeUnixNano": _nanoseconds(started),
-        "endTimeUnixNano": _nanoseconds(ended),
-        "attributes": _attributes(facts),
-        "events": [_moment(event) for event in moments],
-        "status": status,
-    }
+class _Heard(logging.Handler):
+    """Keeps what the exporter logs, which is where it says why it failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(" ".join(record.getMessage().split())[:300])
 
 
-def _span(
-    run: RunDirectory, event: Event, moments: Sequence[Event], trace: str, parent: int, texts: Sequence[tuple[str, str]]
-) -> dict[str, Any]:
-    facts = _ours({"kind": event.kind, "step": event.step, "island": event.island})
-    name, kind, started = f"{event.kind} {event.name}", INTERNAL, event.started
-    if is_call(event):
-        name, kind, started = f"chat {event.data['model']}", CLIENT, event.started - float(event.data["call_s"])
-        facts |= _call_facts(run, event, texts)
-    elif event.kind == "expert":
-        name = f"invoke_agent {event.name}"
-        facts |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": event.name}
-    elif event.kind in ("tool", "call"):
-        name = f"execute_tool {event.name}"
-        facts |= {
-            "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": event.name,
-            "gen_ai.tool.type": "function",
+class _Trace:
+    """The events of a run as spans, each with the moments that happened in it."""
+
+    def __init__(self, run: RunDirectory, events: Sequence[Event]) -> None:
+        release = version("foundry")
+        self.run, self.events = run, events
+        self.number = int(hashlib.sha256(f"{run.id} {run.get('created')}".encode()).hexdigest()[:32], 16)
+        self.own = [event for event in events if event.kind in SPANS]
+        self.known = {event.id for event in self.own}
+        self.scope = InstrumentationScope("foundry", release, SCHEMA_URL)
+        self.resource = Resource({"service.name": "foundry", "service.version": release}, SCHEMA_URL)
+        self.moments: dict[int, list[Event]] = {}
+        for event in events:
+            if event.kind in MOMENTS:
+                self.moments.setdefault(self._around(event), []).append(event)
+
+    def _around(self, event: Event) -> int:
+        """The number of the span around an event; 0 is the run."""
+        return event.parent if event.parent in self.known and event.parent is not None else 0
+
+    def root(self) -> ReadableSpan:
+        run, started = self.run, min((event.started for event in self.events), default=0.0)
+        facts = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": "foundry",
+            "gen_ai.conversation.id": run.id,
+            **_ours({key: run.get(key) for key in ("task_name", "device_key", "status", "winner")}),
         }
-    problem = problem_of(event) or ("" if event.ended is not None else "the run was killed in it")
-    if problem:
-        facts["error.type"] = str(event.data.get("outcome") or problem.split(":")[0])[:100]
-    return {
-        "traceId": trace,
-        "spanId": _span_id(event.id),
-        "parentSpanId": _span_id(parent),
-        "name": name,
-        "kind": kind,
-        "startTimeUnixNano": _nanoseconds(started),
-        "endTimeUnixNano": _nanoseconds(event.ended or event.started),
-        "attributes": _attributes({**facts, **_own(event)}),
-        "events": [_moment(moment) for moment in moments],
-        "status": {"code": ERROR, "message": problem[:500]} if problem else {"code": OK},
-    }
+        ended = max((event.ended or event.started for event in self.events), default=started)
+        problem = run.get("ending") if run.get("status") == "failed" else ""
+        return self._span(0, "invoke_agent foundry", (started, ended), facts, problem)
+
+    def span_of(self, event: Event, *, prompts: bool) -> ReadableSpan:
+        facts = _ours({"kind": event.kind, "step": event.step, "island": event.island})
+        name, started = f"{event.kind} {event.name}", event.started
+        if is_call(event):
+            name, started = f"chat {event.data['model']}", event.started - float(event.data["call_s"])
+            facts |= _call_facts(self.run, event, prompts=prompts)
+        elif event.kind == "expert":
+            name = f"invoke_agent {event.name}"
+            facts |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": event.name}
+        elif event.kind in ("tool", "call"):
+            name = f"execute_tool {event.name}"
+            facts |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": event.name}
+            facts["gen_ai.tool.type"] = "function"
+        problem = problem_of(event) or ("" if event.ended is not None else "the run was killed in it")
+        if problem:
+            facts["error.type"] = str(event.data.get("outcome") or problem.split(":")[0])[:100]
+        lasted = (started, event.ended or event.started)
+        return self._span(event.id, name, lasted, {**facts, **_own(event)}, problem, self._around(event))
+
+    def _span(
+        self,
+        number: int,
+        name: str,
+        lasted: tuple[float, float],
+        facts: Mapping[str, Any],
+        problem: str,
+        parent: int | None = None,
+    ) -> ReadableSpan:
+        moments = [
+            Moment(f"foundry.{one.kind} {one.name}", _attributes(_moment_facts(one)), _nanoseconds(one.started))
+            for one in self.moments.get(number, [])
+        ]
+        return ReadableSpan(
+            name,
+            self._context(number),
+            parent=None if parent is None else self._context(parent),
+            resource=self.resource,
+            attributes=_attributes(facts),
+            events=moments,
+            kind=SpanKind.CLIENT if facts.get("gen_ai.operation.name") == "chat" else SpanKind.INTERNAL,
+            status=Status(StatusCode.ERROR, problem[:500]) if problem else Status(StatusCode.OK),
+            start_time=_nanoseconds(lasted[0]),
+            end_time=_nanoseconds(lasted[1]),
+            instrumentation_scope=self.scope,
+        )
+
+    def _context(self, number: int) -> SpanContext:
+        return SpanContext(self.number, number + 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
-def _call_facts(run: RunDirectory, event: Event, texts: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def _call_facts(run: RunDirectory, event: Event, *, prompts: bool) -> dict[str, Any]:
     data = event.data
     facts: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
@@ -126,6 +189,7 @@ def _call_facts(run: RunDirectory, event: Event, texts: Sequence[tuple[str, str]
         "gen_ai.usage.input_tokens": int(data["prompt_tokens"]),
         "gen_ai.usage.output_tokens": int(data["completion_tokens"]),
     }
+    texts = call_of(run, event).said if prompts else []
     if texts:
         said = [{"role": who, "parts": [{"type": "text", "content": text}]} for who, text in texts]
         system = [part for message in said if message["role"] == "system" for part in message["parts"]]
@@ -147,51 +211,19 @@ def _ours(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {f"foundry.{name}": value for name, value in facts.items() if value not in (None, "")}
 
 
-def _moment(event: Event) -> dict[str, Any]:
-    facts = {**_ours({"step": event.step, "island": event.island}), **_own(event)}
-    return {
-        "timeUnixNano": _nanoseconds(event.started),
-        "name": f"foundry.{event.kind} {event.name}",
-        "attributes": _attributes(facts),
-    }
+def _moment_facts(event: Event) -> dict[str, Any]:
+    return {**_ours({"step": event.step, "island": event.island}), **_own(event)}
 
 
-def _attributes(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": name, "value": _value(value)} for name, value in facts.items() if value not in (None, "")]
+def _attributes(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _value(value) for name, value in facts.items() if value not in (None, "")}
 
 
-def _value(value: Any) -> dict[str, Any]:
-    if isinstance(value, bool):
-        return {"boolValue": value}
-    if isinstance(value, int):
-        return {"intValue": str(value)}  # JSON's numbers have 53 bits
-    if isinstance(value, float):
-        return {"doubleValue": value} if value == value and abs(value) != float("inf") else {"stringValue": str(value)}
-    return {"stringValue": str(value)}
+def _value(value: Any) -> Any:
+    """The value as OTLP can hold it: 64-bit integers, finite numbers, text without lone surrogates."""
+    is_number = isinstance(value, int | float) and math.isfinite(value) and abs(value) <= LARGEST_INTEGER
+    return value if is_number else str(value).encode("utf-8", "replace").decode()
 
 
-def _span_id(event: int) -> str:
-    return f"{event + 1:016x}"  # zero is no id
-
-
-def _nanoseconds(seconds: float) -> str:
-    return str(int(seconds * 1e9))
-
-
-def send(document: Mapping[str, Any], address: str, headers: str) -> None:
-    """Posts the spans to a collector, `headers` as the standard's variable holds them. Raises UsageError, NotSent."""
-    if urlsplit(address).scheme not in ("http", "https"):
-        raise UsageError(
-            f"--to {address}", "the address of an OTLP/HTTP collector, such as http://localhost:4318/v1/traces"
-        )
-    more = dict(pair.split("=", 1) for pair in headers.split(",") if "=" in pair)
-    asked = {
-        "Content-Type": "application/json",
-        **{name.strip(): unquote(value.strip()) for name, value in more.items()},
-    }
-    request = Request(address, json.dumps(document).encode(), asked)
-    try:
-        with urlopen(request, timeout=SEND_S) as answer:
-            answer.read()
-    except (URLError, OSError, ValueError) as error:
-        raise NotSent(f"{address} did not take the spans: {error}", "is a collector there?") from error
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)

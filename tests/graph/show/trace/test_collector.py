@@ -27,10 +27,11 @@ from typer.testing import CliRunner
 from foundry.cli import app
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.show.trace.otel import CLIENT, ERROR, MOMENTS, SPANS, export, send
+from foundry.graph.show.trace.otel import MOMENTS, SPANS, send, spans_of
 
 COLLECTOR = "FOUNDRY_TEST_COLLECTOR"  # the binary, if it is not on PATH
 READY_S, WRITTEN_S = 60.0, 60.0
+CLIENT, ERROR = 3, 2  # a span's kind, and its status
 OTELCOL = """
 receivers: {{otlp: {{protocols: {{http: {{endpoint: "127.0.0.1:{port}"}}}}}}}}
 exporters: {{otlphttp: {{endpoint: "{sink}", compression: none}}}}
@@ -168,9 +169,9 @@ def test_a_collector_takes_a_run_and_hands_on_the_same_spans(finished: Path, tmp
 
 @pytest.mark.slow
 def test_a_collector_hands_on_what_a_model_was_asked(thought: RunDirectory, tmp_path: Path) -> None:
-    document = export(thought, EventLog(thought.database, reading=True).read(), prompts=True)
+    made = spans_of(thought, EventLog(thought.database, reading=True).read(), prompts=True)
     with open_sink() as sink, collecting(tmp_path, sink.address) as (address, _):
-        send(document, address, "")
+        send(made, address)
         spans = sink.wait_for(5)
     (chat,) = (span for span in spans if span.name == "chat qwen")
     facts = attributes(chat)

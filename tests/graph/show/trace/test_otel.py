@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,25 +19,26 @@ import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from typer.testing import CliRunner
 
+from foundry.cli import app
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.show.trace.otel import NotSent, export, send
-from foundry.knowledge.errors import UsageError
+from foundry.graph.show.trace import otel
+from foundry.graph.show.trace.otel import NotSent, in_json, send
+from foundry.knowledge.errors import MissingTool, UsageError
 
-IDS = re.compile(r'"(traceId|spanId|parentSpanId)": "([0-9a-f]+)"')
+IDS = re.compile(r'"(traceId|spanId|parentSpanId)": ?"([0-9a-f]+)"')
 
 
-def parsed(document: Any) -> Any:
+def parsed(document: str) -> Any:
     """As a collector reads it. OTLP's JSON has ids in hexadecimal; protobuf's own JSON wants base64."""
-    text = IDS.sub(
-        lambda found: f'"{found[1]}": "{base64.b64encode(bytes.fromhex(found[2])).decode()}"', json.dumps(document)
-    )
+    text = IDS.sub(lambda found: f'"{found[1]}": "{base64.b64encode(bytes.fromhex(found[2])).decode()}"', document)
     return json_format.Parse(text, ExportTraceServiceRequest())
 
 
 def spans_of(run: RunDirectory, **more: Any) -> list[Any]:
-    found = parsed(export(run, EventLog(run.database, reading=True).read(), **more))
+    found = parsed(in_json(otel.spans_of(run, EventLog(run.database, reading=True).read(), **more)))
     return list(found.resource_spans[0].scope_spans[0].spans)
 
 
@@ -98,7 +102,8 @@ def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[Any, Any]]]]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            came.append((self.headers, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            came.append((self.headers, ExportTraceServiceRequest.FromString(body)))
             self.send_response(status)
             self.end_headers()
 
@@ -116,18 +121,47 @@ def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[Any, Any]]]]:
         server.server_close()
 
 
-def test_spans_are_sent_where_the_user_says_with_the_standard_s_headers(thought: RunDirectory) -> None:
-    document = export(thought, EventLog(thought.database, reading=True).read())
+def test_spans_are_sent_where_the_user_says_with_the_standard_s_headers(
+    thought: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(otel.HEADERS, "x-api-key=a%20key, project=mine")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")  # is about programs that trace themselves
+    spans = otel.spans_of(thought, EventLog(thought.database, reading=True).read())
     with collector() as (address, came):
-        send(document, address, "x-api-key=a%20key, project=mine")
+        send(spans, address)
     (headers, body) = came[0]
-    assert (
-        headers["x-api-key"] == "a key"
-        and headers["project"] == "mine"
-        and headers["Content-Type"] == "application/json"
-    )
-    assert parsed(body).resource_spans
-    with collector(503) as (address, _), pytest.raises(NotSent, match="did not take the spans"):
-        send(document, address, "")
+    assert headers["x-api-key"] == "a key" and headers["project"] == "mine"
+    assert len(body.resource_spans[0].scope_spans[0].spans) == len(spans)
+    with collector(400) as (address, _), pytest.raises(NotSent, match=r"did not take the spans: .*400"):
+        send(spans, address)
     with pytest.raises(UsageError, match="OTLP/HTTP"):
-        send(document, "file:///etc/passwd", "")
+        send(spans, "file:///etc/passwd")
+
+
+def test_a_collector_that_is_away_is_one_line(
+    thought: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(otel.TIMEOUT, "3")
+    spans = otel.spans_of(thought, [])
+    with collector() as (address, _):
+        pass
+    with pytest.raises(NotSent, match="refused"):
+        send(spans, address)
+    assert capsys.readouterr().err == ""
+
+
+def test_without_the_exporters_the_line_says_what_to_install(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, otel.__name__)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.json.file", None)
+    told = CliRunner().invoke(app, ["agent", "trace", str(finished), "--export", "otel"])
+    assert told.exit_code == MissingTool.exit_code and "pip install 'foundry[otel]'" in told.output
+
+
+def test_a_text_or_a_number_that_otlp_cannot_hold_is_written_as_far_as_it_can_be(thought: RunDirectory) -> None:
+    event = replace(
+        EventLog(thought.database, reading=True).read()[0], data={"text": "a\ud800b", "much": 2**70, "no": math.nan}
+    )
+    facts = attributes(
+        parsed(in_json(otel.spans_of(thought, [replace(event, kind="node")]))).resource_spans[0].scope_spans[0].spans[1]
+    )
+    assert (facts["foundry.text"], facts["foundry.much"], facts["foundry.no"]) == ("a?b", str(2**70), "nan")
