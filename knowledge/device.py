@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-TargetName = Literal["cpu", "cuda"]
+from foundry.knowledge.targets import TargetTraits, find_target
+
+TargetName = str  # one of targets.target_names()
 Precision = Literal["ieee", "tf32", "half"]  # of a matrix product: float32, float32 in TF32, 16-bit floats
 
 
@@ -47,6 +49,11 @@ class Device:
     ceilings: Ceilings | None = None
     facts: dict[str, str] = field(default_factory=dict)  # compiler, driver, torch versions
     uuid: str = ""  # of the GPU, or of the MIG instance; "" on a CPU
+
+    @property
+    def traits(self) -> TargetTraits:
+        """What is true of the device's target."""
+        return find_target(self.target)
 
     @property
     def key(self) -> str:

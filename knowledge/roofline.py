@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from foundry.knowledge.device import Device, Precision, TargetName
 from foundry.knowledge.opgraph import DType, OpGraph
 from foundry.knowledge.ruling import FLOOR_SLACK
+from foundry.knowledge.targets import find_target
 from foundry.knowledge.task import Policy
 
 PREPARED = "prepared-weights"  # label of a kernel that keeps its own form of parameters between calls
@@ -41,7 +42,7 @@ def floors(device: Device, graph: OpGraph, policy: Policy, labels: Collection[st
     """The floors of a graph, for a kernel that declares `labels`."""
     prepared = graph.packed_bytes if PREPARED in labels else graph.min_bytes
     used, allowed = used_precision(graph, labels), allowed_precision(graph, policy, device.target)
-    packs = allowed == "half" and device.target == "cuda"
+    packs = allowed == "half" and device.traits.has_tf32
     return Floors(
         traffic_ms=device.floor_ms(0.0, prepared, "half"),
         allowed_ms=device.floor_ms(graph.flops, graph.packed_bytes if packs else graph.min_bytes, allowed),
@@ -53,7 +54,7 @@ def allowed_precision(graph: OpGraph, policy: Policy, target: TargetName) -> Pre
     """The fastest arithmetic that may compute the graph. Only strict asks for IEEE float32: else a product of float32
     may run on a GPU in TF32, or with its operands scaled to 16 bits, which keep as many digits."""
     is_half = any(op.flops and _is_half(op.outputs[0].spec.dtype) for op in graph.ops)
-    return "half" if is_half or (policy != "strict" and target == "cuda") else "ieee"
+    return "half" if is_half or (policy != "strict" and find_target(target).has_tf32) else "ieee"
 
 
 def used_precision(graph: OpGraph | None, labels: Collection[str]) -> Precision:

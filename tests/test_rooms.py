@@ -144,7 +144,7 @@ def told() -> dict[str, Told]:
         texts = [
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         ]
-        names = {text for text in texts if re.fullmatch(r"foundry(?!\.toml)(?:\.\w+)+(?::\w+)?", text)}
+        names = {text for text in texts if re.fullmatch(r"foundry(?!\.toml|\.targets$)(?:\.\w+)+(?::\w+)?", text)}
         every, real = (frozenset(imports_of(tree, types=types)) for types in (True, False))
         found[name] = Told(every, real, frozenset(names))
     return found

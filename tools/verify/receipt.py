@@ -67,7 +67,7 @@ class DevicePart(ReceiptPart):
 
     key: str
     """Receipts of the same key and architecture are comparable."""
-    target: Literal["cpu", "cuda"]
+    target: str
     name: str
     arch: str
     cores: int

@@ -15,7 +15,6 @@ Shape = tuple[int, ...]
 # (along n, along m): elements side by side in memory from which on scattered stores cost no more than a map that stores
 # in order. On a CPU products took 1.6 times as long with 8 along n and less time from 16 on, and 1.5 times as long with
 # all of m side by side. On a GPU, by arithmetic and not measured: 16 bytes at least, and the rows of a warp's store.
-_RUNS = {"cpu": (16, math.inf), "cuda": (8, 16)}
 
 
 def finer_product(kernel: Kernel, consumer: MapKernel, name: str) -> GemmKernel | None:
@@ -66,14 +65,14 @@ def _split(kernel: GemmKernel, parts: Sequence[Shape]) -> GemmKernel:
     return replace(kernel, batch=batch, a=a, b=b, stores=stores, m_sizes=m_sizes, n_sizes=n_sizes)
 
 
-def has_runs(kernel: Kernel, stores: Sequence[Store], target: str) -> bool:
+def has_runs(kernel: Kernel, stores: Sequence[Store], runs: tuple[float, float]) -> bool:
     """Whether every one of the stores of a product that is split has enough elements side by side in memory, along m or
     along n; all of n is enough."""
     if not isinstance(kernel, GemmKernel) or not kernel.is_split:
         return True
     rank = len(kernel.batch)
     middle = rank + len(kernel.m_shape)
-    of_n, of_m = _RUNS[target]
+    of_n, of_m = runs
     return all(
         _run(kernel.n_shape, store.view.strides[middle:]) >= min(of_n, kernel.n)
         or _run(kernel.m_shape, store.view.strides[rank:middle]) >= of_m

@@ -30,7 +30,7 @@ from foundry.knowledge.compiler.fusion.finer import finer_product, has_runs
 from foundry.knowledge.compiler.fusion.finish.exclusive import exclusive_scans
 from foundry.knowledge.compiler.fusion.inline import carry, inline_anywhere, inline_maps
 from foundry.knowledge.compiler.fusion.items import join_items
-from foundry.knowledge.compiler.fusion.rows import JoinLimits, join_rows
+from foundry.knowledge.compiler.fusion.rows import join_rows
 from foundry.knowledge.compiler.fusion.short_rows import unroll_short_rows
 from foundry.knowledge.compiler.fusion.state import ANYWHERE, FusionState, prune_stores
 from foundry.knowledge.compiler.fusion.tails import join_tails
@@ -49,7 +49,6 @@ _MOST_PARTS = 16  # of one value that a map writes: as many lines are open at a 
 # On a CPU a map of its own took less time from 16384 scattered elements on (1.5 times less; of 8 million 23 times), and
 # no more of 2048. On a GPU, by arithmetic and not measured, it costs a launch of some 3 us, in which the second cache
 # takes that many stores of 32 bytes.
-_LIMITS = {"cpu": JoinLimits(2, 16384, 1 << 12), "cuda": JoinLimits(32, 8192, 1 << 18)}
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def fuse(
     while any(rule(state) for rule in rules) or unroll_short_rows(state) or join_items(state):
         continue
     _join_parts(state)
-    if state.target == "cuda":
+    if state.forms.turns_operands:
         turn_operands(state)
     steps = exclusive_scans(state.steps, buffers)
     written = {name for step in steps for name in state.writes(step)}
@@ -141,7 +140,7 @@ def _epilogue(state: FusionState, kernel: Kernel, consumer: MapKernel, name: str
         )
     except views.NotAffine:
         return None
-    return stores if has_runs(kernel, stores, state.target) else None
+    return stores if has_runs(kernel, stores, state.forms.split_runs) else None
 
 
 # ---------------------------------------------------------------- rows
@@ -158,7 +157,7 @@ def _rows(state: FusionState) -> bool:
             late = state.joinable(kernel, consumer)
             merged: Kernel | None = None
             if late is not None and not any(store.buffer in state.pinned for store in stores_of(kernel)):
-                merged = join_rows(kernel, consumer, name, limits=_LIMITS[state.target])
+                merged = join_rows(kernel, consumer, name, limits=state.forms.join_limits)
             if late is None or merged is None:
                 state.refuse("rows", kernel, consumer)
                 continue
@@ -194,7 +193,7 @@ def _attention(state: FusionState) -> bool:
             alone = scores not in state.kept | state.pinned and state.readers(scores) == [kernel]
             alone = alone and state.apart.isdisjoint(first.ops + kernel.ops + product.ops)
             if alone:
-                maps, own, other = load_operands(first, product, state.buffers, in_order=state.target == "cuda")
+                maps, own, other = load_operands(first, product, state.buffers, in_order=state.forms.turns_operands)
                 merged = join_attention(own, kernel, other)
         if first is None or merged is None:
             state.refuse("attention", kernel, product)

@@ -23,20 +23,10 @@ from foundry.knowledge.compiler.ir.kernels import (
 )
 from foundry.knowledge.compiler.ir.substitute import SpaceMap, sought, substitute_loads
 from foundry.knowledge.compiler.ir.weight import limit_weight
+from foundry.knowledge.targets import JoinLimits
 
 Shape = tuple[int, ...]
 Stage = Reduction | Let | Emit | EmitRow
-
-
-@dataclass(frozen=True)
-class JoinLimits:
-    """Where a target computes faster with a map of its own than with one kernel over rows and map: of fewer than `rows`
-    rows of at least `elements` each, whose second pass all cores or SMs then share; and where the map stores at least
-    `scattered` elements across the rows, an element a cache line."""
-
-    rows: int
-    elements: int
-    scattered: int
 
 
 @dataclass(frozen=True)

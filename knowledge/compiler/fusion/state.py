@@ -17,6 +17,7 @@ from foundry.knowledge.compiler.ir.kernels import (
     RowKernel,
     TorchCall,
 )
+from foundry.knowledge.targets import KernelForms, find_target
 
 # The rewrite that reduces results where they are made, also where that was slower on the machine that was measured.
 ANYWHERE = "reduce-with-result"
@@ -48,6 +49,11 @@ class FusionState:
             self._enter(step)
 
     # ------------------------------------------------ queries
+
+    @property
+    def forms(self) -> KernelForms:
+        """Which kernels the target prints well."""
+        return find_target(self.target).forms
 
     def reads(self, step: Step) -> frozenset[str]:
         return self._buffers_of(step)[1]

@@ -29,6 +29,7 @@ from foundry.knowledge.compiler.ir.kernels import (
 from foundry.knowledge.compiler.ir.regions import Region
 from foundry.knowledge.compiler.ir.scalar import EXPENSIVE
 from foundry.knowledge.opgraph import Argument, DType, Op, OpGraph, Ref, Value, contiguous_strides
+from foundry.knowledge.targets import KernelForms, find_target
 
 Shape = tuple[int, ...]
 
@@ -209,6 +210,11 @@ class Builder:
     in_place: Mapping[str, OwnWrite] = field(default_factory=dict)  # writes that a tensor of the module may take
     names: dict[str, str] = field(default_factory=dict)  # value -> C identifier
     taken: set[str] = field(default_factory=set)
+
+    @property
+    def forms(self) -> KernelForms:
+        """Which kernels the target prints well."""
+        return find_target(self.target).forms
 
     # ------------------------------------------------ values
 

@@ -94,7 +94,8 @@ def _emit(
     assert isinstance(kernel.expr, Load)
     value = op.outputs[0]
     depthwise = geometry.groups == source.shape[1] == shape[1] > 1 and not geometry.transposed
-    if builder.target == "cpu" and depthwise and load.view.strides[1] == 1 and value.spec.shape == shape:
+    channels_last = builder.forms.depthwise_channels_last and load.view.strides[1] == 1
+    if depthwise and channels_last and value.spec.shape == shape:
         target = _with_channels_last(builder, op, shape)
     else:
         target = builder.buffer(value.name, value.spec.shape, value.spec.dtype)

@@ -38,10 +38,7 @@ from foundry.knowledge.compiler.rules.reduce import Rows
 from foundry.knowledge.compiler.rules.resample import along
 from foundry.knowledge.opgraph import DType, Op, Ref
 
-MOST_IN_TURN = {"cpu": 2, "cuda": 8}  # elements found one after the other
-LONGEST_ROW = {"cpu": 0, "cuda": 1024}  # whose elements ask each other
 MOST_QUESTIONS = 1 << 31
-MOST_IN_A_BLOCK = {4: 4096, 8: 2048}  # elements in order by the bytes of one: a block of CUDA holds no more
 
 
 def _both(left: Expr, right: Expr) -> Expr:
@@ -68,7 +65,7 @@ def _topk(builder: Builder, op: Op) -> None:
     if not source.shape or not count:
         raise Unsupported("the largest of nothing")
     is_sorted = flag(op, 4, "sorted", True)
-    is_few = count <= MOST_IN_TURN[builder.target]
+    is_few = count <= builder.forms.most_in_turn
     if not is_sorted or _is_known_by_ties(builder, op, count) or (not is_few and _is_long(builder, source, axis)):
         both = _whole_buffer(builder, op, 0), _whole_buffer(builder, op, 1)
         ties: Ties = "as in topk" if is_sorted else "as in unsorted topk"
@@ -107,7 +104,7 @@ def _is_known_by_ties(builder: Builder, op: Op, count: int) -> bool:
     name = op.outputs[1].name
     returned = [item.ref for item in builder.graph.outputs if isinstance(item, Ref)]
     is_asked = name in returned or any(name in other.reads for other in builder.graph.ops)
-    return is_asked and (count > 1 or builder.target == "cpu")
+    return is_asked and (count > 1 or not builder.forms.topk_takes_first)
 
 
 def _last_if_unknown(value: Expr) -> Expr:
@@ -153,7 +150,7 @@ def _element(builder: Builder, op: Op, source: Tensor, axis: int, index: Expr) -
 def _is_long(builder: Builder, source: Tensor, axis: int) -> bool:
     """Whether a row's elements are too many to ask each other."""
     size = source.shape[axis]
-    return size > LONGEST_ROW[builder.target] or source.numel * size > MOST_QUESTIONS
+    return size > builder.forms.longest_asking_row or source.numel * size > MOST_QUESTIONS
 
 
 def _select(
@@ -171,9 +168,9 @@ def _select(
     `targets`, laid out with that dimension where it was."""
     first, count = ranks
     value = cast(source.expr, compute_dtype(source.dtype))
-    wide = value.dtype in ("float64", "int64")
-    if builder.target == "cuda" and count - first > 1 and count > MOST_IN_A_BLOCK[8 if wide else 4]:
-        raise Unsupported("more elements in order than a block holds")
+    item_bytes = 8 if value.dtype in ("float64", "int64") else 4
+    if count - first > 1 and count * item_bytes > builder.forms.most_sorted_bytes:
+        raise Unsupported("more elements in order than one kernel keeps")
     order = [*(dim for dim in range(len(source.shape)) if dim != axis), axis]
     turned = builder.permute(Tensor(source.shape, value), order, op)
     found = (Named("acc", value.dtype), Named("index", "int64"))

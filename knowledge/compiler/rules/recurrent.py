@@ -118,7 +118,7 @@ def _chains(builder: Builder, op: Op, called: _Layers) -> list[int]:
     """How many layers each kernel walks: a GPU has room for several, of which none waits for the end of another. Those
     of two directions do, and a processor's cores do one product of all steps faster."""
     count = len(called.weights)
-    if builder.target != "cuda" or len(called.weights[0]) > 1:
+    if not builder.forms.chains_layers or len(called.weights[0]) > 1:
         return [1] * count
     layer_bytes = 2 * GATES[op.kind] * called.hidden**2 * 4
     most = max(1, _MOST_CHAINED_BYTES // layer_bytes)

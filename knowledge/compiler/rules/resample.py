@@ -177,8 +177,7 @@ def upsample_nearest(builder: Builder, op: Op, middle: float) -> None:
     builder.pointwise(op, read_at(forward_load(builder, source, op), source.shape, positions))
 
 
-# Elements of the longest axis whose positions and weights stand in the kernel's text, and what they are made of.
-_LONGEST_TABLE = 4096
+# Operators that positions and weights of an axis are made of, where they stand in the text of the kernel.
 _NUMBERS: Mapping[str, Callable[..., float]] = {
     **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "maximum": max, "minimum": min},
     **{"floor": math.floor, "cast": lambda value: value},
@@ -245,7 +244,7 @@ def _interpolate(builder: Builder, op: Op, taps: Callable[[Expr, int], _Taps]) -
     points: list[tuple[dict[int, Expr], list[Expr]]] = [({}, [])]
     for axis in axes:
         found = taps(axis.position(rank), axis.size)
-        if builder.target == "cpu" and axis.target <= _LONGEST_TABLE:
+        if axis.target <= builder.forms.longest_table:
             found = [(_table(builder, op, axis, at), _table(builder, op, axis, by)) for at, by in found]
         points = [({**at, axis.number: where}, [*by, weight]) for at, by in points for where, weight in found]
     builder.pointwise(op, _weighted(load, source.shape, points))

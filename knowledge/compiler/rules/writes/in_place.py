@@ -27,8 +27,7 @@ _SCATTERS = frozenset({"index_copy", "index_put", "index_fill", "index_add", "sc
 _SLICES = frozenset({"slice_scatter", "select_scatter"})
 _JOINS: dict[str, Literal["last", "sum"]] = {"last": "last", "sum": "sum"}
 _SMALLEST_PART = 4  # of the tensor; more of it is written anew as fast
-_LONGEST_LOOP = {"cpu": 1 << 16, "cuda": 64}  # items that one thread takes one after the other
-_WIDE, _LONGEST_WIDE_LOOP = 1024, 4096  # neighbours of an item on a GPU from which on that many items are taken
+_WIDE = 1024  # neighbours of an item from which on KernelForms.longest_wide_loop holds
 
 
 @dataclass
@@ -176,7 +175,7 @@ def put_items(builder: Builder, op: Op, items: Items, kind: str, factor: float) 
     target, inner = items.target, items.target.numel
     for axis in items.axes:
         inner //= max(target.shape[axis], 1)
-    most = _LONGEST_WIDE_LOOP if builder.target == "cuda" and inner >= _WIDE else _LONGEST_LOOP[builder.target]
+    most = builder.forms.longest_wide_loop if inner >= _WIDE else builder.forms.longest_loop
     is_small = items.count <= most and items.count * inner * _SMALLEST_PART <= target.numel
     if kind not in _JOINS or factor != 1 or not is_small or (target.dtype == "bool" and kind == "sum"):
         return False

@@ -37,9 +37,8 @@ from foundry.knowledge.compiler.rules.writes.segments import (
 )
 from foundry.knowledge.opgraph import Op, Ref
 
-# Of all elements to all indices: beyond, items are taken in or sorted. On the CPU 16 rows of 64 numbers into 1000 rows
-# take 0.69 ms by asking and 0.02 so, 1000 numbers into 16 take 0.009 ms either way.
-MOST_QUESTIONS, FEW_INDICES = {"cpu": 1 << 13, "cuda": 1 << 22}, {"cpu": 1, "cuda": 64}
+# Elements times indices beyond KernelForms.most_index_questions: items are taken in or sorted. On the CPU 16 rows of 64
+# numbers into 1000 rows take 0.69 ms by asking and 0.02 so, 1000 numbers into 16 take 0.009 ms either way.
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,8 @@ def _asks_each(builder: Builder, target: Tensor, count: int, join: _Join) -> boo
     """Whether each element asks each index, rather than the indices being sorted."""
     if join.kind in ("amax", "amin", "mean") and compute_dtype(target.dtype) not in ("float32", "float64"):
         return False
-    return count <= FEW_INDICES[builder.target] or target.numel * count <= MOST_QUESTIONS[builder.target]
+    forms = builder.forms
+    return count <= forms.few_indices or target.numel * count <= forms.most_index_questions
 
 
 def _write_rows(

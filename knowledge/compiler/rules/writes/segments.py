@@ -201,7 +201,7 @@ def _is_direct(builder: Builder, items: Items, shape: tuple[int, ...]) -> bool:
     inner = math.prod(shape[1:])
     is_filled = shape[0] * min(inner, _WIDE) <= _WIDE * items.count
     most = _MOST_BYTES if inner < _WIDE else _MOST_WIDE_BYTES
-    return builder.target == "cpu" and is_filled and 8 * shape[0] * inner <= most
+    return builder.forms.direct_segments and is_filled and 8 * shape[0] * inner <= most
 
 
 def _sorted(builder: Builder, op: Op, key: Expr, count: int, segments: int) -> tuple[str, str]:

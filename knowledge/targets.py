@@ -1,0 +1,161 @@
+"""Targets: the kinds of device that kernels are written for, and what is true of each.
+
+A target is one record, which every room may ask for facts. A package adds a target by an entry point of the group
+`foundry.targets` that names a `TargetTraits`; the entry point has the target's name.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import math
+from dataclasses import dataclass
+
+from foundry.knowledge.errors import UsageError
+
+GROUP = "foundry.targets"  # of the entry points
+
+
+@dataclass(frozen=True)
+class JoinLimits:
+    """Where a target computes faster with a map of its own than with one kernel over rows and map: of fewer than `rows`
+    rows of at least `elements` each, whose second pass all cores or SMs then share; and where the map stores at least
+    `scattered` elements across the rows, an element a cache line."""
+
+    rows: int
+    elements: int
+    scattered: int
+
+
+@dataclass(frozen=True)
+class KernelForms:
+    """Which kernels the target's templates print well, and up to which sizes: the choices of rules and fusion.
+
+    Counts are of elements unless a line says otherwise.
+    """
+
+    join_limits: JoinLimits
+    split_runs: tuple[float, float]  # fewest neighbours along n and along m for the stores of a split product
+    has_tails: bool  # products and convolutions may end in a reduction or pool of their result
+    turns_operands: bool  # operands that lie across are copied in order before use
+    chains_layers: bool  # one kernel walks several recurrent layers
+    direct_segments: bool  # items are added into a table of all segments as they come, without a sort
+    depthwise_channels_last: bool  # depthwise convolutions write channels last where they read them so
+    topk_takes_first: bool  # PyTorch's topk of one element takes the first of equal ones on this device
+    most_in_turn: int  # largest elements of a row that are found one after the other
+    longest_asking_row: int  # longest row whose elements are each compared with all others
+    most_sorted_bytes: float  # elements kept in order by one kernel, in bytes
+    longest_table: int  # entries of a table of interpolation weights; longer ones are computed at each use
+    longest_loop: int  # items that one thread writes one after the other
+    longest_wide_loop: int  # the same where each item has many neighbours that other threads write
+    few_indices: int  # indices that every element compares itself with
+    most_index_questions: int  # comparisons of elements with indices in all
+
+
+@dataclass(frozen=True)
+class TargetTraits:
+    """Facts of a target.
+
+    `uses_host_cores` decides most: kernels run on the cores that compile, draw inputs and grade, so nothing else may
+    run while something is timed, host memory is device memory, and a call has ended when it returns.
+    """
+
+    name: str  # in --target, in stores and receipts
+    language: str  # of kernels, in words
+    compiler: str  # command that compiles SOURCE
+    workers: str  # word for what `Device.cores` counts
+    torch_device: str  # type of torch.device on which inputs and outputs lie
+    uses_host_cores: bool
+    has_tf32: bool  # float32 products may run in TF32, or as products of scaled 16-bit floats
+    near_bytes: int  # memory nearest to the arithmetic that a tile should fit: shared memory or first-level cache
+    visible_devices: str  # environment variable that chooses which devices a process sees; "" without one
+    forms: KernelForms
+    prompts: str  # name under which `agents/prompts/` and the playbook's cards speak of the target
+
+
+CPU = TargetTraits(
+    name="cpu",
+    language="C++",
+    compiler="g++",
+    workers="threads",
+    torch_device="cpu",
+    uses_host_cores=True,
+    has_tf32=False,
+    near_bytes=32 << 10,  # first-level data cache of every x86-64 and Arm server core of the last decade
+    visible_devices="",
+    forms=KernelForms(
+        join_limits=JoinLimits(rows=2, elements=16384, scattered=1 << 12),
+        split_runs=(16, math.inf),
+        has_tails=False,
+        turns_operands=False,
+        chains_layers=False,
+        direct_segments=True,
+        depthwise_channels_last=True,
+        topk_takes_first=False,
+        most_in_turn=2,
+        longest_asking_row=0,
+        most_sorted_bytes=math.inf,
+        longest_table=4096,
+        longest_loop=1 << 16,
+        longest_wide_loop=1 << 16,
+        few_indices=1,
+        most_index_questions=1 << 13,
+    ),
+    prompts="cpu",
+)
+
+CUDA = TargetTraits(
+    name="cuda",
+    language="CUDA",
+    compiler="nvcc",
+    workers="multiprocessors",
+    torch_device="cuda",
+    uses_host_cores=False,
+    has_tf32=True,
+    near_bytes=48 << 10,  # shared memory that a block has without asking for more
+    visible_devices="CUDA_VISIBLE_DEVICES",
+    forms=KernelForms(
+        join_limits=JoinLimits(rows=32, elements=8192, scattered=1 << 18),
+        split_runs=(8, 16),
+        has_tails=True,
+        turns_operands=True,
+        chains_layers=True,
+        direct_segments=False,
+        depthwise_channels_last=False,
+        topk_takes_first=True,
+        most_in_turn=8,
+        longest_asking_row=1024,
+        most_sorted_bytes=16 << 10,
+        longest_table=0,
+        longest_loop=64,
+        longest_wide_loop=4096,
+        few_indices=64,
+        most_index_questions=1 << 22,
+    ),
+    prompts="cuda",
+)
+
+_BUILT_IN = {target.name: target for target in (CPU, CUDA)}
+
+
+@functools.cache
+def find_target(name: str) -> TargetTraits:
+    """The target of this name, Foundry's own or a package's. Raises UsageError for a name that nothing provides and for
+    an entry point that does not name a target."""
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    for point in importlib.metadata.entry_points(group=GROUP, name=name):
+        try:
+            found = point.load()
+        except (ImportError, AttributeError) as error:
+            raise UsageError(f"the target {name} of {point.value} does not load: {error}") from error
+        if not isinstance(found, TargetTraits) or found.name != name:
+            raise UsageError(f"{point.value} is no target named {name}", "it has to be a TargetTraits of that name")
+        return found
+    raise UsageError(f"there is no target {name!r}", f"one of {', '.join(target_names())}")
+
+
+def target_names() -> tuple[str, ...]:
+    """The names of all targets: Foundry's own, then those of installed packages in alphabetical order."""
+    added = {point.name for point in importlib.metadata.entry_points(group=GROUP)}
+    return (*_BUILT_IN, *sorted(added - _BUILT_IN.keys()))
