@@ -127,7 +127,7 @@ async def _build_ahead(services: Services) -> None:
     """Compiles what may be the first candidate while the reference is timed, where that disturbs no clock: it is in the
     build cache then."""
     machine, graphs = services.measure.machine, await services.graphs()
-    if machine is None or services.device.target != "cuda" or not graphs:
+    if machine is None or services.device.traits.uses_host_cores or not graphs:
         return
     with contextlib.suppress(CannotLower):  # the seeds say so
         recipes = services.library.seeds(graphs[0], services.device)[:FEWEST_SEEDS]
@@ -164,7 +164,7 @@ async def seed(state: RunState, services: Services) -> Update:
     seeds = _Seeds()
     await _evaluate_seed(services, made[0], seeds)
     await _expect_contest(services)
-    if services.device.target == "cuda":
+    if not services.device.traits.uses_host_cores:
         _time_rivals(services)
     gate = asyncio.Semaphore(SEEDS_AT_ONCE)
 

@@ -1,15 +1,18 @@
 """Targets: the kinds of device that kernels are written for, and what is true of each.
 
-A target is one record, which every room may ask for facts. A package adds a target by an entry point of the group
-`foundry.targets` that names a `TargetTraits`; the entry point has the target's name.
+A target is one record, which every room may ask for facts. It names the target's parts as "module:object", because
+rooms that may not import each other have one each; a part is imported when it is first asked for. A package adds a
+target by an entry point of the group `foundry.targets` that names a `TargetTraits` and has the target's name.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.metadata
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from foundry.knowledge.errors import UsageError
 
@@ -67,9 +70,12 @@ class TargetTraits:
     torch_device: str  # type of torch.device on which inputs and outputs lie
     uses_host_cores: bool
     has_tf32: bool  # float32 products may run in TF32, or as products of scaled 16-bit floats
+    has_counters: bool  # a profiler counts what the hardware does of each kernel
+    sanitizer: str  # tool that checks the memory accesses of a kernel; "" without one
     near_bytes: int  # memory nearest to the arithmetic that a tile should fit: shared memory or first-level cache
     visible_devices: str  # environment variable that chooses which devices a process sees; "" without one
     forms: KernelForms
+    toolchain: str  # "module:class" of `tools/targets/base.py:Target`
     prompts: str  # name under which `agents/prompts/` and the playbook's cards speak of the target
 
 
@@ -81,6 +87,8 @@ CPU = TargetTraits(
     torch_device="cpu",
     uses_host_cores=True,
     has_tf32=False,
+    has_counters=False,
+    sanitizer="",
     near_bytes=32 << 10,  # first-level data cache of every x86-64 and Arm server core of the last decade
     visible_devices="",
     forms=KernelForms(
@@ -101,6 +109,7 @@ CPU = TargetTraits(
         few_indices=1,
         most_index_questions=1 << 13,
     ),
+    toolchain="foundry.tools.targets.cpu:CpuTarget",
     prompts="cpu",
 )
 
@@ -112,6 +121,8 @@ CUDA = TargetTraits(
     torch_device="cuda",
     uses_host_cores=False,
     has_tf32=True,
+    has_counters=True,
+    sanitizer="compute-sanitizer",
     near_bytes=48 << 10,  # shared memory that a block has without asking for more
     visible_devices="CUDA_VISIBLE_DEVICES",
     forms=KernelForms(
@@ -132,18 +143,19 @@ CUDA = TargetTraits(
         few_indices=64,
         most_index_questions=1 << 22,
     ),
+    toolchain="foundry.tools.targets.cuda:CudaTarget",
     prompts="cuda",
 )
 
-_BUILT_IN = {target.name: target for target in (CPU, CUDA)}
+BUILT_IN = {target.name: target for target in (CPU, CUDA)}
 
 
 @functools.cache
 def find_target(name: str) -> TargetTraits:
     """The target of this name, Foundry's own or a package's. Raises UsageError for a name that nothing provides and for
     an entry point that does not name a target."""
-    if name in _BUILT_IN:
-        return _BUILT_IN[name]
+    if name in BUILT_IN:
+        return BUILT_IN[name]
     for point in importlib.metadata.entry_points(group=GROUP, name=name):
         try:
             found = point.load()
@@ -158,4 +170,10 @@ def find_target(name: str) -> TargetTraits:
 def target_names() -> tuple[str, ...]:
     """The names of all targets: Foundry's own, then those of installed packages in alphabetical order."""
     added = {point.name for point in importlib.metadata.entry_points(group=GROUP)}
-    return (*_BUILT_IN, *sorted(added - _BUILT_IN.keys()))
+    return (*BUILT_IN, *sorted(added - BUILT_IN.keys()))
+
+
+def load_part(place: str) -> Any:
+    """The object at "module:object", for example the class of a target's toolchain; its module is imported now."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -6,9 +6,6 @@ from foundry.agents.expert import Expert, Opinion
 from foundry.agents.situation import Situation, size_of
 from foundry.knowledge.thought import Move
 
-NEAREST_CACHE_BYTES = 32 << 10  # first-level data cache of every x86-64 and Arm server core of the last decade
-SHARED_BYTES = 48 << 10  # shared memory a CUDA block has without asking for more
-
 
 def opinion(move: Move, situation: Situation) -> Opinion:
     """Rules of thumb for one setting, from the limiter and the bytes at hand."""
@@ -28,7 +25,7 @@ def _tile(move: Move, situation: Situation) -> Opinion:
         return Opinion(1.5 - place / len(tunable.values), order)
     larger, limiter = situation.is_larger(move), situation.limiter
     size = situation.tile_bytes(move)
-    near = SHARED_BYTES if situation.brief.device.target == "cuda" else NEAREST_CACHE_BYTES
+    near = situation.brief.device.traits.near_bytes
     if size is not None and size > 8 * near and larger:
         return Opinion(0.4, f"its tile of {size / 1024:.0f} KiB leaves the nearest {near // 1024} KiB far behind")
     if larger is None:

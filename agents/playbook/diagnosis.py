@@ -80,7 +80,7 @@ def _limiter_of_profiler(situation: Situation) -> _Found:
 
 def _spills(situation: Situation) -> _Found:
     resources = situation.brief.parent.build.resources
-    if resources.spill_bytes > 0 and situation.brief.device.target == "cuda":
+    if resources.spill_bytes > 0:
         return (
             "occupancy",
             f"{resources.spill_bytes} bytes of registers spilled, {resources.registers} registers a thread",
@@ -123,9 +123,9 @@ def _scalar_kernel(situation: Situation) -> str:
 
 
 def _narrow_vectors(situation: Situation) -> _Found:
-    """CPU code that does not use the machine's vectors, unless memory is already saturated."""
+    """Code that does not use the machine's vectors, unless memory is already saturated."""
     device, resources = situation.brief.device, situation.brief.parent.build.resources
-    if device.target != "cpu" or not 0 < resources.vector_bytes < device.vector_bytes:
+    if not 0 < resources.vector_bytes < device.vector_bytes:
         return None
     if _fraction(situation.achieved_bytes_per_s, situation.bandwidth) >= SATURATED:
         return None

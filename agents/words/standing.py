@@ -17,6 +17,7 @@ from foundry.knowledge.compiler.ir.kernels import Buffer
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import Op, OpGraph, contiguous_strides
+from foundry.knowledge.targets import find_target
 
 FIRST = "c1"
 MOST_OPERATORS = 24
@@ -31,11 +32,12 @@ RULES = {
 def contract(target: str, *, is_traced: bool = True) -> str:
     """What a candidate for this target must be, and the forms in which an answer may give it: of a task that no tracer
     follows (`is_traced` False) only whole files."""
-    always = template("contract_any")
+    always, traits = template("contract_any"), find_target(target)
     if not is_traced:
-        return render("contract_file", {"files": template(f"contract_file_{target}"), "any": always})
-    language = "CUDA" if target == "cuda" else "C++"
-    return render("contract", {"language": language, "files": template(f"contract_{target}"), "any": always})
+        return render("contract_file", {"files": template(f"contract_file_{traits.prompts}"), "any": always})
+    return render(
+        "contract", {"language": traits.language, "files": template(f"contract_{traits.prompts}"), "any": always}
+    )
 
 
 def standing_words(brief: Brief) -> dict[str, str]:
@@ -53,7 +55,7 @@ def standing_words(brief: Brief) -> dict[str, str]:
         "policy": task.options.policy,
         "rules": RULES[task.options.policy],
         "contract": contract(device.target, is_traced=brief.graph is not None),
-        "header": template(f"header_{device.target}"),
+        "header": template(f"header_{device.traits.prompts}"),
         "first": _first(brief),
     }
 
@@ -135,9 +137,9 @@ def _buffer(buffer: Buffer, target: str) -> str:
 
 def describe_device(device: Device) -> str:
     """Who it is, what it was measured to reach, and the limits that decide about tiles."""
-    who = "multiprocessors" if device.target == "cuda" else "threads"
+    traits = device.traits
     cache_mb = device.cache_bytes / 1e6
-    lines = [f"{device.name} ({device.arch}), {device.cores} {who}, {cache_mb:.4g} MB of last-level cache"]
+    lines = [f"{device.name} ({device.arch}), {device.cores} {traits.workers}, {cache_mb:.4g} MB of last-level cache"]
     if device.target == "cuda":
         shared = max_shared_bytes(device.arch) // 1024
         lines.append(
@@ -150,7 +152,7 @@ def describe_device(device: Device) -> str:
     if device.ceilings:
         top = device.ceilings
         half = f"16-bit floats {top.half_flops_per_s / 1e9:.4g} GFLOP/s, "
-        rates = f"TF32 {top.tf32_flops_per_s / 1e9:.4g}, {half}" if device.target == "cuda" else half
+        rates = f"TF32 {top.tf32_flops_per_s / 1e9:.4g}, {half}" if traits.has_tf32 else half
         lines.append(
             f"measured here: copy {top.copy_bytes_per_s / 1e9:.4g} GB/s, in cache "
             f"{top.cache_bytes_per_s / 1e9:.4g} GB/s, float32 products {top.ieee_flops_per_s / 1e9:.4g} GFLOP/s, "

@@ -22,6 +22,7 @@ from foundry.knowledge.candidate import REFERENCE, Gate, Recipe, Rival
 from foundry.knowledge.cards import cards
 from foundry.knowledge.experience.record import SEED, Credit, ExperienceRecord
 from foundry.knowledge.merit import Estimate, estimate_of
+from foundry.knowledge.targets import BUILT_IN, TargetTraits
 from foundry.knowledge.thought import Diagnosis, Move
 
 MOST_MOVES = 12
@@ -68,7 +69,7 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Pr
         **standing,
         "where": _where(brief),
         "diagnosis": _diagnosis(diagnosis, brief),
-        "card": _card(diagnosis, brief.device.target),
+        "card": _card(diagnosis, brief.device.traits),
         "kernels": _kernels(brief),
         "moves": "\n".join(f"{number}: {_move(move)}" for number, move in enumerate(moves)),
         "attempts": _attempts(brief),
@@ -265,16 +266,16 @@ def _evidence(diagnosis: Diagnosis, brief: Brief) -> str:
     return f"{'' if diagnosis.evidence in said else diagnosis.evidence}\n```\n{said}\n```"
 
 
-def _card(diagnosis: Diagnosis, target: str) -> str:
-    """The playbook's card, without what concerns the other target."""
+def _card(diagnosis: Diagnosis, target: TargetTraits) -> str:
+    """The playbook's card, without what concerns other targets."""
     name = diagnosis.failure or diagnosis.limiter
     if not name:
         return ""
-    other = "- CUDA:" if target == "cpu" else "- CPU:"
+    others = tuple(f"- {name.upper()}:" for name in BUILT_IN if name != target.prompts)
     kept: list[str] = []
     drops = False
     for line in cards()[name].body.splitlines():
-        drops = line.startswith(other) or (drops and line.startswith("  "))
+        drops = line.startswith(others) or (drops and line.startswith("  "))
         kept += [] if drops else [line]
     text = "\n".join(f"#{line}" if line.startswith("## ") else line for line in kept)
     return f"<playbook-card>\n{text}\n</playbook-card>"

@@ -44,7 +44,8 @@ async def rivals_in_time(services: Services, proof_s: float) -> list[RivalName]:
     """The rivals that the run has time for after its proofs, of which the first took `proof_s`. On a GPU they were
     compiled beside the search, and a bench compares all of them."""
     rivals = list(services.request.rivals)
-    if services.device.target == "cuda" or services.request.effort == "bench" or services.request.foreign:
+    is_apart = not services.device.traits.uses_host_cores
+    if is_apart or services.request.effort == "bench" or services.request.foreign:
         return rivals
 
     eager_ms = (await services.measure.baseline()).eager_ms

@@ -157,9 +157,9 @@ def places_of(request: SolveRequest, device: Device) -> list[dict[str, str]]:
     """What the environment of each lane says beyond ours: which GPU it sees. None where there is one GPU, or a CPU."""
     from foundry.tools.machine.device import visible_gpus
 
-    if request.gpus == 1 or device.target != "cuda":
+    if request.gpus == 1 or not device.traits.visible_devices:
         return []
-    return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in visible_gpus()[: request.gpus]]
+    return [{device.traits.visible_devices: gpu} for gpu in visible_gpus()[: request.gpus]]
 
 
 @dataclass

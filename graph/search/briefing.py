@@ -68,7 +68,7 @@ async def look_closer(brief: Brief, services: Services) -> Brief:
     was known of it has led to nothing better."""
     parent = brief.parent
     is_elite = parent.candidate.id in {elite.candidate.id for elite in brief.elites}
-    if services.device.target != "cuda" or not brief.stagnant_generations or not is_elite or objection(parent):
+    if not services.device.traits.has_counters or not brief.stagnant_generations or not is_elite or objection(parent):
         return brief
     if parent.candidate.id == REFERENCE:
         return brief

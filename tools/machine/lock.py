@@ -81,7 +81,7 @@ class DeviceLock:
         folder = (home or foundry_home()) / "locks"
         folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", device.unit)
-        self._is_cpu = device.target == "cpu"
+        self._is_cpu = device.traits.uses_host_cores
         self._gate = folder / f"{name}.gate"
         self._room = folder / f"{name}.lock"
         self._wish = folder / f"{name}.wish"  # shared by the writers that wait

@@ -70,8 +70,7 @@ def _built(build: Build, device: Device, lowered: Lowered | None, seen: Seen | N
     found = []
     for name in names:
         report = {**resources.kernels.get(name, {}), **instructions.get(name, {})}
-        if device.target == "cpu":
-            report["machine_vector_bytes"] = float(device.vector_bytes)
+        report["machine_vector_bytes"] = float(device.vector_bytes)
         summary = summaries.get(plan_name(name))
         bytes_moved, flops = (summary.traffic_bytes, summary.flops) if summary else (0, 0)
         found.append(KernelEvidence(name, report, traffic_bytes=bytes_moved, flops=flops))

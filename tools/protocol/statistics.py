@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from foundry.knowledge.candidate import Stage
-from foundry.knowledge.device import TargetName
+from foundry.knowledge.targets import CPU, TargetTraits
 
 CONFIDENCE = 0.95
 MIN_GROUPS = 6  # fewer groups cannot exclude anything with 95 % confidence: 2 / 2**5 > 0.05
@@ -17,18 +17,16 @@ MIN_HALF_WIDTH = 0.0001  # logarithm of a ratio: the resolution of the clock; la
 SCORES_KEPT = 79  # scores of screens that are remembered
 # Scores of A-against-A screens, as quantiles 1/20 to 19/20: 400 on a CPU (benchmarks/results/coverage-screen.jsonl),
 # 68 on a GPU (coverage-screen-h200-prior.jsonl; coverage-screen-h200.jsonl holds others, which check them).
-PRIOR_SCORES: dict[TargetName, tuple[float, ...]] = {
-    "cpu": (
-        *(0.02, 0.03, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.18, 0.2),
-        *(0.23, 0.26, 0.31, 0.34, 0.39, 0.43, 0.49, 0.58, 0.75),
-    ),
-    "cuda": (
-        *(0.04, 0.1, 0.13, 0.17, 0.18, 0.35, 0.39, 0.4, 0.46, 0.52),
-        *(0.57, 0.67, 0.9, 0.99, 1.12, 1.43, 1.47, 1.73, 2.25),
-    ),
-}
-TWO_SPEEDS = 2.0  # ratio of the fastest slow call to the slowest fast call
-MIN_SPEED_SAMPLES = 20  # samples needed to look for two speeds
+PRIOR_SCORES = (
+    *(0.02, 0.03, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.18, 0.2),
+    *(0.23, 0.26, 0.31, 0.34, 0.39, 0.43, 0.49, 0.58, 0.75),
+)
+GPU_PRIOR_SCORES = (
+    *(0.04, 0.1, 0.13, 0.17, 0.18, 0.35, 0.39, 0.4, 0.46, 0.52),
+    *(0.57, 0.67, 0.9, 0.99, 1.12, 1.43, 1.47, 1.73, 2.25),
+)
+TWO_SPEEDS = 2.0  # ratio of the slowest fast call and the fastest slow one
+MIN_SPEED_SAMPLES = 20
 
 
 Pairs = Sequence[tuple[float, float]]
@@ -84,11 +82,10 @@ GPU_EFFORTS: dict[Stage, TimingEffort] = {**EFFORTS, "final": _GPU_FINAL}
 SLOW_MS = 500.0  # ms of a forward; from here on each call counts, because warm-up calls cost little beside it
 
 
-def effort_of(stage: Stage, target: TargetName, reference_ms: float = 0.0) -> TimingEffort:
-    """The amount of timing of a stage on a target.
-
-    A reference that takes SLOW_MS or more is timed with as few calls as an interval needs."""
-    effort = (GPU_EFFORTS if target == "cuda" else EFFORTS)[stage]
+def effort_of(stage: Stage, target: TargetTraits, reference_ms: float = 0.0) -> TimingEffort:
+    """How long a stage times on a target. A reference that takes SLOW_MS or more is timed with as few calls as an
+    interval needs."""
+    effort = (EFFORTS if target.uses_host_cores else GPU_EFFORTS)[stage]
     if reference_ms < SLOW_MS:
         return effort
     groups = 1 if stage == "screen" else min(effort.min_groups, MIN_GROUPS)
@@ -148,13 +145,15 @@ def centre(pairs: Pairs) -> float:
 class ScreenHistory:
     """Intervals for screens, whose two groups are too few for an interval of their own.
 
-    Half the difference of two groups' centres is distributed as the error of their mean, if errors are symmetric. In
-    units of the spread within the groups it is much the same for all candidates of a task. So the 95 % quantile of
-    earlier screens is the half width (split conformal prediction: Vovk, Gammerman, Shafer, Algorithmic Learning in a
-    Random World, section 2.2). The target's PRIOR_SCORES stand in until there are enough."""
+    Half the difference of two groups' centres is distributed as the error of their mean, when errors are symmetric. In
+    units of the spread within the groups it is much the same for all candidates of a task; so the 95 % quantile of
+    what earlier screens showed is the half width (split conformal prediction: Vovk, Gammerman, Shafer, Algorithmic
+    Learning in a Random World, section 2.2). Until there are enough, PRIOR_SCORES (or GPU_PRIOR_SCORES) stand in
+    for them.
+    """
 
-    def __init__(self, target: TargetName = "cpu") -> None:
-        self._prior = PRIOR_SCORES[target]
+    def __init__(self, target: TargetTraits = CPU) -> None:
+        self._prior = PRIOR_SCORES if target.uses_host_cores else GPU_PRIOR_SCORES
         self._scores: list[float] = []
 
     def ratio(self, groups: Sequence[Pairs]) -> Ratio:

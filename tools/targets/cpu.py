@@ -36,19 +36,22 @@ _INSTALL = "install a C++ compiler, for example: apt-get install g++"
 
 @dataclass(frozen=True)
 class CpuTarget:
-    """Builds CPU candidates. `compile_s` and `memory_bytes` limit one compilation."""
+    """Builds CPU candidates. `compile_s` and `memory_bytes` limit one compilation. `device` gives the target's name:
+    g++ builds for the processor that it runs on."""
 
+    device: Device | None = None
     compile_s: float = 60.0
     memory_bytes: int = 4 << 30
+    disassembles: bool = True  # what the machine code does is part of the resources; reading it takes a process
 
     @property
     def name(self) -> TargetName:
-        return "cpu"
+        return self.device.target if self.device else "cpu"
 
     def describe(self) -> Device:
         from foundry.tools.machine.device import describe
 
-        return describe("cpu")
+        return self.device or describe("cpu")
 
     def build(self, text: str) -> Build:
         """Compiles a candidate file's SOURCE unless the cache has it. Raises MissingTool without a compiler."""
@@ -59,8 +62,8 @@ class CpuTarget:
             return Build(ok=False, seconds=0.0, first_error=f"line {error.lineno}: {error.msg}")
         if literals is None:
             return Build(ok=True, seconds=0.0)
-        if literals.about.get("target") != "cpu":
-            problem = f"a candidate for target {literals.about.get('target')!r} cannot build for cpu"
+        if literals.about.get("target") != self.name:
+            problem = f"a candidate for target {literals.about.get('target')!r} cannot build for {self.name}"
             return Build(ok=False, seconds=0.0, first_error=problem)
         compiler, flags = str(literals.about.get("compiler", "g++")), [str(f) for f in literals.about.get("flags", [])]
         if compiler not in _ALLOWED_COMPILERS:
@@ -68,13 +71,16 @@ class CpuTarget:
         key = build_key(literals.source, flags, compiler_version(compiler), machine())
         library = build_cache() / f"{key}.so"
         if library.exists():
-            return Build(True, time.monotonic() - start, True, library.name, resources=_resources(str(library)))
+            return Build(True, time.monotonic() - start, True, library.name, resources=self._resources(library))
         try:
             library.parent.mkdir(parents=True, exist_ok=True)
             return self._compile(literals.source, [compiler, *flags], library, start)
         except OSError as error:
             problem = f"the build cache cannot be written: {error}"
             return Build(ok=False, seconds=time.monotonic() - start, first_error=problem)
+
+    def _resources(self, library: Path) -> Resources:
+        return _resources(str(library)) if self.disassembles else Resources()
 
     def _compile(self, source: str, command: Sequence[str], library: Path, start: float) -> Build:
         limits = compiler_limits(self.compile_s, self.memory_bytes)
@@ -98,7 +104,7 @@ class CpuTarget:
             problem = f"the compiler was stopped: {finished.reason}" if finished.reason else said
             named = [text.replace("<stdin>:", "kernel line ") for text in (problem, errors_of(finished.output))]
             return Build(False, seconds, first_error=named[0], errors=named[1])
-        return Build(True, seconds, False, library.name, resources=_resources(str(library)))
+        return Build(True, seconds, False, library.name, resources=self._resources(library))
 
 
 @functools.cache

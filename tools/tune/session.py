@@ -20,7 +20,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
@@ -35,9 +35,8 @@ from foundry.tools.process.channel import Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
-from foundry.tools.targets.base import build_cache
-from foundry.tools.targets.cpu import CpuTarget
-from foundry.tools.targets.cuda import CudaTarget
+from foundry.tools.targets.base import Target, build_cache
+from foundry.tools.targets.registry import target_of
 from foundry.tools.tune.alone import Subject
 from foundry.tools.tune.prune import unfit
 from foundry.tools.tune.space import KernelSpace
@@ -79,12 +78,9 @@ class Crew:
     cell: Callable[[], Cell] | None = None
     compilers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
-    @property
-    def target(self) -> CudaTarget | CpuTarget:
-        """The build target: as for any candidate, without output that only reports read."""
-        if self.device.target == "cuda":
-            return CudaTarget(self.device, compile_s=COMPILE_S, disassembles=False)
-        return CpuTarget(compile_s=COMPILE_S)
+    def target(self, compile_s: float = COMPILE_S) -> Target:
+        """What builds the configurations: as for any candidate, without what only reports read."""
+        return target_of(self.device, compile_s=compile_s, disassembles=False)
 
 
 class Session:
@@ -100,10 +96,9 @@ class Session:
     ) -> None:
         """`seconds` is its own time, `waiting_s` the most that it waits for other users of the device."""
         self._crew, self._subjects, self._spaces = crew, subjects, spaces
-        self.overlaps = crew.device.target == "cuda"
+        self.overlaps = not crew.device.traits.uses_host_cores
         self.restarts = 0
         self.spent_s = {"build": 0.0, "load": 0.0, "time": 0.0}  # builds: of all compilers together
-        self._target = crew.target
         self._texts: dict[Job, str] = {}
         self._present_ms: dict[str, float] = {}
         self._loaded: set[Job] = set()
@@ -112,8 +107,8 @@ class Session:
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="tuner-run")
         self._started, self._seconds, self._waiting_s = time.monotonic(), seconds, waiting_s
         self._closed = False
-        on_cpu = crew.device.target == "cpu"
-        self._waits = WaitClock()  # clock of waiting, compilers included
+        on_cpu = crew.device.traits.uses_host_cores
+        self._waits = WaitClock()  # of compilers too
         self._holds = Holds(crew.lock, on_cpu=on_cpu, is_over=lambda: self._closed, waits=self._waits)
 
     @property
@@ -182,7 +177,7 @@ class Session:
         left_s = self.left_s()
         if left_s < LEAST_BUILD_S:
             return NOT_REACHED
-        build = replace(self._target, compile_s=min(COMPILE_S, left_s)).build(text)
+        build = self._crew.target(min(COMPILE_S, left_s)).build(text)
         self.spent_s["build"] += build.seconds
         if build.ok:
             return ""

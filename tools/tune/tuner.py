@@ -15,10 +15,10 @@ from foundry.tools.tune.session import Crew, Session
 from foundry.tools.tune.space import KernelSpace, Setting
 from foundry.tools.tune.sweep import Ended, KernelSweep, PlanSweep
 
-BATCH = {"cpu": 4, "cuda": 2}  # new configurations a round, for each core
-LATE_SHARE, LATE_S = 0.25, 1.0  # share of its seconds, and seconds: a sweep that is later than both together is stopped
-WAITED_SHARE = 2.0  # multiple of its seconds that may be spent waiting for others to release the device
-GLANCE_S = 0.02  # seconds at least between two looks at the clock
+BATCH, GPU_BATCH = 4, 2  # new configurations a round, for each core
+LATE_SHARE, LATE_S = 0.25, 1.0  # a sweep that has not ended by itself so long after its seconds is ended
+WAITED_SHARE = 2.0  # of its seconds may be spent waiting for others to let go of the device
+GLANCE_S = 0.02  # at the least between two looks at its clock
 HINTS = 6  # settings of earlier runs that are tried first, one by one and all together
 
 
@@ -85,7 +85,8 @@ async def tune(
     latest_s = seconds + LATE_SHARE * seconds + LATE_S
     found_by_name = {first.name: first for first, _ in groups}
     session = Session(crew, found_by_name, spaces, latest_s, WAITED_SHARE * seconds)
-    plan = PlanSweep(sweeps, session, seconds, BATCH[crew.device.target] * crew.compilers, hear)
+    batch = BATCH if crew.device.traits.uses_host_cores else GPU_BATCH
+    plan = PlanSweep(sweeps, session, seconds, batch * crew.compilers, hear)
     try:
         watch(session)
         if not await _ends(asyncio.gather(session.open(), plan.run()), session):

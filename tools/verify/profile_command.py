@@ -19,12 +19,13 @@ from foundry.tools.audit.policies import practices
 from foundry.tools.audit.text.source import Unreadable, read_source
 from foundry.tools.command_line import print_json
 from foundry.tools.grade.host.answers import no_timing
-from foundry.tools.grade.host.workbench import Workbench, open_workbench, target_of
+from foundry.tools.grade.host.workbench import Workbench, open_workbench
 from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.scratch import scratch_folder
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.disassembly import INSTALL
+from foundry.tools.targets.registry import target_of
 from foundry.tools.task.file import read_task
 from foundry.tools.task.plain_file import read_kernel
 from foundry.tools.verify.receipt import sha256

@@ -19,13 +19,14 @@ from foundry.knowledge.ruling import Ruling, RulingWord, objection, rule
 from foundry.knowledge.task import OWN_PARAMETERS, Policy, Task
 from foundry.tools.grade.host.examine import Step, examine
 from foundry.tools.grade.host.sanitizing import with_gates
-from foundry.tools.grade.host.workbench import BenchNotes, Workbench, open_workbench, target_of
+from foundry.tools.grade.host.workbench import BenchNotes, Workbench, open_workbench
 from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.device import describe, usable_cores
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.machine.scratch import scratch_folder
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.base import read_literals
+from foundry.tools.targets.registry import target_of
 from foundry.tools.verify.receipt import Receipt, make_receipt, missing_means, sha256
 
 Record = TypeVar("Record")

@@ -35,13 +35,13 @@ def places_of(request: BenchRequest, gpus: str, lanes: int = 1) -> list[dict[str
     if gpus in ("", "1") and lanes == 1:
         return [{}]
     device = describe(request.target)
-    if device.target != "cuda":
+    if not device.traits.visible_devices:
         asked = f"--gpus {gpus}" if gpus else f"--lanes {lanes}"
         raise UsageError(f"{asked}: no kernel would run on a GPU here", "see `foundry doctor`")
     shares = [LARGE_SHARE, *[(1.0 - LARGE_SHARE) / (lanes - 1)] * (lanes - 1)] if lanes > 1 else []
     parts = [{GPU_GIGABYTES: f"{share * device.memory_bytes / 1e9:.1f}"} for share in shares] or [{}]
     here = chosen_gpus(gpus or "1")
-    return [{"CUDA_VISIBLE_DEVICES": gpu, **part} for part in parts for gpu in here]
+    return [{device.traits.visible_devices: gpu, **part} for part in parts for gpu in here]
 
 
 @dataclass(frozen=True)

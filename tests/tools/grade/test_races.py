@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foundry.tools.grade.host.workbench import open_workbench, target_of
+from foundry.tools.grade.host.workbench import open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.selftest.faults import on_source
 from foundry.tools.selftest.faults.original import original_of
+from foundry.tools.targets.registry import target_of
 from foundry.tools.task.file import read_task
 
 TASK = """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from foundry.knowledge.targets import CUDA
 from foundry.tools.grade.host.folders import prepare_folders
 from foundry.tools.grade.host.runner_pool import CANDIDATE, REFERENCE, Runners
 from foundry.tools.process.child import Limits
@@ -42,7 +43,7 @@ def runners(warm: Zygote, tmp_path: Path) -> Iterator[Runners]:
         return warm.fork("ready_entry:serve", limits, directory=folder, folder_locks=locks)
 
     made = Runners(
-        fork, tmp_path, memory_bytes=1 << 30, threads=1, tf32=False, on_gpu=True, await_dying=warm.await_dying
+        fork, tmp_path, memory_bytes=1 << 30, threads=1, tf32=False, target=CUDA, await_dying=warm.await_dying
     )
     yield made
     made.dismiss_all()

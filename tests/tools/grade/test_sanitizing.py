@@ -16,6 +16,7 @@ from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gat
 from foundry.knowledge.compiler.lower import lower
 from foundry.knowledge.device import Device
 from foundry.knowledge.ruling import Ruling, rule
+from foundry.knowledge.targets import CPU, CUDA
 from foundry.tools.grade.host.folders import extension_folder
 from foundry.tools.grade.host.replay import LONG_S, Replaying, means_under, under_tool
 from foundry.tools.grade.host.sanitizing import Sanitizer, first_blocks, may_share, read_check, with_gates
@@ -222,7 +223,7 @@ def test_the_first_blocks_of_each_launch_of_the_library_are_looked_at() -> None:
 def test_a_cpu_kernel_is_not_asked(tmp_path: Path) -> None:
     path = tmp_path / "task.py"
     path.write_text("import torch\nclass Model(torch.nn.Module):\n  def forward(self, x): ...\ndef get_inputs(): ...\n")
-    assert Sanitizer(read_task(path), "cpu").check("", Build(True, 0.1), (), at_once=True) == []
+    assert Sanitizer(read_task(path), CPU).check("", Build(True, 0.1), (), at_once=True) == []
 
 
 @pytest.mark.gpu
@@ -250,9 +251,7 @@ class ModelNew(torch.nn.Module):
 """
     pytest.importorskip("triton")
     for size, passed in (("1", True), ("8", False)):
-        found = Sanitizer(read_task(path), "cuda").check(
-            text.replace("SIZE", size), Build(True, 0.1), (), at_once=False
-        )
+        found = Sanitizer(read_task(path), CUDA).check(text.replace("SIZE", size), Build(True, 0.1), (), at_once=False)
         gates = {gate.gate: gate for gate in found}
         assert gates["memcheck"].passed is passed, gates["memcheck"].evidence
         assert "not decided" not in gates["memcheck"].evidence

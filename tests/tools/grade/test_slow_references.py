@@ -9,6 +9,7 @@ from tests.tools.grade.test_workbench import FORWARD, TASK, opened
 
 from foundry.knowledge.candidate import Baseline, Gate, Verdict
 from foundry.knowledge.errors import TaskError
+from foundry.knowledge.targets import CPU
 from foundry.tools.audit.policies import policy_gates
 from foundry.tools.grade.host.answers import declared_labels
 from foundry.tools.grade.judge.link import Sample
@@ -77,8 +78,8 @@ def test_what_was_not_asked_is_a_label_that_strict_refuses() -> None:
 
 
 def test_slow_calls_are_timed_as_often_as_an_interval_needs() -> None:
-    assert effort_of("final", "cpu", 5.0) == effort_of("final", "cpu")
-    slow = effort_of("final", "cpu", 5000.0)
+    assert effort_of("final", CPU, 5.0) == effort_of("final", CPU)
+    slow = effort_of("final", CPU, 5000.0)
     assert (slow.min_groups, slow.min_pairs, slow.warm_pairs) == (MIN_GROUPS, 2, 0)
     assert slow.is_enough([[(1.0, 1.0)]] * MIN_GROUPS, 300.0)
 

@@ -15,10 +15,11 @@ from foundry.agents.playbook.diagnosis import failure_of
 from foundry.knowledge.candidate import Baseline, Candidate, Evaluation, Stage, Verdict
 from foundry.knowledge.cards import cards
 from foundry.tools.grade.host.grader import Grader
-from foundry.tools.grade.host.workbench import open_workbench, target_of
+from foundry.tools.grade.host.workbench import open_workbench
 from foundry.tools.grade.runner.models import load_tensors
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
+from foundry.tools.targets.registry import target_of
 from foundry.tools.task.file import read_task
 from foundry.tools.verify.verify import verify_in
 

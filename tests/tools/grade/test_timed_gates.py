@@ -19,6 +19,7 @@ from tests.waiting import until
 from foundry.knowledge.candidate import Baseline, Build, Gate, Timing
 from foundry.knowledge.opgraph import TensorSpec, contiguous_strides
 from foundry.knowledge.ruling import clocks_agree
+from foundry.knowledge.targets import CPU
 from foundry.tools.grade.host import timed_groups
 from foundry.tools.grade.host.answers import are_doubtful, ask_again
 from foundry.tools.grade.host.grader import Grader
@@ -228,7 +229,7 @@ def an_answer(stream: int, **changed: object) -> dict[str, object]:
 
 
 def test_a_reference_that_only_the_candidate_slows_is_an_objection() -> None:
-    honest, slowing = Groups("full", "cpu", ScreenHistory()), Groups("full", "cpu", ScreenHistory())
+    honest, slowing = Groups("full", CPU, ScreenHistory()), Groups("full", CPU, ScreenHistory())
     for number in range(8):
         busy = {"slowed": 2.0, "alone_ms": 1.0} if number % 2 else {}  # the machine was slow for a while, twice
         honest.add(an_answer(number, **busy))
@@ -240,7 +241,7 @@ def test_a_reference_that_only_the_candidate_slows_is_an_objection() -> None:
 
 
 def test_work_out_of_turn_must_show_in_most_groups() -> None:
-    seldom, often = Groups("full", "cpu", ScreenHistory()), Groups("full", "cpu", ScreenHistory())
+    seldom, often = Groups("full", CPU, ScreenHistory()), Groups("full", CPU, ScreenHistory())
     for number in range(6):
         seldom.add(an_answer(number, out_of_turn="used 2 ms" if number == 3 else ""))
         often.add(an_answer(number, out_of_turn="used 2 ms" if number else ""))
@@ -251,8 +252,8 @@ def test_work_out_of_turn_must_show_in_most_groups() -> None:
 def test_a_screen_convicts_nobody_by_two_groups() -> None:
     """One noisy group, of a screen that had given up on a slow kernel, called an honest softmax a cheat."""
     slow, busy, hiding = (
-        Groups("screen", "cpu", ScreenHistory(), 0.5),
-        *(Groups("screen", "cpu", ScreenHistory()) for _ in range(2)),
+        Groups("screen", CPU, ScreenHistory(), 0.5),
+        *(Groups("screen", CPU, ScreenHistory()) for _ in range(2)),
     )
     slow.add(an_answer(0, out_of_turn="used 2 ms"))
     assert slow.is_enough() and slow.timing().problem == ""
@@ -265,7 +266,7 @@ def test_a_screen_convicts_nobody_by_two_groups() -> None:
 
 
 def test_two_speeds_are_remarked() -> None:
-    groups = Groups("full", "cpu", ScreenHistory())
+    groups = Groups("full", CPU, ScreenHistory())
     for number in range(6):
         answer = an_answer(number)
         answer["pairs"] = [[1.0, 1.0 if place % 2 else 0.1] for place in range(6)]
@@ -275,7 +276,7 @@ def test_two_speeds_are_remarked() -> None:
 
 def test_a_screen_gives_up_on_what_is_clearly_slower() -> None:
     for incumbent_ms, enough in ((0.5, True), (0.9, False), (None, False)):
-        groups = Groups("screen", "cpu", ScreenHistory(), incumbent_ms)
+        groups = Groups("screen", CPU, ScreenHistory(), incumbent_ms)
         groups.add(an_answer(0))
         assert groups.is_enough() is enough
     assert timed_groups.GIVE_UP_FACTOR * 0.9 > 1.0

@@ -55,7 +55,7 @@ def plant(crew: Crew, text: str, line: str) -> None:
     """Puts a build with this line at the start of each kernel into the cache, under the name of the text's own."""
     planted = re.sub(r"(__global__ [^{;]*\{)", lambda found: f"{found[1]} {line}", text)
     assert planted != text
-    built = crew.target.build(planted)
+    built = crew.target().build(planted)
     assert built.ok, built.first_error
     for suffix in (".cubin", ".log"):
         shutil.copyfile(cubin_of(planted).with_suffix(suffix), cubin_of(text).with_suffix(suffix))

@@ -109,25 +109,25 @@ class Grader:
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._limits: Message = {} if run_limit_s is None else {"run_limit_s": run_limit_s}
         self._load_limit_s = load_limit_s
-        self._tf32: Tf32 = "all" if device.target == "cuda" and task.options.policy != "strict" else "none"
+        self._tf32: Tf32 = "all" if device.traits.has_tf32 and task.options.policy != "strict" else "none"
         self._runners = Runners(
             self._fork,
             self._scratch,
             memory_bytes=memory_bytes or int(CANDIDATE_MEMORY_SHARE * machine_memory_bytes()),
             threads=thread_count(device),
             tf32=self._tf32 == "all",
-            on_gpu=device.target == "cuda",
+            target=device.traits,
             await_dying=zygote.await_dying,
         )
         self._forked: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._closed = False
         self._own_errors: list[list[float]] = []
         self._contest: PreparedContest | None = None  # readied before there was a winner
-        self._screens = ScreenHistory(device.target)
+        self._screens = ScreenHistory(device.traits)
         self._judges = Judges(self._start_judge, self._open_judge, lanes)
         self._public = DrawnAhead(lambda: self._start_intake(task_seconds()), task)
         # Of the GPU's memory, until the task's sizes are known. On a CPU a group is prepared right before it is timed.
-        self._plan = ROOMIEST if device.target == "cuda" else replace(ROOMIEST, pairs=1)
+        self._plan = replace(ROOMIEST, pairs=1) if device.traits.uses_host_cores else ROOMIEST
 
     @property
     def notes(self) -> Notes:
@@ -198,7 +198,7 @@ class Grader:
 
     def warm_judge(self) -> None:
         """Starts a judge on a GPU and makes its context, before it is known what it will need."""
-        if self._device.target == "cuda":
+        if not self._device.traits.uses_host_cores:
             self._judges.warm(lambda judge: ask_about_task(judge, {"do": "warm"}, task_seconds()))
 
     def baseline(self, holds: Holds | None = None) -> Baseline:
@@ -277,7 +277,7 @@ class Grader:
 
     def compile_ahead(self, text: str, build: Build) -> None:
         """Lets a candidate for a GPU that compiles itself do so now: the caller need not hold the device."""
-        if compiles_itself(text) and self._device.target == "cuda":
+        if compiles_itself(text) and not self._device.traits.uses_host_cores:
             digits = self._device.arch.removeprefix("sm_")
             self._runners.compile_ahead(text, f"{digits[:-1]}.{digits[-1]}+PTX", self._load_limit(text, build))
 
@@ -296,7 +296,7 @@ class Grader:
     def _wanted(self, text: str, stage: Stage) -> dict[str, int]:
         """The processes that one candidate takes: to be checked in and, group by group, to be timed in. Those of a file
         that compiles itself end with its proof: nothing is left of them for a contest."""
-        groups, kind = effort_of(stage, self._device.target).min_groups, kind_of(text)
+        groups, kind = effort_of(stage, self._device.traits).min_groups, kind_of(text)
         besides = 0 if stage == "screen" else AUDITED + (CONTESTED if kind == CANDIDATE else 0)
         return {REFERENCE: groups, kind: 1 + groups + besides}
 
@@ -326,7 +326,7 @@ class Grader:
         ahead = self._plan.pairs if stage == "screen" else 1  # beside a group of a proof no other process has its file
         with self._judges.one() as judge, contextlib.ExitStack() as stack:
             stack.callback(self._runners.dismiss, text)
-            asked = stage, self._device.target, self._screens, incumbent_ms, baseline.eager_ms
+            asked = stage, self._device.traits, self._screens, incumbent_ms, baseline.eager_ms
             groups = Groups(*asked, waited=lambda: holds.waited_s)
             stack.enter_context(holds.whole())
             paired = stack.enter_context(PairedRun(judge, self._runners, holds, message, self._times.judge_s).open())
@@ -349,7 +349,7 @@ class Grader:
         message: Message = {"do": "ablate", "text": text, "policy": policy, "eager_ms": baseline.eager_ms}
         message |= {"is_quick": not compiles_itself(text), "load_limit_s": self._load_limit(text, build)}
         candidates, holds = list[Worker](), holds or Holds()
-        threads = OTHER_THREADS if self._device.target == "cpu" else ()
+        threads = OTHER_THREADS if self._device.traits.uses_host_cores else ()
 
         def tick() -> None:
             for candidate in candidates:
@@ -440,7 +440,7 @@ class Grader:
         self._zygote.go_on()
         try:
             message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
-            message["device"] = self._device.target if self._device.present else "cpu"
+            message["device"] = self._device.traits.torch_device if self._device.present else "cpu"
             message["gpu_bytes"] = gpu_limit_bytes()
             return ask_about_task(worker, {"do": question, **message}, limit_s, limits=self._times)
         finally:
@@ -497,4 +497,4 @@ class Grader:
 
 def thread_count(device: Device) -> int:
     """Threads of PyTorch in every process: the device's cores, or a few beside a GPU."""
-    return device.cores if device.target == "cpu" else min(8, len(os.sched_getaffinity(0)))
+    return device.cores if device.traits.uses_host_cores else min(8, len(os.sched_getaffinity(0)))

@@ -28,13 +28,13 @@ def observe(
     """What was seen of the candidate's forward, called again and again for `seconds`. Blocking; never raises for a bad
     candidate. On a GPU its own process says which kernels ran, on a CPU the system does."""
     samples = Samples()
-    watch = (lambda pid: sampled(pid, samples)) if device.target == "cpu" else None
+    watch = (lambda pid: sampled(pid, samples)) if device.traits.uses_host_cores else None
     answer, problem = grader.profile(text, build, baseline, seconds, watch, holds)
     if problem:
         return Seen(problem=problem)
     notes = (samples.problem,) if samples.problem else ()
     launches = seen_launches(answer.get("launches", ()))
-    if device.target == "cuda" and not launches:
+    if not device.traits.uses_host_cores and not launches:
         notes = ("the profiler of PyTorch saw no kernels on this device (CUPTI is missing, or another tool holds it)",)
     return Seen(float(answer["ms"]), launches, samples.counts, samples.instructions, notes=notes)
 
@@ -48,7 +48,7 @@ def counting_means(means: Collection[str]) -> tuple[str, ...]:
 def count(seen: Seen, task: Task, text: str, device: Device, means: Collection[str]) -> Seen:
     """Adds what the hardware counts of the kernels that were seen, or a note why it cannot. `means` confine the tool
     and the program that it starts."""
-    if device.target != "cuda":
+    if not device.traits.has_counters:
         return replace(seen, notes=(*seen.notes, "counters of a CPU are not read: rung 4 is the highest here"))
     ncu = tool_path("ncu")
     if ncu is None:
@@ -56,7 +56,7 @@ def count(seen: Seen, task: Task, text: str, device: Device, means: Collection[s
     plain = {plain_kernel(name).split("::")[-1] for name, _, blocks, _ in seen.launches if blocks}
     names = "|".join(sorted(map(re.escape, plain)))
     argv = nsight.arguments(str(ncu), f"^({names})$", launches=COUNTED_LAUNCHES)
-    done = under_tool(argv, task, text, device.target, COUNT_S, counting_means(means))
+    done = under_tool(argv, task, text, device.traits.torch_device, COUNT_S, counting_means(means))
     found = nsight.read_counters(done.output)
     problem = f"Nsight Compute {done.reason}" if done.reason else nsight.problem_of(done.output, found)
     return replace(seen, counters=tuple(found), notes=(*seen.notes, problem) if problem else seen.notes)

@@ -28,7 +28,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from foundry.knowledge import codec
-from foundry.knowledge.device import TargetName
 from foundry.knowledge.task import Task
 from foundry.tools.grade.host.folders import prepare_folders
 from foundry.tools.machine.holds import WaitClock
@@ -95,7 +94,7 @@ class Replaying:
         self,
         tool: Sequence[str],
         task: Task,
-        target: TargetName,
+        device: str,
         means: Collection[str],
         *,
         text: str = "",
@@ -104,7 +103,7 @@ class Replaying:
         self._room = tempfile.TemporaryDirectory(prefix="foundry-replay-")
         self.folder = folder = Path(self._room.name)
         (folder / "task.json").write_text(codec.encode(task), encoding="utf-8")
-        (folder / "device.txt").write_text(target)
+        (folder / "device.txt").write_text(device)
         if smallest:
             (folder / SMALLEST).touch()
         self._go, self._offer, self._answer = (self._opened(name) for name in (GO, OFFER, ANSWER))
@@ -163,12 +162,12 @@ def under_tool(
     tool: Sequence[str],
     task: Task,
     text: str,
-    target: TargetName,
+    device: str,
     seconds: float,
     means: Collection[str],
 ) -> Finished:
     """Runs a tool around the replay of a kernel file, confined by `means`."""
-    replaying = Replaying(tool, task, target, means, text=text)
+    replaying = Replaying(tool, task, device, means, text=text)
     try:
         return replaying.finish(text, seconds)
     finally:

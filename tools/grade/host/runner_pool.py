@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from foundry.knowledge.targets import TargetTraits
 from foundry.tools.grade.host.folders import TASK, CandidateFolders, compiles_itself, prepare_folders
 from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message
 from foundry.tools.process.child import Limits
@@ -82,13 +83,14 @@ class Runners:
         memory_bytes: int,
         threads: int,
         tf32: bool,
-        on_gpu: bool,
+        target: TargetTraits,
         await_dying: Callable[[], None],
     ) -> None:
-        self._fork, self._scratch, self._memory_bytes, self._on_gpu = fork, scratch, memory_bytes, on_gpu
+        self._fork, self._scratch, self._memory_bytes = fork, scratch, memory_bytes
+        self._on_gpu = not target.uses_host_cores
         self.cpu_s = RUNNER_CPU_S  # of each process from now on
         self._await_dying = await_dying
-        self._options: Message = {"threads": threads, "tf32": tf32, "device": "cuda" if on_gpu else "cpu"}
+        self._options: Message = {"threads": threads, "tf32": tf32, "device": target.torch_device}
         self._numbers = itertools.count()
         self._waiting: dict[str, list[Worker]] = {}  # ready and unused, by kind
         self._starting: Counter[str] = Counter()  # by kind

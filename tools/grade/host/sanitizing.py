@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from foundry.knowledge.candidate import Audit, Build, Gate
-from foundry.knowledge.device import TargetName
+from foundry.knowledge.targets import TargetTraits
 from foundry.knowledge.task import Task
 from foundry.tools.grade.host.folders import compiles_itself
 from foundry.tools.grade.host.replay import Replaying, means_under
@@ -46,13 +46,18 @@ _OF_TOOL = re.compile(
 class Sanitizer:
     """The checks of one task's winners. Their processes may be started before a winner is known."""
 
-    def __init__(self, task: Task, target: TargetName) -> None:
+    def __init__(self, task: Task, target: TargetTraits) -> None:
         self._task, self._target = task, target
-        self._tool = tool_path("compute-sanitizer") if target == "cuda" else None
+        self._tool = tool_path(target.sanitizer) if target.sanitizer else None
         self._means: tuple[str, ...] | None = None  # that confine what is checked
         self._waiting: dict[str, Replaying] = {}  # by check
         self._is_closed = False
         self._guard, self._trial = threading.Lock(), threading.Lock()
+
+    @property
+    def is_asked(self) -> bool:
+        """True if the target has a tool that checks kernels, installed here or not."""
+        return bool(self._target.sanitizer)
 
     def _try_out(self, means: Collection[str], holds: Holds) -> None:
         """Finds out, once, by which of the means the tool's programs can be confined here. That takes a second, in
@@ -78,7 +83,7 @@ class Sanitizer:
         """A gate for each check; one that could not be made passes and says why. Nothing where there is no GPU's code.
         With `at_once` the checks run beside each other. Each shares the device by `holds` of its own, and lets others
         time between two steps."""
-        if self._target != "cuda":
+        if not self.is_asked:
             return []
         if self._tool is None:
             return [Gate("compute-sanitizer", True, "not asked: the tool is not installed here")]
@@ -106,7 +111,9 @@ class Sanitizer:
 
     def _started(self, check: str, text: str = "") -> Replaying:
         argv, means = [str(self._tool), "--tool", check, "--print-limit", "5"], self._means or ()
-        return Replaying(argv, self._task, self._target, means, text=text, smallest=check in OF_SHARED_MEMORY)
+        return Replaying(
+            argv, self._task, self._target.torch_device, means, text=text, smallest=check in OF_SHARED_MEMORY
+        )
 
     def close(self) -> None:
         """Ends what waits."""

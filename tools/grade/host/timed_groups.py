@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from foundry.knowledge.candidate import Stage, Timing
-from foundry.knowledge.device import TargetName
 from foundry.knowledge.reasons import refusal_of
 from foundry.knowledge.ruling import clocks_agree
+from foundry.knowledge.targets import TargetTraits
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol.orders import COMPUTED_ANEW, OUT_OF_TURN, PROCESSES, UNDISTURBED
 from foundry.tools.protocol.statistics import (
@@ -54,7 +54,7 @@ class Groups:
     def __init__(
         self,
         stage: Stage,
-        target: TargetName,
+        target: TargetTraits,
         screens: ScreenHistory,
         incumbent_ms: float | None = None,
         reference_ms: float = 0.0,

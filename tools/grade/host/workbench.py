@@ -55,6 +55,7 @@ from foundry.tools.process.channel import Message
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.profiling.gather import Seen, seen_launches
 from foundry.tools.targets.base import Target, built_file
+from foundry.tools.targets.registry import target_of
 from foundry.tools.task.limits import check_limits
 from foundry.tools.tune.session import Crew
 from foundry.tools.tune.tuner import TunedPlan, tune
@@ -160,7 +161,7 @@ class LocalWorkbench:
         self._readying: dict[str, asyncio.Future[None]] = {}  # processes for a timing, by the candidate's text
         self._coming: dict[str, asyncio.Event] = {}  # the first of them is
         self._baseline: asyncio.Future[Baseline] | None = None
-        self._sanitizer = Sanitizer(task, device.target)
+        self._sanitizer = Sanitizer(task, device.traits)
         self._stocking: asyncio.Future[None] | None = None
         self._proving = set[str]()  # texts under proof
         self._contest: asyncio.Future[None] | None = None  # its rivals are compiled
@@ -168,6 +169,11 @@ class LocalWorkbench:
     @property
     def notes(self) -> BenchNotes:
         return BenchNotes(self._grader.notes.isolation, dict(self._grader.notes.seeds), self._lock.use.total)
+
+    @property
+    def _is_apart(self) -> bool:
+        """True if a device is here whose timings the host's cores do not disturb."""
+        return self.device.present and not self.device.traits.uses_host_cores
 
     # ------------------------------------------------------------ the task
 
@@ -183,7 +189,7 @@ class LocalWorkbench:
 
     async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
         """On a CPU compilers would take the cores that are timed; autotuning would take the GPU."""
-        is_idle = self.device.target == "cuda" and self.device.present and "compile max-autotune" not in rivals
+        is_idle = self._is_apart and "compile max-autotune" not in rivals
         if is_idle and self._contest is None and self._is_small(await self.intake()):
             baseline = await self.baseline()
             ready = self._in_thread(lambda: self._grader.ready_contest(baseline, rivals, self._holds()))
@@ -195,7 +201,7 @@ class LocalWorkbench:
         if not self.device.present:
             return Contest(problem=self._absent("hold a contest on"))
         baseline = await self.baseline()
-        chosen = [name for name in rivals if name != "eager" or self.device.target == "cuda"]  # on a CPU the same
+        chosen = [name for name in rivals if name != "eager" or self.device.traits.has_tf32]  # else the same
         if self._contest is not None:
             await asyncio.gather(self._contest, return_exceptions=True)
         asked = (text, build, baseline, chosen, foreign, self._holds())
@@ -317,7 +323,7 @@ class LocalWorkbench:
         return await tune(crew, seconds, seed=seed, hints=hints, say=say)
 
     async def sanitize(self, text: str, build: Build) -> list[Gate]:
-        if self.device.target == "cpu":  # nothing is asked, so nobody need wait for the device
+        if not self._sanitizer.is_asked:  # so nobody need wait for the device
             return []
         is_small, look = self._is_small(await self.intake()), partial(self._sanitizer.check, text, build)
         return await self._in_thread(lambda: look(self.notes.isolation, at_once=is_small, holds=self._holds))
@@ -385,7 +391,7 @@ class LocalWorkbench:
             await self._in_thread(lambda: self._grader.compile_ahead(text, build))
 
     async def _take_in(self) -> Intake:
-        if self.device.target == "cuda" and self.device.present:  # the host's cores have nothing else to do
+        if self._is_apart:  # the host's cores have nothing else to do
             checked, captured = await asyncio.gather(self._check(), self._sharing(self._grader.capture))
         else:
             checked = await self._sharing(self._grader.check)
@@ -408,7 +414,7 @@ class LocalWorkbench:
         if text in self._readying:
             return self._coming[text]
         is_coming = self._coming[text] = asyncio.Event()
-        if self.device.target == "cuda" and self.device.present:
+        if self._is_apart:
             begins = partial(asyncio.get_running_loop().call_soon_threadsafe, is_coming.set)
             work = partial(self._grader.make_ready, text, stage, begins, self._holds())
             self._readying[text] = asyncio.ensure_future(self._in_thread(work))
@@ -420,7 +426,8 @@ class LocalWorkbench:
     def _look_ahead(self) -> None:
         """Where candidates are searched, a proof will come: what takes its seconds is begun while nobody times. A proof
         that is under way has been given what it takes."""
-        if self.device.target == "cuda" and not self._is_closed and (self._stocking is None or self._stocking.done()):
+        is_idle = self._stocking is None or self._stocking.done()
+        if is_idle and not self.device.traits.uses_host_cores and not self._is_closed:
             self._stocking = asyncio.ensure_future(self._stock())
 
     async def _stock(self) -> None:
@@ -469,18 +476,7 @@ class LocalWorkbench:
 
     def _holds(self) -> Holds:
         """How one request of the grader holds the device."""
-        return Holds(self._lock, on_cpu=self.device.target == "cpu", is_over=lambda: self._is_closed)
-
-
-def target_of(device: Device) -> Target:
-    """The compiler side of a device's target."""
-    if device.target == "cuda":
-        from foundry.tools.targets.cuda import CudaTarget
-
-        return CudaTarget()
-    from foundry.tools.targets.cpu import CpuTarget
-
-    return CpuTarget()
+        return Holds(self._lock, on_cpu=self.device.traits.uses_host_cores, is_over=lambda: self._is_closed)
 
 
 async def open_workbench(

@@ -188,7 +188,7 @@ class Judge:
         before = group.reference.device_s + group.candidate.device_s
         if group.alone:  # so that both have run as often
             paired_timing.time_undisturbed(group.candidate, group.timed, self._cache)
-        effort = effort_of(stage, self._device.target, float(message["eager_ms"]))
+        effort = effort_of(stage, self._device.traits, float(message["eager_ms"]))
         asked = group.reference, group.candidate, group.timed, self._cache, effort
         how = {"seed": secrets.randbits(31), "alone": group.alone, "check": message.get("check", "none")}
         samples = paired_timing.time_pairs(*asked, **how)

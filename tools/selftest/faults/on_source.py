@@ -31,8 +31,8 @@ class Rule:
 
 
 def faults(original: Original) -> Iterator[PlantableFault]:
-    """Every fault of the rules in the correct kernel's source, all captured shapes included."""
-    threads = original.device.cores if original.device.target == "cpu" else 2
+    """Every fault of the library's rules in the correct kernel's source, all captured shapes included."""
+    threads = original.device.cores if original.device.traits.uses_host_cores else 2
     for native in native_texts(original.text)[:1]:
         for rule in RULES:
             if rule is not SHARED_STAGING or threads > 1:
