@@ -19,12 +19,17 @@ from typing import Any
 
 from landscapes import REPORTED, SOURCE, Landscape, place_of
 
-from foundry.graph import nodes
 from foundry.graph.island import NODES, TESTS, proposers, unless_stopped, ways
+from foundry.graph.nodes.baseline import baseline
+from foundry.graph.nodes.capture import capture
+from foundry.graph.nodes.intake import intake
+from foundry.graph.nodes.island.expert import ask
+from foundry.graph.nodes.recall import recall
+from foundry.graph.nodes.seed import seed
 from foundry.graph.run.opening import Parts, create, open_services
 from foundry.graph.run.request import EFFORTS, OFF, QUICK, Mechanism, RunLimits, SolveRequest
 from foundry.graph.run.services import Services
-from foundry.graph.search.experts import ask
+from foundry.graph.search.islands import island_inputs
 from foundry.graph.search.state import IslandState, RunState
 from foundry.graph.solve import silent
 from foundry.knowledge.candidate import (
@@ -384,9 +389,9 @@ def memory() -> str | None:
 async def _walk(services: Services) -> None:
     """The root's nodes up to the islands, then the islands' nodes in turns."""
     state: RunState = {}
-    for node in (nodes.intake, nodes.capture, nodes.baseline, nodes.recall, nodes.seed):
+    for node in (intake, capture, baseline, recall, seed):
         state.update(await node(state, services))  # type: ignore[typeddict-item]
-    islands = [_Island(inputs) for inputs in nodes.island_inputs(state, services)]
+    islands = [_Island(inputs) for inputs in island_inputs(state, services)]
     while islands:
         for island in islands:
             await island.go(services, until=(TESTS[0], "select"))

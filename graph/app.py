@@ -10,11 +10,20 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Checkpointer, Send
 
-from foundry.graph import nodes
 from foundry.graph.dev_server import begin, end, services_of
 from foundry.graph.island import make_island
+from foundry.graph.nodes.baseline import baseline
+from foundry.graph.nodes.capture import capture
+from foundry.graph.nodes.compare import compare
+from foundry.graph.nodes.decide import decide
+from foundry.graph.nodes.finish import finish
+from foundry.graph.nodes.intake import intake
+from foundry.graph.nodes.prove import prove
+from foundry.graph.nodes.recall import recall
+from foundry.graph.nodes.seed import seed
 from foundry.graph.run.events import streaming
 from foundry.graph.run.services import Services
+from foundry.graph.search.islands import island_inputs, wants_islands
 from foundry.graph.search.state import RunInput, RunState, Update
 
 
@@ -39,9 +48,9 @@ def root(name: str, node: Callable[[RunState, Services], Awaitable[Update]]) -> 
 async def fan_out(state: RunState, runtime: Runtime[Services]) -> list[Send] | str:
     """One `Send` an island, or straight to the end when there is nothing to search."""
     services = await services_of(state, runtime)
-    if not nodes.wants_islands(state, services):
+    if not wants_islands(state, services):
         return "prove"
-    return [Send("island", inputs) for inputs in nodes.island_inputs(state, services)]
+    return [Send("island", inputs) for inputs in island_inputs(state, services)]
 
 
 async def round_or_end(state: RunState, runtime: Runtime[Services]) -> list[Send] | str:
@@ -60,16 +69,16 @@ def make_graph(checkpointer: Checkpointer = None) -> CompiledStateGraph[Any, Any
     graph = StateGraph(
         RunState, input_schema=RunInput
     )  # without a schema of the context: a server would make one of {}
-    graph.add_node("intake", root("intake", nodes.intake))
-    graph.add_node("capture", root("capture", nodes.capture))
-    graph.add_node("baseline", root("baseline", nodes.baseline))
-    graph.add_node("recall", root("recall", nodes.recall))
-    graph.add_node("seed", root("seed", nodes.seed))
+    graph.add_node("intake", root("intake", intake))
+    graph.add_node("capture", root("capture", capture))
+    graph.add_node("baseline", root("baseline", baseline))
+    graph.add_node("recall", root("recall", recall))
+    graph.add_node("seed", root("seed", seed))
     graph.add_node("island", make_island())
-    graph.add_node("decide", root("decide", nodes.decide))
-    graph.add_node("prove", root("prove", nodes.prove))
-    graph.add_node("compare", root("compare", nodes.compare))
-    graph.add_node("finish", root("finish", nodes.finish))
+    graph.add_node("decide", root("decide", decide))
+    graph.add_node("prove", root("prove", prove))
+    graph.add_node("compare", root("compare", compare))
+    graph.add_node("finish", root("finish", finish))
     graph.add_edge(START, "intake")
     graph.add_edge("intake", "capture")
     graph.add_edge("capture", "baseline")

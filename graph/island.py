@@ -19,30 +19,41 @@ from langgraph.runtime import Runtime
 from foundry.agents.chat.tape import NotRecorded
 from foundry.agents.expert import experts
 from foundry.graph.dev_server import services_of
+from foundry.graph.nodes.island.auditor import auditor
+from foundry.graph.nodes.island.build import build
+from foundry.graph.nodes.island.diagnose import diagnose
+from foundry.graph.nodes.island.expert import ask
+from foundry.graph.nodes.island.learn import learn
+from foundry.graph.nodes.island.migrate import migrate
+from foundry.graph.nodes.island.profile import profile
+from foundry.graph.nodes.island.prove import prove
+from foundry.graph.nodes.island.select import next_step, report, select
+from foundry.graph.nodes.island.time import time
+from foundry.graph.nodes.island.tools import use_tools
+from foundry.graph.nodes.island.verify import verify
+from foundry.graph.nodes.island.write import write
 from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.events import streaming
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.services import Services
-from foundry.graph.search import measure, think
-from foundry.graph.search.experts import ask, use_tools, write
 from foundry.graph.search.state import IslandOutput, IslandState, Stop, Update, report_key
 from foundry.knowledge.thought import ExpertName
 
 IslandNode = Callable[[IslandState, Services], Awaitable[Update]]
 
 NODES: dict[str, IslandNode] = {
-    "select": think.select,
-    "diagnose": think.diagnose,
+    "select": select,
+    "diagnose": diagnose,
     "tools": use_tools,
     "write": write,
-    "build": measure.build,
-    "verify": measure.verify,
-    "auditor": measure.audit,
-    "time": measure.time,
-    "profile": measure.profile,
-    "prove": measure.prove,
-    "learn": think.learn,
-    "migrate": think.migrate,
+    "build": build,
+    "verify": verify,
+    "auditor": auditor,
+    "time": time,
+    "profile": profile,
+    "prove": prove,
+    "learn": learn,
+    "migrate": migrate,
 }
 TESTS = ("build", "verify", "auditor", "time", "profile", "prove")
 DECISIVE = TESTS[:4]  # who fails one of them is tested no further
@@ -115,7 +126,7 @@ def contain(name: str, work: IslandNode) -> Any:
 
     async def node(state: IslandState, runtime: Runtime[Services]) -> Update:
         services = await services_of(state, runtime)
-        here = think.next_step(state, services) if name == "select" else state["step"]
+        here = next_step(state, services) if name == "select" else state["step"]
         if name != "select":
             place = state["island"], state["strand"]
             services.flight.tell(place, here, state.get("parent", ""), state.get("candidate", ""))
@@ -147,7 +158,7 @@ async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
         reason = state["stop"]["text"] if state["stop"] else ""
         name = "island ends" if is_last else "strand ends"
         services.log.note_once("note", name, reason=reason, round=state.get("round", 0))
-    return {"islands": {report_key(state["island"], state["strand"]): think.report(state)}}
+    return {"islands": {report_key(state["island"], state["strand"]): report(state)}}
 
 
 def make_island() -> CompiledStateGraph[Any, Any, Any, Any]:

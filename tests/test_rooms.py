@@ -73,6 +73,8 @@ ROOMS = (
     "graph.search.strategies",
     "graph.proofs",
     "graph.search",
+    "graph.nodes.island",
+    "graph.nodes",
     "graph.show",
     "graph.show.words",
     "graph.show.terminal",

@@ -1,1 +1,1 @@
-"""How islands search: thinking and testing steps, archive, merit, migration, lessons, the end."""
+"""What the nodes share: the state, briefs, tools, users' orders, reasons to stop, the end of a run."""

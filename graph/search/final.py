@@ -16,7 +16,7 @@ from foundry.graph.proofs.pace import rivals_in_time
 from foundry.graph.run.closing import LEFT_UNPROVEN
 from foundry.graph.run.services import Services
 from foundry.graph.search.lessons import lessons
-from foundry.graph.search.think import evaluation_facts
+from foundry.graph.search.measure import evaluation_facts
 from foundry.graph.search.toolbox import Kernel, answer_all, tools_of
 from foundry.knowledge.candidate import Evaluation, Judgement, Resources
 from foundry.knowledge.experience.record import SEED

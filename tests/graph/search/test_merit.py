@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foundry.graph.nodes.island.prove import CLEARLY, LIKELY
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.search.final import _can_win
-from foundry.graph.search.measure import CLEARLY, LIKELY
 from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Stage, Timing, Verdict
 from foundry.knowledge.merit import CORRECT, NOT_COMPILED, WRONG, Estimate, estimate, merit
 

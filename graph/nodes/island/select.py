@@ -1,26 +1,20 @@
-"""What an island thinks before and after its experts: select, diagnose, learn, migrate."""
+"""Begins a step: reads the users' words and the budget, and chooses the parent."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Mapping
+from typing import cast
 
-from foundry.agents.models.models import PLAYBOOK
-from foundry.graph.proofs.early import common_cause
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.request import role_of
 from foundry.graph.run.services import Services
-from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
-from foundry.graph.search.fold import find_results, fold, keep_best
-from foundry.graph.search.lessons import counted, lessons
-from foundry.graph.search.measure import examine_step
-from foundry.graph.search.orders import UserOrders, acknowledge, added_islands, find_left_out, heed, wanted_model
+from foundry.graph.search.fold import find_results, fold
+from foundry.graph.search.orders import UserOrders, acknowledge, find_left_out, heed, wanted_model
 from foundry.graph.search.state import (
     BudgetLeft,
-    Findings,
     IslandReport,
     IslandState,
     Outside,
@@ -29,17 +23,13 @@ from foundry.graph.search.state import (
     left_out_of,
     step_name,
 )
-from foundry.graph.search.strategies.archive import cell_of, insert, without_cells
+from foundry.graph.search.stops import find_island_stop, find_ordered_stop, find_own_stop
+from foundry.graph.search.strategies.archive import cell_of, without_cells
 from foundry.graph.search.strategies.gradients import choose_parent
-from foundry.graph.search.strategies.migration import PROBABILITY, Migrant, choose, list_migrants, publish
-from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation, Stage
-from foundry.knowledge.compiler.moves import name_kernel
+from foundry.knowledge.candidate import REFERENCE, Stage
 from foundry.knowledge.merit import CORRECT, Estimate, merit
-from foundry.knowledge.ruling import rule
-from foundry.knowledge.thought import Diagnosis, Directive, Role
+from foundry.knowledge.thought import Directive, Role
 
-MISSES = 8  # proposals in a row without a new candidate after which an island gives up
-REPAIRS = {"library": 1, "model": 2, "user": 1}  # tries to repair a broken candidate, by origin
 ONCE = ("try", "from")  # orders that one strand of an island follows
 POLL_S = 0.2
 
@@ -61,9 +51,6 @@ def report(state: IslandState) -> IslandReport:
         orders=state["orders"],
         stop=state["stop"],
     )
-
-
-# select
 
 
 def next_step(state: IslandState, services: Services) -> str:
@@ -103,7 +90,7 @@ async def select(state: IslandState, services: Services) -> Update:
         "orders": orders,
         "role": _role(state, orders, outside, services),
     }
-    stop = outside["stop"] or _own_stop(state, services)
+    stop = outside["stop"] or find_own_stop(state, services)
     if stop:
         services.flight.leave(place)
         return {**update, "stop": stop}
@@ -188,7 +175,7 @@ def _look_around(state: IslandState, step: str, services: Services) -> Outside:
     reserved = services.flight.reserved(but=place)
     to_run = [item for item in directives if item.to == "run" and _is_ours(item, island, step, services)]
     return Outside(
-        stop=find_ordered_stop(services, reserved) or _find_island_s_stop(state, services),
+        stop=find_ordered_stop(services, reserved) or find_island_stop(state, services),
         seen=max([state["inbox_after"], *(item.id for item in directives)]),
         directives=[item.id for item in directives if item.to != "run" and item.island in (None, island)],
         to_run=[item.id for item in to_run],
@@ -228,41 +215,6 @@ def _is_ours(item: Directive, island: int, step: str, services: Services) -> boo
     return taken == step
 
 
-def find_ordered_stop(services: Services, reserved: int = 0) -> Stop | None:
-    """Why the whole search should end: the user's word, the budget, of which steps under way have `reserved` so many
-    evaluations, or a result that is good enough."""
-    wanted, number = find_wanted_state(services.directives())
-    if wanted == "stop":
-        return Stop(kind="user", text=f"stopped by the user (d{number})")
-    if spent := services.ledger.why_exhausted(reserved):
-        return Stop(kind="budget", text=spent)
-    if enough := services.ledger.why_satisfied(services.best()):
-        return Stop(kind="satisfied", text=enough)
-    if services.brain.name == PLAYBOOK and (cause := common_cause(services)):
-        return Stop(kind="exhausted", text=f"every kernel would fail its proof for one reason: {cause.gate}")
-    return None
-
-
-def _find_island_s_stop(state: IslandState, services: Services) -> Stop | None:
-    """Why a user wants this island to end, or all of them to end their round: one is added."""
-    directives = services.directives()
-    wanted, number = find_wanted_state(directives, state["island"])
-    if wanted == "stop":
-        return Stop(kind="user", text=f"stopped by the user (d{number})")
-    if services.request.island_count + len(added_islands(directives)) > state["islands_now"]:
-        return Stop(kind="regroup", text="makes room for one more island")
-    return None
-
-
-def _own_stop(state: IslandState, services: Services) -> Stop | None:
-    """Why the island itself should stop, or None."""
-    if state["idle"] >= services.effort.plateau:
-        return Stop(kind="plateau", text=f"plateau: {state['idle']} generations without a better candidate")
-    if state["misses"] >= MISSES:
-        return Stop(kind="exhausted", text=f"exhausted: {state['misses']} proposals in a row gave no new candidate")
-    return None
-
-
 async def _wait_while_paused(state: IslandState, step: str, services: Services) -> None:
     """Rests until the user says otherwise; that the word is taken is told as the rest begins, not when it is over."""
     island = state["island"]
@@ -282,137 +234,3 @@ async def _wait_while_paused(state: IslandState, step: str, services: Services) 
             wanted, number = find_wanted_state(services.directives(), island)
         if is_all:  # while others work, the run's time goes on
             services.ledger.excuse((island, state["strand"]), time.monotonic() - started)
-
-
-# diagnose
-
-
-async def diagnose(state: IslandState, services: Services) -> Update:
-    """What broke or limits the parent, what the store knows about that, and which experts to ask, in order: by
-    diagnosis, role and the user's words."""
-    from foundry.agents.route import ranking
-
-    if state["given"]:  # a user's file needs no diagnosis: who would mend it hands it on
-        return {"diagnosis": None, "experts": ["diagnostician"]}
-    brief = await look_closer(await brief_for(state, services), services)
-    with services.log.span("expert", "diagnostician", purpose="diagnose", candidate=state["parent"]) as span:
-        diagnosis = await services.journal.record(
-            f"{state['step']}/diagnosis", "thought", Diagnosis, lambda: services.brain.diagnose(brief)
-        )
-        span.data["found"] = diagnosis.failure or diagnosis.limiter
-        span.data["evidence"] = diagnosis.evidence
-        span.data["action"] = diagnosis.action
-    brief = await add_diagnosis(brief, diagnosis, services)
-    return {"diagnosis": diagnosis, "experts": list(ranking(brief, diagnosis))}
-
-
-# learn, migrate
-
-
-async def learn(state: IslandState, services: Services) -> Update:
-    """Records the evaluation and the lesson for the store; takes in what the island's strands have found by now."""
-    step = state["step"]
-    candidate = services.candidate(state["candidate"])
-    evaluation = await examine_step(state, services, "screen")
-    services.run.add_evaluation(evaluation, "screen", step)
-    records = [evaluation]
-    if state.get("proven"):
-        evaluation = await examine_step(state, services, "full")
-        services.run.add_evaluation(evaluation, "full", step)
-        records.append(evaluation)
-    results: Findings = services.journal.plain(f"{step}/results", "outside", lambda: find_results(state, services))
-    found, gains = fold(state, results, services)
-    facts = evaluation_facts(evaluation, gains.get(candidate.id, ""))
-    services.log.note_once("evaluation", candidate.id, **facts, expert=_expert_of(services, candidate))
-    await _teach(state, services, records)
-    value = merit(records)
-    repairs = state.get("repairs", 0) + 1 if state.get("broken") else 0
-    mend = value < CORRECT and repairs < REPAIRS[candidate.origin]
-    return {**found, "broken": candidate.id if mend else "", "repairs": repairs if mend else 0}
-
-
-def evaluation_facts(evaluation: Evaluation, gain: str = "") -> dict[str, Any]:
-    """What the trace and the live progress show of an evaluation."""
-    timing, profile, ruling = evaluation.timing, evaluation.profile, rule(evaluation)
-    return {
-        "outcome": ruling.outcome,
-        "speedup": timing.speedup if timing else None,
-        "speedup_ci95": list(timing.speedup_ci95) if timing else None,
-        "candidate_ms": timing.candidate_ms if timing else None,
-        "stage": timing.stage if timing else None,
-        "fraction_of_floor": profile.fraction_of_floor if profile else None,
-        "cell": cell_of(evaluation.coordinates) if evaluation.coordinates else None,
-        "gain": gain,
-        "evidence": ruling.evidence,
-    }
-
-
-def _expert_of(services: Services, candidate: Candidate) -> str:
-    decision = services.run.decision(candidate.id)
-    return decision.proposal.expert if decision and decision.proposal else ""
-
-
-async def _teach(state: IslandState, services: Services, records: Sequence[Evaluation]) -> None:
-    graphs = await services.graphs()
-    candidate = records[-1].candidate
-    decision = services.run.decision(candidate.id)
-    if not graphs or decision is None or decision.proposal is None:
-        return
-    parent = services.records(state["parent"], state["outside"]["stages"].get(state["parent"]))
-    moves = decision.proposal.moves
-    if moves and parent[-1].candidate.recipe is not None:
-        before = await services.lower(parent[-1].candidate.recipe)
-        moves = tuple(name_kernel(before, move) for move in moves)
-    credits = await services.learn(
-        lessons(
-            run=services.run.id,
-            step=state["step"],
-            task=services.task.name,
-            graph=graphs[0],
-            device=services.device,
-            diagnosis=decision.diagnosis,
-            filed=counted(moves),
-            parent=parent,
-            child=records,
-            kernels=(await services.lower(candidate.recipe)).kernels if candidate.recipe else (),
-            rationale=decision.proposal.rationale,
-        )
-    )
-    if credits:
-        told = {credit.move: credit.words for credit in credits}
-        text = "; ".join(f"{move} {words}" for move, words in told.items())
-        services.log.note_once("note", "credit", candidate=candidate.id, text=text, credits=told)
-
-
-async def migrate(state: IslandState, services: Services) -> Update:
-    """Offers a new elite to the other islands; takes some of theirs in when this one stagnates."""
-    step = state["step"]
-    idle = state.get("idle", 0) if state.get("candidate") else state.get("idle", 0) + 1
-    name = state.get("candidate", "")
-    for cell, elite in state["archive"].items():
-        if elite["candidate"] == name:
-            publish(services.run.database, Migrant(name, state["island"], elite["merit"], cell))
-    stream = services.stream(f"{step}:migrate")
-    if "migration" in services.request.left_out:
-        return {"idle": idle}
-    if idle < services.effort.stagnation or stream.random() >= PROBABILITY:
-        return {"idle": idle}
-    rows = services.journal.plain(f"{step}/abroad", "outside", lambda: _find_migrants(state, services))
-    taken = choose([Migrant(*row) for row in rows], stream)
-    archive, population = state["archive"], dict(state["population"])
-    for migrant in taken:
-        archive, gain = insert(archive, migrant.candidate, migrant.cell, migrant.merit)
-        population[migrant.candidate] = (migrant.cell, migrant.merit)
-        services.log.note_once(
-            "migration", migrant.candidate, origin=migrant.island, merit=round(migrant.merit, 4), gain=gain
-        )
-    return {"idle": idle, "archive": archive, "population": keep_best(population)}
-
-
-def _find_migrants(state: IslandState, services: Services) -> list[tuple[Any, ...]]:
-    known = state["population"]
-    return [
-        (migrant.candidate, migrant.island, migrant.merit, migrant.cell)
-        for migrant in list_migrants(services.run.database, state["island"])
-        if migrant.candidate not in known
-    ]

@@ -1,0 +1,1 @@
+"""The nodes of the root graph, a file each."""

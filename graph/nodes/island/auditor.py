@@ -1,0 +1,12 @@
+"""Asks the auditor's executable gates."""
+
+from __future__ import annotations
+
+from foundry.graph.run.services import Services
+from foundry.graph.search.measure import screen
+from foundry.graph.search.state import IslandState, Update
+
+
+async def auditor(state: IslandState, services: Services) -> Update:
+    """Asks the auditor's executable gates."""
+    return await screen(state, services, "audit")

@@ -1,0 +1,30 @@
+"""Says what broke or limits the parent."""
+
+from __future__ import annotations
+
+from foundry.graph.run.services import Services
+from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
+from foundry.graph.search.state import (
+    IslandState,
+    Update,
+)
+from foundry.knowledge.thought import Diagnosis
+
+
+async def diagnose(state: IslandState, services: Services) -> Update:
+    """What broke or limits the parent, what the store knows about that, and which experts to ask, in order: by
+    diagnosis, role and the user's words."""
+    from foundry.agents.route import ranking
+
+    if state["given"]:  # a user's file needs no diagnosis: who would mend it hands it on
+        return {"diagnosis": None, "experts": ["diagnostician"]}
+    brief = await look_closer(await brief_for(state, services), services)
+    with services.log.span("expert", "diagnostician", purpose="diagnose", candidate=state["parent"]) as span:
+        diagnosis = await services.journal.record(
+            f"{state['step']}/diagnosis", "thought", Diagnosis, lambda: services.brain.diagnose(brief)
+        )
+        span.data["found"] = diagnosis.failure or diagnosis.limiter
+        span.data["evidence"] = diagnosis.evidence
+        span.data["action"] = diagnosis.action
+    brief = await add_diagnosis(brief, diagnosis, services)
+    return {"diagnosis": diagnosis, "experts": list(ranking(brief, diagnosis))}

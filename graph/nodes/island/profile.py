@@ -1,0 +1,12 @@
+"""Finds what limits the candidate."""
+
+from __future__ import annotations
+
+from foundry.graph.run.services import Services
+from foundry.graph.search.measure import screen
+from foundry.graph.search.state import IslandState, Update
+
+
+async def profile(state: IslandState, services: Services) -> Update:
+    """Finds what limits it and where in the archive it belongs."""
+    return await screen(state, services, "profile")

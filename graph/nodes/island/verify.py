@@ -1,0 +1,12 @@
+"""Checks the candidate's results."""
+
+from __future__ import annotations
+
+from foundry.graph.run.services import Services
+from foundry.graph.search.measure import screen
+from foundry.graph.search.state import IslandState, Update
+
+
+async def verify(state: IslandState, services: Services) -> Update:
+    """Checks its results, by the quick screen."""
+    return await screen(state, services, "verify")

@@ -1,0 +1,50 @@
+"""Why a search or one of its islands ends."""
+
+from __future__ import annotations
+
+from foundry.agents.models.models import PLAYBOOK
+from foundry.graph.proofs.early import common_cause
+from foundry.graph.run.inbox import find_wanted_state
+from foundry.graph.run.services import Services
+from foundry.graph.search.orders import added_islands
+from foundry.graph.search.state import (
+    IslandState,
+    Stop,
+)
+
+MISSES = 8  # proposals in a row without a new candidate after which an island gives up
+
+
+def find_ordered_stop(services: Services, reserved: int = 0) -> Stop | None:
+    """Why the whole search should end: the user's word, the budget, of which steps under way have `reserved` so many
+    evaluations, or a result that is good enough."""
+    wanted, number = find_wanted_state(services.directives())
+    if wanted == "stop":
+        return Stop(kind="user", text=f"stopped by the user (d{number})")
+    if spent := services.ledger.why_exhausted(reserved):
+        return Stop(kind="budget", text=spent)
+    if enough := services.ledger.why_satisfied(services.best()):
+        return Stop(kind="satisfied", text=enough)
+    if services.brain.name == PLAYBOOK and (cause := common_cause(services)):
+        return Stop(kind="exhausted", text=f"every kernel would fail its proof for one reason: {cause.gate}")
+    return None
+
+
+def find_island_stop(state: IslandState, services: Services) -> Stop | None:
+    """Why a user wants this island to end, or all of them to end their round: one is added."""
+    directives = services.directives()
+    wanted, number = find_wanted_state(directives, state["island"])
+    if wanted == "stop":
+        return Stop(kind="user", text=f"stopped by the user (d{number})")
+    if services.request.island_count + len(added_islands(directives)) > state["islands_now"]:
+        return Stop(kind="regroup", text="makes room for one more island")
+    return None
+
+
+def find_own_stop(state: IslandState, services: Services) -> Stop | None:
+    """Why the island itself should stop, or None."""
+    if state["idle"] >= services.effort.plateau:
+        return Stop(kind="plateau", text=f"plateau: {state['idle']} generations without a better candidate")
+    if state["misses"] >= MISSES:
+        return Stop(kind="exhausted", text=f"exhausted: {state['misses']} proposals in a row gave no new candidate")
+    return None
