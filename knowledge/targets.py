@@ -75,6 +75,7 @@ class TargetTraits:
     near_bytes: int  # memory nearest to the arithmetic that a tile should fit: shared memory or first-level cache
     visible_devices: str  # environment variable that chooses which devices a process sees; "" without one
     forms: KernelForms
+    printer: str  # "module:class" of `knowledge/compiler/printers/base.py:Printer`
     toolchain: str  # "module:class" of `tools/targets/base.py:Target`
     prompts: str  # name under which `agents/prompts/` and the playbook's cards speak of the target
 
@@ -109,6 +110,7 @@ CPU = TargetTraits(
         few_indices=1,
         most_index_questions=1 << 13,
     ),
+    printer="foundry.knowledge.compiler.printers.cpu:CpuPrinter",
     toolchain="foundry.tools.targets.cpu:CpuTarget",
     prompts="cpu",
 )
@@ -143,6 +145,7 @@ CUDA = TargetTraits(
         few_indices=64,
         most_index_questions=1 << 22,
     ),
+    printer="foundry.knowledge.compiler.printers.cuda:CudaPrinter",
     toolchain="foundry.tools.targets.cuda:CudaTarget",
     prompts="cuda",
 )

@@ -36,6 +36,7 @@ ROOMS = (
     "knowledge.compiler.cuda.contractions",
     "knowledge.compiler.cuda.convolutions",
     "knowledge.compiler.authored",
+    "knowledge.compiler.printers",
     "knowledge.compiler",
     "tools",
     "tools.process",

@@ -20,7 +20,7 @@ from foundry.agents.words.source import fold
 from foundry.agents.words.words import MOST_MOVES
 from foundry.knowledge import syntax
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.compiler.authored.whole_file import expand
+from foundry.knowledge.compiler.whole_file import expand
 from foundry.knowledge.thought import Diagnosis, Edit, Move, Proposal, apply_edits
 
 LONGEST_FILE_CHARS = 400_000

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from foundry.knowledge.compiler.authored.whole_file import REGION
 from foundry.knowledge.compiler.file.texts import library_texts
+from foundry.knowledge.compiler.whole_file import REGION
 
 SOURCE_CHARS = 6_000  # about 1,700 tokens: bodies are folded until a file fits
 WHOLE_CHARS = 16_000  # of files that are still longer only the two ends are shown

@@ -11,9 +11,8 @@ from foundry.agents.situation import COSTLY_KINDS, Situation
 from foundry.agents.words.source import is_shown_whole, outline_of_file, show
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.compiler.authored.planning import authored_buffers
-from foundry.knowledge.compiler.authored.printing import element_type
-from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
 from foundry.knowledge.compiler.ir.kernels import Buffer
+from foundry.knowledge.compiler.printers import find_printer
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import Op, OpGraph, contiguous_strides
@@ -123,7 +122,7 @@ def buffers(graph: OpGraph, target: str) -> str:
 
 
 def _buffer(buffer: Buffer, target: str) -> str:
-    kind = element_type(buffer, target)
+    kind = find_printer(target).element(buffer.dtype)
     roles = {
         "input": f"const {kind}*, input {buffer.source}",
         "parameter": f"const {kind}*, parameter {buffer.source}",
@@ -140,15 +139,7 @@ def describe_device(device: Device) -> str:
     traits = device.traits
     cache_mb = device.cache_bytes / 1e6
     lines = [f"{device.name} ({device.arch}), {device.cores} {traits.workers}, {cache_mb:.4g} MB of last-level cache"]
-    if device.target == "cuda":
-        shared = max_shared_bytes(device.arch) // 1024
-        lines.append(
-            f"a multiprocessor has 65,536 registers (255 a thread at most), 2,048 threads and {shared + 1} KB of "
-            f"shared memory ({shared} KB a block); a thread loads 16 bytes at once"
-        )
-    else:
-        registers = 32 if device.vector_bytes == 64 else 16
-        lines.append(f"{registers} vector registers of {device.vector_bytes} bytes")
+    lines.append(find_printer(device.target).limits(device))
     if device.ceilings:
         top = device.ceilings
         half = f"16-bit floats {top.half_flops_per_s / 1e9:.4g} GFLOP/s, "

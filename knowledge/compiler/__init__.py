@@ -1,1 +1,1 @@
-"""The kernel library: lowers a captured graph to candidates; one expression generator, two printers."""
+"""The kernel library: lowers a captured graph to candidates; one expression generator, a printer for each target."""

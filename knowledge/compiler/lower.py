@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.candidate import Coordinates, Recipe
 from foundry.knowledge.compiler.authored.planning import plan_authored
 from foundry.knowledge.compiler.file.assemble import Entry, Reference
-from foundry.knowledge.compiler.ir.access import is_prepared, tail_of
+from foundry.knowledge.compiler.ir.access import is_prepared
 from foundry.knowledge.compiler.ir.cost import compulsory_bytes, flops, traffic_bytes
 from foundry.knowledge.compiler.ir.kernels import (
-    AttentionKernel,
     Kernel,
     KernelSummary,
     Plan,
@@ -20,7 +19,8 @@ from foundry.knowledge.compiler.ir.kernels import (
 )
 from foundry.knowledge.compiler.lowered import LeftWork, Lowered, Outline
 from foundry.knowledge.compiler.plan import plan
-from foundry.knowledge.compiler.printers import module_file, print_kernel
+from foundry.knowledge.compiler.printers import find_printer, module_file, print_kernel
+from foundry.knowledge.compiler.printers.base import Unprintable
 from foundry.knowledge.compiler.rules import pointwise, shape
 from foundry.knowledge.compiler.rules.builder import RULES
 from foundry.knowledge.compiler.seeds import seed_recipes
@@ -149,31 +149,32 @@ def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
         planned = plan_authored(graph, recipe.authored, ieee_only=recipe.ieee_only)
         (whole,) = (step for step in planned.steps if not isinstance(step, TorchCall))
         return Printed(planned, (print_kernel(whole, planned, device, recipe.choices.get(whole.name, {})),))
+    printer = find_printer(device.target)
     refused: set[str] = set()
     apart: set[str] = set()
     while True:
         planned = plan(graph, recipe, refused=frozenset(refused), apart=frozenset(apart))
         texts: list[PrintedKernel | None] = []
-        again: set[str] = set()
-        split: set[str] = set()
-        reason = ""
+        refusals: list[Unprintable] = []
         for step in planned.steps:
-            if isinstance(step, TorchCall):
-                texts.append(None)
-                continue
-            try:
-                texts.append(print_kernel(step, planned, device, recipe.choices.get(step.name, {})))
-            except CannotLower as refusal:
-                anchors = _anchors(planned.graph or graph, step)
-                if (isinstance(step, AttentionKernel) or tail_of(step) is not None) and not anchors <= apart:
-                    split |= anchors
-                else:
-                    again |= anchors - refused
-                reason = str(refusal)
-        if len(texts) == len(planned.steps):
+            text = None
+            if not isinstance(step, TorchCall):
+                text = printer.print_or_refuse(step, planned, device, recipe.choices.get(step.name, {}))
+            if isinstance(text, Unprintable):
+                refusals.append(text)
+            else:
+                texts.append(text)
+        if not refusals:
             return Printed(planned, tuple(texts))
+        again, split = set[str](), set[str]()
+        for refusal in refusals:
+            anchors = _anchors(planned.graph or graph, refusal.kernel)
+            if refusal.may_split and not anchors <= apart:
+                split |= anchors
+            else:
+                again |= anchors - refused
         if not again | split:
-            raise CannotLower(reason)
+            raise CannotLower(refusals[-1].reason)
         refused |= again
         apart |= split
 

@@ -32,7 +32,7 @@ from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.services import KernelLibrary
 from foundry.graph.solve import solve
 from foundry.knowledge.candidate import REFERENCE
-from foundry.knowledge.compiler.authored.whole_file import expand
+from foundry.knowledge.compiler.whole_file import expand
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import OperatorRun, Signature
 from foundry.knowledge.task import Task

@@ -7,24 +7,16 @@ Nothing here trusts the author: names are identifiers, sizes are numbers, the co
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from foundry.knowledge.candidate import AuthoredKernel, AuthoredLaunch, Choice
 from foundry.knowledge.compiler.authored.expressions import evaluate
 from foundry.knowledge.compiler.authored.planning import SCRATCH_TYPES, sizes, strides_of
-from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT
-from foundry.knowledge.compiler.cuda.launches import (
-    KERNEL_PREFIX,
-    Launch,
-    encode,
-    max_shared_bytes,
-    prepared,
-    workspace,
-)
+from foundry.knowledge.compiler.cuda.launches import KERNEL_PREFIX
 from foundry.knowledge.compiler.ir.kernels import AuthoredStep, Buffer, Plan, PrintedKernel, Tunable
-from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import ITEM_BYTES
@@ -46,19 +38,20 @@ _ASPECTS: tuple[tuple[_Aspect, re.Pattern[str]], ...] = (
 )
 
 
-def print_authored(step: AuthoredStep, plan: Plan, device: Device, choices: Mapping[str, Choice]) -> PrintedKernel:
-    """The step's text with these values of its tunables; one that is not declared takes its default. Raises CannotLower
-    for what cannot be built or launched at all."""
+def print_authored(
+    step: AuthoredStep, plan: Plan, device: Device, choices: Mapping[str, Choice], page_of: type[Page]
+) -> PrintedKernel:
+    """The step's text with these values of its tunables; one that is not declared takes its default. `page_of` is the
+    target's page. Raises CannotLower for what cannot be built or launched at all."""
     check_form(step.kernel, plan.buffers)
     chosen = {item.name: _chosen(choices.get(item.name), item.values, item.default) for item in step.kernel.tunables}
-    page = _Page(step.kernel, plan, device, chosen)
+    page = page_of(step.kernel, plan, device, chosen)
     broken = next((text for text in step.kernel.constraints if not evaluate(text, page.numbers)), None)
     if broken is not None:
         raise CannotLower(f"the constraint {broken!r} does not hold for {chosen}")
-    cuda = device.target == "cuda"
-    return PrintedKernel(
+    printed = PrintedKernel(
         functions=page.functions(),
-        call=page.launches() if cuda else page.calls(),
+        call=page.call(),
         template=template_of(step.kernel),
         choices=dict(chosen),
         tunables=tunables_of(step.kernel),
@@ -67,11 +60,9 @@ def print_authored(step: AuthoredStep, plan: Plan, device: Device, choices: Mapp
         d_sync=0,
         workspace_bytes=page.workspace_bytes,
         launches=sum(not launch.once for launch in step.kernel.launches),
-        prepare={} if cuda else page.prepare(),
-        prepared_sizes={} if cuda else page.prepared_sizes,
-        prepared_bytes=page.prepared_bytes if cuda else 0,
         shared=page.includes,
     )
+    return page.with_prepared(printed)
 
 
 def template_of(kernel: AuthoredKernel) -> str:
@@ -154,8 +145,10 @@ def _check_launch(launch: AuthoredLaunch, kernel: AuthoredKernel, buffers: Mappi
 
 
 @dataclass
-class _Page:
-    """The parts of the printed step, with every number worked out."""
+class Page(ABC):
+    """The parts of the printed step, with every number worked out. Each target has a page of its own."""
+
+    index_type: ClassVar[str]  # of 64-bit sizes and strides
 
     kernel: AuthoredKernel
     plan: Plan
@@ -183,9 +176,17 @@ class _Page:
                 self.places[part.name] = self.workspace_bytes
                 self.workspace_bytes += room
 
-    @property
-    def on_gpu(self) -> bool:
-        return self.device.target == "cuda"
+    @abstractmethod
+    def call(self) -> str:
+        """How the kernels are launched in every call."""
+
+    @abstractmethod
+    def with_prepared(self, printed: PrintedKernel) -> PrintedKernel:
+        """The printed step with what is kept between calls."""
+
+    def named(self, code: str) -> str:
+        """The author's code with its kernels under the names that the target needs."""
+        return code
 
     @property
     def includes(self) -> tuple[str, ...]:
@@ -193,81 +194,15 @@ class _Page:
         return tuple(found[0].strip() for found in _INCLUDE.finditer(self.kernel.code))
 
     def functions(self) -> str:
-        wide = "long long" if self.on_gpu else "long"
         constants = {**self.numbers, **strides_of(self.plan.buffers)}
         lines = [
-            f"static constexpr {'int' if name in self.chosen else wide} {name} = {value};"
+            f"static constexpr {'int' if name in self.chosen else self.index_type} {name} = {value};"
             for name, value in constants.items()
         ]
-        code = _INCLUDE.sub("", self.kernel.code)
-        if self.on_gpu:
-            for launch in {launch.function: launch for launch in self.kernel.launches}.values():
-                code = re.sub(rf"\b{launch.function}\b", self._symbol(launch), code)
+        code = self.named(_INCLUDE.sub("", self.kernel.code))
         text = code if code.endswith("\n") else f"{code}\n"
         head = "\n".join(lines)
         return (
             f'namespace {NAMESPACE} {{\n{head}\n#line 1 "{FILE}"\n{text}}}\n#line 1 "wrapper"\n'
             f"using namespace {NAMESPACE};\n"
         )
-
-    def _symbol(self, launch: AuthoredLaunch) -> str:
-        """A kernel's name in the cubin: those of the library begin in the same way."""
-        return launch.function if launch.function.startswith(KERNEL_PREFIX) else KERNEL_PREFIX + launch.function
-
-    # -- CUDA: a table of launches
-
-    def launches(self) -> str:
-        return encode(self._launch(launch) for launch in self.kernel.launches)
-
-    def _launch(self, launch: AuthoredLaunch) -> Launch:
-        grid, block = self._three(launch.grid, "grid", launch), self._three(launch.block, "block", launch)
-        shared = evaluate(launch.shared_bytes, self.numbers)
-        if block[0] * block[1] * block[2] > 1024 or grid[0] >= 2**31 or max(grid[1:]) > 65535:
-            raise CannotLower(f"{launch.function}: grid {grid}, block {block} is beyond what a GPU starts")
-        if not 0 <= shared <= max_shared_bytes(self.device.arch):
-            most = max_shared_bytes(self.device.arch)
-            raise CannotLower(f"{launch.function}: {shared} bytes of shared memory, a block may have {most}")
-        args = tuple(self._gpu_argument(arg) for arg in launch.args)
-        return Launch(self._symbol(launch), grid, block, args, shared, launch.once)
-
-    def _three(self, texts: tuple[str, ...], what: str, launch: AuthoredLaunch) -> tuple[int, int, int]:
-        if not 1 <= len(texts) <= 3:
-            raise CannotLower(f"{launch.function}: {what} needs one to three expressions")
-        x, y, z = [*(evaluate(text, self.numbers) for text in texts), 1, 1][:3]
-        if min(x, y, z) < 1:
-            raise CannotLower(f"{launch.function}: {what} is {(x, y, z)}")
-        return x, y, z
-
-    def _gpu_argument(self, arg: str) -> str | int:
-        if arg in self.plan.buffers:
-            return arg
-        if arg in self.places:
-            return prepared(self.places[arg]) if arg in self.prepared_sizes else workspace(self.places[arg])
-        return evaluate(arg, self.numbers)
-
-    # -- CPU: calls
-
-    def calls(self) -> str:
-        return "\n".join(self._call(launch) for launch in self.kernel.launches if not launch.once)
-
-    def prepare(self) -> dict[str, str]:
-        """The calls that fill what is kept, filed under the first of it."""
-        calls = [self._call(launch) for launch in self.kernel.launches if launch.once]
-        return {next(iter(self.prepared_sizes)): "\n".join(calls)} if calls and self.prepared_sizes else {}
-
-    def _call(self, launch: AuthoredLaunch) -> str:
-        return f"{NAMESPACE}::{launch.function}({', '.join(self._cpu_argument(arg) for arg in launch.args)});"
-
-    def _cpu_argument(self, arg: str) -> str:
-        if arg in self.plan.buffers:
-            return f"b_{arg}"
-        if arg in self.places:
-            dtype = next(part.dtype for part in self.kernel.scratch if part.name == arg)
-            kind = CPU_DIALECT.storage[dtype]  # type: ignore[index]
-            return f"({kind}*)b_{arg}" if arg in self.prepared_sizes else f"({kind}*)(workspace + {self.places[arg]})"
-        return str(evaluate(arg, self.numbers))
-
-
-def element_type(buffer: Buffer, target: str) -> str:
-    """The C++ type of a buffer's elements."""
-    return (CUDA_DIALECT if target == "cuda" else CPU_DIALECT).storage[buffer.dtype]

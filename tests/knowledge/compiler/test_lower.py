@@ -13,11 +13,10 @@ import pytest
 import torch
 
 from foundry.knowledge.candidate import Choice, Recipe
-from foundry.knowledge.compiler import lower as lowering
-from foundry.knowledge.compiler import printers
 from foundry.knowledge.compiler.ir.kernels import Kernel, Plan, PrintedKernel, ScanKernel
 from foundry.knowledge.compiler.lower import lower
 from foundry.knowledge.compiler.lowered import Lowered
+from foundry.knowledge.compiler.printers.cpu import CpuPrinter
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.tools.task.capture import capture
@@ -106,14 +105,16 @@ def test_several_shapes_share_a_file(lab: Callable[[str], Lab]) -> None:
 def test_a_kernel_that_the_printer_refuses_is_left_to_torch(
     lab: Callable[[str], Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = printers.print_kernel
+    original = CpuPrinter.print_kernel
 
-    def refusing(kernel: Kernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    def refusing(
+        printer: CpuPrinter, kernel: Kernel, plan: Plan, device: Device, choices: dict[str, Choice]
+    ) -> PrintedKernel:
         if isinstance(kernel, ScanKernel):
             raise CannotLower("no scans today")
-        return original(kernel, plan, device, choices)
+        return original(printer, kernel, plan, device, choices)
 
-    monkeypatch.setattr(lowering, "print_kernel", refusing)
+    monkeypatch.setattr(CpuPrinter, "print_kernel", refusing)
     task = lab(NET)
     inputs = [torch.randn(16, 8)]
     lowered = task.lowered(inputs)
