@@ -335,7 +335,7 @@ class ChatModelBrain:
         if self.listener is None:
             return
         replies = heard.replies
-        lost = sum((reply.lost for reply in replies), lost or ModelCost())
+        lost = lost or ModelCost()
         self.listener(
             Call(
                 model=self.name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from foundry.agents.chat.answers import AnswerError, KernelForm, ProposalAnswer,
 from foundry.agents.chat.authoring import NO_GRAPH, NO_LAUNCHES
 from foundry.agents.chat.fences import FENCE
 from foundry.agents.chat.proposal import Drafted
-from foundry.agents.ledger import ModelCost, TokenUsage
+from foundry.agents.ledger import TokenUsage
 from foundry.agents.prompt import render
 from foundry.agents.talk import TOOLS, Takes, Talk, ToolCall, ToolRequest, Turn
 
@@ -46,8 +46,7 @@ class RawCall:
 
 @dataclass(frozen=True)
 class ModelReply:
-    """`truncated`: the server stopped it at the token limit. `calls`: of tools, as the endpoint reports them. `lost`:
-    what earlier attempts may have cost that were given up."""
+    """`truncated`: the server stopped it at the token limit. `calls`: of tools, as the endpoint reports them."""
 
     text: str
     usage: TokenUsage
@@ -55,7 +54,6 @@ class ModelReply:
     truncated: bool
     requests: int
     calls: tuple[RawCall, ...] = ()
-    lost: ModelCost = field(default_factory=ModelCost)
 
 
 class KernelArguments(KernelForm):

@@ -54,8 +54,11 @@ class EndpointDialect:
     has_switched: bool = False  # the other token field was refused: this one is the last
 
     @classmethod
-    def of(cls, *, is_openai: bool) -> EndpointDialect:
-        """The first guess: OpenAI has deprecated the older name, which every other server knows."""
+    def of(cls, *, is_openai: bool, is_provider: bool = False) -> EndpointDialect:
+        """The first guess: OpenAI has deprecated the older name, which every other server knows. A provider's own class
+        takes langchain's name, and neither seed nor schema."""
+        if is_provider:
+            return cls("max_tokens", without=frozenset({"seed", "response_format"}), has_switched=True)
         return cls("max_completion_tokens" if is_openai else "max_tokens")
 
     def body(self, answer_tokens: int, wanted: dict[str, Any]) -> dict[str, Any]:

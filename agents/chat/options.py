@@ -20,7 +20,7 @@ class ChatOptions:
     """None leaves a parameter to the endpoint. Raises UsageError for a value that makes no sense."""
 
     answer_tokens: int = 8192  # of one answer, reasoning among them
-    request_s: float = 180.0  # after which a request is given up
+    request_s: float = 180.0  # after which a request is given up, with its retries
     parallel: int = 4  # requests at once
     temperature: float | None = None
     reasoning_effort: ReasoningEffort | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from foundry.agents.chat.answers import AnswerError, documents, parse, schema_of
 from foundry.agents.chat.calls import ModelReply
-from foundry.agents.chat.client import ChatClient, Patience, Unreachable, get_json
+from foundry.agents.chat.client import ChatClient, Patience, Unreachable
+from foundry.agents.chat.transport import get_json, load_client
 from foundry.agents.ledger import ModelLedger
 from foundry.agents.models.bandit import STEP_TOKENS
 from foundry.agents.models.models import ModelSpec
@@ -50,7 +50,7 @@ class _Look:
     seconds: list[float] = field(default_factory=list)
 
     async def ask(self, text: str, schema: Mapping[str, Any] | None, tools: tuple[str, ...] = ()) -> ModelReply:
-        importlib.import_module("langchain_openai")  # takes seconds, once, that are none of the endpoint's
+        load_client()  # takes seconds, once, that are none of the endpoint's
         started = time.monotonic()
         reply = await self.client.ask([("human", text)], schema, tools)
         self.seconds.append(time.monotonic() - started)

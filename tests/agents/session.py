@@ -17,7 +17,7 @@ from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis
 
 LATENCY = Diagnosis("c1", None, "memory_latency", "8 GB/s is 40 % of the measured 20 GB/s", "unroll", "k0")
-QUICK = Patience(attempts=3, first_wait_s=0.02, patience_s=20.0)
+QUICK = Patience(attempts=3)
 SHORT = ChatOptions(answer_tokens=2000, request_s=60.0)  # an attempt given up would take another's answer
 
 

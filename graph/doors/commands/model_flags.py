@@ -26,7 +26,7 @@ ProviderFlag = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="langchain's name of a provider without such an endpoint: anthropic, ... (foundry\\[providers]).",
+        help="langchain's name of a provider without such an endpoint: anthropic, ... (with langchain-NAME).",
     ),
 ]
 KeyFlag = Annotated[

@@ -160,21 +160,28 @@ async def test_a_server_that_stays_broken_costs_a_step_not_the_run(toy: Any, scr
 
 @pytest.mark.parametrize("reply", [endless(), endless(drip_s=0.05), answer(move(), wait_s=1e6)])
 async def test_endless_and_slow_answers_are_cut(toy: Any, scripted: Any, reply: Any) -> None:
-    session = Session(toy, scripted(reply), replace(QUICK, attempts=2), replace(SHORT, request_s=0.6))
+    session = Session(toy, scripted(reply), options=replace(SHORT, request_s=0.6))
     started = time.monotonic()
     assert await session.is_playbooks(await session.propose())
     assert time.monotonic() - started < PATIENCE_S
     assert [call.outcome for call in session.calls] == ["unreachable"]
-    assert session.ledger.spent.answer_tokens == 2 * 2000  # the server may bill what it generated: count the most
+    assert session.ledger.spent.answer_tokens == 2000  # the server may bill what it generated: count the most
     (call,) = session.calls
+    assert call.requests == 1  # the same request would take as long again
     assert call.prompt_tokens + call.completion_tokens == session.ledger.spent.tokens
+
+
+async def test_waiting_for_a_busy_server_costs_no_tokens(toy: Any, scripted: Any) -> None:
+    session = Session(toy, scripted(status(429, retry_after=50)), options=replace(SHORT, request_s=0.6))
+    assert await session.is_playbooks(await session.propose())
+    assert session.ledger.spent.tokens == 0 and session.calls[0].detail.endswith("HTTP 429")
 
 
 async def test_a_request_after_the_search_has_what_is_left_of_the_run(
     toy: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user allows ten minutes a request; the run's time is over, for the playbook's steps as well."""
-    monkeypatch.setattr(client, "LEAST_REQUEST_S", 0.3)
+    monkeypatch.setattr(client, "LEAST_CALL_S", 0.3)
     session = Session(toy, scripted(endless(drip_s=0.05)), QUICK, replace(SHORT, request_s=600.0))
     session.ledger.left_s = lambda: -1.0
     with pytest.raises(NoAnswer):

@@ -18,10 +18,7 @@ from foundry.knowledge.errors import MissingTool, UsageError
 
 @pytest.fixture
 def anthropic(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("langchain", "langchain_anthropic"):
-        pytest.importorskip(
-            package, reason=f"{package} is an extra: pip install 'foundry[providers]' langchain-anthropic"
-        )
+    pytest.importorskip("langchain_anthropic", reason="its package is not installed: pip install langchain-anthropic")
     monkeypatch.setenv("SCRIPTED_KEY", "sk-scripted")
 
 
@@ -60,17 +57,10 @@ async def test_its_errors_are_tried_again_or_said(toy: Any, scripted: Any, anthr
 
 
 def test_what_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "langchain", None)
-    monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
-    with pytest.raises(MissingTool, match=r"anthropic needs langchain \(pip install 'foundry\[providers\]'\)"):
-        _ = ModelSpec("a", "claude-opus-5", provider="anthropic").endpoint
-    with pytest.raises(UsageError, match="NO_SUCH_KEY is not set"):
-        endpoint_of("claude-opus-5", None, "NO_SUCH_KEY", "anthropic")
-
-
-def test_a_provider_without_its_package_or_that_nobody_knows(anthropic: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "langchain_groq", None)
-    with pytest.raises(MissingTool, match="langchain-groq"):
+    with pytest.raises(MissingTool, match=r"groq needs langchain-groq \(pip install langchain-groq\)"):
         _ = ModelSpec("a", "llama", provider="groq").endpoint
     with pytest.raises(UsageError, match="no access to llama of nobody"):
         _ = ModelSpec("a", "llama", provider="nobody").endpoint
+    with pytest.raises(UsageError, match="NO_SUCH_KEY is not set"):
+        endpoint_of("claude-opus-5", None, "NO_SUCH_KEY", "anthropic")

@@ -26,8 +26,8 @@ from foundry.agents.brain import Call, NoAnswer, Notice
 from foundry.agents.brief import Brief
 from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.calls import RawCall, declarations
-from foundry.agents.chat.client import ChatClient, _Asked, _Heard
-from foundry.agents.chat.dialect import EndpointDialect
+from foundry.agents.chat.client import ChatClient, Patience, _Asked
+from foundry.agents.chat.transport import Exchange, Heard
 from foundry.agents.expert import experts
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger, TokenUsage
@@ -120,7 +120,7 @@ async def test_a_call_is_made_in_the_endpoints_own_way_and_its_kernel_is_the_ans
 async def test_an_endpoint_without_tools_is_asked_in_words(toy: Any, scripted: Any, refused: Any) -> None:
     fenced = answer('{"tool": "check", "arguments": {}}\n```python\n' + FASTER + "```")
     server = scripted(refused(fenced), refused(fenced), refused(answer(move(moves=[], draft=1))))
-    session = Session(toy, server)
+    session = Session(toy, server, Patience(attempts=1))
     proposal, talk = await think(session.brain, briefed(session))
     assert proposal.source == FASTER and talk.calls[0][0].text == FASTER
     assert "tools is left out" in " ".join(notice.text for notice in session.notices)
@@ -304,13 +304,13 @@ class Babbler(ChatClient):
     stream: random.Random
     sent: int = 0
 
-    async def _invoke(self, asked: _Asked, dialect: EndpointDialect, answer_tokens: int) -> _Heard:
+    async def _heard(self, asked: _Asked, answer_tokens: int, exchange: Exchange) -> Heard:
         self.sent += 1
         assert self.ledger.max_tokens is None or self.ledger.spent.tokens < self.ledger.max_tokens, "sent all the same"
         native = bool(asked.tools) and self.stream.random() < 0.5
         text, calls = babble(self.stream, native)
         size = self.stream.choice((None, TokenUsage(1000, min(50, answer_tokens)), TokenUsage(9000, answer_tokens)))
-        return _Heard(text, size, self.stream.random() < 0.1, calls)
+        return Heard(text, size, self.stream.random() < 0.1, calls)
 
 
 def babble(stream: random.Random, native: bool) -> tuple[str, tuple[RawCall, ...]]:

@@ -39,7 +39,7 @@ from foundry.knowledge.thought import Directive
 
 MakeRequest = Callable[..., SolveRequest]
 QUESTION = "what would you try next?"
-PATIENCE = Patience(attempts=1, first_wait_s=0.01, patience_s=5.0, pauses=Pauses(after=2, first_s=0.05, longest_s=0.6))
+PATIENCE = Patience(attempts=1, pauses=Pauses(after=2, first_s=0.05, longest_s=0.6))
 
 
 def idea(number: int) -> Reply:
