@@ -1,9 +1,8 @@
-"""Values of Python and torch as memory plus a JSON description, and back.
+"""Packs values of Python and torch into memory with a JSON description, and unpacks them.
 
-A description lists tensors by shape, strides and dtype; only those that the grader wrote are taken at their word.
-On the host the memory is sealed and shared as it is. On a GPU, where nothing can be sealed, what is packed stays with
-the process that packed it, and others get copies in blocks of their own. Runs in workers (imports torch).
-"""
+A description lists tensors by shape, strides and dtype; only descriptions that the grader wrote are trusted. On the
+host the memory is sealed and shared without copying. GPU memory cannot be sealed, so a packed value stays with the
+process that packed it, and other processes get copies in blocks of their own. Runs in workers (imports torch)."""
 
 from __future__ import annotations
 
@@ -23,18 +22,20 @@ from foundry.tools.task.form.calls import Keywords
 from foundry.tools.task.loading import spec_of, torch_dtype
 
 ALIGN_BYTES = 64
-GPU_ALIGN_BYTES = 512  # as PyTorch's own allocator does
-GPU_LARGE_BYTES = 1 << 20  # from here on a tensor begins where a page of the device's memory does
+GPU_ALIGN_BYTES = 512  # alignment of PyTorch's own allocator
+GPU_LARGE_BYTES = 1 << 20  # bytes; a larger tensor begins at a page of the device's memory
 GPU_PAGE_BYTES = 2 << 20
-IDLE_GPU_BYTES = 1 << 30  # that a process may hold of a GPU's memory without using it, if nothing else was planned
+IDLE_GPU_BYTES = 1 << 30  # bytes of GPU memory that a process may hold unused, if no plan says otherwise
 _most_idle = [IDLE_GPU_BYTES]
 _PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """A packed value: its description, and its tensors in sealed host memory (`handle`) or, on a GPU, in memory that no
-    other process can reach (`held`)."""
+    """A packed value: its description and its tensors.
+
+    The tensors lie in sealed host memory (`handle`) or, on a GPU, in memory that no other process can reach
+    (`held`)."""
 
     description: Message
     handle: int = -1
@@ -46,7 +47,7 @@ class Parcel:
 
     @property
     def nbytes(self) -> int:
-        """Of all its tensors."""
+        """Bytes of all its tensors."""
         return sum(spec.nbytes for spec in self.specs)
 
     def tensors(self) -> list[torch.Tensor]:
@@ -60,20 +61,20 @@ class Parcel:
         return from_description(self.description, [tensor.clone() for tensor in self.held])
 
     def close(self) -> None:
-        """Gives host memory back; a GPU's goes with the last reference to the parcel."""
+        """Releases host memory; GPU memory is released with the last reference to the parcel."""
         if self.handle >= 0:
             os.close(self.handle)
 
 
 def extent(spec: TensorSpec) -> int:
-    """How many elements lie between the first and the last one of a tensor, both included."""
+    """Number of elements between the first and the last one of a tensor in memory, both included."""
     if 0 in spec.shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(spec.shape, spec.strides, strict=True))
 
 
 def offsets(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
-    """Where each tensor begins and how long the whole memory is, in bytes."""
+    """(offset of each tensor, length of the whole memory), in bytes."""
     found: list[int] = []
     end = 0
     for spec in specs:
@@ -83,9 +84,10 @@ def offsets(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
 
 
 def pack(value: Any, device: torch.device | None = None) -> Parcel:
-    """A value of nested lists, tuples, dicts, numbers and tensors; its tensors in sealed memory, or on a GPU as they
-    are. Raises TaskError for any other kind of object.
-    """
+    """Packs nested lists, tuples, dicts, numbers and tensors; on a GPU tensors are kept, on the host copied to sealed
+    memory.
+
+    Raises TaskError for any other kind of object."""
     tensors: list[torch.Tensor] = []
     tree = _to_tree(value, tensors)
     specs = [spec_of(tensor) for tensor in tensors]
@@ -137,7 +139,7 @@ def flat_views(specs: Sequence[TensorSpec], handle: int, *, writable: bool = Fal
 
 
 def gpu_places(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
-    """Where each tensor begins in a block of GPU memory, and how long the block is, in bytes."""
+    """(offset of each tensor in a block of GPU memory, length of the block), in bytes."""
     found: list[int] = []
     end = 0
     for spec in specs:
@@ -150,28 +152,30 @@ def gpu_places(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
 
 
 def may_keep(idle_bytes: int) -> None:
-    """Says how much of a GPU's memory this process may hold without using it, from now on."""
+    """Sets the number of bytes of GPU memory that this process may hold unused."""
     _most_idle[0] = idle_bytes
 
 
 def give_back() -> None:
-    """Returns what PyTorch holds of the GPU's memory without using it, when it is more than this process may keep:
-    other processes need it. To give a few GB back and to get them again took a third of a verification's time, and more
-    than that beside others (an RMS norm of 268 MB on an H200: 1.3 of 4.6 s, 3.9 of 10.1 s beside three)."""
+    """Releases PyTorch's unused GPU memory if it is more than this process may keep, because other processes need it.
+
+    Releasing a few GB and allocating them again took a third of a verification's time, and more beside others (an
+    RMS norm of 268 MB on an H200: 1.3 of 4.6 s, 3.9 of 10.1 s beside three)."""
     if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _most_idle[0]:
         torch.cuda.empty_cache()
 
 
 def use_expandable_segments() -> None:
-    """Lets PyTorch's allocator map pages behind one range of addresses (its expandable segments), for a process that
-    holds tensors of many sizes: blocks that lie apart otherwise stay taken as a whole while a part of them is in use.
-    To be called before the first tensor of the GPU; nothing on a machine without one."""
+    """Lets PyTorch's allocator map pages behind one range of addresses (expandable segments).
+
+    For a process that holds tensors of many sizes: separate blocks stay allocated as a whole while a part of them is
+    in use. Call it before the first tensor on the GPU; it does nothing without a GPU."""
     if torch.cuda.is_available():
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
 
 
 class _Span:
-    """Part of a block as PyTorch takes it (numba's CUDA array interface, version 3), which keeps the block mapped."""
+    """Part of a block for PyTorch (numba's CUDA array interface, version 3); it keeps the block mapped."""
 
     def __init__(self, block: SharedGpuMemory, start: int, nbytes: int) -> None:
         self._block = block
@@ -222,7 +226,7 @@ def copied(value: Any) -> Any:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one dtype have the same shape and elements, bit by bit."""
+    """True if two tensors of one dtype have the same shape and elements, bit by bit."""
     one, other = (torch.view_as_real(item) if item.is_complex() else item for item in (one, other))
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     kind = kinds[one.element_size()]
@@ -250,11 +254,12 @@ def fill(flats: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None
 
 
 def _fill(tensors: list[torch.Tensor], specs: list[TensorSpec], handle: int) -> None:
-    """Copies tensors into host memory; the writable mapping is gone when this returns, as sealing demands."""
+    """Copies tensors into host memory and drops the writable mapping, which would prevent sealing."""
     fill(flat_views(specs, handle, writable=True), tensors)
 
 
 def _to_tree(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """The JSON tree of a nested value; appends its tensors to a list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return {"tensor": len(tensors) - 1}
@@ -272,6 +277,7 @@ def _to_tree(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _from_tree(tree: Any, tensors: list[torch.Tensor]) -> Any:
+    """The nested value behind a JSON tree."""
     if not isinstance(tree, dict):
         return tree
     ((kind, body),) = tree.items()

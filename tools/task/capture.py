@@ -1,7 +1,6 @@
-"""Traces a model on its inputs into the small operator graph that everything above works on.
+"""Traces a model on its inputs into the small operator graph on which the rest of Foundry works.
 
-Tracers in order: torch.export, make_fx, symbolic_trace (then export). Runs in a worker: it executes the user's code.
-"""
+Tracers in order: torch.export, make_fx, symbolic_trace (then export). Runs in a worker: it executes the user's code."""
 
 from __future__ import annotations
 
@@ -27,15 +26,15 @@ from foundry.tools.task.modes import other_answer
 from foundry.tools.task.tracers import UNSEEN, Traced, trace_export, trace_make_fx, trace_symbolic
 from foundry.tools.words import words
 
-INLINE_ELEMENTS = 64
-LONGEST_REASON = 100  # characters of why a tracer gave up: a user reads three of them in one line
+INLINE_ELEMENTS = 64  # elements of a constant that stands in the graph as its values
+LONGEST_REASON = 100  # characters of a tracer's reason; a user reads three of them in one line
 
 _CHANGED = (
     "forward changes and reads a tensor that is not part of the model's state: register it as a buffer in __init__"
 )
-# Checks that tracing inserts; they compute nothing.
+# Checks that tracing inserts and that compute nothing.
 _ASSERTIONS = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range"})
-# Fresh copies of constants that export makes of `torch.tensor(...)` in forward.
+# Fresh copies of constants, which export makes of `torch.tensor(...)` in forward.
 _CONSTANT_COPIES = frozenset({"lift_fresh", "lift_fresh_copy", "clone", "detach", "alias"})
 _RANDOM = frozenset(
     words(
@@ -46,16 +45,17 @@ _RANDOM = frozenset(
 )
 
 
-Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]  # where a tensor's elements lie
+# (address, shape, strides, dtype): the memory of a tensor's elements.
+Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 class CannotCapture(Exception):
-    """The model has no operator graph; the message says in a sentence why. Its baseline still stands."""
+    """The model has no operator graph; the message says in a sentence why. Its baseline can still be timed."""
 
 
 @dataclass
 class _Builder:
-    """Collects the graph while the traced nodes are walked once."""
+    """Collects the operator graph in one pass over the traced nodes."""
 
     traced: Traced
     constants: Mapping[str, torch.Tensor]
@@ -64,21 +64,21 @@ class _Builder:
     inputs: list[Value] = field(default_factory=list)
     state: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
-    arguments: dict[fx.Node, Argument] = field(default_factory=dict)  # what a later use of the node reads
-    results: dict[fx.Node, list[Value]] = field(default_factory=dict)  # of operators with several results
-    state_of: dict[Place, tuple[Role, str]] = field(default_factory=dict)  # of the model's own tensors
-    file: str = ""  # the task's, whose lines operators name
-    unusable: dict[fx.Node, str] = field(default_factory=dict)  # why whoever reads these cannot be captured
+    arguments: dict[fx.Node, Argument] = field(default_factory=dict)  # argument by which later operators read each node
+    results: dict[fx.Node, list[Value]] = field(default_factory=dict)  # results of operators with several results
+    state_of: dict[Place, tuple[Role, str]] = field(default_factory=dict)  # role and name of the model's own tensors
+    file: str = ""  # the task's file, whose lines operators name
+    # Nodes whose readers cannot be captured, with the reason.
+    unusable: dict[fx.Node, str] = field(default_factory=dict)
 
 
 def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, int] | None = None) -> OpGraph:
-    """The operator graph of `model(*inputs)`, without gradients, at exactly these shapes.
+    """The operator graph of `model(*inputs)`, without gradients, at exactly these shapes. Raises CannotCapture.
 
-    OpGraph.inputs lists tensors; each one's `source` is its position among the leaves of get_inputs(). A floating-point
-    number is one of them, without dimensions and of float64, where the model computes with it alone; other inputs that
-    are no tensors are part of the graph and listed in OpGraph.fixed. Operators are functional ATen calls; norms,
-    softmax, convolutions, attention, losses and recurrences stay whole. Raises CannotCapture.
-    """
+    OpGraph.inputs lists tensors; each one's `source` is its position among the leaves of get_inputs(). A
+    floating-point number counts as a float64 tensor without dimensions if the model only computes with it; other
+    inputs that are no tensors are part of the graph and listed in OpGraph.fixed. Operators are functional ATen
+    calls; norms, softmax, convolutions, attention, losses and recurrences stay whole."""
     takes, leaves = arrange(tuple(inputs))
     for index, item in enumerate(leaves):
         if not (item is None or isinstance(item, torch.Tensor | int | float | str)):
@@ -90,17 +90,18 @@ def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, 
         open_numbers = [torch.tensor(i, dtype=torch.float64) if isinstance(i, float) else i for i in leaves]
         general = _trace_first(model, takes, open_numbers, overrides or {})
     except CannotCapture:
-        return graph  # Python decides by the number, or an operator takes it as an attribute
+        return graph  # Python branches on the number, or an operator takes it as an attribute
     return general if _result_types(general) == _result_types(graph) else graph
 
 
 def _result_types(graph: OpGraph) -> list[Any]:
-    """A tensor without dimensions is promoted otherwise than a number where integers meet it."""
+    """The outputs' specs, to compare: beside integers, a tensor without dimensions is promoted differently from a
+    number."""
     return [graph.values[item.ref].spec if isinstance(item, Ref) else item for item in graph.outputs]
 
 
 def _trace_first(model: nn.Module, takes: Arrangement, leaves: Sequence[Any], overrides: Mapping[str, int]) -> OpGraph:
-    """By the first tracer that can follow the model."""
+    """The graph of the first tracer that can follow the model; raises CannotCapture with each tracer's reason."""
     tracers: list[tuple[Literal["export", "make_fx", "symbolic"], Callable[..., Traced]]] = [
         ("export", trace_export),
         ("make_fx", trace_make_fx),
@@ -118,12 +119,13 @@ def _trace_first(model: nn.Module, takes: Arrangement, leaves: Sequence[Any], ov
             return replace(graph, takes=takes, reads_mode=_reads_mode(model, rebuilt(takes, iter(leaves))))
         except CannotCapture:
             raise
-        except Exception as error:  # tracers raise anything; each one's reason is kept for the message
+        except Exception as error:  # tracers raise any exception; each reason is kept for the message
             problems[name] = error
     raise CannotCapture(f"no tracer could follow the model: {_why_none(model, problems)}")
 
 
 def _reads_mode(model: nn.Module, inputs: Sequence[Any]) -> bool:
+    """True if the model computes something else in its other mode (train or eval)."""
     try:
         return other_answer(model, inputs) != "same"
     except torch.OutOfMemoryError:
@@ -131,8 +133,7 @@ def _reads_mode(model: nn.Module, inputs: Sequence[Any]) -> bool:
 
 
 def _why_none(model: nn.Module, problems: Mapping[str, Exception]) -> str:
-    """What a user can change, where Python needs numbers that are known only when the model runs; else each tracer's
-    reason."""
+    """Says what a user can change if Python reads the values of tensors, else each tracer's reason."""
     if not any(map(_depends_on_values, problems.values())):
         by_reason: dict[str, list[str]] = {}
         for name, problem in problems.items():
@@ -145,18 +146,18 @@ def _why_none(model: nn.Module, problems: Mapping[str, Exception]) -> str:
 
 
 def _depends_on_values(problem: Exception) -> bool:
-    """True if a tracer gave up because Python, or an operator's own checks, read the elements of a tensor."""
+    """True if a tracer failed because Python, or an operator's own checks, read the elements of a tensor."""
     return "data-dependent" in str(problem) or type(problem).__name__ == "DataDependentOutputException"
 
 
 def _file_of(model: nn.Module) -> str:
-    """The file of the model's forward; "" where it is no Python function."""
+    """The file of the model's forward; "" if that is no Python function."""
     return str(getattr(getattr(model.forward, "__code__", None), "co_filename", ""))
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """A tracer that gives up prints its whole trace; the reason is in its exception, which is kept."""
+    """Suppresses output and logging: a failing tracer prints its whole trace, and its exception holds the reason."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -169,6 +170,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
+    """An exception's type and first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:LONGEST_REASON]}" if lines else type(error).__name__
 
@@ -180,6 +182,7 @@ def _to_graph(
     overrides: dict[str, int],
     fixed: dict[str, Argument],
 ) -> OpGraph:
+    """The operator graph of a trace."""
     changed = {source for kind, source in traced.outputs if kind == UNSEEN}
     attributes = {id(tensor): path for path, tensor in plain_attributes(model)}
     builder = _Builder(traced, traced.constants, attributes, changed, state_of=_state_of(model), file=_file_of(model))
@@ -218,6 +221,7 @@ def _to_graph(
 
 
 def _add_placeholder(builder: _Builder, node: fx.Node) -> None:
+    """Adds one placeholder of the trace as an input, a piece of the model's state, or a constant."""
     kind, source = builder.traced.placeholders[node.name]
     if kind == "literal":
         return  # the tracer baked the number into the calls that use it
@@ -230,7 +234,7 @@ def _add_placeholder(builder: _Builder, node: fx.Node) -> None:
 
 
 def _state_of(model: nn.Module) -> dict[Place, tuple[Role, str]]:
-    """The model's parameters and buffers by where they lie: forward may read `self.weight.data`."""
+    """The model's parameters and buffers by their memory: forward may read `self.weight.data`."""
     persistent = model.state_dict(keep_vars=True)
     learned = dict(model.named_parameters(remove_duplicate=False))
     held = {key: item for key, item in persistent.items() if isinstance(item, torch.Tensor) and item.numel()}
@@ -243,6 +247,7 @@ def _place_of(tensor: torch.Tensor) -> Place:
 
 
 def _add_constant(builder: _Builder, node: fx.Node, tensor: torch.Tensor | None, source: str = "") -> None:
+    """Adds a constant: as the model's own tensor in the same memory, as a plain attribute, or by its values."""
     if tensor is None:
         raise CannotCapture(f"the constant {node.name} has no value in the trace")
     if source in builder.changed and tensor.numel() > INLINE_ELEMENTS:
@@ -276,6 +281,7 @@ def _add_constant(builder: _Builder, node: fx.Node, tensor: torch.Tensor | None,
 
 
 def _add_call(builder: _Builder, node: fx.Node) -> None:
+    """Adds one traced call: skips checks and copies of constants, resolves getitem, and adds all other operators."""
     if node.target is operator.getitem:
         producer, index = node.args[0], node.args[1]
         assert isinstance(producer, fx.Node) and isinstance(index, int)
@@ -291,7 +297,7 @@ def _add_call(builder: _Builder, node: fx.Node) -> None:
     if kind in _CONSTANT_COPIES and _is_inline_constant(builder, node.args[0]):
         builder.arguments[node] = builder.arguments[cast(fx.Node, node.args[0])]
         return
-    if kind == "copy" and _looks_alike(*node.args[:2]):  # all of it is written anew
+    if kind == "copy" and _looks_alike(*node.args[:2]):  # every element is overwritten
         builder.arguments[node] = _argument(builder, node.args[1])
         return
     if kind in _RANDOM:
@@ -304,18 +310,20 @@ def _add_call(builder: _Builder, node: fx.Node) -> None:
 
 
 def _looks_alike(one: Any, other: Any) -> bool:
-    """Whether two nodes' tensors have the same shape and type."""
+    """True if two nodes' tensors have the same shape and dtype."""
     values = [item.meta.get("val") if isinstance(item, fx.Node) else None for item in (one, other)]
     first, second = ((value.shape, value.dtype) if isinstance(value, torch.Tensor) else None for value in values)
     return first is not None and first == second
 
 
 def _is_inline_constant(builder: _Builder, argument: Any) -> bool:
+    """True if an argument is a constant that stands in the graph by its values."""
     known = builder.arguments.get(argument) if isinstance(argument, fx.Node) else None
     return isinstance(known, Ref) and any(value.name == known.ref and value.data is not None for value in builder.state)
 
 
 def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
+    """Adds an operator with its results, FLOPs, module and line."""
     result = node.meta.get("val")
     _check_sizes(result, target, _line_of(node, builder.file))
     if isinstance(result, torch.Tensor):
@@ -347,7 +355,7 @@ def _check_sizes(result: Any, target: str, line: int) -> None:
     for item in result if isinstance(result, tuple | list) else [result]:
         if isinstance(item, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in item.shape):
             if not line:
-                raise ValueError("data-dependent sizes")  # another tracer may say where
+                raise ValueError("data-dependent sizes")  # another tracer may know the line
             raise CannotCapture(
                 f"line {line} makes a tensor whose size depends on values ({target.split('.')[1]}), as x[mask] and "
                 "nonzero do: keep its size and multiply by the mask, or fill with torch.where(mask, x, 0)"
@@ -355,12 +363,13 @@ def _check_sizes(result: Any, target: str, line: int) -> None:
 
 
 def _spec_or_empty(item: Any) -> TensorSpec:
-    """A result an operator leaves undefined stands as a 0-element tensor, so that positions keep ATen's order."""
+    """The spec of a result; an undefined result counts as a tensor of 0 elements, so that positions keep ATen's
+    order."""
     return spec_of(item) if isinstance(item, torch.Tensor) else TensorSpec((0,), (1,), "float32")
 
 
 def _tensor_arguments(node: fx.Node) -> list[fx.Node]:
-    """Tensor arguments with their repetitions (mm(x, x) has two), which all_input_nodes would fold."""
+    """Tensor arguments with repetitions (mm(x, x) has two), which all_input_nodes would merge."""
     found: list[fx.Node] = []
 
     def collect(item: Any) -> None:
@@ -400,12 +409,13 @@ def _argument(builder: _Builder, item: Any) -> Argument:
 
 
 def _line_of(node: fx.Node, file: str) -> int:
-    """The line of a file that called an operator; 0 where the trace does not say it."""
+    """The line of a file that called an operator; 0 if the trace does not have it."""
     lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', node.meta.get("stack_trace") or "") if file else []
     return int(lines[-1]) if lines else 0
 
 
 def _module_path(node: fx.Node) -> str:
+    """The path of the module whose forward called an operator."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return ""
@@ -417,6 +427,7 @@ def _module_path(node: fx.Node) -> str:
 
 
 def _read_outputs(builder: _Builder, node: fx.Node) -> tuple[list[Argument], dict[str, str]]:
+    """(results, values written to the model's buffers by state-dict key)."""
     returned = node.args[0]
     items = list(returned) if isinstance(returned, tuple | list) else [returned]
     outputs: list[Argument] = []

@@ -24,7 +24,7 @@ from foundry.tools.task.plain_file import parse_python, read_source
 
 SHARED_OPTIONS = "task.toml"
 LARGEST_OPTIONS_BYTES = 256 << 10
-LARGEST_SIZE = 1 << 40  # of a module constant: no tensor has a dimension beyond it
+LARGEST_SIZE = 1 << 40  # largest value of a module constant: no tensor has a dimension beyond it
 
 
 class OptionsFile(BaseModel):
@@ -103,6 +103,7 @@ def read_task(path: Path, *, scale: int | None = None, model: str = "") -> Task:
 
 
 def _read_text(path: Path) -> str:
+    """The task's source; raises TaskError."""
     if path.is_dir():
         raise TaskError(f"{path} is a folder, not a task", "name one .py file in it")
     if not _is_there(path):
@@ -119,6 +120,7 @@ def _read_text(path: Path) -> str:
 
 
 def _parse(source: str, path: Path) -> ast.Module:
+    """The task's syntax tree; raises TaskError with the line."""
     try:
         tree = parse_python(source, str(path))
     except SyntaxError as error:
@@ -128,7 +130,7 @@ def _parse(source: str, path: Path) -> ast.Module:
 
 
 def _read_options(path: Path, constants: dict[str, Any]) -> tuple[OptionsFile, TaskOptions]:
-    """The options as they are written, and checked."""
+    """(options as written, options checked) of the file beside the task, or the defaults."""
     own = path.with_suffix(".toml")
     shared = path.with_name(SHARED_OPTIONS)
     if own != path and _is_there(own):
@@ -144,7 +146,7 @@ def _read_options(path: Path, constants: dict[str, Any]) -> tuple[OptionsFile, T
 
 
 def _is_there(path: Path) -> bool:
-    """Whether anything of this name exists. A file that exists but cannot be read must be reported, not ignored."""
+    """True if a file of this name exists, readable or not: an unreadable one must be reported, not ignored."""
     return os.path.lexists(path)
 
 
@@ -179,7 +181,7 @@ def _parse_options(path: Path) -> OptionsFile:
 
 
 def _check_options(parsed: OptionsFile, path: Path, constants: dict[str, Any], task: Path) -> TaskOptions:
-    """Overrides name constants that exist and the start kernel is a file, so that a typo shows at once."""
+    """The options, after checking that overrides name existing constants and the start kernel is a file."""
     for shape in parsed.extra_shapes:
         for name, value in shape.items():
             if name not in constants:
@@ -190,7 +192,8 @@ def _check_options(parsed: OptionsFile, path: Path, constants: dict[str, Any], t
                 raise TaskError(f"{path.name}: extra_shapes sets {name[:60]} to no size; sizes are at least 1")
     start = ""
     if parsed.start:
-        start = os.path.realpath(path.parent / parsed.start.replace("\0", " "))  # never raises, on a loop either
+        # Never raises, not even on a loop of links.
+        start = os.path.realpath(path.parent / parsed.start.replace("\0", " "))
         if not os.path.isfile(start):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
             raise TaskError(f"{path.name}: start names {parsed.start[:200]}, which is not a file")
     return TaskOptions(

@@ -93,8 +93,8 @@ def operator_flops(
     """FLOPs of `aten.<kind>`.
 
     `inputs` are the shapes of its tensor arguments in order (members of tensor lists included), `outputs` those of
-    its results; `arguments` and `keywords` are its other arguments as ATen orders them, tensors as anything.
-    """
+    its results. `arguments` and `keywords` are all its arguments as ATen orders them; a tensor's place may hold
+    anything."""
     kind = kind.rstrip("_") if kind.endswith("_") and not kind.endswith("__") else kind
     if kind in MOVES or not outputs:
         return 0
@@ -115,7 +115,7 @@ def operator_flops(
 def known_flops(
     kind: str, arguments: Sequence[Any], keywords: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> int:
-    """The same, and one operation for each element that is read where the arguments say nothing."""
+    """`operator_flops`, or one operation for each input element if the arguments are unusual."""
     try:
         return int(operator_flops(kind, arguments, keywords, inputs, outputs))
     except (LookupError, TypeError, ValueError):

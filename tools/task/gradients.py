@@ -1,4 +1,4 @@
-"""Gradients of a model's outputs: PyTorch's, and of a forward that brings a backward of its own. Imports torch."""
+"""Gradients of a model's outputs: PyTorch's, and those of a model with a backward of its own. Imports torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from foundry.tools.task import bundle, loading
 def gradients_of(
     model: nn.Module, arguments: Sequence[Any], learned: Sequence[torch.Tensor], *, only_own: bool = True
 ) -> list[torch.Tensor] | None:
-    """Gradients of a weighted sum of the outputs by each floating input, then by each of the `learned` parameters;
-    zeros where there is none. None where the outputs have no gradient, and with `only_own` where no autograd.Function
-    of Python leads to one: what PyTorch differentiates by itself, or refuses to, is no claim of the model's."""
+    """Gradients of a weighted sum of the outputs by each floating input, then by each of the `learned` parameters.
+
+    Zeros if there is no dependence. None if the outputs have no gradient. With `only_own` also None if no
+    autograd.Function written in Python leads to an output: PyTorch's own differentiation is no claim of the model's."""
     with torch.enable_grad():
         given = bundle.map_tensors(list(arguments), _leaf)
         outputs = [item for item in loading.flatten(loading.call(model, given)) if isinstance(item, torch.Tensor)]
@@ -36,18 +37,19 @@ def gradients_of(
 
 
 def _leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor; of a floating one, a copy that requires a gradient."""
     copy = tensor.detach().clone()
     return copy.requires_grad_() if copy.is_floating_point() else copy
 
 
 def _weights(output: torch.Tensor) -> torch.Tensor:
-    """Other ones for each element, the same in every process."""
+    """A different weight for each element, the same in every process."""
     count = torch.arange(output.numel(), dtype=torch.float64, device=output.device)
     return (1.0 + 0.5 * torch.cos(count)).to(output.dtype).reshape(output.shape)
 
 
 def _has_own(nodes: Iterable[Any]) -> bool:
-    """Whether a torch.autograd.Function written in Python is among the nodes that lead to these."""
+    """True if a torch.autograd.Function written in Python is among the nodes that lead to these."""
     seen, left = set[Any](), [node for node in nodes if node is not None]
     while left:
         node = left.pop()

@@ -1,4 +1,4 @@
-"""Looks at a task once, in a worker: does it run, is it deterministic, what does it compute. Imports torch."""
+"""Examines a task once, in a worker: that it runs, that it is deterministic, and what it computes. Imports torch."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from foundry.tools.task.limits import FIRST_FORWARD_S
 from foundry.tools.task.loading import LoadedTask
 from foundry.tools.task.ran import operators_ran
 
-HOLLOW_BYTES = 32 << 20
-codec.prepare(Task)  # 30 ms of each process that reads a task; the warm process imports this module once
+HOLLOW_BYTES = 32 << 20  # bytes; larger tensors are traced without memory
+codec.prepare(Task)  # 30 ms of each process that reads a task; here the warm process does it once
 
 
 def serve(control: Channel) -> None:
@@ -47,7 +47,7 @@ def serve(control: Channel) -> None:
             device = torch.device(message["device"])
             if device.type == "cuda":
                 _stay_within(message["gpu_bytes"])
-            if message["do"] == "draw":  # the task's own inputs, as everybody draws them
+            if message["do"] == "draw":  # the task's own inputs, as every process draws them
                 parcel = bundle.pack(loading.load(task).inputs(message["seed"]))
                 answer, handles = {"inputs": parcel.description}, [parcel.handle]
             else:
@@ -65,16 +65,18 @@ def serve(control: Channel) -> None:
 
 
 def _stay_within(gpu_bytes: int) -> None:
-    """Takes no more of a GPU than is this task's part of it (0: all of it), as if the rest were not there: a look at a
-    task holds its inputs three times, and others may be timing beside it."""
+    """Limits this process to this task's part of the GPU (0: all of it).
+
+    Examining a task holds its inputs three times, and other processes may be timing beside it."""
     if gpu_bytes:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, max(0, gpu_bytes - CONTEXT_BYTES) / total))
 
 
 def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
-    """Shapes of inputs and outputs; raises TaskError for everything that makes a task unusable, in all its cases. How
-    long a first forward takes is sent at once: the time limit follows it."""
+    """Checks all cases of a task and returns the specs of its inputs and outputs; raises TaskError if it is unusable.
+
+    The seconds of the first forward are sent at once, because the time limit depends on them."""
     free_bytes = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
     described: list[tuple[list[TensorSpec], list[TensorSpec]]] = []
     sizes: list[Sizes] = []
@@ -95,7 +97,7 @@ def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
 
 @contextlib.contextmanager
 def _naming_the_case(loaded: LoadedTask) -> Iterator[None]:
-    """Says in a TaskError which case of the input maker or which extra shape it is about."""
+    """Adds to a TaskError which case of the input maker or which extra shape it is about."""
     own = {key: value for key, value in loaded.overrides.items() if key not in loaded.task.overrides}
     try:
         yield
@@ -107,13 +109,13 @@ def _naming_the_case(loaded: LoadedTask) -> Iterator[None]:
 
 
 def _bytes(specs: list[TensorSpec]) -> tuple[int, int]:
-    """Of tensors as they are, and with floats in float64."""
+    """(bytes of tensors as they are, bytes with floats in float64)."""
     wide = [8 * bundle.extent(spec) if "float" in spec.dtype else spec.nbytes for spec in specs]
     return sum(spec.nbytes for spec in specs), sum(wide)
 
 
 def _capture(task: Task, device: torch.device) -> Message:
-    """One graph a case, or why there is none."""
+    """The message with one graph for each case, or the reason why there is none."""
     graphs: list[Any] = []
     try:
         for loaded in _cases(task):
@@ -127,18 +129,19 @@ NOTHING_RAN: Message = {"ran": [], "work": 0}
 
 
 def _ran(task: Task, device: torch.device) -> Message:
-    """What a task without a graph runs, and how much work that is; nothing where that cannot be seen either."""
+    """The operators that a task without a graph runs, and their work; empty if that cannot be seen either."""
     loaded = loading.load(task)
     model, inputs = loaded.build_model(0, device), loaded.inputs(0, device)
     try:
         found = operators_ran(lambda: loading.call(model, inputs))
-    except Exception:  # whatever the user's model raises here, it raised in no check: the task goes on without
+    except Exception:  # the model raised nothing in earlier checks, so the task goes on without this
         return NOTHING_RAN
     return {"ran": [codec.to_plain(row) for row in found.rows], "work": found.work}
 
 
 def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
-    """A case's graph. Tracing looks at shapes, hardly ever at elements: those of large tensors are left out first."""
+    """A case's graph. Tracing looks at shapes and hardly ever at elements, so large tensors are replaced by empty
+    ones first."""
     inputs = loaded.inputs(0, device)
     if device.type != "cpu":
         model = loaded.build_model(0, loaded.place_to_draw(device))
@@ -152,7 +155,7 @@ def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
 
 
 def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
-    """A case's graph, with what a kernel's file needs in the place of a class that imports more than torch."""
+    """A case's graph, with the construction that replaces a class that imports more than torch."""
     graph = _with_drawn_attributes(operator_graph(loaded, device), loaded, device)
     if not foreign_imports(loaded.task.text):
         return graph
@@ -161,14 +164,14 @@ def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
         return replace(graph, construction=constructed(loaded, device, attributes))
     except CannotReplay as error:
         return replace(graph, kept_class=str(error))
-    except Exception as error:  # the task's code, under a dispatcher that it did not expect
+    except Exception as error:  # raised by the task's code under an unexpected dispatcher
         reason = (str(error).splitlines() or [""])[0][:200]
         return replace(graph, kept_class=f"recording its constructor failed: {type(error).__name__}: {reason}")
 
 
 def _with_drawn_attributes(graph: OpGraph, loaded: LoadedTask, device: torch.device) -> OpGraph:
-    """The graph without the elements of small plain attributes that another seed gives other ones: a kernel reads them
-    where the model holds them."""
+    """The graph without the elements of small plain attributes that depend on the seed: a kernel reads them from the
+    model."""
     inline = {value.source: value.data for value in graph.state if value.data is not None}
     if not inline:
         return graph
@@ -183,7 +186,7 @@ def _with_drawn_attributes(graph: OpGraph, loaded: LoadedTask, device: torch.dev
 
 
 def constructed(loaded: LoadedTask, device: torch.device, attributes: Collection[str] = ()) -> Construction:
-    """How a case's model comes to its tensors, and to those of `attributes` by their paths. Raises CannotReplay."""
+    """The calls that make a case's tensors, and those of `attributes` by their paths. Raises CannotReplay."""
     place = loaded.place_to_draw(device)
 
     def under(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
@@ -197,13 +200,13 @@ def constructed(loaded: LoadedTask, device: torch.device, attributes: Collection
 
 
 def _hollow(value: Any) -> Any:
-    """A large floating tensor on the host, of which no page is ever written; anything else as it is."""
+    """A large floating tensor on the host, no page of which is ever written; anything else as it is."""
     if isinstance(value, torch.Tensor) and value.is_floating_point() and value.nbytes > HOLLOW_BYTES:
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
     return loading.placed(value, loading.CPU)
 
 
 def _cases(task: Task) -> list[LoadedTask]:
-    """The file's own shapes, those of its input maker, its extra shapes, its further dtypes."""
+    """The task with its own shapes, those of its input maker, its extra shapes, its further dtypes."""
     _, *others = loading.case_keys(own := loading.load(task))
     return [own, *(loading.load(task, overrides=shape, dtype=dtype) for shape, dtype in others)]

@@ -1,9 +1,7 @@
-"""How many seconds a task may take for its import, inputs and forwards, and how much memory it may need, the machine's
-and the GPU's. Free of torch.
+"""Limits of a task: seconds for its import, inputs and forwards, memory of the machine and of the GPU. Free of torch.
 
-The limits of time end what hangs; they decide nothing about a candidate. A reference that was measured to be slow gets
-more of it.
-"""
+The limits of time only end a task that hangs; they decide nothing about a candidate. A reference that was measured
+to be slow gets more."""
 
 from __future__ import annotations
 
@@ -17,10 +15,10 @@ SECONDS = "FOUNDRY_TASK_SECONDS"
 GIGABYTES = "FOUNDRY_TASK_GB"
 GPU_GIGABYTES = "FOUNDRY_GPU_GB"
 DEFAULT_SECONDS = 60.0
-MEMORY_SHARE = 0.5  # of the machine's, for a process that runs the task
+MEMORY_SHARE = 0.5  # share of the machine's memory for a process that runs the task
 CAPTURE_S, BASELINE_S, JUDGE_S, CONTEST_S = 150.0, 180.0, 900.0, 1800.0  # seconds, for forwards of milliseconds
 RUNNER_CPU_S = 3600  # CPU seconds of one runner
-# Forwards of the reference that each request makes, with as many again for float64 and busy cores.
+# Forwards of the reference that each request makes, doubled for float64 and busy cores.
 CHECKED, TRACED, TIMED, JUDGED, COMPARED = 12, 40, 80, 800, 160
 FIRST_FORWARD_S = "first_forward_s"  # key of an interim message of intake: seconds of the first forward
 
@@ -36,17 +34,17 @@ def task_memory_bytes() -> int:
 
 
 def gpu_memory_bytes(free_bytes: int) -> int:
-    """What all processes of a task may take of a GPU's free memory: $FOUNDRY_GPU_GB at most. Raises UsageError."""
+    """Bytes of a GPU's free memory for all processes of a task: $FOUNDRY_GPU_GB at most. Raises UsageError."""
     return min(free_bytes, gpu_limit_bytes() or free_bytes)
 
 
 def gpu_limit_bytes() -> int:
-    """$FOUNDRY_GPU_GB in bytes, 0 where it is not set. Raises UsageError."""
+    """$FOUNDRY_GPU_GB in bytes, 0 if it is not set. Raises UsageError."""
     return int(1e9 * _positive(GPU_GIGABYTES, 0.0))
 
 
 def check_limits() -> None:
-    """Raises UsageError for a limit that is not a positive number, before a process is started under it."""
+    """Raises UsageError for a limit that is not a positive number, before a process is started with it."""
     task_seconds()
     task_memory_bytes()
     gpu_memory_bytes(0)
@@ -59,7 +57,8 @@ class TimeLimits:
         self.forward_s = 0.0
 
     def hear(self, message: Message) -> float | None:
-        """Notes what an interim message of intake has measured; returns how many seconds the request may still take,
+        """Takes a measurement from an interim message of intake; returns the seconds that the request may still take.
+
         None for any other message."""
         if FIRST_FORWARD_S not in message:
             return None
@@ -68,7 +67,7 @@ class TimeLimits:
 
     @property
     def intake_s(self) -> float:
-        """The task's import, inputs and forwards at intake."""
+        """Seconds for the task's import, inputs and forwards at intake."""
         return task_seconds() + CHECKED * self.forward_s
 
     @property
@@ -81,7 +80,7 @@ class TimeLimits:
 
     @property
     def judge_s(self) -> float:
-        """One request about a candidate: all questions of a proof, or one group of a timing."""
+        """Seconds for one request about a candidate: all questions of a proof, or one group of a timing."""
         return max(JUDGE_S, JUDGED * self.forward_s)
 
     @property
@@ -94,7 +93,7 @@ class TimeLimits:
 
     @property
     def measured(self) -> str:
-        """What was measured, in words for a message; "" for a quick reference."""
+        """The measured time of a forward in words for a message; "" for a quick reference."""
         return f"one forward of the reference took {self.forward_s:.3g} s" if self.forward_s >= 0.5 else ""
 
 

@@ -1,7 +1,6 @@
-"""Runs a task file inside a worker: builds its model and inputs, and says in the user's terms what is wrong.
+"""Runs a task file inside a worker: builds its model and inputs, and explains errors in the user's terms.
 
-Imports torch and executes the user's code: never imported by the main process.
-"""
+Imports torch and executes the user's code: never imported by the main process."""
 
 from __future__ import annotations
 
@@ -50,8 +49,9 @@ _LOADED = itertools.count()
 SAME_ANSWER = 1e-4
 PIECE = 1 << 24  # elements compared at a time
 CPU = torch.device("cpu")
-CONVERTIBLE: tuple[DType, ...] = ("float32", "float16", "bfloat16")  # what options may name as further dtypes
-LONG_DRAW_BYTES = 128 << 20  # of parameters: half of what a linear layer of 8192 by 8192 has, drawn by a host in 0.34 s
+CONVERTIBLE: tuple[DType, ...] = ("float32", "float16", "bfloat16")  # further dtypes that options may name
+# Bytes of parameters that count as long to draw: half of an 8192 by 8192 linear layer takes a host 0.34 s.
+LONG_DRAW_BYTES = 128 << 20
 
 
 def files_passed(error: BaseException) -> list[str]:
@@ -60,20 +60,21 @@ def files_passed(error: BaseException) -> list[str]:
 
 
 def lines_in(file: str, error: BaseException) -> list[int]:
-    """The lines of a file that an exception passed, the innermost last. Code that PyTorch has made of the file's may
-    have no lines and no columns, for which `traceback.extract_tb` fails (torch 2.6)."""
+    """The lines of a file that an exception passed, the innermost last.
+
+    Code that PyTorch has generated may have no lines or columns, for which `traceback.extract_tb` fails (torch 2.6)."""
     passed = traceback.walk_tb(error.__traceback__)
     return [line for frame, line in passed if frame.f_code.co_filename == file and line]
 
 
 @contextlib.contextmanager
 def _users_words(task: Task, doing: str) -> Iterator[None]:
-    """Turns whatever the user's code raises into one TaskError with the line of the user's own file."""
+    """Turns any exception of the user's code into one TaskError with the line of the user's own file."""
     try:
         yield
     except (TaskError, KeyboardInterrupt):
         raise
-    except torch.OutOfMemoryError:  # of a GPU: others may have taken what there was, which says nothing of the task
+    except torch.OutOfMemoryError:  # other processes may have taken the GPU's memory, which says nothing about the task
         raise
     except BaseException as error:  # a task may raise anything, SystemExit included
         files, lines = files_passed(error), lines_in(task.path, error)
@@ -90,7 +91,7 @@ def _users_words(task: Task, doing: str) -> Iterator[None]:
 
 
 def _lacking(error: BaseException) -> str:
-    """What to do where an import asks for what is not installed, or is relative; else ""."""
+    """A remedy if an import asks for a package that is not installed, or is relative; else ""."""
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
         if package and importlib.util.find_spec(package) is None:
@@ -102,7 +103,7 @@ def _lacking(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _in_folder(folder: Path) -> Iterator[None]:
-    """Runs the task's code where the task lies, so that it opens files beside it by their names, if it may go there."""
+    """Runs the task's code in the task's folder, if possible, so that it opens files beside it by their names."""
     before = Path.cwd()
     with contextlib.suppress(OSError):
         os.chdir(folder)
@@ -120,11 +121,11 @@ class LoadedTask:
     module: types.ModuleType
     overrides: dict[str, int]
     dtype: torch.dtype | None = None
-    group: int = 0  # which of the file's own cases
+    group: int = 0  # number of the file's own case
 
     def build_model(self, seed: int, device: torch.device = CPU) -> nn.Module:
         """Model(*get_init_inputs()) with random streams set to `seed`, as KernelBench does, in the task's mode, on a
-        device. Where `place_to_draw` says so, it is also made there."""
+        device."""
         with _users_words(self.task, f"building {self._name} failed"), _in_folder(self._folder):
             model = drawn_on(self.place_to_draw(device), lambda: self._construct(seed))
             if not isinstance(model, nn.Module):
@@ -134,16 +135,18 @@ class LoadedTask:
         return model.to(device=device, dtype=self.dtype)
 
     def place_to_draw(self, device: torch.device) -> torch.device:
-        """Where the parameters of a model for `device` are drawn: there if they are many, else on the host."""
+        """The device on which the parameters of a model for `device` are drawn: there if they are many, else the
+        host."""
         return device if device.type != "cpu" and self._parameter_bytes >= LONG_DRAW_BYTES else CPU
 
     def _construct(self, seed: int) -> Any:
+        """Constructs the model under a seed."""
         arguments = self.init_arguments(seed)
         seed_everything(seed)
         return call(self.module.Model, arguments)
 
     def init_arguments(self, seed: int) -> list[Any]:
-        """What the model is constructed with, Keywords at the end, from get_init_inputs() if there is one."""
+        """The constructor's arguments, Keywords at the end, from get_init_inputs() if there is one."""
         seed_everything(seed)
         get_init_inputs = getattr(self.module, "get_init_inputs", None)
         given = None if get_init_inputs is None else get_init_inputs()
@@ -151,17 +154,16 @@ class LoadedTask:
 
     @functools.cached_property
     def _parameter_bytes(self) -> int:
-        """As far as a model without memory tells; 0 where none can be made."""
+        """Bytes of the parameters, from a model on the meta device; 0 if none can be made."""
         with contextlib.suppress(Exception), torch.device("meta"):
             return sum(tensor.nbytes for tensor in self._construct(0).parameters())
         return 0
 
     def inputs(self, seed: int, device: torch.device | None = None) -> list[Any]:
-        """get_inputs() with random streams set to `seed`; floats redrawn when the options give an input range.
+        """get_inputs() with random streams set to `seed`; floats redrawn if the options give an input range.
 
-        For a GPU they are drawn there where the file's code allows it, which other numbers come from, and otherwise
-        moved there.
-        """
+        For a GPU they are drawn there if the file's code allows it (with other random numbers), and otherwise moved
+        there."""
         maker = self._maker
         with _users_words(self.task, f"{maker.name}() failed"), _in_folder(self._folder):
             values = placed(drawn_on(device or CPU, lambda: maker.draw(seed, self.group)), device)
@@ -170,18 +172,18 @@ class LoadedTask:
         return list(rebuilt(arrangement, (self._adapt(value, limits) for value in leaves)))
 
     def groups(self) -> list[int]:
-        """The numbers of the file's own cases that are looked at, the first case first."""
+        """Numbers of the file's own cases to use, the first case first."""
         with _users_words(self.task, f"{self._maker.name}() failed"), _in_folder(self._folder):
             return self._maker.groups()
 
     @property
     def _name(self) -> str:
-        """The model's class."""
+        """The name of the model's class."""
         return self.task.options.model or "Model"
 
     @property
     def _folder(self) -> Path:
-        """Where the task lies."""
+        """The task's folder."""
         return Path(self.task.path).parent
 
     @functools.cached_property
@@ -190,13 +192,14 @@ class LoadedTask:
         return InputMaker(self.module, functools.partial(forward, None) if callable(forward) else None)
 
     def _adapt(self, value: Any, limits: tuple[float, float] | None) -> Any:
+        """A floating tensor redrawn within the input range and in the task's dtype; other values as they are."""
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         drawn = value if limits is None else torch.empty_like(value).uniform_(*limits)
         return drawn if self.dtype is None else drawn.to(self.dtype)
 
     def run(self, model: nn.Module, inputs: list[Any]) -> Any:
-        """model(*inputs) without gradients; whatever it raises becomes a TaskError."""
+        """Runs model(*inputs) without gradients; any exception becomes a TaskError."""
         doing = f"{self._name}.forward failed on the inputs of {self._maker.name}()"
         with _users_words(self.task, doing), torch.no_grad():
             return call(model, inputs)
@@ -208,8 +211,7 @@ def load(task: Task, *, overrides: Mapping[str, int] | None = None, dtype: DType
     `dtype` converts floating-point parameters and inputs (TaskOptions.dtypes); None leaves the file's own.
 
     The module is registered under a unique name because TorchScript and dataclasses look it up there, and two tasks
-    must not meet. Raises TaskError with the user's line when the file itself fails.
-    """
+    must not meet. Raises TaskError with the user's line if the file itself fails."""
     given = {**task.overrides, **(overrides or {})}
     constants = {name: value for name, value in given.items() if name != GROUP}
     text = overridden_source(task.text, constants)
@@ -229,8 +231,8 @@ def load(task: Task, *, overrides: Mapping[str, int] | None = None, dtype: DType
 
 
 def case_keys(loaded: LoadedTask) -> list[tuple[dict[str, int], DType | None]]:
-    """(overrides, further dtype) of each case of a task that was loaded as it is: its own, those of its input maker,
-    its extra shapes, its further dtypes."""
+    """(overrides, further dtype) of each case of a loaded task: its own, its input maker's, extra shapes, further
+    dtypes."""
     options = loaded.task.options
     own: list[dict[str, int]] = [{GROUP: number} if number else {} for number in loaded.groups()]
     dtypes = [dtype for name in options.dtypes for dtype in CONVERTIBLE if dtype == name]
@@ -242,8 +244,9 @@ def case_keys(loaded: LoadedTask) -> list[tuple[dict[str, int], DType | None]]:
 
 @dataclass(frozen=True)
 class Checked:
-    """A reference that can be judged: its outputs, and what it needs besides them and its inputs. `work_bytes`
-    are the temporaries of one call, known on a GPU only."""
+    """A reference that can be judged: specs of its outputs, and memory that it needs besides them and its inputs.
+
+    `work_bytes` are the temporaries of one call, known on a GPU only."""
 
     outputs: list[TensorSpec]
     parameter_bytes: int
@@ -257,12 +260,12 @@ def check_reference(
     device: torch.device = CPU,
     tell_seconds: Callable[[float], None] = lambda _: None,
 ) -> Checked:
-    """Runs the reference on a device and returns what its outputs are, nested tuples, lists and dicts flattened.
-    `tell_seconds` is given the seconds of the first forward, before there is another one.
+    """Runs the reference on a device and returns the specs of its outputs, nested tuples, lists and dicts flattened.
+
+    `tell_seconds` gets the seconds of the first forward before the second one starts.
 
     Raises TaskError, one line each: no output tensors, empty outputs, NaN outputs, inputs changed in place, a model
-    with random output, a non-deterministic model.
-    """
+    with random output, a non-deterministic model."""
     inputs = loaded.inputs(seed, device)
     first_model = loaded.build_model(seed, device)
     state = {key: value.clone() for key, value in first_model.state_dict().items()}
@@ -296,11 +299,11 @@ def check_reference(
 
 
 def _less_random(task: Task, run_in_eval: Callable[[int], list[torch.Tensor]]) -> str:
-    """What to do about a random model: eval mode helps where it makes the model deterministic, which is tried."""
+    """A remedy for a random model: eval mode, if a trial shows that it makes the model deterministic."""
     is_eval = task.options.mode == "eval"
     try:
         stays = is_eval or not _same(run_in_eval(0), run_in_eval(1))
-    except TaskError:  # what fails in eval mode is no news of the task as it is
+    except TaskError:  # failing in eval mode says nothing about the task as it is
         stays = False
     if not stays:
         return 'remove the random operator, or set mode = "eval" beside the task if it is dropout'
@@ -312,7 +315,7 @@ def _less_random(task: Task, run_in_eval: Callable[[int], list[torch.Tensor]]) -
 
 
 class _Meter:
-    """The most GPU memory that PyTorch takes from now on."""
+    """Measures the peak of PyTorch's GPU memory from now on."""
 
     def __init__(self, device: torch.device) -> None:
         self._counts = device.type == "cuda"
@@ -321,7 +324,7 @@ class _Meter:
             self._before = torch.cuda.memory_allocated()
 
     def read(self, outputs: list[torch.Tensor]) -> int:
-        """Bytes beyond the outputs; 0 elsewhere."""
+        """Peak bytes beyond the outputs; 0 on a CPU."""
         if not self._counts:
             return 0
         return max(0, torch.cuda.max_memory_allocated() - self._before - sum(item.nbytes for item in outputs))
@@ -333,13 +336,14 @@ def _run_seeded(loaded: LoadedTask, model: nn.Module, inputs: list[Any], seed: i
 
 
 def _copy(inputs: list[Any]) -> list[Any]:
+    """The inputs with each tensor copied."""
     arrangement, leaves = arrange(inputs)
     copies = (value.clone() if isinstance(value, torch.Tensor) else value for value in leaves)
     return list(rebuilt(arrangement, copies))
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
-    """Output tensors; None and numbers between them are allowed, anything else is not."""
+    """The output tensors; None and numbers between them are allowed, anything else raises TaskError."""
     leaves = flatten(result)
     for leaf in leaves:
         if not (leaf is None or isinstance(leaf, torch.Tensor | int | float)):
@@ -356,6 +360,7 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 
 def _check_inputs_unchanged(loaded: LoadedTask, model: nn.Module, before: list[Any], after: list[Any]) -> None:
+    """Raises TaskError, with the line and operator, if forward changed an input."""
     for index, (old, new) in enumerate(zip(flatten(before), flatten(after), strict=False)):
         if isinstance(old, torch.Tensor) and not bits_equal(old, new):
             again = _copy(before)
@@ -370,6 +375,7 @@ def _check_inputs_unchanged(loaded: LoadedTask, model: nn.Module, before: list[A
 
 
 def _check_values(outputs: list[torch.Tensor]) -> None:
+    """Raises TaskError if no output has elements, or if one holds NaN."""
     if not any(output.numel() for output in outputs):
         shapes = ", ".join(str(list(output.shape)) for output in outputs[:4])
         remedy = "give it inputs for which forward computes some, or leave this case out"
@@ -384,19 +390,20 @@ def _check_values(outputs: list[torch.Tensor]) -> None:
 
 
 def bits_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True for equal elements, NaN among them, compared part by part."""
+    """True for equal elements, NaN equal to NaN, compared part by part."""
     return one.shape == other.shape and all(same_numbers(*pair) for pair in in_pieces(as_real(one), as_real(other)))
 
 
 def in_pieces(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Two tensors of one shape, part by part: copies of whole ones may need more memory than there is."""
+    """Two tensors of one shape, part by part, because copies of whole tensors may not fit into memory."""
     first, second = one.reshape(-1), other.reshape(-1)
     for start in range(0, first.numel(), PIECE):
         yield first[start : start + PIECE], second[start : start + PIECE]
 
 
 def _same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Equal up to SAME_ANSWER of the largest finite magnitude, with the same non-finite elements."""
+    """True if two lists of outputs agree up to SAME_ANSWER of the largest finite magnitude, non-finite elements
+    included."""
     if len(one) != len(other):
         return False
     return all(_same_tensor(a, b) for a, b in zip(one, other, strict=True))

@@ -1,4 +1,4 @@
-"""Whether a model computes something else in the other of its two modes, train() and eval(). Imports torch."""
+"""Finds out if a model computes something else in the other of its two modes, train() and eval(). Imports torch."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from torch import nn
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.form.values import same_numbers
 
-# What the other mode does on the same inputs, parameters and seed: the same; something else; something else that the
-# random streams decide, as dropout does; it fails, as batch norm does on one row.
+# Effect of the other mode on the same inputs, parameters and seed: the same answer; another one; another one that
+# random streams decide, as in dropout; a failure, as in batch norm on one row.
 OtherAnswer = Literal["same", "other", "random", "fails"]
 _SEEDS = (0, 1)
 
 
 @torch.no_grad()
 def other_answer(model: nn.Module, inputs: Sequence[Any]) -> OtherAnswer:
-    """What `model` does in its other mode, to outputs and buffers; its modes and buffers are as before then. Calls it
-    up to three times, and not at all where none of its code reads the mode. It must not fail in its own mode."""
+    """The effect of the model's other mode on outputs and buffers; modes and buffers are restored.
+
+    Calls the model up to three times, and never if none of its code reads the mode. It must not fail in its own
+    mode."""
     if not any(map(_reads_mode, model.modules())):
         return "same"
     usual = _run(model, inputs, _SEEDS[0])
@@ -35,20 +37,22 @@ def other_answer(model: nn.Module, inputs: Sequence[Any]) -> OtherAnswer:
             return "other" if _same(first, _run(model, inputs, _SEEDS[1])) else "random"
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # the task's code: whatever it raises
+        except Exception:  # raised by the task's code
             return "fails"
 
 
 def _reads_mode(module: nn.Module) -> bool:
-    """Whether code of a module's class speaks of `training`."""
+    """True if a method of the module's class mentions `training`."""
     own = type(module).__mro__[: type(module).__mro__.index(nn.Module)]
     functions = (found for kind in own for found in vars(kind).values() if isinstance(found, types.FunctionType))
     return any("training" in function.__code__.co_names for function in functions)
 
 
 def _run(model: nn.Module, inputs: Sequence[Any], seed: int) -> list[torch.Tensor]:
-    """Outputs, then the buffers as the call has left them. Floating ones hold other numbers before it: an average of
-    weights is the weights themselves at first, and in which mode it counts would not show."""
+    """Outputs of a call, then the buffers after it.
+
+    Floating buffers are changed before the call: an average of weights equals the weights at first, which would hide
+    its use."""
     with _kept_buffers(model):
         stream = torch.Generator().manual_seed(_SEEDS[0])
         for buffer in model.buffers():
@@ -63,6 +67,7 @@ def _run(model: nn.Module, inputs: Sequence[Any], seed: int) -> list[torch.Tenso
 
 @contextmanager
 def _turned(model: nn.Module) -> Iterator[None]:
+    """Switches the model to its other mode for the `with` body."""
     modes = {module: module.training for module in model.modules()}
     model.train(not model.training)
     try:
@@ -74,7 +79,7 @@ def _turned(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Forward may write to buffers, and may put new ones in their place."""
+    """Restores the model's buffers after the `with` body: forward may write to them or replace them."""
     held = [(module, dict(module._buffers)) for module in model.modules()]
     values = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:

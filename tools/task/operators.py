@@ -1,10 +1,10 @@
-"""What is known of PyTorch's operators by their names: which are its own, and which cost no arithmetic."""
+"""Sets of PyTorch's operators by name: its own namespaces, operators without arithmetic, operators made of views."""
 
 from __future__ import annotations
 
 from foundry.tools.words import words
 
-# Namespaces of operators that are there before a candidate is loaded.
+# Namespaces of operators that exist before a candidate is loaded.
 TAKEN = frozenset(
     words(
         "aten prims prim torch torchvision torchaudio torchtext quantized _quantized quantized_decomposed mkldnn mkl "
@@ -19,17 +19,18 @@ FREE = frozenset(
         "empty empty_like empty_strided new_empty new_empty_strided view _unsafe_view reshape _reshape_alias "
         "as_strided permute transpose t expand squeeze unsqueeze select slice narrow unbind split "
         "split_with_sizes chunk unfold diagonal detach alias lift_fresh view_as_real resize_ set_ record_stream "
-        "is_pinned equal is_same_size"  # whether packed weights are still those of the model: a yes or no, no answer
+        # The last two compare packed weights with the model's: a yes or no, no part of the answer.
+        "is_pinned equal is_same_size"
     )
 )
-# Free of arithmetic, and what a binding needs for layout: not counted either, but named in the evidence.
+# Operators without arithmetic that a binding needs for layout: not counted either, but named in the evidence.
 COPIES = frozenset(
     words(
         "copy_ clone _to_copy contiguous zeros zeros_like zero_ fill_ full full_like ones ones_like new_zeros new_ones "
         "new_full lift_fresh_copy"
     )
 )
-# What PyTorch makes of views and copies alone: its dispatcher sees those instead.
+# Operators that PyTorch composes of views and copies: its dispatcher sees those instead.
 OF_VIEWS = frozenset(
     words(
         "meshgrid pixel_shuffle pixel_unshuffle channel_shuffle flatten unflatten expand_as view_as reshape_as movedim "
@@ -38,4 +39,4 @@ OF_VIEWS = frozenset(
     )
 )
 
-OWN = "own::"  # before the name of an operator that the candidate registered and that was looked into
+OWN = "own::"  # prefix of an operator that the candidate registered and whose inside was recorded

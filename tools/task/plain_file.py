@@ -11,10 +11,10 @@ from pathlib import Path
 from foundry.knowledge import syntax
 from foundry.knowledge.errors import UsageError
 
-SOURCE_BYTES = 1 << 20  # source text has some kB, a generated kernel a hundred; a MB of code takes 3 s to parse
-KERNEL_BYTES = 4 << 20  # the kernels of a network of 200 layers have 2.6 MB, nearly all of it one string
+SOURCE_BYTES = 1 << 20  # bytes; source text has some kB, a generated kernel a hundred; a MB of code takes 3 s to parse
+KERNEL_BYTES = 4 << 20  # bytes; the kernels of a network of 200 layers have 2.6 MB, nearly all of it one string
 _LONG_STRINGS = re.compile(r"\"{3}.*?\"{3}|'{3}.*?'{3}", re.DOTALL)
-DEEPEST = 200  # levels of a syntax tree: what reads it recursively needs three frames a level, and Python gives 1000
+DEEPEST = 200  # levels of a syntax tree: recursive readers need three frames a level, and Python gives 1000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 

@@ -1,5 +1,5 @@
-"""What PyTorch ran in one forward of a model that no tracer could follow: operators with their work and their time.
-Imports torch."""
+"""Operators that PyTorch ran in one forward of a model that no tracer could follow, with work and time. Imports
+torch."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from foundry.knowledge.opgraph import CHOOSING, OperatorRun
 from foundry.tools.task.flops import known_flops
 from foundry.tools.task.operators import COPIES, FREE
 
-MOST = 16
+MOST = 16  # operators kept
 WRITES_AT_INDICES = ("index_", "_index_put", "scatter", "put_")
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What one call of the reference ran. `rows`: the MOST operators that took the most time. `work`: FLOPs plus bytes
-    of all its computing operators, against which a candidate's use of PyTorch is weighed."""
+    """The operators of one call of the reference.
+
+    `rows`: the MOST operators with the largest time. `work`: FLOPs plus bytes of all its computing operators,
+    against which a candidate's use of PyTorch is weighed."""
 
     rows: list[OperatorRun]
     work: int
 
 
 def operators_ran(run: Callable[[], Any]) -> Ran:
-    """The operators of one call, those that took the most time first; work and bytes are those of all their calls."""
+    """The operators of one call, the slowest first; work and bytes are those of all their calls."""
     rows: dict[str, list[int]] = {}
     total = 0
 
@@ -58,9 +60,10 @@ def operators_ran(run: Callable[[], Any]) -> Ran:
 
 
 def _work(kind: str, flops: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> int:
-    """FLOPs plus the bytes that a call surely moves: of a table that indices choose from, and of a tensor that is
-    written where indices say, only as many elements as there are others. Otherwise 2 % of a large table would let
-    PyTorch do all the rest."""
+    """FLOPs plus the bytes that a call surely moves.
+
+    For a table that indices choose from, and a tensor written at indices, only the chosen elements count. Otherwise
+    2 % of a large table would let PyTorch do all the rest."""
     if kind in FREE | COPIES:
         return 0
     if inputs and kind in CHOOSING:
@@ -75,7 +78,7 @@ def _nbytes(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def _times(run: Callable[[], Any]) -> dict[str, float]:
-    """Each operator's own time in ms, on the device where it has one."""
+    """Each operator's own time in ms, on the GPU if it is in use."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     on_gpu = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
     if on_gpu:

@@ -1,4 +1,5 @@
-"""Large random tensors that repeat their first elements, for a tool that follows every kernel: copies are none."""
+"""Fills large random tensors with repetitions of their first elements, because a sanitizer slows each drawing
+kernel."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ _NEW = {"rand": "uniform_", "randn": "normal_", "rand_like": "uniform_", "randn_
 
 
 class Repeating(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, the host draws the first `most` elements of a random tensor of floats, and the others are
-    copies of them. `repeats`: whether that has happened."""
+    """A dispatch mode: the host draws the first `most` elements of a random float tensor, and the others are copies of
+    them.
+
+    `repeats` is true once that has happened."""
 
     def __init__(self, most: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -31,14 +34,14 @@ class Repeating(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*args, **options)
 
     def _drawn(self, tensor: torch.Tensor, how: str, limits: Sequence[Any]) -> torch.Tensor:
-        """The tensor, filled."""
+        """Fills the tensor and returns it."""
         if tensor.numel() <= self._most or not tensor.is_contiguous():
             filled: torch.Tensor = getattr(tensor, how)(*limits)
             return filled
         self.repeats = True
         flat, done = tensor.view(-1), self._most
         flat[:done].copy_(getattr(torch.empty(done, dtype=tensor.dtype), how)(*limits))
-        while done < flat.numel():  # each copy as long as what there is
+        while done < flat.numel():  # each copy doubles the filled part
             some = min(done, flat.numel() - done)
             flat[done : done + some].copy_(flat[:some])
             done += some

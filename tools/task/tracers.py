@@ -1,4 +1,4 @@
-"""The three tracers behind capture, each giving the same functional ATen trace with its inputs and outputs named."""
+"""The three tracers behind capture. Each gives the same kind of functional ATen trace with named inputs and outputs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from foundry.tools.task.form.calls import call, parted
 from foundry.tools.task.loading import arrange, flatten, rebuilt
 
 UNSEEN = "unseen"
-LAYERS = ("one_layer_lstm", "one_layer_rnn")  # in torch._decomp.decompositions
+LAYERS = ("one_layer_lstm", "one_layer_rnn")  # functions of torch._decomp.decompositions
 
 
 @dataclass(frozen=True)
 class Traced:
-    """`placeholders` maps a placeholder to (role or "literal", source), `outputs` each returned item to
-    ("result", "") or ("mutation", state-dict key) or what else it writes to, UNSEEN where that is no part of the state:
-    a tensor that is a plain attribute of the model."""
+    """A functional ATen trace.
+
+    `placeholders` maps a placeholder to (role or "literal", source). `outputs` gives for each returned item
+    ("result", "") or ("mutation", state-dict key), or (UNSEEN, source) if it writes to a plain attribute of the
+    model."""
 
     graph: fx.Graph
     placeholders: Mapping[str, tuple[str, str]]
@@ -40,8 +42,9 @@ class Traced:
 
 
 def trace_export(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:
-    """torch.export's training IR made functional; composite operators stay whole (empty decomposition table). `leaves`
-    are the inputs, which the model takes arranged."""
+    """torch.export's training IR made functional; composite operators stay whole (empty decomposition table).
+
+    `leaves` are the flattened inputs, and `takes` is their arrangement for the model."""
     if isinstance(model, fx.GraphModule):
         flat, arrangement = _flattened(model, takes)
         return _from_program(_export(flat, leaves), leaves, arrangement)
@@ -51,13 +54,15 @@ def trace_export(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) 
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
+    """Exports a model and keeps composite operators whole."""
     with _short_recurrences():
         program: ExportedProgram = torch.export.export(model, inputs, strict=False).run_decompositions({})
         return program
 
 
 def _flattened(module: fx.GraphModule, takes: Arrangement) -> tuple[fx.GraphModule, Arrangement]:
-    """A graph with the same results as a flat tuple, and how they were arranged. Its code calls no `forward`."""
+    """A graph with the same results as a flat tuple, and their arrangement. For graph modules, whose code calls no
+    `forward`."""
     if not takes.is_flat:
         raise TypeError("a graph of nested inputs is not followed")
     graph = fx.Graph()
@@ -68,7 +73,7 @@ def _flattened(module: fx.GraphModule, takes: Arrangement) -> tuple[fx.GraphModu
 
 @contextlib.contextmanager
 def _flat_forward(model: nn.Module, takes: Arrangement) -> Iterator[list[Arrangement]]:
-    """Lets forward take its inputs, and return its results, side by side, and keeps how the results were arranged."""
+    """Lets forward take flat inputs and return flat results, and keeps the results' arrangement."""
     arrangements: list[Arrangement] = []
     forward = model.forward
 
@@ -78,16 +83,17 @@ def _flat_forward(model: nn.Module, takes: Arrangement) -> Iterator[list[Arrange
         return tuple(results)
 
     if takes.is_flat:
-        functools.update_wrapper(flat, forward)  # kernels have the names of the inputs
+        functools.update_wrapper(flat, forward)  # kernels are named after the inputs
     with mock.patch.object(model, "forward", flat):
         yield arrangements
 
 
 @contextlib.contextmanager
 def _short_recurrences() -> Iterator[None]:
-    """What a recurrent layer of fake tensors gives is known from one step; PyTorch would walk them all to learn shapes,
-    a minute for six layers of 512 steps. Its last states have the shapes of those that it was given, which they have
-    not in torch 2.11: there those of an LSTM have one dimension more."""
+    """Computes only the first step of recurrent layers on fake tensors, because one step tells all shapes.
+
+    PyTorch would walk all steps, a minute for six layers of 512 steps. The last states get the shapes of the given
+    ones; in torch 2.11 those of an LSTM have one dimension more."""
 
     def first_step_only(walk: Callable[..., Any]) -> Callable[..., Any]:
         def layer(steps: torch.Tensor, states: Any, *args: Any, **kwargs: Any) -> Any:
@@ -107,22 +113,23 @@ def _short_recurrences() -> Iterator[None]:
 
 
 def _shaped(last: Any, given: Any) -> Any:
-    """The last states, a tensor or a tuple of them, in the shapes of those given."""
+    """Reshapes the last states, a tensor or a tuple of them, to the shapes of those given."""
     if isinstance(last, torch.Tensor):
         return last.reshape(given.shape)
     return tuple(_shaped(*pair) for pair in zip(last, given, strict=True))
 
 
 def trace_symbolic(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:
-    """symbolic_trace keeps Python that tensors do not decide out of the way of export."""
+    """Traces by symbolic_trace, then export: Python that does not depend on tensors is resolved before export sees
+    it."""
     return trace_export(fx.symbolic_trace(model), takes, leaves)
 
 
 def trace_make_fx(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:
-    """make_fx on real tensors follows Python that export refuses; export then makes its trace functional.
+    """Traces by make_fx on real tensors, which follows Python that export refuses; export then makes the trace
+    functional.
 
-    Parameters and buffers go in as arguments, and their roles are put back by position.
-    """
+    Parameters and buffers go in as arguments, and their roles are put back by position."""
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     saved = {key: value.detach().clone() for key, value in model.named_buffers()}
     positions = [index for index, item in enumerate(leaves) if isinstance(item, torch.Tensor)]
@@ -145,7 +152,7 @@ def trace_make_fx(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...])
     sources = [("parameter" if key in parameters else "buffer", key) for key in state]
     sources += [("input", str(index)) for index in positions]
     names = [name for name, (role, _) in traced.placeholders.items() if role in ("input", "literal")]
-    own = {  # of the trace: plain attributes of the model, which its state has not
+    own = {  # plain attributes of the model, which its state lacks
         name: ("constant", source)
         for name, (role, source) in traced.placeholders.items()
         if role in ("buffer", "parameter")
@@ -157,13 +164,15 @@ def trace_make_fx(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...])
 
 
 def _name_mutation(role: str, source: str, roles: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
+    """The output kind of a mutation, with the state-dict key behind its source."""
     owner, key = roles.get(source, ("", ""))
-    if role == "mutation":  # of one of the trace's own
+    if role == "mutation":  # a buffer of the trace itself
         return UNSEEN, source
     return ("mutation", key) if owner in ("parameter", "buffer") else (role, source)
 
 
 def _from_program(program: ExportedProgram, leaves: Sequence[Any], arrangement: Arrangement) -> Traced:
+    """A Traced from an exported program."""
     roles: dict[str, tuple[str, str]] = {}
     position = 0
     for item in program.graph_signature.input_specs:

@@ -1,1 +1,1 @@
-"""How a model comes to its tensors: its constructor's calls to torch recorded, and replayed without its class."""
+"""Records a constructor's calls to torch, and replays them to make the model's tensors without its class."""

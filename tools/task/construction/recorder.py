@@ -1,4 +1,4 @@
-"""Records what a constructor asks of torch's dispatcher: which calls make and fill tensors, in order. Imports torch."""
+"""Records a constructor's calls to torch's dispatcher that make and fill tensors, in order. Imports torch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from foundry.knowledge.opgraph import HERE, LITERAL, Argument, MakingCall, Ref
 
-LARGEST_TABLE = 64 << 10  # bytes of a tensor that stands in a kernel's file as its elements
+LARGEST_TABLE = 64 << 10  # bytes of a tensor that may stand in a kernel's file as its elements
 _ALL_TABLES = 4 * LARGEST_TABLE  # bytes of all of them together
 
 Geometry = tuple[int, torch.dtype, int, tuple[int, ...], tuple[int, ...], bool]
 
 
 class CannotReplay(Exception):
-    """The model's tensors cannot be made again without its class; the message says in half a sentence why."""
+    """The model's tensors cannot be made again without its class; the message says why in half a sentence."""
 
 
 @dataclass(frozen=True)
@@ -30,24 +30,23 @@ class _Recorded:
     reads: frozenset[int]
     makes: frozenset[int]
     is_random: bool
-    problem: str = ""  # why a file cannot make the call
+    problem: str = ""  # the reason why a file cannot make the call
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, keeps the calls that make and change tensors.
+    """A dispatch mode that keeps the calls which make or change tensors.
 
-    Tensors are known by their storage and how they lie in it, because parameters, `.data` and views made outside of the
-    dispatcher are other objects on the same storage.
-    """
+    Tensors are known by their storage and their layout in it, because parameters, `.data` and views made outside of
+    the dispatcher are other objects on the same storage."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._here = torch.empty(0).device
         self._recorded: list[_Recorded] = []
         self._names: dict[Geometry, str] = {}
-        self._bases: dict[int, tuple[str, torch.dtype]] = {}  # by storage: the name of one tensor that lies in it
-        self._alive: dict[int, StorageWeakRef] = {}  # an address is not used again while a weak reference is there
-        self._filled: set[int] = set()  # storages that hold more than what memory held before
+        self._bases: dict[int, tuple[str, torch.dtype]] = {}  # storage -> name and dtype of one tensor in it
+        self._alive: dict[int, StorageWeakRef] = {}  # a weak reference keeps the address from being used again
+        self._filled: set[int] = set()  # storages that were written to
         self._count = 0
         self._table_bytes = 0
 
@@ -69,8 +68,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def name_of(self, tensor: torch.Tensor) -> str:
-        """The name under which a tensor is made; new calls are recorded where it is another view of known memory, or
-        made by no call. Raises CannotReplay."""
+        """The name under which a tensor is made. Raises CannotReplay.
+
+        Records new calls for another view of known memory, and for a tensor that no recorded call made."""
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
             raise CannotReplay(f"it holds a tensor that is not plain memory ({tensor.layout}, {tensor.device.type})")
         geometry = _geometry(tensor)
@@ -88,11 +88,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return name
 
     def is_filled(self, tensor: torch.Tensor) -> bool:
-        """Whether anything was written to a tensor's memory, which is otherwise what was there before."""
+        """True if a tensor's memory was written to; else it holds what was there before."""
         return tensor.untyped_storage()._cdata in self._filled
 
     def calls_behind(self, held: Iterable[torch.Tensor]) -> list[MakingCall]:
-        """The calls that the tensors need, and all random ones, which move the random streams on. Raises
+        """The calls that the tensors need, and all random ones, which advance the random streams. Raises
         CannotReplay."""
         needed = {tensor.untyped_storage()._cdata for tensor in held}
         kept: list[MakingCall] = []
@@ -117,6 +117,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result: Any,
         problem: str,
     ) -> None:
+        """Records one call, if it makes, changes or randomly draws tensors, and names its results."""
         results = list(result) if isinstance(result, tuple | list) else [result]
         for tensor, geometry in before:
             if (after := _geometry(tensor)) != geometry and geometry in self._names:
@@ -133,7 +134,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             new = {item.untyped_storage()._cdata for item in made} - looked_at
             self._filled |= new | {item.untyped_storage()._cdata for item, _ in before}
         if made and not given and "dtype" in {item.name for item in function._schema.arguments}:
-            kwargs["dtype"] = _dtype_text(made[0].dtype)  # the default type may be another one when it is made again
+            kwargs["dtype"] = _dtype_text(made[0].dtype)  # the default dtype may differ at the replay
         names = []
         for item in results:
             is_new = isinstance(item, torch.Tensor) and _geometry(item) not in self._names
@@ -154,6 +155,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recorded.append(_Recorded(call, reads, makes, is_random, problem))
 
     def _new_name(self, tensor: torch.Tensor) -> str:
+        """A new name for a tensor, under which its layout is known from now on."""
         name = f"v{self._count}"
         self._count += 1
         storage = tensor.untyped_storage()
@@ -163,6 +165,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return name
 
     def _literal(self, tensor: torch.Tensor) -> str:
+        """Records a call that makes a tensor from its elements; returns its name."""
         self._table_bytes += tensor.nbytes
         problem = ""
         if tensor.nbytes > LARGEST_TABLE or self._table_bytes > _ALL_TABLES:
@@ -180,6 +183,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return name
 
     def _argument(self, item: Any) -> Argument:
+        """An argument of a call as data: names for tensors, texts for dtypes and devices. Raises CannotReplay."""
         if isinstance(item, torch.Tensor):
             return Ref(self.name_of(item))
         if item is None or isinstance(item, bool | int | float | str):
@@ -195,7 +199,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_left_out(key: str, item: Any) -> bool:
-    """Whether an option says what holds without it."""
+    """True if an option only states its default."""
     return (key == "pin_memory" and not item) or (item is None and key in ("generator", "layout", "memory_format"))
 
 
@@ -204,6 +208,7 @@ def _dtype_text(item: torch.dtype | torch.memory_format | torch.layout) -> str:
 
 
 def _geometry(tensor: torch.Tensor) -> Geometry:
+    """(storage, dtype, offset, shape, strides, is conjugated or negated)."""
     lies_otherwise = tensor.is_conj() or tensor.is_neg()
     storage = tensor.untyped_storage()._cdata
     return storage, tensor.dtype, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), lies_otherwise
@@ -218,7 +223,7 @@ def _tensors(items: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def _written(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The arguments that a call changes."""
+    """The tensor arguments that a call changes."""
     found = []
     for index, item in enumerate(function._schema.arguments):
         if item.alias_info is not None and item.alias_info.is_write:

@@ -1,8 +1,7 @@
-"""From a task's constructor to the calls that make the same tensors without its class, and the proof that they do.
+"""Turns a task's constructor into calls that make the same tensors without its class, and proves that they do.
 
-A dispatcher's record misses what a constructor draws by numpy or `random`, or reads from a file; so the replay is built
-once under another seed and compared with the model. Runs in a worker: it executes the user's code.
-"""
+A dispatcher's record misses values drawn by numpy or `random`, or read from a file. So the replay is built once
+under another seed and compared with the model. Runs in a worker: it executes the user's code."""
 
 from __future__ import annotations
 
@@ -33,12 +32,12 @@ Build = Callable[[int], object]  # constructs the task's model under a seed, by 
 Under = Callable[[int, Callable[[], nn.Module]], nn.Module]  # the same for any maker, with the same seed and device
 
 
-Given = tuple[tuple[Any, ...], dict[str, Any]]  # arguments by position, and those by name
+Given = tuple[tuple[Any, ...], dict[str, Any]]  # (arguments by position, arguments by name)
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A model as its constructor left it, and what that was given, copied before: it may change its arguments."""
+    """A model as its constructor left it, and a copy of the arguments from before, because it may change them."""
 
     model: nn.Module
     given: Given
@@ -48,8 +47,10 @@ class _Seen:
 
 
 def construction_of(module: ModuleType, build: Build, under: Under, attributes: Collection[str]) -> Construction:
-    """How the task's model comes to its tensors. `module` is the task's, whose Model `build` constructs; `attributes`
-    are the paths of plain tensors that are wanted besides parameters and buffers. Raises CannotReplay."""
+    """The calls that make the tensors of the task's model. Raises CannotReplay.
+
+    `module` is the task's, whose Model `build` constructs; `attributes` are the paths of plain tensors that are
+    wanted besides parameters and buffers."""
     kind = module.Model
     takes, signature = _printable(kind)
 
@@ -70,13 +71,13 @@ def _watch(
     *,
     recorder: Callable[[], Recorder] | None = None,
 ) -> Found:
-    """What `look` finds in the model, before anybody else can change it, while its module builds it."""
+    """Builds the module's model and returns what `look` finds in it, before other code can change it."""
     kind, found = module.Model, list[Found | CannotReplay]()
 
     def construct(*args: Any, **kwargs: Any) -> Any:
         try:
             told, given = _told(signature, args, kwargs), copy.deepcopy((args, kwargs))
-        except Exception as error:  # of an argument's own code
+        except Exception as error:  # raised by an argument's own code
             found.append(CannotReplay(f"its constructor's arguments cannot be told or copied: {str(error)[:200]}"))
             return kind(*args, **kwargs)
         records = recorder() if recorder is not None else None
@@ -96,7 +97,7 @@ def _watch(
 
 
 def _read(seen: _Seen, takes: str, attributes: Collection[str]) -> tuple[Construction, set[str]]:
-    """The construction, and the paths of tensors to which nothing was written."""
+    """(the construction, paths of tensors to which nothing was written)."""
     model, recorder = seen.model, seen.recorder
     assert recorder is not None
     parts = parts_of(model)
@@ -113,14 +114,14 @@ def _read(seen: _Seen, takes: str, attributes: Collection[str]) -> tuple[Constru
 
 
 def _told(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What the constructor is given, by name, with the defaults that a file can hold."""
+    """The constructor's arguments as source text, by name, with the defaults that a file can hold."""
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return ", ".join(f"{name}={describe(item)}" for name, item in bound.arguments.items())
 
 
 def _printable(function: Callable[..., Any]) -> tuple[str, inspect.Signature]:
-    """(parameters as source, the same as a signature). A default that has no plain text is `...`."""
+    """(parameters as source, the same as a signature). A default that has no plain text becomes `...`."""
     signature = inspect.signature(function)
     parameters = [
         item.replace(annotation=inspect.Parameter.empty, default=_default(item.default))
@@ -131,6 +132,7 @@ def _printable(function: Callable[..., Any]) -> tuple[str, inspect.Signature]:
 
 
 def _default(value: Any) -> Any:
+    """A default that a file can hold, else `...`."""
     is_plain = (
         value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
     )
@@ -144,7 +146,7 @@ def _check(
     attributes: Collection[str],
     unset: Collection[str],
 ) -> None:
-    """Raises CannotReplay where the file's model differs from the task's under another seed."""
+    """Raises CannotReplay if the file's model differs from the task's under another seed."""
 
     def facts(model: nn.Module) -> Facts:
         return facts_of(model, attributes, lambda path: path not in unset)

@@ -1,4 +1,4 @@
-"""Reads what a model holds: its modules, its tensors by their paths, and a digest of each. Imports torch."""
+"""Reads a model's modules, its tensors by their paths, and a digest of each. Imports torch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LOADING_HOOKS = (
 
 
 def parts_of(model: nn.Module) -> list[ModulePart]:
-    """Every place of the tree, parents first. Raises CannotReplay where a module saves or loads its state in a way of
-    its own."""
+    """Every module of the tree, parents first. Raises CannotReplay if one saves or loads its state in a way of its
+    own."""
     seen: dict[int, str] = {}
     found: list[ModulePart] = []
 
@@ -46,6 +46,7 @@ def parts_of(model: nn.Module) -> list[ModulePart]:
 
 
 def _check_loading(module: nn.Module, path: str) -> None:
+    """Raises CannotReplay if a module saves or loads its state in a way of its own."""
     own = [name for name in _LOADERS if not getattr(type(module), name).__module__.startswith("torch.nn.")]
     hooks = [hook for name in _LOADING_HOOKS for hook in getattr(module, name, {}).values()]
     if own or any(not _is_of_torch(hook) for hook in hooks):
@@ -62,22 +63,24 @@ def plain_attributes(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _is_of_torch(hook: Any) -> bool:
-    """Whether a loading hook only reads names that torch's own layers had in earlier versions."""
+    """True if a loading hook only reads names that torch's own layers had in earlier versions."""
     function = getattr(hook, "hook", hook)  # nn.Module wraps some
     return str(getattr(function, "__module__", "")).startswith("torch.nn.")
 
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """One tensor of a model, None where its name stands for none."""
+    """One named tensor of a model; None if the name is registered without a tensor."""
 
     held: HeldTensor
     tensor: torch.Tensor | None
 
 
 def tensors_of(model: nn.Module, parts: Collection[ModulePart], attributes: Collection[str]) -> list[TensorPlace]:
-    """Parameters, buffers, and the plain attributes that are asked for, by their paths; a shared one names the first
-    that is the same object. Raises CannotReplay for parameters of a class of their own."""
+    """Parameters, buffers, and the requested plain attributes, by their paths.
+
+    A shared tensor names the first path of the same object. Raises CannotReplay for parameters of a class of their
+    own."""
     seen: dict[int, str] = {}
     found: list[TensorPlace] = []
     for part in parts:
@@ -92,6 +95,7 @@ def tensors_of(model: nn.Module, parts: Collection[ModulePart], attributes: Coll
 
 
 def _places(module: nn.Module, path: str) -> Iterator[TensorPlace]:
+    """The parameters and buffers of one module."""
     prefix = f"{path}." if path else ""
     for name, parameter in module._parameters.items():
         if parameter is not None and type(parameter) is not nn.Parameter:
@@ -106,6 +110,7 @@ def _places(module: nn.Module, path: str) -> Iterator[TensorPlace]:
 
 
 def _shared(place: TensorPlace, seen: dict[int, str]) -> TensorPlace:
+    """The place, marked as the same as the first place of its tensor."""
     if place.tensor is None:
         return place
     first = seen.setdefault(id(place.tensor), place.held.path)
@@ -116,8 +121,9 @@ Facts = dict[str, tuple[object, ...]]
 
 
 def facts_of(model: nn.Module, attributes: Collection[str], is_compared: Callable[[str], bool]) -> Facts:
-    """What must be equal in a model and in its replay, by path: of tensors their kind, type, layout and bytes (those
-    that `is_compared`), of modules their mode."""
+    """The facts that must be equal in a model and in its replay, by path.
+
+    For tensors their kind, dtype, layout and digest (the last only if `is_compared`), for modules their mode."""
     parts = parts_of(model)
     facts: Facts = {part.path or "the model": (part.training, part.same_as) for part in parts}
     for held, tensor in ((place.held, place.tensor) for place in tensors_of(model, parts, attributes)):
@@ -130,5 +136,6 @@ def facts_of(model: nn.Module, attributes: Collection[str], is_compared: Callabl
 
 
 def _digest(tensor: torch.Tensor) -> str:
+    """The sha256 of a tensor's elements."""
     flat: Any = tensor.detach().cpu().contiguous().reshape(-1)
     return hashlib.sha256(memoryview(flat.view(torch.uint8).numpy())).hexdigest()

@@ -1,1 +1,2 @@
-"""The forms in which tasks come: which class is the model, which files belong to it, what the input makers give."""
+"""The forms in which tasks come: the class of the model, the files that belong to it, the values of its input
+makers."""

@@ -11,18 +11,18 @@ from pathlib import Path
 from foundry.knowledge import syntax
 from foundry.knowledge.errors import TaskError
 
-MOST_FILES = 256
-LARGEST_BYTES = 1 << 30  # of all files together; they are hashed whenever the task is read
+MOST_FILES = 256  # files that may belong to a task
+LARGEST_BYTES = 1 << 30  # bytes of all files together; they are hashed at each reading of the task
 _LONGEST_NAME = 200  # characters of a string that may be a path
 _MOST_FOLDERS = 16  # folders below the task's in which the strings of one module are looked up
 
 
 def files_beside(tree: ast.Module, task: Path, named: Iterable[str] = ()) -> dict[str, str]:
-    """The sha256 of each file in the task's folder, or below, that the task imports, that a string of its text names,
-    or that its options name, by its path relative to that folder. Modules among them are searched as the task is.
+    """Maps each file that belongs to the task, by its path relative to the task's folder, to its sha256.
 
-    Raises TaskError for a named file that is not there, and for more or larger ones than are allowed.
-    """
+    These are files in the folder, or below, that the task imports, that a string of its text names, or that its
+    options name. Modules among them are searched likewise. Raises TaskError for a named file that does not exist,
+    and for too many or too large files."""
     folder = Path(os.path.realpath(task.parent))
     for name in named:
         if not _is_file_in(folder / name, folder):
@@ -48,7 +48,7 @@ def files_beside(tree: ast.Module, task: Path, named: Iterable[str] = ()) -> dic
 
 
 def _used_by(tree: ast.Module, own: Path, folder: Path) -> Iterator[Path]:
-    """Paths that a module in the folder `own` may mean; most do not exist."""
+    """Paths that a module in the folder `own` may refer to; most do not exist."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -63,7 +63,7 @@ def _used_by(tree: ast.Module, own: Path, folder: Path) -> Iterator[Path]:
 
 
 def _module_files(folder: Path, name: str) -> Iterator[Path]:
-    """Where the source of `a.b.c` lies, and that of the packages around it."""
+    """Possible source files of the module `a.b.c` and of its packages."""
     for part in name.split("."):
         yield folder / f"{part}.py"
         folder /= part
@@ -71,12 +71,13 @@ def _module_files(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _named_by_strings(tree: ast.Module, folders: list[Path]) -> Iterator[Path]:
-    """What the strings of a module name in these folders, and in folders below them that it names: a path is often put
-    together of `Path(__file__).parent / "tables" / "log.npy"`."""
+    """Paths that the module's strings name in these folders, and in subfolders that they name.
+
+    A path is often composed: `Path(__file__).parent / "tables" / "log.npy"`."""
     values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     texts = dict.fromkeys(value.strip("/") for value in values if isinstance(value, str) and _may_be_path(value))
     places = list(dict.fromkeys(folders))
-    for place in places:  # grows while it is walked
+    for place in places:  # the list grows in this loop
         for text in texts:
             path = place / text
             if path.is_dir() and path not in places and len(places) < _MOST_FOLDERS:
@@ -89,6 +90,7 @@ def _may_be_path(text: str) -> bool:
 
 
 def _is_file_in(path: Path, folder: Path) -> bool:
+    """True for a readable file inside the folder."""
     try:
         return path.is_file() and Path(os.path.realpath(path)).is_relative_to(folder) and os.access(path, os.R_OK)
     except (OSError, ValueError):  # a name that is too long, or holds a null byte
@@ -96,7 +98,7 @@ def _is_file_in(path: Path, folder: Path) -> bool:
 
 
 def _parsed(content: bytes) -> ast.Module | None:
-    """None for a file that is not Python, which fails with its line when it is imported."""
+    """The syntax tree; None for a file that is not Python, which fails with its line when it is imported."""
     try:
         return syntax.parse(content.decode("utf-8"))
     except (SyntaxError, ValueError, MemoryError, RecursionError):

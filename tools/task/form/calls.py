@@ -1,5 +1,6 @@
-"""Reads what a task's input makers give: arguments by position and by name, cases, modules beside it. Free of torch;
-runs in workers."""
+"""Reads the values of a task's input makers: arguments by position and by name, cases, modules beside it.
+
+Free of torch; runs in workers."""
 
 from __future__ import annotations
 
@@ -11,34 +12,34 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-GROUP = "input group"  # the key among overrides that numbers a case of get_input_groups() or of a generator
-MOST_GROUPS = 16
-MOST_DRAWN = 256  # cases of which MOST_GROUPS are chosen
+GROUP = "input group"  # key among overrides that numbers a case of get_input_groups() or of a generator
+MOST_GROUPS = 16  # cases of a task that are used
+MOST_DRAWN = 256  # cases that are drawn, of which MOST_GROUPS are chosen
 
 
 class Keywords(dict[str, Any]):
-    """Arguments by name; the last one in a list of arguments, where there are any."""
+    """Arguments by name; if there are any, they are the last item in a list of arguments."""
 
 
 def parted(arguments: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments by position, and those by name."""
+    """(arguments by position, arguments by name)."""
     if arguments and type(arguments[-1]) is Keywords:
         return tuple(arguments[:-1]), dict(arguments[-1])
     return tuple(arguments), {}
 
 
 def call(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """`function` of the arguments, those of a Keywords at their end by name."""
+    """Calls a function; Keywords at the end of the arguments are passed by name."""
     values, names = parted(arguments)
     return function(*values, **names)
 
 
 def as_arguments(given: Any, function: Callable[..., Any] | None) -> list[Any]:
-    """The arguments that an input maker means, Keywords at their end.
+    """The arguments that an input maker's value stands for, Keywords at their end.
 
-    `given` is a list or tuple, a dict of names, `[[arguments], {names}]`, or one value alone. What a dict or a pair
-    means is decided by what `function` (None: unknown) accepts; a dict that is not accepted as names is one argument.
-    """
+    `given` is a list or tuple, a dict of names, `[[arguments], {names}]`, or one value alone. The signature of
+    `function` (None: unknown) decides about a dict or a pair; a dict that it does not accept as names is one
+    argument."""
     if isinstance(given, dict):
         bound = _bound(function, (), given)
         return [given] if bound is None else bound
@@ -52,21 +53,24 @@ def as_arguments(given: Any, function: Callable[..., Any] | None) -> list[Any]:
 
 
 def _bound(function: Callable[..., Any] | None, values: Sequence[Any], names: Mapping[Any, Any]) -> list[Any] | None:
-    """The arguments by position as far as the function's order lets them be; None where it does not accept them."""
+    """The arguments in the function's order, by position as far as possible; None if the function does not accept
+    them."""
     if not all(isinstance(name, str) for name in names):
         return None
     try:
         if function is None:
             return [*values, *([Keywords(names)] if names else [])]
         found = inspect.signature(function).bind(*values, **names)
-    except (TypeError, ValueError):  # it does not accept them; it has no signature
+    except (TypeError, ValueError):  # not accepted, or the function has no signature
         return None
     return [*found.args, *([Keywords(found.kwargs)] if found.kwargs else [])]
 
 
 def chosen_groups(described: Sequence[tuple[Any, int]]) -> list[int]:
-    """Which cases are looked at, by their numbers: the first, and of those that differ from all before in what they
-    describe (shapes, types, numbers) so many that MOST_GROUPS are spread over the sizes. Each comes with a size."""
+    """Numbers of the cases to use, given (description, size) of each.
+
+    The first case, and of those with a new description (shapes, dtypes, numbers) so many that MOST_GROUPS are spread
+    over the sizes."""
     distinct: dict[str, int] = {}
     for number, (what, _) in enumerate(described):
         distinct.setdefault(repr(what), number)
@@ -81,7 +85,7 @@ def chosen_groups(described: Sequence[tuple[Any, int]]) -> list[int]:
 
 
 class ModulesBeside:
-    """Finds the modules that lie beside a task, by the files that belong to it. Stands in `sys.meta_path`."""
+    """A finder for `sys.meta_path`: finds the modules beside a task, by the files that belong to it."""
 
     def __init__(self, folder: Path, files: Iterable[str]) -> None:
         self._folder = folder
@@ -89,8 +93,8 @@ class ModulesBeside:
         self._names = {name.removesuffix(".py") for name in tops}
 
     def install(self) -> None:
-        """Before all other finders, as a script's own folder is. Modules of these names that lie elsewhere, those of
-        another task, are forgotten."""
+        """Puts this finder first, like a script's own folder, and forgets loaded modules of these names from other
+        folders."""
         for name in [name for name in sys.modules if name.partition(".")[0] in self._names]:
             if not self._is_own(name):
                 del sys.modules[name]
@@ -100,11 +104,12 @@ class ModulesBeside:
             sys.meta_path.insert(0, self)
 
     def _is_own(self, name: str) -> bool:
+        """True if a loaded module lies in the task's folder."""
         places = [getattr(sys.modules[name], "__file__", None), *getattr(sys.modules[name], "__path__", [])]
         return any(place and Path(place).is_relative_to(self._folder) for place in places)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """As importlib asks; the modules inside a package are found by its own path."""
+        """The module's spec, as importlib asks for it; modules inside a package are found by the package's own path."""
         if path is not None or name not in self._names:
             return None
         for place in (self._folder / name / "__init__.py", self._folder / f"{name}.py"):

@@ -1,4 +1,4 @@
-"""Draws what a task's input makers give, case by case. Imports torch; runs the user's code, so in workers only."""
+"""Draws the values of a task's input makers, case by case. Imports torch; runs the user's code, so only in workers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ Made = TypeVar("Made")
 
 
 def drawn_on(device: torch.device, make: Callable[[], Made]) -> Made:
-    """What `make` constructs, with `device` in the place of the host where its code allows it: other numbers come from
-    its random streams."""
+    """Runs `make` with `device` as the default device, or on the host if that fails.
+
+    Random numbers differ between the two."""
     if device.type != "cpu":
-        with contextlib.suppress(Exception), device:  # a generator, or data, that only the host has
+        with contextlib.suppress(Exception), device:  # it uses a generator or data that only the host has
             return make()
     return make()
 
@@ -37,8 +38,9 @@ def seed_everything(seed: int) -> None:
 
 
 class InputMaker:
-    """What gives the inputs of a task: get_inputs(), alone or as a generator of cases, or get_input_groups(). `forward`
-    decides what a dict or a pair means (`as_arguments`)."""
+    """The maker of a task's inputs: get_inputs(), alone or as a generator of cases, or get_input_groups().
+
+    The signature of `forward` decides about a dict or a pair (`as_arguments`)."""
 
     def __init__(self, module: types.ModuleType, forward: Callable[..., Any] | None) -> None:
         self._module, self._forward = module, forward
@@ -47,7 +49,7 @@ class InputMaker:
         self._gives_groups = self.name == "get_input_groups" or inspect.isgeneratorfunction(self._make)
 
     def draw(self, seed: int, group: int) -> list[Any]:
-        """The arguments of forward in a case. Random streams begin anew for each case of a generator."""
+        """The arguments of forward in a case. Random streams start anew for each case of a generator."""
         if self._gives_groups:
             given = next(itertools.islice(self._each_group(seed), group, None), None)
             if given is None:
@@ -57,8 +59,8 @@ class InputMaker:
         return self._checked(self._make())
 
     def groups(self) -> list[int]:
-        """The numbers of the cases that are looked at, the first case first; drawn without memory where the file's code
-        allows that."""
+        """Numbers of the cases to use, the first case first; drawn without memory (meta device) if the file's code
+        allows it."""
         if not self._gives_groups:
             return [0]
         found = chosen_groups(drawn_on(torch.device("meta"), self._described))
@@ -67,13 +69,14 @@ class InputMaker:
         return found
 
     def _each_group(self, seed: int) -> Iterator[list[Any]]:
-        """Each case in a list: it may be None."""
+        """Yields each case in a list, because a case may be None."""
         seed_everything(seed)
         for given in self._make():
             yield [given]
             seed_everything(seed)
 
     def _described(self) -> list[tuple[Any, int]]:
+        """(arrangement, shapes and dtypes or values; number of elements) of each case."""
         found: list[tuple[Any, int]] = []
         for (given,) in itertools.islice(self._each_group(0), MOST_DRAWN):
             arrangement, leaves = arrange(self._checked(given))
@@ -83,6 +86,8 @@ class InputMaker:
         return found
 
     def _checked(self, given: Any) -> list[Any]:
+        """The arguments in a maker's value; raises TaskError for a dict with other keys than strings and for an
+        iterator."""
         arguments = as_arguments(given, self._forward)
         for index, value in enumerate(arrange(arguments)[1]):
             if isinstance(value, dict):

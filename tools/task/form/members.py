@@ -13,10 +13,9 @@ _MOST_NAMED = 6  # classes that a message lists
 
 
 def check_members(tree: ast.Module, file: str, wanted: str = "") -> str:
-    """The name of the model's class: `wanted`, else Model, else the only module class that nothing else uses.
+    """The name of the model's class: `wanted`, else Model, else the only module class that no other code uses.
 
-    Raises TaskError where that is not one class, where it has no forward, or where the file makes no inputs.
-    """
+    Raises TaskError if that is not one class, if it has no forward, or if the file makes no inputs."""
     names = bound_names(tree)
     model = _model_name(tree, file, names, wanted)
     if not any(maker in names for maker in INPUT_MAKERS):
@@ -46,6 +45,7 @@ def bound_names(tree: ast.Module) -> dict[str, ast.stmt]:
 
 
 def _model_name(tree: ast.Module, file: str, names: dict[str, ast.stmt], wanted: str) -> str:
+    """The name of the model's class; raises TaskError."""
     if wanted:
         if wanted not in names:
             known = _listed([node.name for node in tree.body if isinstance(node, ast.ClassDef)])
@@ -71,7 +71,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _module_classes(tree: ast.Module) -> list[str]:
-    """Classes that inherit from what torch.nn holds, from each other, or from unknown bases and have a forward."""
+    """Classes that inherit from torch.nn, from each other, or from unknown bases with a forward."""
     found: list[str] = []
     for node in tree.body:
         if not isinstance(node, ast.ClassDef):
@@ -85,7 +85,7 @@ def _module_classes(tree: ast.Module) -> list[str]:
 
 
 def _is_used(name: str, tree: ast.Module) -> bool:
-    """True if another class or function of the file names it, the input makers and `if __name__` left out."""
+    """True if another class or function of the file names it; the input makers and `if __name__` do not count."""
     for node in tree.body:
         is_maker = isinstance(node, ast.FunctionDef) and node.name in (*INPUT_MAKERS, "get_init_inputs")
         is_definition = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Assign | ast.AnnAssign)

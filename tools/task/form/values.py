@@ -1,4 +1,4 @@
-"""Values of PyTorch as they are typed and arranged: dtypes, specs, nested tuples, lists and dicts. Imports torch."""
+"""Types and nesting of PyTorch's values: dtypes, specs, nested tuples, lists and dicts. Imports torch."""
 
 from __future__ import annotations
 
@@ -51,16 +51,17 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers in a type that PyTorch computes with everywhere: complex ones as pairs along a new last
-    dimension (a view where that is possible), floats of 8 bits in float32."""
+    """The same numbers in a dtype in which PyTorch computes everywhere.
+
+    Complex numbers become pairs along a new last dimension (a view if possible), 8-bit floats become float32."""
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj().resolve_neg())
     return tensor.float() if is_eight_bits(tensor.dtype) else tensor
 
 
 def from_real(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The other way round: `value` in the type of `like`, and laid out as it is. Too large numbers become the largest
-    of 8 bits."""
+    """Converts `value` back to the dtype and layout of `like`. Values beyond an 8-bit float's range become its
+    largest."""
     if like.is_complex():
         return torch.empty_like(like).copy_(torch.view_as_complex(value.contiguous()))
     if not is_eight_bits(like.dtype):
@@ -75,7 +76,7 @@ def is_eight_bits(dtype: torch.dtype) -> bool:
 
 
 def same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if two tensors of one type hold the same numbers, with NaN where the other has one; -0.0 is 0.0."""
+    """True if two tensors of one dtype hold the same numbers, NaN equal to NaN and -0.0 equal to 0.0."""
     if one.dtype != other.dtype:
         return False
     a, b = as_real(one), as_real(other)
@@ -87,8 +88,10 @@ def _without_nan(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def arrange(result: Any) -> tuple[Arrangement, list[Any]]:
-    """How nested tuples, lists and dicts are arranged, and their leaves in order: what they hold, whatever a subclass
-    would say when it is asked, for it could begin to compute then. A dict with other keys than strings is a leaf."""
+    """(arrangement of nested tuples, lists and dicts; their leaves in order).
+
+    Subclasses are read by the base class's methods, because their own could begin to compute. A dict with other keys
+    than strings is a leaf."""
     if type(result) is Keywords:
         return _arranged("keywords", list(result.values()), tuple(result))
     if issubclass(type(result), tuple):
@@ -108,7 +111,7 @@ def _arranged(
 
 
 def rebuilt(arrangement: Arrangement, leaves: Iterator[Any]) -> Any:
-    """The next leaves, arranged."""
+    """Rebuilds a nested value from an arrangement and its leaves."""
     if arrangement.kind == "leaf":
         return next(leaves)
     items = [rebuilt(item, leaves) for item in arrangement.items]
@@ -124,7 +127,7 @@ def flatten(result: Any) -> list[Any]:
 
 
 def dict_keys(result: Any) -> list[str]:
-    """The keys that lead to each leaf which lies in a dict, in order: "['boxes']['scores']"."""
+    """The keys that lead to each leaf in a dict, in order: "['boxes']['scores']"."""
 
     def walk(arrangement: Arrangement, path: str) -> Iterator[str]:
         if arrangement.kind == "leaf" and path:
@@ -136,7 +139,7 @@ def dict_keys(result: Any) -> list[str]:
 
 
 def placed(value: Any, device: torch.device | None) -> Any:
-    """A nested value with its tensors on a device."""
+    """A nested value with its tensors moved to a device."""
     if device is None:
         return value
     if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Watches which files beside a task its code reads: each of them must be part of the task. Runs in a worker."""
+"""Watches the files beside a task that its code reads: each must be part of the task. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import Any
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
 
-_OPENED: list[list[str]] = []  # of each watch that is on
-_HOOKED: list[bool] = []  # a hook stays for the process's life
+_OPENED: list[list[str]] = []  # files opened, one list for each active watch
+_HOOKED: list[bool] = []  # an audit hook stays for the life of the process
 
 
 @contextlib.contextmanager
 def only_known_files(task: Task) -> Iterator[None]:
-    """Raises TaskError at its end if the task's code has read a file in its folder that is not part of the task: then
-    the task's digest would not cover all that its answer depends on."""
+    """Raises TaskError after the `with` body if the task's code has read an unlisted file in its folder.
+
+    The task's digest would otherwise not cover all that its answer depends on."""
     if not _HOOKED:
         sys.addaudithook(_note)
         _HOOKED.append(True)
@@ -44,6 +45,7 @@ def only_known_files(task: Task) -> Iterator[None]:
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    """Audit hook: keeps the path of each file that is opened for reading."""
     if event == "open" and _OPENED and isinstance(arguments[0], str) and "w" not in str(arguments[1]):
         for opened in _OPENED:
             opened.append(os.path.abspath(arguments[0]))  # noqa: PTH100 (a Path costs more, at every open)

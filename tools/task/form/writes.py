@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the first operator that writes to a tensor's memory, and the line of a file that called it."""
+    """Records the first operator that writes to a tensor's memory, and the line of a file that called it."""
 
     def __init__(self, watched: torch.Tensor, file: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -28,9 +28,11 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
     def _is_there(self, value: Any) -> bool:
+        """True if a value is a tensor in the watched memory."""
         return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == self._place
 
     def _line(self) -> int:
+        """The line of the watched file in the current call stack, or 0."""
         frame = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back  # type: ignore[assignment]
