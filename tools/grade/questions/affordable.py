@@ -1,7 +1,6 @@
-"""Which questions of a proof are left out where a reference is too slow, or too large, to be asked all of them.
+"""Leaves questions of a proof out if the reference is too slow, or too large, to be asked all of them.
 
-What is left out is a gate of the verdict and a label of the kernel (`not-asked:...`), which policy strict refuses.
-"""
+Each omission is a gate of the verdict and a label of the kernel (`not-asked:...`), which policy strict refuses."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ from foundry.tools.protocol.orders import NOT_ASKED
 from foundry.tools.protocol.rules import Distribution, Parameters
 from foundry.tools.task.limits import task_seconds
 
-PROOF_LIMITS = 4.0  # times FOUNDRY_TASK_SECONDS, for the reference's part of all questions of one case
+PROOF_LIMITS = 4.0  # multiple of FOUNDRY_TASK_SECONDS that the reference may spend on all questions of one case
 RUNS_PER_QUESTION = 2.5  # forwards of the reference: in its own arithmetic, in float64, now and then with nudged inputs
-# Asked whatever they cost, and before all others: they refused most kernels of the museum and of chat models.
+# Asked at any cost, and before all others: they refused most kernels of the museum and of chat models.
 FIRST = frozenset(
     (
         *("as given", "few elements changed", "elements rearranged", "x3", "x-1", "mixed exponents"),
@@ -24,13 +23,14 @@ FIRST = frozenset(
 )
 
 
-# Parameters that are asked about where memory is short: drawn one tensor after the other, without a copy of all.
+# Kinds of parameters asked about if memory is short: they are drawn tensor by tensor, without a copy of all.
 LEAN_KINDS: frozenset[Parameters] = frozenset(("seeded", "randomised", "statistics", "few changed", "few more"))
 
 
 class QuestionBudget:
-    """Which questions of one case are asked. `reference_ms`: one forward, as the baseline measured it. `is_lean`: the
-    judge holds one copy of the model."""
+    """Decides which questions of one case are asked.
+
+    `reference_ms`: one forward, as the baseline measured it. `is_lean`: the judge holds one copy of the model."""
 
     def __init__(self, reference_ms: float, policy: Policy, *, is_lean: bool = False) -> None:
         self._reference_s, self._is_lean = reference_ms / 1e3, is_lean
@@ -40,7 +40,8 @@ class QuestionBudget:
             self._left = allowed_s / (RUNS_PER_QUESTION * self._reference_s) - len(FIRST)
 
     def leaves_out(self, distribution: Distribution, skipped: dict[str, Gate]) -> bool:
-        """True if a question is not asked; `skipped` gets the gate that says why. One that is asked counts."""
+        """True if a question is not asked; `skipped` gets the gate that says why. A question that is asked uses up
+        budget."""
         if self._is_lean and distribution.parameters not in LEAN_KINDS:
             words = "each kind of parameters takes as much memory again"
             skipped[distribution.name] = Gate(distribution.name, True, f"{NOT_ASKED} memory: {words}")

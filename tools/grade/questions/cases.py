@@ -1,7 +1,6 @@
-"""The reference as the judge knows it: models, states, hidden inputs and float64 truths. Runs in the judge.
+"""The judge's reference: models, states, hidden inputs and float64 truths. Runs in the judge.
 
-A case is one set of shapes and dtypes of a task: the file's own, each of its extra shapes, each further dtype.
-"""
+A case is one set of shapes and dtypes of a task: the file's own, each of its extra shapes, each further dtype."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ from foundry.tools.task.form.values import same_numbers
 from foundry.tools.task.gradients import gradients_of
 from foundry.tools.task.modes import OtherAnswer, other_answer
 
-DRAWS = 8  # of PyTorch's error, where one tells little
+DRAWS = 8  # draws to measure PyTorch's error if one draw tells little
 
 
 class Case:
@@ -61,39 +60,42 @@ class Case:
         self._loaded, self._literals = loading.load(task, overrides=overrides, dtype=dtype), literals(task.source)
         self._tolerance, self.mode = task.options.tolerance, task.options.mode
         self.limited = task.options.input_range is not None
-        self.drawn_on = str(self._loaded.place_to_draw(self._device))  # where each process makes the model
+        # Device on which each process draws the model's parameters.
+        self.drawn_on = str(self._loaded.place_to_draw(self._device))
         self._model = self._loaded.build_model(seed, self._device)
         self._exact = ExactModel(self._model, partial(self._loaded.build_model, seed, self._device), room)
         self._states = other_parameters.States(other_parameters.clone_state(self._model, room.place(self._device)))
         self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
         self._packed: dict[str, Packed] = {}
-        self._mutable: list[int] | None = None  # what forward updates; known when it was called
-        self._usual_mutable: list[int] = []  # until then
-        self._given_seed = self._changed_seed = seed  # of the inputs of the last trials "as given", "few changed"
-        self._usual: list[Expected] = []  # its outputs, for their scale
-        self._is_exact: list[bool] = []  # of which PyTorch rounds nothing
-        self.has_floats = self.has_masks = False  # inputs that distributions change; known after the first trial
-        self._has_numbers = False  # floats of Python's
+        self._mutable: list[int] | None = None  # indices of the tensors that forward updates; known after a call
+        self._usual_mutable: list[int] = []  # the same of an earlier case, used until then
+        self._given_seed = self._changed_seed = seed  # seeds of the inputs of the last trials "as given", "few changed"
+        self._usual: list[Expected] = []  # outputs as given, for their scale
+        self._is_exact: list[bool] = []  # for each output: PyTorch rounds nothing
+        # Kinds of inputs that distributions change; known after the first trial.
+        self.has_floats = self.has_masks = False
+        self._has_numbers = False  # inputs that are Python floats
         self._has_one_sign = False  # some floating input, as given, is nowhere negative, or nowhere positive
-        self._uses_tf32 = False  # PyTorch's error is another where it is allowed
-        self._ranges: list[int | None] = []  # of each tensor of the inputs, where it is an index
-        self._takes = Arrangement()  # of the inputs, known when first drawn
-        self._structures: list[patterns.Structure] | None = None  # of each of the inputs; known when first changed
+        self._uses_tf32 = False  # PyTorch's error differs if TF32 is allowed
+        self._ranges: list[int | None] = []  # for each tensor of the inputs: the range of its integers, if known
+        self._takes = Arrangement()  # arrangement of the inputs; known when first drawn
+        self._structures: list[patterns.Structure] | None = None  # one for each input; known when first changed
         self._counters = other_parameters.unread_counters(self._model)
         self._may_order = may_order(task.source)
         self._is_bounded = True  # the outputs as given are far from overflowing
         self._shapes: list[torch.Size] = []  # of the outputs
-        self._specs: list[TensorSpec] = []  # of the last outputs in their own types, which are compared `as_real`
-        self._usual_tf32: list[OutputError] = []  # the largest that PyTorch had on inputs as given or scaled
-        self.strides: list[tuple[int, ...]] = []  # of the outputs as given; row by row where they repeat elements
-        self.may_lack_memory = True  # for a float64 run; told by the first one, while there is no candidate
+        self._specs: list[TensorSpec] = []  # specs of the last outputs in their own dtypes; they are compared `as_real`
+        self._usual_tf32: list[OutputError] = []  # the largest TF32 errors of PyTorch on inputs as given or scaled
+        self.strides: list[tuple[int, ...]] = []  # of the outputs as given; row by row if they repeat elements
+        # A float64 run may fail for memory; decided by the first one, before there is a candidate.
+        self.may_lack_memory = True
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
-        self.shared_elements: list[int] = []  # of each output of the reference, those without memory of their own
-        self.keys: list[str] = []  # of dicts, which lead to its results
+        self.shared_elements: list[int] = []  # for each output of the reference: elements without memory of their own
+        self.keys: list[str] = []  # keys of dicts that lead to its results
 
     @property
     def name(self) -> str:
-        """In words, "" for the file's own shapes and dtypes."""
+        """The case in words, "" for the file's own shapes and dtypes."""
         changed = [*(f"{name}={value}" for name, value in self.overrides.items()), self.dtype or ""]
         return ", ".join(filter(None, changed))
 
@@ -103,11 +105,11 @@ class Case:
         return bundle.pack(self._loaded.init_arguments(self.seed))
 
     def has_parameters(self, least: int = 1) -> bool:
-        """Whether the model has so many parameters or running statistics that can be randomised."""
+        """True if the model has at least so many parameters or running statistics that can be randomised."""
         return sum(self._is_randomised(key, tensor) for key, tensor in self._states.seeded.items()) >= least
 
     def suits(self, distribution: Distribution) -> bool:
-        """Whether a distribution changes anything here; known after the trial "as given"."""
+        """True if a distribution changes anything here; known after the trial "as given"."""
         if distribution.pattern == "few bits":
             return self._uses_tf32
         if distribution.is_lost_in_tf32 and self._uses_tf32:
@@ -125,7 +127,8 @@ class Case:
             return self._has_numbers
         if distribution.pattern == "few other signs":
             return self._has_one_sign
-        if distribution.pattern == "close together":  # a plain formula may lose there what a sum's parts have in common
+        # A plain formula may lose there the digits that the parts of a sum share.
+        if distribution.pattern == "close together":
             return self.has_floats and bool(self._is_exact) and all(self._is_exact)
         if distribution.pattern == "no structure":
             return self.has_structure()
@@ -135,41 +138,43 @@ class Case:
         return self.has_floats or not distribution.pattern
 
     def other_mode(self, inputs: Parcel) -> tuple[Mode, OtherAnswer]:
-        """The other of train and eval, and what PyTorch does in it."""
+        """(the other of train and eval, PyTorch's behaviour in it)."""
         self._load_state(self._model, "seeded")
         return "eval" if self._model.training else "train", other_answer(self._model, inputs.value())
 
     def learned_places(self) -> list[int]:
-        """Which of the state's tensors are parameters of their own: who shares one may not share its gradient."""
+        """Indices of the state's tensors that are unshared parameters: a shared one may not share its gradient."""
         state = self._without_counters(self._model.state_dict(keep_vars=True))
         often = Counter(map(id, state.values()))
         return [n for n, (key, item) in enumerate(state.items()) if key in self._learned and often[id(item)] == 1]
 
     def gradients(self, trial: Trial) -> list[torch.Tensor] | None:
-        """Of PyTorch in float64, by each floating input and each learned parameter. Raises what autograd raises."""
+        """PyTorch's gradients in float64, by each floating input and each learned parameter. Raises what autograd
+        raises."""
         if (exact := self._exact.kept) is None:
             return None
         self._load_state(exact, trial.distribution.parameters)
-        values = bundle.map_tensors(trial.inputs.value(), wide)  # arranged, as the model takes them
+        values = bundle.map_tensors(trial.inputs.value(), wide)  # nested as the model takes them
         state = list(self._without_counters(exact.state_dict(keep_vars=True)).values())
         return gradients_of(exact, values, [state[n] for n in self.learned_places()], only_own=False)
 
     def has_structure(self) -> bool:
-        """Whether inputs have something in common in every draw (a triangle of zeros, symmetry)."""
+        """True if inputs share something in every draw (a triangle of zeros, symmetry)."""
         if self._structures is None:
             self._structures_of(self._given(self.seed))
         return any(item.is_some for item in self._structures or ())
 
     def constant_parameter(self) -> str:
-        """The name of a parameter whose initial elements are all equal (a scale of ones), or "". With initial values
-        nobody can tell whether a kernel reads such a parameter."""
+        """The name of a parameter whose initial elements are all equal (a scale of ones), or "".
+
+        With initial values no test shows if a kernel reads such a parameter."""
         for key, tensor in self._states.seeded.items():
             if self._is_randomised(key, tensor) and tensor.numel() > 1 and other_parameters.is_constant(tensor):
                 return key
         return ""
 
     def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
-        """Says how the parameters of kind `kind` are drawn for the trials to come."""
+        """Fixes how the parameters of kind `kind` are drawn for the next trials."""
         states, seeded = self._states, self._states.seeded
         if kind in other_parameters.TABLES:
             states.plan(kind, partial(other_parameters.draw_tables, kind, seeded, self._tables(kind), seed))
@@ -183,7 +188,7 @@ class Case:
                 old.parcel.close()
 
     def state(self, kind: Parameters) -> Packed:
-        """Parameters and buffers of a kind; randomised ones as last drawn, or now."""
+        """Parameters and buffers of a kind; randomised ones as last drawn, or drawn now."""
         if kind not in self._states:
             self.randomise(self.seed, kind)
         if kind not in self._packed:
@@ -197,17 +202,17 @@ class Case:
 
     @property
     def learned(self) -> Learned:
-        """What this case has found, for later ones of the same task."""
+        """Findings of this case that later cases of the same task use."""
         return Learned(self.name, self.may_lack_memory, self._mutable or [], self.strides, self._usual_tf32)
 
     def learn_from(self, other: Learned) -> None:
-        """What an earlier case of the same task has found."""
+        """Takes over findings of an earlier case of the same task."""
         self.may_lack_memory, self._usual_mutable = other.may_lack_memory, other.mutable
-        if self.name == other.name:  # other shapes have other strides, and other types other errors
+        if self.name == other.name:  # other shapes have other strides, and other dtypes other errors
             self.strides, self._usual_tf32 = other.strides, other.usual_tf32
 
     def rest(self) -> None:
-        """Leaves the device to others until the reference is asked again, where memory is short."""
+        """Frees the device until the reference is asked again, if memory is short."""
         self._room.rest(self._model)
 
     def close(self) -> None:
@@ -216,13 +221,14 @@ class Case:
             packed.parcel.close()
         self._packed.clear()
 
-    @torch.no_grad()  # in whichever thread
+    @torch.no_grad()  # for calls from any thread
     def public_inputs(self, seed: int) -> list[Any]:
-        """get_inputs() of a seed as everybody draws them: on the host. Raises TaskError."""
+        """get_inputs() of a seed as every process draws them: on the host. Raises TaskError."""
         return self._loaded.inputs(seed)
 
     def public_trial(self, seed: int, drawn: Sequence[Any], *, is_changed: bool = False) -> Trial:
-        """The question that anybody can ask, with its public inputs or a few elements changed. Raises TaskError."""
+        """The question with public inputs, which anybody can draw, or with a few of their elements changed. Raises
+        TaskError."""
         self._takes, leaves = loading.arrange(drawn)
         placed = [loading.placed(value, self._device) for value in leaves]
         if is_changed:
@@ -231,11 +237,11 @@ class Case:
         return self._make_trial(AS_GIVEN, seed, placed)
 
     def timed_trial(self, leaves: list[Any]) -> Trial:
-        """The question that a timed call on these inputs was."""
+        """The question that a timed call on these inputs asked."""
         return self._make_trial(TIMED, self.seed, leaves)
 
     def trial(self, distribution: Distribution, seed: int) -> Trial:
-        """Draws inputs, runs PyTorch in its own dtype and in float64. Raises TaskError when the reference fails."""
+        """Draws inputs and runs PyTorch in its own dtype and in float64. Raises TaskError if the reference fails."""
         problem: TaskError | None = None
         for question in (distribution, *distribution.gentler):
             try:
@@ -253,17 +259,20 @@ class Case:
         raise problem or TaskError("no inputs could be drawn")
 
     def _trial(self, distribution: Distribution, seed: int) -> Trial:
+        """The question for one distribution; raises Overflow if the reference's outputs overflow."""
         return self._make_trial(distribution, seed, self._draw(distribution, seed, self._given_seed))
 
     def _make_trial(self, distribution: Distribution, seed: int, placed: list[Any]) -> Trial:
+        """The question for given inputs: runs the reference and measures PyTorch's errors."""
         self.has_floats = any(item.is_floating_point() or item.is_complex() for item in bundle.tensors_in(placed))
         self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(placed))
         self._has_numbers = any(map(patterns.is_number, placed))
         kind = distribution.parameters
-        # Outputs would lie in part of the large blocks that stand idle, which then could not be given out again.
+        # Outputs would otherwise occupy part of large idle blocks, which then could not be released.
         bundle.give_back()
         eager = self._run(self._model, kind, bundle.copied(placed))
-        specs = self._specs  # other runs of the same model may be in float64: of a lean case, or to find overflows
+        # Kept, because other runs of the same model may be in float64: of a lean case, or to find overflows.
+        specs = self._specs
         bundle.give_back()
         updated = self._read_updated(self._model)
         if distribution == AS_GIVEN:
@@ -290,7 +299,7 @@ class Case:
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
         exact = self._find_exact(distribution, ieee, eager if truth.note else truth.outputs, eager)
         tf32 = self._tf32_errors(kind, placed, expected, list(zip(eager, ieee, strict=True)))
-        if distribution.only_scales and tf32 is not None:  # cuDNN may choose otherwise where memory is short
+        if distribution.only_scales and tf32 is not None:  # cuDNN may choose another algorithm if memory is short
             tf32 = self._usual_tf32 = list(map(worst_of, tf32, self._usual_tf32 or tf32))
         under_tf32 = updated if tf32 is None else self._read_updated(self._model)
         if distribution.may_be_unstable or distribution.has_ties:
@@ -300,7 +309,7 @@ class Case:
         if distribution == AS_GIVEN and tf32 is not None:
             self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
         buffers = () if distribution.is_stress else self._buffers(kind, truth.updated, updated, under_tf32)
-        packed = self._pack(placed)  # last: shared memory that a refusal would leave open
+        packed = self._pack(placed)  # last, because an exception would leave this shared memory open
         bundle.give_back()
         luck = partial(self._errors_of_luck, distribution, seed, list(map(comparison.scale_only, expected)))
         unstable = partial(self._errors_when_nudged, kind, packed, expected, patterns.WAYS)
@@ -310,13 +319,15 @@ class Case:
         return Trial(*asked, truth.note, buffers, exact, luck, unstable, is_wider, reruns)
 
     def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
+        """Keeps facts about inputs and outputs as given."""
         self._shapes = [item.shape for item in eager]
         self._ranges = self._ranges or self._index_ranges(bundle.copied(placed))
         self._is_bounded = not overflowing(eager)
         self._has_one_sign = any(map(patterns.has_one_sign, as_reals(bundle.tensors_in(placed))))
 
     def _find_exact(self, drawn: Distribution, own: list[OutputError], *runs: list[torch.Tensor]) -> tuple[bool, ...]:
-        """Which outputs PyTorch does not round, here or on the inputs as given; only a wider truth tells."""
+        """Marks the outputs that PyTorch does not round, here or on the inputs as given; only a wider truth can
+        tell."""
         tells = [
             not (drawn.has_ties and not item.is_floating_point())
             and (longer.dtype != item.dtype or not item.is_floating_point())
@@ -333,8 +344,10 @@ class Case:
         return {key: tensor for key, tensor in earlier.items() if not same_numbers(tensor, later[key])}
 
     def trial_as_before(self, trial: Trial, before: Parameters, names: Sequence[str]) -> Trial:
-        """The same trial with the truth that the parameters `names` would give if they still had the values of kind
-        `before`. Raises TaskError."""
+        """The same trial with the truth that would hold if the parameters `names` still had the values of kind
+        `before`.
+
+        Raises TaskError."""
 
         def mixed() -> dict[str, torch.Tensor]:
             older, now = self._states[before], self._states[trial.distribution.parameters]
@@ -357,6 +370,7 @@ class Case:
         return bundle.pack(loading.rebuilt(self._takes, iter(leaves)), self._device)
 
     def _run(self, model: nn.Module, kind: Parameters, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Runs a model with the parameters of a kind; returns its outputs as real numbers."""
         self._load_state(model, kind)
         result = self._forward(model, inputs)
         outputs = [leaf for leaf in loading.flatten(result) if isinstance(leaf, torch.Tensor)]
@@ -375,7 +389,7 @@ class Case:
         return list(map(loading.as_real, outputs))
 
     def _truth(self, kind: Parameters, inputs: Any, eager: list[torch.Tensor], updated: list[torch.Tensor]) -> Truth:
-        """What the float64 run gives. For a model that cannot run in float64 it is the run in its own dtype."""
+        """The float64 run's answer; for a model that cannot run in float64, that of its own dtype."""
 
         def run(model: nn.Module, values: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
             return self._run(model, kind, bundle.copied(values)), self._read_updated(model)
@@ -386,10 +400,11 @@ class Case:
         return truth
 
     def _expect(self, exact: torch.Tensor, own: torch.Tensor, dtype: DType | None = None) -> Expected:
+        """The expected output from the float64 run and PyTorch's own."""
         return comparison.expect(exact, own, dtype or loading.dtype_name(own.dtype), self._tolerance)
 
     def _read_updated(self, model: nn.Module) -> list[torch.Tensor]:
-        """What forward has just written to the model's parameters and buffers."""
+        """Values that forward has just written to the model's parameters and buffers."""
         tensors = list(self._without_counters(model.state_dict()).values())
         return [tensors[index].clone() for index in self._mutable or []]
 
@@ -398,13 +413,13 @@ class Case:
         return {key: tensor for key, tensor in state.items() if key not in self._counters}
 
     def _buffers(self, kind: Parameters, *runs: list[torch.Tensor]) -> tuple[UpdatedBuffer, ...]:
-        """From what runs in float64, in IEEE arithmetic and with TF32 have left."""
+        """The updated buffers, as left by runs in float64, in IEEE arithmetic and with TF32."""
         keys = list(self._without_counters(self._states.seeded))
         updated = [keys[index] for index in self._mutable or []]
         return updated_buffers(self._model, updated, self._states[kind], runs, self._expect)
 
     def _errors_when_nudged(self, kind: Parameters, given: Any, expected: list[Expected], ways: int) -> Errors:
-        """PyTorch's largest errors on inputs changed by a unit in the last place, in so many ways."""
+        """PyTorch's largest errors on inputs changed by a unit in the last place, in `ways` different ways."""
         found, values = list[Errors](), loading.flatten(given.value() if isinstance(given, Parcel) else given)
         for way in range(ways):
             nudged = bundle.map_tensors(as_reals(values), partial(patterns.nudge, way=way))
@@ -414,8 +429,10 @@ class Case:
 
     @torch.no_grad()
     def _errors_of_luck(self, distribution: Distribution, seed: int, scales: list[Expected], is_tf32: bool) -> Errors:
-        """The largest of PyTorch's errors on DRAWS other inputs of the distribution, counted in units of `scales`: a
-        truth that happens to be small makes none larger. With TF32, or without. None where memory is short."""
+        """The largest of PyTorch's errors on DRAWS other inputs of the distribution, with TF32 or without.
+
+        Counted in units of `scales`, so that a truth that happens to be small makes no error larger. Empty if memory
+        is short."""
         kind, changed_seed = distribution.parameters, self._changed_seed
         drawn: list[list[OutputError]] = []
         with contextlib.suppress(torch.OutOfMemoryError, TaskError):
@@ -433,7 +450,7 @@ class Case:
     def _tf32_errors(
         self, kind: Parameters, inputs: Any, expected: list[Expected], own: list[tuple[torch.Tensor, OutputError]]
     ) -> list[OutputError] | None:
-        """PyTorch's errors where TF32 is allowed; `own` are its outputs where it is not, with their errors."""
+        """PyTorch's errors with TF32 allowed; `own` are its outputs without TF32, with their errors. None on a CPU."""
         if self._device.type != "cuda":
             return None
         with tf32_allowed(True):
@@ -444,15 +461,16 @@ class Case:
         ]
 
     def _load_state(self, model: nn.Module, kind: Parameters) -> None:
+        """Copies the parameters of a kind into a model."""
         self._room.load(model, self._states[kind].values(), self._device)
 
     def _is_randomised(self, key: str, tensor: torch.Tensor) -> bool:
-        """Parameters and running statistics; other buffers (tables, masks) belong to the model's code."""
+        """True for parameters and running statistics; other buffers (tables, masks) belong to the model's code."""
         is_statistic = key.rsplit(".", 1)[-1].startswith("running_")
         return (tensor.is_floating_point() or tensor.is_complex()) and (is_statistic or key in self._learned)
 
     def _tables(self, kind: Parameters) -> set[str]:
-        """Buffers of numbers, without masks and those that forward updates; known after the first trial."""
+        """Names of buffers of numbers, without masks and those that forward updates; known after the first trial."""
         state = list(self._without_counters(self._states.seeded).items())
         fixed = {key: item for number, (key, item) in enumerate(state) if number not in (self._mutable or ())}
         reals, is_meant = as_reals(fixed.values()), other_parameters.TABLES[kind]
@@ -463,6 +481,7 @@ class Case:
         return self._loaded.run(model, loading.rebuilt(self._takes, iter(leaves)))
 
     def _index_ranges(self, inputs: list[Any]) -> list[int | None]:
+        """The range of each integer input, by watching one forward."""
         tensors = bundle.tensors_in(inputs)
         if all(item.is_floating_point() or patterns.is_mask(item) for item in tensors):
             return []
@@ -471,7 +490,7 @@ class Case:
         return without_overflow(ranges, inputs, lambda values: self._run(self._model, "seeded", values))
 
     def _given(self, seed: int) -> list[Any]:
-        """The leaves of get_inputs(), drawn on the device: questions change them one by one, however arranged."""
+        """The leaves of get_inputs(), drawn on the device; questions change them one by one."""
         self._takes, leaves = loading.arrange(self._loaded.inputs(seed, self._device))
         return leaves
 
@@ -492,13 +511,14 @@ class Case:
         if distribution.pattern == "task numbers":
             tables = as_reals(self._without_counters(self._states.seeded).values())
             return again(with_task_numbers(inputs, self._literals, tables, structures, generator), own)
-        if distribution.pattern == "rearranged":  # what the last call had, a few elements changed
+        if distribution.pattern == "rearranged":  # the inputs of the last call, of which a few elements were changed
             inputs = patterns.transform_each(inputs, FEW_CHANGED, structures, generator, limited=self.limited)
         if distribution.pattern == "no structure":
             return again(patterns.break_each(inputs, structures, generator), own)
         return again(patterns.transform_each(inputs, distribution, structures, generator, limited=self.limited), own)
 
     def _structures_of(self, inputs: list[Any]) -> list[patterns.Structure]:
+        """The structure that all draws of each input share, from two draws."""
         if self._structures is None:
             inputs = as_reals(inputs)
             others = self._given(self.seed ^ 0x57A7) if any(map(patterns.may_have_structure, inputs)) else inputs

@@ -1,9 +1,7 @@
-"""Finds integer inputs of a model that are only used to select a row, with the number of rows, and those that are only
-converted to floating numbers or calculated with. Runs in the judge.
+"""Finds out how a model uses its integer inputs: as indices, as numbers, or in arithmetic. Runs in the judge.
 
-An index as `get_inputs` draws it may leave most of a table out; a kernel must be right for every row. Any other integer
-(a length, a flag, a count) may mean things that its values alone do not tell, so it is not touched.
-"""
+An index as `get_inputs` draws it may leave most of a table out; a kernel must be right for every row. Any other
+integer (a length, a flag, a count) may have a meaning that its values alone do not show, so it is not changed."""
 
 from __future__ import annotations
 
@@ -20,13 +18,15 @@ from foundry.tools.task import bundle
 
 # Operators whose results hold the elements of their first argument.
 _PASS_ON = frozenset({"_to_copy", "clone", "contiguous", "detach", "alias", "lift_fresh"})
-NUMBERS = 0  # any order of them will do, and no other values
-TOTALS = -1  # 64-bit integers that are only added up: larger ones will do
-BOUNDS = -2  # ascending integers that only tell where each bag of entries begins: others will do
-FACTORS = -3  # integers that are only calculated with: any others of the same range will do; n less for 2**n as large
-WIDE = -100  # integers whose bits, remainders or divisors are taken: any others of their sign and range will do
-NEAR = 8  # integers that agree lie within this part of the largest
-GROWTHS = range(24, -1, -2)  # in bits, of 64-bit factors: what holds fewer bits of a product than they do is wrong then
+NUMBERS = 0  # kind: converted to floats; any order of them is valid, and no other values
+TOTALS = -1  # kind: 64-bit integers that are only added up; larger ones are valid
+BOUNDS = -2  # kind: ascending offsets of bags; other offsets are valid
+# Kind: used in arithmetic only; any others of the same range are valid; n less if 2**n as large are valid too.
+FACTORS = -3
+WIDE = -100  # kind: only bits, remainders or divisors are taken; any others of their sign and range are valid
+NEAR = 8  # redrawn factors lie within this part of the largest
+# Bits by which 64-bit factors may grow: a kernel that holds fewer bits of a product is wrong then.
+GROWTHS = range(24, -1, -2)
 _ADD_UP = frozenset({"cumsum", "sum"})
 _CALCULATE = frozenset(
     {"mul", "add", "sub", "rsub", "neg", "dot", "mm", "bmm", "mv", "addmm", "baddbmm", "sum", "cumsum"}
@@ -38,10 +38,10 @@ _OF_ANY_SIZE = frozenset(
         *("remainder", "fmod", "floor_divide", "gcd", "sign"),
     )
 )
-# What chooses among integers: beside bits any size will do, and beside sums what these can hold.
+# Operators that choose among integers: beside bits any size is valid, and beside sums as much as these can hold.
 _CHOOSE = frozenset({"abs", "clamp", "minimum", "maximum", "max", "min", "amax", "amin", "cummax", "cummin"})
 _INTO_FLOATS = frozenset({"_to_copy", "mul", "add", "sub", "div", "rsub"})
-# Operators that ask which of several things a value means, for which any value has an answer, or for the shape alone.
+# Operators with an answer for any value, or that read the shape alone.
 _ASK = frozenset(
     (
         *("eq", "ne", "lt", "le", "gt", "ge"),
@@ -52,13 +52,11 @@ _ASK = frozenset(
 
 
 def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
-    """For each tensor: n if it is only an index and may hold 0 to n - 1; NUMBERS if it is only converted to floating
-    numbers; BOUNDS if it only tells where bags begin; TOTALS if it holds 64-bit integers that are only added up, and
-    nothing is done with the sums; FACTORS if it is only multiplied, added, summed and chosen from, and so are the
-    results; WIDE if only bits, remainders or divisors are taken of it, or a size or sign; None otherwise.
+    """The use of each tensor's integers: a positive n for indices from 0 to n - 1, a kind, or None if unknown.
 
-    `run` calls the model on these very tensors.
-    """
+    NUMBERS: only converted to floating numbers. BOUNDS: only offsets of bags. TOTALS: 64-bit integers that are only
+    added up, with no use of the sums. FACTORS: only multiplied, added, summed and chosen from, like their results.
+    WIDE: only bits, remainders, divisors, sizes or signs are taken. `run` calls the model on these very tensors."""
     watcher = _Watcher(tensors)
     with watcher:
         run()
@@ -68,8 +66,9 @@ def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> 
 def redraw(
     tensor: torch.Tensor, kind: int | None, generator: torch.Generator, pattern: Pattern = "other indices"
 ) -> torch.Tensor:
-    """Other integers of the kind that `index_ranges` found; the same ones where they may mean anything. By `equal
-    indices` and `paired indices` nothing but indices changes."""
+    """Other integers of the kind that `index_ranges` found; the same ones if they may mean anything.
+
+    The patterns `equal indices` and `paired indices` change only indices."""
     if pattern != "other indices":
         share = 1.0 if pattern == "equal indices" else 0.0
         return reindex(tensor, kind, generator, share, are_paired=not share) if kind and kind > 0 else tensor
@@ -90,9 +89,10 @@ def redraw(
 def without_overflow(
     ranges: list[int | None], inputs: Any, run: Callable[[Any], list[torch.Tensor]]
 ) -> list[int | None]:
-    """`ranges` with FACTORS less the bits that 64-bit ones may grow by: as many as the reference's own integers hold
-    once they agree, None where they overflow even without: a kernel with wider ones would be right. The same in float64
-    tells; `run` gives the reference's outputs."""
+    """`ranges` with FACTORS lowered by the bits that 64-bit factors may grow: as many as the reference's integers hold.
+
+    None for factors that overflow even without growth: a kernel with wider integers would be right. A run in float64
+    shows overflow; `run` gives the reference's outputs."""
     if FACTORS not in ranges:
         return ranges
 
@@ -127,11 +127,11 @@ def without_overflow(
 def reindex(
     index: torch.Tensor, count: int, generator: torch.Generator, crowded: float = 0.5, *, are_paired: bool = False
 ) -> torch.Tensor:
-    """Other indices from 0 to `count` - 1, half of them or another share equal, in any order: a kernel may rely on no
-    order, nor on room for the usual number of equal ones. `are_paired`: the second half repeats the first.
+    """Other indices from 0 to `count` - 1 in any order, the share `crowded` of them equal.
 
-    Negative indices, which mean "none" or count from the end, stay. Indices that do not repeat still do not repeat.
-    """
+    A kernel may rely on no order, nor on room for the usual number of equal ones. `are_paired`: the second half
+    repeats the first. Negative indices, which mean "none" or count from the end, stay. Distinct indices stay
+    distinct."""
     places = patterns.whole(0, count, index.shape, generator)
     crowd = patterns.whole(0, count, (), generator)
     drawn = torch.where(patterns.uniform(index.shape, generator) < crowded, crowd, places)
@@ -145,8 +145,9 @@ def reindex(
 
 
 def rebound(bounds: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Other places where bags begin, between the first and the last one: a quarter of the entries in one bag, others
-    empty. Bounds that do not ascend stay."""
+    """Other offsets of bags between the first and the last one: a quarter of the entries in one bag, other bags empty.
+
+    Offsets that do not ascend stay."""
     if bounds.dim() != 1 or bounds.numel() < 3 or not bool((bounds.diff() >= 0).all()):
         return bounds
     low, high = int(bounds[0]), int(bounds[-1])
@@ -159,15 +160,17 @@ def rebound(bounds: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def enlarge(value: torch.Tensor) -> torch.Tensor:
-    """64-bit integers times a power of two, so that the largest is about 2**36: totals no longer fit 32 bits, and those
-    of 2**26 of them still fit 64."""
+    """64-bit integers times a power of two, so that the largest is about 2**36.
+
+    Totals no longer fit 32 bits then, and totals of 2**26 of them still fit 64."""
     largest = int(value.abs().max()) if value.numel() else 0
     return value * (1 << max(0, 36 - largest.bit_length()))
 
 
 def agree(value: torch.Tensor, generator: torch.Generator, growth: int = 0) -> torch.Tensor:
-    """Integers near 2**`growth` times the largest that occurs, all of its sign, zeros where they were: sums of them and
-    of their products are as large as the input's range allows, while those of usual draws cancel."""
+    """Integers near 2**`growth` times the largest that occurs, all of its sign; zeros stay.
+
+    Sums of them and of their products are as large as the input's range allows, while those of usual draws cancel."""
     wide = value.long().flatten()
     largest = int(wide[wide.abs().argmax()]) << growth if value.numel() else 0
     sizes = patterns.whole(abs(largest) - abs(largest) // NEAR, abs(largest) + 1, value.shape, generator)
@@ -176,8 +179,9 @@ def agree(value: torch.Tensor, generator: torch.Generator, growth: int = 0) -> t
 
 
 def some_special(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Half of the integers become powers of two, those beside them, or numbers of Fibonacci's series, which need the
-    most steps to divide, up to the largest that occurs. Signs and zeros stay."""
+    """Half of the integers become powers of two, their neighbours, or Fibonacci numbers, up to the largest that occurs.
+
+    Fibonacci numbers need the most steps in Euclid's algorithm. Signs and zeros stay."""
     largest = max(1, int(value.abs().max())) if value.numel() else 1
     pool = {(1 << bit) + apart for bit in range(largest.bit_length()) for apart in (-1, 0, 1)}
     low, high = 1, 2
@@ -192,17 +196,18 @@ def some_special(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
 
 
 def widen(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """64-bit integers from 2**61 to 2**62, of the sign of those that were there; zeros stay."""
+    """64-bit integers from 2**61 to 2**62 with the old signs; zeros stay."""
     sizes = patterns.whole(1 << 61, 1 << 62, value.shape, generator)
     return patterns.keep_layout(value, torch.where(value < 0, -sizes, sizes) * (value != 0))
 
 
 class _Watcher(TorchDispatchMode):
-    """Notes what each operator does with integer inputs and with copies of them."""
+    """A dispatch mode that records the use of integer inputs, and of copies of them, by each operator."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here. PyTorch would import its compiler, for a second in each judge, to switch it off."""
+        """False: nothing is compiled here. PyTorch would import its compiler, for a second in each judge, to switch
+        it off."""
         return False
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -214,15 +219,17 @@ class _Watcher(TorchDispatchMode):
         self._factors: set[int] = set()
         self._wide: set[int] = set()
         self._chosen: set[int] = set()
-        self._results: dict[int, set[int]] = {}  # place of what is calculated -> places of the inputs it comes from
-        self._kept: list[torch.Tensor] = []  # their memory must not become another tensor's meanwhile
+        # Address of a computed tensor -> addresses of the inputs that it comes from.
+        self._results: dict[int, set[int]] = {}
+        self._kept: list[torch.Tensor] = []  # kept, so that their memory does not become another tensor's
 
     def range_of(self, tensor: torch.Tensor) -> int | None:
+        """The use of a tensor's integers, as `index_ranges` gives it."""
         if not _is_integer(tensor):
             return None
         place = _place(tensor)
         if place not in self._ranges and place not in self._numbers:
-            if place in self._factors | self._wide:  # of one that is both, more than 64 bits would be needed
+            if place in self._factors | self._wide:  # for both uses, more than 64 bits would be needed
                 return None if place in self._factors & self._wide else FACTORS if place in self._factors else WIDE
             if place in self._chosen:
                 return FACTORS if place in self._totals else WIDE
@@ -245,6 +252,7 @@ class _Watcher(TorchDispatchMode):
         return result
 
     def _note(self, owner: int, item: torch.Tensor, name: str, sizes: Mapping[int, int], result: Any) -> None:
+        """Records one operator's use of an integer input."""
         if id(item) in sizes and BOUNDS in (sizes[id(item)], self._ranges.get(owner)):
             self._ranges[owner] = BOUNDS if self._ranges.get(owner, BOUNDS) == sizes[id(item)] == BOUNDS else None
         elif id(item) in sizes:
@@ -267,9 +275,10 @@ class _Watcher(TorchDispatchMode):
             self._ranges[owner] = None
 
     def _note_result(self, owner: int, item: torch.Tensor, name: str, result: Any) -> None:
-        """What was calculated may be calculated with, copied, compared and become floating numbers; an index above all
-        may refuse or misread a larger one. What was only added up may count something: it is not compared, and becomes
-        no floating number."""
+        """Records one operator's use of integers computed from an input.
+
+        Computed integers may be used in arithmetic, copied, compared and converted; as an index, a larger one may be
+        refused or misread. Totals may count something, so they may not be compared or converted."""
         value, may_count = _value(result), owner in self._totals
         if (uses := self._uses(name)) is not None and _is_integer(value):
             uses.add(owner)
@@ -282,7 +291,7 @@ class _Watcher(TorchDispatchMode):
             self._ranges[owner] = None
 
     def _uses(self, name: str) -> set[int] | None:
-        """The inputs that operators of this one's kind are used on; None for any other operator."""
+        """The set of inputs with this operator's kind of use; None for any other operator."""
         kinds = ((_CALCULATE, self._factors), (_OF_ANY_SIZE, self._wide), (_CHOOSE, self._chosen))
         return next((uses for names, uses in kinds if name in names), None)
 
@@ -292,8 +301,8 @@ class _Watcher(TorchDispatchMode):
 
 
 def _index_arguments(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """(id of the index tensor, number of rows it selects from) for each index argument of an ATen call; BOUNDS for one
-    that delimits bags."""
+    """(id of the index tensor, number of rows it selects from) for each index argument of an ATen call; BOUNDS for
+    offsets."""
     if name in ("embedding", "_embedding_bag", "_embedding_bag_forward_only"):
         yield id(args[1]), args[0].size(0)
         if name != "embedding":
@@ -314,7 +323,7 @@ def _index_arguments(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     ):
         yield id(args[2]), args[0].size(args[1]) if args[0].dim() else 1
     elif name == "bincount" and (least := int(kwargs.get("minlength", args[2] if len(args) > 2 else 0))):
-        yield id(args[0]), least  # as many as it counts anyway
+        yield id(args[0]), least  # at least the number that it counts anyway
     elif name == "index" and all(item is None or _is_integer(item) for item in args[1]):
         yield from ((id(item), args[0].size(dim)) for dim, item in enumerate(args[1]) if item is not None)
 
@@ -337,7 +346,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def _value(result: Any) -> Any:
-    """What an operator returns; of values and the places where they were found, the values."""
+    """The tensor that an operator returns; of (values, places) the values."""
     return result[0] if isinstance(result, tuple) and result else result
 
 

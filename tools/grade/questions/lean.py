@@ -1,8 +1,7 @@
-"""What a judge holds of a large reference where memory is short. Runs in the judge (imports torch).
+"""Memory of a judge with a large reference, if memory is short. Runs in the judge (imports torch).
 
 Usually a case holds the reference twice, as it is and in float64, and its parameters of each kind beside it on the
-device. In a lean case the reference itself becomes wider for each float64 run, and parameters lie on the host.
-"""
+device. In a lean case the reference itself is widened for each float64 run, and parameters lie on the host."""
 
 from __future__ import annotations
 
@@ -19,24 +18,24 @@ from foundry.tools.grade.questions.widening import wide
 from foundry.tools.protocol.orders import NOT_ASKED
 from foundry.tools.protocol.rules import OutputError
 
-MAPPED_BYTES = 1 << 20  # of a tensor that is mapped by itself in a lean judge
+MAPPED_BYTES = 1 << 20  # bytes; in a lean judge a larger tensor has a memory mapping of its own
 _M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 @dataclass(frozen=True)
 class CaseRoom:
-    """How much room a case has. `is_lean`: it holds one copy of the model; `widens`: in float64 too."""
+    """The memory that a case may use. `is_lean`: it holds one copy of the model; `widens`: in float64 too."""
 
     is_lean: bool = False
     widens: bool = True
 
     def place(self, device: torch.device) -> torch.device:
-        """Where parameters of a kind lie until a model gets them."""
+        """The device on which parameters of a kind wait until a model gets them."""
         return torch.device("cpu") if self.is_lean else device
 
     def load(self, model: nn.Module, tensors: Iterable[torch.Tensor], device: torch.device) -> None:
-        """Copies parameters and buffers into a model, in the order of its state, and brings it to its device if it
-        rested."""
+        """Copies parameters and buffers into a model, in the order of its state; moves it back to its device first,
+        if lean."""
         if self.is_lean:
             model.to(device)
         with torch.no_grad():
@@ -54,7 +53,7 @@ ROOMY = CaseRoom()
 
 @dataclass(frozen=True)
 class Learned:
-    """What a case has found that later ones of the same task use: see `Case`."""
+    """Findings of a case that later cases of the same task use: see `Case`."""
 
     name: str
     may_lack_memory: bool
@@ -64,14 +63,16 @@ class Learned:
 
 
 def return_freed_memory() -> None:
-    """From now on this process returns the host's memory of large tensors when they are freed. Elsewhere it keeps it,
-    which saves page faults: a judge held 13 times a model's parameters so, of which it used 5."""
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # not in every C library
+    """Makes this process return the host memory of large tensors when they are freed.
+
+    By default malloc keeps it, which saves page faults: a judge held 13 times a model's parameters so, of which it
+    used 5."""
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # missing in some C libraries
         mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 class ExactModel:
-    """The reference in float64. `kept` is a model of its own, once built; a lean case has none."""
+    """The reference in float64. `kept` is a second model, once built; a lean case has none."""
 
     def __init__(self, reference: nn.Module, build: Callable[[], nn.Module], room: CaseRoom) -> None:
         self._reference, self._build, self._room = reference, build, room
@@ -79,7 +80,7 @@ class ExactModel:
 
     @contextlib.contextmanager
     def widened(self) -> Iterator[nn.Module]:
-        """The model for one float64 run. Raises TaskError where there is no room for one."""
+        """The model for one float64 run. Raises TaskError if there is no room for one."""
         if not self._room.widens:
             raise TaskError(f"{NOT_ASKED} memory")
         if self._room.is_lean:
@@ -92,8 +93,9 @@ class ExactModel:
 
 @contextlib.contextmanager
 def widened_in_place(model: nn.Module) -> Iterator[None]:
-    """Holds a model's floating parameters and buffers in float64 meanwhile, converted one after the other, and in their
-    own types again afterwards. Numbers of those types come back as they were."""
+    """Converts a model's floating parameters and buffers to float64 for the `with` body, one after the other, and back.
+
+    Their numbers come back unchanged."""
     own = {name: tensor.dtype for name, tensor in _tensors_of(model).items()}
     model._apply(wide)  # type: ignore[no-untyped-call]
     try:
@@ -105,5 +107,5 @@ def widened_in_place(model: nn.Module) -> Iterator[None]:
 
 
 def _tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by name, those that no state holds too; a shared one under one name."""
+    """Parameters and buffers by name, those outside the state included; a shared one under one name."""
     return dict([*model.named_parameters(), *model.named_buffers()])

@@ -1,4 +1,4 @@
-"""Inputs of two levels along their longest axis, as signals have in which something happens. Imports torch."""
+"""Inputs of two levels along their longest axis, like signals with an event in them. Imports torch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-GIVEN_SHARE = 0.25  # of the way to the elements as given
+GIVEN_SHARE = 0.25  # share of the way from a level to the elements as given
 
 
 def in_steps(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Along the longest axis, which is the first one of a vector alone: its first place's elements up to a cut, its
-    last place's behind it, each with a quarter of the way to the elements as given."""
+    """One level before a cut and another one behind it, along the longest axis (the first axis only of vectors).
+
+    The levels are the elements at the first and at the last place, each moved by GIVEN_SHARE towards the elements as
+    given."""
     axis, size = _longest_axis(value)
     if size < 2:
         return value
@@ -25,7 +27,7 @@ def in_steps(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def with_ends_in_common(values: Sequence[Any]) -> list[Any]:
-    """Floating inputs of one shape have the ends of the first of them, as signals have that show the same events."""
+    """Floating inputs of one shape get the ends of the first of them, like signals that show the same events."""
     first: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
 
     def with_ends(value: Any) -> Any:
@@ -43,6 +45,6 @@ def with_ends_in_common(values: Sequence[Any]) -> list[Any]:
 
 
 def _longest_axis(value: torch.Tensor) -> tuple[int, int]:
-    """With its size; the first one only where there is no other."""
+    """(longest axis, its size); the first axis only if there is no other."""
     axis = max(range(int(value.dim() > 1), value.dim()), key=lambda axis: value.shape[axis], default=0)
     return axis, value.shape[axis] if value.dim() else 0

@@ -1,4 +1,4 @@
-"""Other parameters and buffers than those that a model was constructed with. Runs in the judge (imports torch)."""
+"""Draws other parameters and buffers than a model was constructed with. Runs in the judge (imports torch)."""
 
 from __future__ import annotations
 
@@ -11,34 +11,37 @@ from foundry.tools.grade.questions.patterns import in_few_bits
 from foundry.tools.grade.questions.reals import again, as_reals
 from foundry.tools.protocol.rules import Parameters
 
-KEPT_BYTES = 256 << 20  # of a state, up to which all kinds are kept
+KEPT_BYTES = 256 << 20  # bytes of a state; of a smaller state all kinds are kept
 PIECE = 1 << 24  # elements that are shuffled together
 FEW_MORE = 3  # elements changed in each parameter, however large it is
-LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
+LARGE = 4.0  # multiple of the usual parameters: activations saturate, recurrences remember
 # Added to biases: clamps and ReLUs behind them act on other elements, and gates forget slowly (sigmoid(3) is 0.95).
 OFFSETS: dict[Parameters, float] = {"high": 16.0, "low": -16.0, "few high": 16.0, "raised": 3.0, "lowered": -3.0}
-HUGE = 8  # elements of each parameter, and as many times its size
+HUGE = 8  # elements of each parameter that become huge
 HUGE_SIZE = 256.0
-FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them hardly meets one
-HIGH_EVERY = 16  # biases to a high one
-CLOSE_ROWS = 8  # of a matrix of parameters that nearly agree
+FEW_EVERY = 512  # parameters for each changed one: a kernel that compares samples hardly meets one
+HIGH_EVERY = 16  # biases for each high one
+CLOSE_ROWS = 8  # rows of a matrix that nearly agree
 CLOSE_ROW = 2.0**-7
 
 
 State = dict[str, torch.Tensor]
-# Of some kinds only a part is new, beside what the model held in the question before.
+# Kinds of which only a part is new, beside the parameters of the question before.
 BEFORE: dict[Parameters, Parameters] = {
     "few more": "few changed",
     "every other": "randomised",
     "the others": "every other",
 }
 HALVES: tuple[Parameters, ...] = ("every other", "the others")
-STAY = tuple(BEFORE[kind] for kind in HALVES)  # in force for the next question, beside which only a part changes
+# Kinds that stay in force for the next question, which changes only a part.
+STAY = tuple(BEFORE[kind] for kind in HALVES)
 
 
 class States:
-    """Parameters and buffers of a model by kind. Other kinds than the constructed ones are drawn when they are asked
-    for; where they are large only the last one is kept, and an earlier one is drawn again."""
+    """Parameters and buffers of a model by kind.
+
+    Kinds other than "seeded" (as constructed) are drawn on demand. If they are large, only the last one is kept, and
+    an earlier one is drawn again."""
 
     def __init__(self, seeded: State) -> None:
         self.seeded = seeded
@@ -47,7 +50,7 @@ class States:
         self._kept: dict[Parameters, State] = {}
 
     def plan(self, kind: Parameters, make: Callable[[], State]) -> None:
-        """How a kind is drawn, each time in the same way; it takes the place of the kind's earlier ones."""
+        """Sets how a kind is drawn, the same each time; replaces the kind's earlier values."""
         self._makers[kind] = make
         self._kept.pop(kind, None)
 
@@ -60,7 +63,7 @@ class States:
         if kind not in self._kept:
             if self.are_large:
                 self._kept.clear()
-            made = self._makers[kind]()  # which may have asked for others
+            made = self._makers[kind]()  # making one may ask for others
             if self.are_large:
                 self._kept.clear()
             self._kept[kind] = made
@@ -87,8 +90,10 @@ def draw_parameters(
     learned: set[str],
     seed: int,
 ) -> dict[str, torch.Tensor]:
-    """Parameters of a kind. `chosen` are those that may change, `learned` those of them that are no statistics; `last`
-    are the ones of which only a part changes."""
+    """Parameters of a kind.
+
+    `chosen` names those that may change, `learned` those of them that are no statistics; `last` are the parameters
+    of which only a part changes."""
     own, keys = seeded, list(seeded)
     seeded, last = (dict(zip(keys, as_reals(item[key] for key in keys), strict=True)) for item in (seeded, last))
     drawn = _draw(kind, seeded, last, chosen, learned, seed)
@@ -129,8 +134,9 @@ def _draw(kind: Parameters, seeded: State, last: State, chosen: set[str], learne
 
 
 def rearrange(tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """The same elements at other places, in pieces, because a host takes a minute to shuffle a billion; where all are
-    equal, pairs of others with the same sum."""
+    """The same elements at other places; if all are equal, pairs of others with the same sum.
+
+    Works in pieces, because a host takes a minute to shuffle a billion elements."""
     flat, is_level = tensor.reshape(-1).clone(), is_constant(tensor)
     stream = torch.Generator(flat.device).manual_seed(seed)
     for start in range(0, flat.numel(), PIECE):
@@ -147,7 +153,7 @@ def rearrange(tensor: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _few_huge(tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """A few elements of either sign, hundreds of times as large as the others."""
+    """The tensor with a few elements of either sign, hundreds of times as large as the others."""
     stream = torch.Generator().manual_seed(seed)
     places = torch.randint(0, max(1, tensor.numel()), (min(HUGE, tensor.numel() // HUGE),), generator=stream)
     size = float(torch.linalg.vector_norm(tensor.float())) / max(1, tensor.numel()) ** 0.5
@@ -158,7 +164,7 @@ def _few_huge(tensor: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _close_rows(tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """A few rows of a matrix with one row in common, and a little of their own."""
+    """The matrix with a few rows that share one row and keep a little of their own."""
     if tensor.dim() < 2 or len(tensor) < 2 * CLOSE_ROWS:
         return tensor
     places = torch.randperm(len(tensor), generator=torch.Generator().manual_seed(seed))[:CLOSE_ROWS].to(tensor.device)
@@ -168,14 +174,15 @@ def _close_rows(tensor: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _one_in(every: int, tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """Ones at one place in so many, at least at one, and zeros."""
+    """Zeros, with a one at one place in `every`, at least one."""
     order = torch.randperm(tensor.numel(), generator=torch.Generator().manual_seed(seed)).to(tensor.device)
     return (order.reshape(tensor.shape) % every == 0).to(tensor.dtype)
 
 
 def iterate_randomised(state: State, chosen: set[str], seed: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every chosen tensor times 1 + 0.5 N(0,1) plus an offset of its own size; constant ones (scales of one,
-    biases of zero) become different elements. Running variances stay positive."""
+    """Yields every tensor; chosen ones times 1 + 0.5 N(0,1) plus an offset of their own size.
+
+    Constant ones (scales of one, biases of zero) become different elements. Running variances stay positive."""
     generator = torch.Generator(_place_of(state)).manual_seed(seed)
     for key, tensor in state.items():
         if key not in chosen:
@@ -188,12 +195,12 @@ def iterate_randomised(state: State, chosen: set[str], seed: int) -> Iterator[tu
         elif is_constant(tensor):
             noise.mul_(0.3).add_(tensor)
         else:
-            noise.mul_(0.5).add_(1.0).mul_(tensor)  # in place: a large tensor is copied no more often than it must be
+            noise.mul_(0.5).add_(1.0).mul_(tensor)  # in place, so that a large tensor is copied as rarely as possible
         yield key, noise.to(tensor.dtype)
 
 
 def is_table(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds floating numbers, and not only zeros and one other value, which say what counts."""
+    """True if a tensor holds floating numbers other than a mask of zeros and one other value."""
     values = torch.unique(tensor)
     return (
         tensor.is_floating_point() and bool(tensor.numel()) and not (values.numel() == 2 and bool((values == 0).any()))
@@ -201,8 +208,7 @@ def is_table(tensor: torch.Tensor) -> bool:
 
 
 def can_be_rearranged(tensor: torch.Tensor) -> bool:
-    """Whether a table stays one of its kind when its rows change places: no zeros stand at places that mean something,
-    and no order, and there are different elements."""
+    """True if a table keeps its kind when its rows change places: no zeros, no order, and different elements."""
     is_line = tensor.dim() == 1 and any(
         torch.equal(tensor, tensor.sort(descending=descending)[0]) for descending in (False, True)
     )
@@ -210,7 +216,7 @@ def can_be_rearranged(tensor: torch.Tensor) -> bool:
 
 
 def is_quantised(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds numbers in integers of 8 or 16 bits, as quantised weights are; places are wider."""
+    """True if a tensor holds numbers in integers of 8 or 16 bits, like quantised weights; indices are wider."""
     is_narrow = tensor.dtype in (torch.int8, torch.uint8, torch.int16)
     return is_narrow and tensor.numel() > 1 and not is_constant(tensor)
 
@@ -225,8 +231,10 @@ TABLES: dict[Parameters, Callable[[torch.Tensor], bool]] = {
 def draw_tables(
     kind: Parameters, state: dict[str, torch.Tensor], chosen: set[str], seed: int
 ) -> dict[str, torch.Tensor]:
-    """Other numbers in the chosen tables, or the least and the largest of them alone, or their rows in another order;
-    of a symmetric one the columns too."""
+    """The chosen tables with other numbers, with only their least and largest numbers, or with their rows in another
+    order.
+
+    A symmetric table's columns change like its rows."""
     drawn = _draw_tables(kind, dict(zip(state, as_reals(state.values()), strict=True)), chosen, seed)
     return dict(zip(state, again((drawn[key] for key in state), state.values()), strict=True))
 
@@ -246,8 +254,10 @@ def _draw_tables(kind: Parameters, state: State, chosen: set[str], seed: int) ->
 
 
 def _at_ends(tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """Of some rows all elements are the largest that occurs, of some the least, of the others one of both by chance:
-    sums of neighbours are as large as they can be."""
+    """Each element becomes the largest or the least that occurs, so that sums of neighbours are as large as they can
+    be.
+
+    Some rows are all largest, some all least, in the others chance decides."""
     rows = tensor.reshape(len(tensor), -1) if tensor.dim() > 1 else tensor.reshape(1, -1)
     stream = torch.Generator().manual_seed(seed)
     shares = torch.randint(0, 3, (len(rows), 1), generator=stream) * 0.5
@@ -257,8 +267,9 @@ def _at_ends(tensor: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def other_buffers(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
-    """Every element of the chosen buffers times 0.5 to 1.5, so that zeros, signs and infinities stay; zeros alone
-    become other numbers. What is sorted stays sorted, what is symmetric symmetric."""
+    """Every element of the chosen buffers times 0.5 to 1.5, so that zeros, signs and infinities stay.
+
+    A buffer of zeros alone gets other numbers. Sorted buffers stay sorted, symmetric ones symmetric."""
     generator = torch.Generator(_place_of(state)).manual_seed(seed)
     changed = dict(state)
     for key in sorted(chosen):
@@ -279,6 +290,7 @@ def other_buffers(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -
 
 
 def _place_of(state: dict[str, torch.Tensor]) -> torch.device:
+    """The device of a state's tensors."""
     return next((tensor.device for tensor in state.values()), torch.device("cpu"))
 
 
@@ -294,5 +306,5 @@ def few_of(
 
 
 def is_constant(tensor: torch.Tensor) -> bool:
-    """Whether all elements are equal, and there are some."""
+    """True if there are elements and all are equal."""
     return bool(tensor.numel()) and bool((tensor == tensor.reshape(-1)[0]).all())

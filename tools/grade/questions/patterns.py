@@ -1,8 +1,7 @@
-"""How inputs of a distribution are made from those of `get_inputs`. Runs in the judge (imports torch).
+"""Makes the inputs of a distribution from those of `get_inputs`. Runs in the judge (imports torch).
 
-Only floating-point tensors change; tensors that hold infinities (additive masks) stay as given, and so do integers,
-booleans and numbers but for one pattern each.
-"""
+Only floating-point tensors change. Tensors that hold infinities (additive masks) stay as given; integers, booleans
+and numbers change only in one pattern each."""
 
 from __future__ import annotations
 
@@ -17,34 +16,36 @@ import torch
 from foundry.tools.grade.questions.levels import in_steps, with_ends_in_common
 from foundry.tools.protocol.rules import FEW_CHANGED, INDICES, Distribution, Pattern
 
-SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as given
-HUGE_LOW, HUGE_HIGH, HUGE = 128.0, 512.0, 4  # times that; elements so large, few enough that no sample meets one
-NEGLIGIBLE = 2.0**-60  # of half of the elements, where these are as good as nothing
-FINEST = 16  # multiples of a part of the usual size
+SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # multiples of the root mean square of the input as given
+HUGE_LOW, HUGE_HIGH, HUGE = 128.0, 512.0, 4  # multiples of it, and number of elements: so few that no sample meets one
+NEGLIGIBLE = 2.0**-60  # factor of half of the elements, which makes them negligible
+FINEST = 16  # parts of the usual size, of which elements are multiples
 BLOCK = 8  # elements of a block of infinities, along each of the last two dimensions
-SPIKE_EVERY = 256  # elements to one spike of a sparse input
+SPIKE_EVERY = 256  # elements for each spike of a sparse input
 NON_FINITE_EVERY = 1 << 16
-SMALLEST = 16  # elements of an input that gets infinities
-ZEROS_EVERY = 16  # elements to one zero, at least, where zeros could be meant
-OFF_DIRECTION = 1 / 32  # of an input that is added to its rank-one part: more would tell less, less is unsteady
-PIECE = 1 << 24  # elements changed at a time where the way there needs more memory than they do
-STRIDED = 32  # of a row's largest elements, at least, lie at a stride
-GROUPED = 8.0  # times as large are elements across two groups
-CLOSE = 2.0**-10  # of the size of an input whose elements lie close together
-CHANCE_EVERY = 1000  # zeros of a structure to one zero, at most, of one draw only
+SMALLEST = 16  # least elements of an input that gets infinities
+ZEROS_EVERY = 16  # elements for each zero, at most, if the zeros could have a meaning
+OFF_DIRECTION = 1 / 32  # share of an input added to its rank-one part: more would show less, less is unsteady
+PIECE = 1 << 24  # elements changed at a time if the change needs more memory than they do
+STRIDED = 32  # number of a row's largest elements, at least, that lie at a stride
+GROUPED = 8.0  # factor of elements across two groups
+CLOSE = 2.0**-10  # share of an input's size within which its elements lie close together
+CHANCE_EVERY = 1000  # zeros of a structure for each zero, at most, of one draw only
 
 
 @dataclass(frozen=True)
 class Structure:
-    """What every draw of an input has in common, which a kernel may be written for: `zeros` are the places (bool, the
-    input's shape) that hold zeros each time (a triangle), `is_symmetric` that a matrix equals its transpose."""
+    """Properties that every draw of an input shares, on which a kernel may rely.
+
+    `zeros` marks the places (bool, the input's shape) that are zero each time (a triangle); `is_symmetric`: a matrix
+    equals its transpose."""
 
     zeros: torch.Tensor | None = None
     is_symmetric: bool = False
 
     @property
     def is_some(self) -> bool:
-        """Whether the draws have anything in common."""
+        """True if the draws share any property."""
         return self.zeros is not None or self.is_symmetric
 
     def impose_on(self, value: torch.Tensor) -> torch.Tensor:
@@ -54,8 +55,9 @@ class Structure:
         return value if self.zeros is None else value.masked_fill(self.zeros, 0.0)
 
     def places(self, count: int, size: int, generator: torch.Generator) -> torch.Tensor:
-        """`count` random places (row-major) of an input of `size` elements. Left out: places that are zero in every
-        draw, and one of each symmetric pair."""
+        """`count` random places (row-major) of an input of `size` elements.
+
+        Without places that are zero in every draw, and with one of each symmetric pair."""
         free = None if self.zeros is None else torch.nonzero(~self.zeros.flatten()).flatten()
         drawn = whole(0, size if free is None else len(free), (count,), generator)
         places = drawn if free is None else free[drawn]
@@ -79,29 +81,31 @@ def uniform(shape: Sequence[int], stream: torch.Generator) -> torch.Tensor:
 
 
 def may_have_structure(value: Any) -> bool:
-    """Whether a second draw is worth making to look for a structure: many zeros, or a symmetric square matrix."""
+    """True if a second draw is worth making to look for a structure: many zeros, or a symmetric square matrix."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
         return False
     return _has_zeros(value) or _is_symmetric(value)
 
 
 def structure_of(one: Any, other: Any) -> Structure:
-    """The structure that two draws of an input share. An input that is the same in every draw (a mask) has none: a
-    kernel has to read it like any other."""
+    """The structure that two draws of an input share.
+
+    An input that is the same in every draw (a mask) has none: a kernel has to read it like any other."""
     if not may_have_structure(one) or not may_have_structure(other) or one.shape != other.shape:
         return PLAIN
     if torch.equal(one, other):
         return PLAIN
     first, second = one == 0, other == 0
     zeros = first & second
-    count, apart = int(zeros.sum()), int((first ^ second).sum())  # a uniform draw holds a zero of its own now and then
+    count, apart = int(zeros.sum()), int((first ^ second).sum())  # a uniform draw sometimes holds a zero of its own
     is_fixed = count * ZEROS_EVERY >= one.numel() > count and apart * CHANCE_EVERY <= count
     return Structure(zeros if is_fixed else None, _is_symmetric(one) and _is_symmetric(other))
 
 
 def break_structure(value: torch.Tensor, structure: Structure, generator: torch.Generator) -> torch.Tensor:
-    """The input with its structure broken: numbers of its own magnitude where every draw has zeros, or on one side of
-    the diagonal of a symmetric matrix."""
+    """The input with its structure broken.
+
+    Numbers of its own magnitude replace the zeros of every draw, or one side of the diagonal of a symmetric matrix."""
     drawn = (torch.randn(value.shape, generator=generator, device=generator.device) * size_of(value)).to(value.dtype)
     if structure.is_symmetric:
         value = value.tril() + drawn.triu(1)
@@ -117,7 +121,7 @@ def _is_symmetric(value: torch.Tensor) -> bool:
 
 
 def break_each(values: Sequence[Any], structures: Sequence[Structure], generator: torch.Generator) -> list[Any]:
-    """All leaves of `get_inputs`, those with a structure without it."""
+    """All leaves of `get_inputs`, with every structure broken."""
     return [
         break_structure(value, structure, generator) if structure.is_some else value
         for value, structure in zip(values, structures, strict=True)
@@ -134,7 +138,8 @@ def transform(
 ) -> Any:
     """One leaf of `get_inputs` changed by a distribution. `limited`: only numbers that occur in the value are used."""
     if is_number(value) and distribution.pattern == "other numbers":
-        return value * float(0.5 + 0.4 * uniform((), generator))  # inside the range of most things
+        # A factor that keeps most numbers within their valid range.
+        return value * float(0.5 + 0.4 * uniform((), generator))
     if distribution.pattern in _OF_OTHERS:
         change = OF_MASKS.get(distribution.pattern) if is_mask(value) else None
         return value if change is None else change(value, generator)
@@ -164,7 +169,7 @@ def transform_each(
     *,
     limited: bool,
 ) -> list[Any]:
-    """All leaves of `get_inputs` changed by a distribution; what every draw has in common stays."""
+    """All leaves of `get_inputs` changed by a distribution; shared structure stays."""
     if distribution.pattern == "steps":
         values = with_ends_in_common(values)
     return [
@@ -176,23 +181,23 @@ def transform_each(
 def with_few_changed(
     values: list[Any], structures: Sequence[Structure], device: torch.device, *, limited: bool
 ) -> list[Any]:
-    """The values with one to three elements changed, nobody knows where."""
+    """The values with one to three elements changed at secret random places."""
     stream = torch.Generator(device).manual_seed(secrets.randbits(31))
     return transform_each(values, FEW_CHANGED, structures, stream, limited=limited)
 
 
 def is_mask(value: Any) -> bool:
-    """Whether a value is a tensor of booleans."""
+    """True for a tensor of booleans."""
     return isinstance(value, torch.Tensor) and value.dtype == torch.bool
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a Python float other than zero."""
+    """True for a Python float other than zero."""
     return isinstance(value, float) and value != 0.0
 
 
 def has_one_sign(value: Any) -> bool:
-    """Whether a floating tensor has no negative elements, or no positive ones."""
+    """True if a floating tensor has no negative elements, or no positive ones."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
         return False
     return not bool((value < 0).any()) or not bool((value > 0).any())
@@ -223,7 +228,7 @@ def recount_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     def recounted(rows: torch.Tensor) -> torch.Tensor:
         place = uniform(rows.shape, generator).argsort(dim=-1).argsort(dim=-1)
         drawn = whole(0, (width - 1).bit_length(), (2, len(rows), 1), generator)
-        count = 1 << drawn.amax(dim=0)  # mostly large ones: a counter of eight bits begins again at 256
+        count = 1 << drawn.amax(dim=0)  # mostly large ones: a counter of eight bits wraps at 256
         is_rest = uniform((len(rows), 1), generator) < 1 / 2
         return place < torch.where(is_rest, width - count, count)
 
@@ -231,7 +236,7 @@ def recount_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
 
 
 def empty_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A quarter of the rows of booleans, one at least, all false, and as many all true."""
+    """A quarter of the rows of booleans, at least one, all false, and as many all true."""
 
     def changed(rows: torch.Tensor) -> torch.Tensor:
         order, part = uniform((len(rows),), generator).argsort(), max(1, len(rows) // 4)
@@ -251,6 +256,7 @@ _OF_OTHERS = (*OF_MASKS, "other numbers", *INDICES)
 
 
 def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
+    """The tensor changed by a pattern."""
     if pattern == "few bits":
         return in_few_bits(value)
     if pattern == "constant":
@@ -292,15 +298,16 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
 
 
 def is_finite(value: torch.Tensor) -> bool:
-    """Whether no element is infinite or NaN, found some at a time: the question takes more memory than the tensor."""
+    """True if no element is infinite or NaN. Checked by pieces, because the test takes more memory than the tensor."""
     flat = value.reshape(-1)
     parts = [torch.isfinite(flat[start : start + PIECE]).all() for start in range(0, len(flat), PIECE)]
     return not parts or bool(torch.stack(parts).all())
 
 
 def _by_rows(value: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """What `change` makes of the rows of an input (rows x columns, one row at least), some at a time: to sort takes ten
-    times the memory of what is sorted. Contiguous, of the input's shape."""
+    """`change` applied to the rows of an input (rows x columns, at least one row), some rows at a time.
+
+    Sorting takes ten times the memory of its input. The result is contiguous and has the input's shape."""
     width = max(1, value.shape[-1])
     rows, step = value.reshape(-1, width), max(1, PIECE // width)
     changed = torch.empty(rows.shape, dtype=value.dtype, device=value.device)
@@ -320,8 +327,10 @@ def _mix_exponents(value: torch.Tensor, most: int, generator: torch.Generator) -
 
 
 def _across_groups(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Which elements lie in a row of one group and a column of the other: a third of the rows and half of the columns
-    make the first group, others in each matrix of a batch. A vector's elements are its columns."""
+    """A mask of the elements in a row of one group and a column of the other.
+
+    A third of the rows and half of the columns make the first group, drawn anew in each matrix of a batch. A
+    vector's elements are its columns."""
     columns = uniform(value.shape[:-2] + (1,) * min(1, value.dim() - 1) + value.shape[-1:], generator) < 1 / 2
     if value.dim() < 2:
         return columns
@@ -336,12 +345,12 @@ def keep_layout(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(changed)
 
 
-WAYS = 3  # to nudge
+WAYS = 3  # ways to nudge
 
 
 def nudge(tensor: torch.Tensor, way: int = 0) -> torch.Tensor:
-    """Moves each element by about one unit in the last place up, or down, or not at all: which, is different in three
-    ways."""
+    """Moves each element by about one unit in the last place up, or down, or not at all; `way` (0 to 2) shifts the
+    choice."""
     if not tensor.is_floating_point():
         return tensor.clone()
     changed = tensor.clone(memory_format=torch.contiguous_format)
@@ -381,6 +390,7 @@ def _spikes(
 
 
 def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Zeros, with spikes at random places and at both ends."""
     count = max(4, value.numel() // SPIKE_EVERY)
     places = whole(0, value.numel(), (count,), generator)
     places[0], places[-1] = 0, value.numel() - 1
@@ -388,6 +398,7 @@ def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Zeros, with a one at a random place of each row."""
     changed = torch.zeros_like(value)
     width = value.shape[-1] if value.dim() else 1
     rows = torch.arange(value.numel() // width, device=value.device)
@@ -396,7 +407,7 @@ def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _few_directions(value: torch.Tensor) -> torch.Tensor:
-    """The last two dimensions as products of a column and a row of the input, and a little of the input."""
+    """The last two dimensions as products of a column and a row of the input, plus a little of the input."""
     if value.dim() < 2 or min(value.shape[-2:]) < 2:
         return value
     matrix = value[..., :, :1] * value[..., :1, :]
@@ -406,9 +417,10 @@ def _few_directions(value: torch.Tensor) -> torch.Tensor:
 
 
 def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Each row's elements at other places: the largest so many columns apart that vectors, or threads, which take the
-    columns in turns leave all of them to one lane, and that whoever samples a row meets all of them or none. Rows take
-    turns with the powers of two up to the longest such stride."""
+    """Rearranges each row so that its largest elements lie a power of two apart.
+
+    Vector lanes or threads that take the columns in turns then leave all of them to one lane. A kernel that samples
+    a row meets all of them or none. Rows take turns with the powers of two up to the longest such stride."""
     width = value.shape[-1] if value.dim() else 1
     powers = range(max(1, (width // STRIDED).bit_length() - 1), 0, -1)
     columns = torch.arange(width, device=value.device)
@@ -431,6 +443,7 @@ def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
 def _few_changed(
     value: torch.Tensor, generator: torch.Generator, structure: Structure, *, limited: bool
 ) -> torch.Tensor:
+    """One to three elements replaced by spikes, or if `limited` by the input's extremes."""
     count = int(whole(1, 4, (1,), generator))
     places = structure.places(count, value.numel(), generator)
     if not limited:
@@ -441,12 +454,14 @@ def _few_changed(
 
 
 def _few_other_signs(value: torch.Tensor, generator: torch.Generator, structure: Structure) -> torch.Tensor:
+    """One to three elements replaced by spikes of the other sign."""
     places = structure.places(int(whole(1, 4, (1,), generator)), value.numel(), generator)
     spikes = _spikes(value, places, generator).abs()
     return _replace_at(value.clone(), places, spikes if bool((value < 0).any()) else -spikes)
 
 
 def _non_finite(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Infinities and NaN at random places, and a block of minus infinity."""
     if value.numel() < SMALLEST:
         return value
     each = min(32, 1 + value.numel() // NON_FINITE_EVERY)

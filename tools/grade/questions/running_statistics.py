@@ -1,4 +1,5 @@
-"""What forward updates: running statistics, and how large an error of them is. Runs in the judge (imports torch)."""
+"""Buffers that forward updates (running statistics), and the size of their errors. Runs in the judge (imports
+torch)."""
 
 from __future__ import annotations
 
@@ -23,11 +24,10 @@ def updated_buffers(
     runs: Sequence[Sequence[torch.Tensor]],
     expect: Callable[[torch.Tensor, torch.Tensor], Expected],
 ) -> tuple[UpdatedBuffer, ...]:
-    """The buffers `keys`, from what runs in float64, in IEEE arithmetic and with TF32 have left of those `before`.
+    """The buffers `keys`, as runs in float64, in IEEE arithmetic and with TF32 have left them, starting from `before`.
 
-    The error of a mean counts in units of the deviations that it was taken of, where these are larger than the mean:
-    of outputs behind a normalisation it is zero but for roundings, and no two orders of summation agree on those.
-    """
+    The error of a mean counts in units of the deviations that it was taken of, if these are larger than the mean.
+    Behind a normalisation the mean is zero except for roundings, and no two orders of summation agree on those."""
     exact = dict(zip(keys, runs[0], strict=True))
     computed = _computed(model, before, exact)
     found: list[UpdatedBuffer] = []
@@ -47,13 +47,15 @@ def updated_buffers(
 def _computed(
     model: nn.Module, before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """The part of each running statistic that the batch at hand has in it, by key: its variance times the momentum, and
-    of a mean the root mean square of the batch times the momentum (the batch's own mean is part of that)."""
+    """The part of each running statistic that comes from the present batch, by key.
+
+    For a variance it is the batch's variance times the momentum. For a mean it is the batch's root mean square times
+    the momentum, because the batch's own mean is part of that."""
     found: dict[str, torch.Tensor] = {}
     for name, layer in model.named_modules():
         mean, variance, calls = (f"{name}.{item}".lstrip(".") for item in (MEAN, VARIANCE, CALLS))
         momentum = getattr(layer, "momentum", 0.0)
-        if momentum is None and calls in before:  # then they are averages over all calls
+        if momentum is None and calls in before:  # the statistics are averages over all calls then
             momentum = 1.0 / (1 + int(before[calls]))
         if momentum and {mean, variance} <= after.keys() <= before.keys():
             found[variance], own_mean = (

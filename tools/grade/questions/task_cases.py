@@ -20,7 +20,8 @@ from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol.rules import AS_GIVEN, RANDOMISED
 from foundry.tools.task import bundle, loading
 
-MODE_BYTES = 256 << 20  # of parameters, inputs and outputs: the other mode has a model of its own
+# Bytes of parameters, inputs and outputs; a larger task is not asked in its other mode, which needs a second model.
+MODE_BYTES = 256 << 20
 
 
 def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool, room: CaseRoom = ROOMY) -> list[Case]:
@@ -33,8 +34,10 @@ def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool,
 
 
 def imports_of(text: str, task: Task) -> list[Any]:
-    """What a candidate's file shares with the task's imports: [statements, the task's folder, the text of each module
-    that lies there and belongs to the task, by its path]. [[]] if it shares nothing."""
+    """Imports that a candidate's file shares with the task.
+
+    [statements, the task's folder, the text by path of each module in it that belongs to the task]; [[]] if none is
+    shared."""
     shared = shared_imports(text, task.source)
     if not shared:
         return [[]]
@@ -45,8 +48,9 @@ def imports_of(text: str, task: Task) -> list[Any]:
 
 @dataclass(frozen=True)
 class OtherMode:
-    """The task in the other of train() and eval(). `trial`: a question with its answer; None where random streams
-    decide the answer, as dropout's do."""
+    """The task in the other of train() and eval().
+
+    `trial` is a question with its answer; None if random streams decide the answer, as in dropout."""
 
     case: Case
     trial: Trial | None
@@ -63,9 +67,10 @@ class OtherMode:
 
 
 def other_mode_of(case: Case, trial: Trial, place: str) -> OtherMode | None:
-    """None where PyTorch does the same in both modes, or fails in the other one, or where this would take much memory.
-    To be asked before a candidate is there: random streams are the whole process's, and memory may be short. `place`:
-    "cpu" or "cuda"."""
+    """The task's other mode; None if PyTorch does the same in both modes, fails in the other one, or needs much memory.
+
+    Call it before there is a candidate: random streams belong to the whole process, and memory may be short later.
+    `place`: "cpu" or "cuda"."""
     held = [*trial.inputs.tensors(), *case.state("seeded").parcel.tensors()]
     if sum(tensor.nbytes for tensor in held) + sum(spec.nbytes for spec in trial.specs) > MODE_BYTES:
         return None
@@ -83,9 +88,10 @@ def other_mode_of(case: Case, trial: Trial, place: str) -> OtherMode | None:
 
 
 def _asked(other: Case) -> Trial:
-    """With other parameters and running statistics: initial ones hardly differ from those of a normalised batch. Raises
-    TaskError."""
-    other.trial(AS_GIVEN, secrets.randbits(31)).inputs.close()  # tells what the next one is measured by
+    """The question in the other mode, with other parameters and running statistics. Raises TaskError.
+
+    Initial statistics hardly differ from those of a normalised batch, so that both modes would agree."""
+    other.trial(AS_GIVEN, secrets.randbits(31)).inputs.close()  # sets the scale by which the next trial is measured
     if not other.has_parameters():
         return other.trial(AS_GIVEN, secrets.randbits(31))
     other.randomise(secrets.randbits(31))

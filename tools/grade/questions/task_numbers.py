@@ -1,8 +1,7 @@
-"""Inputs that hold the numbers of the task itself: constants of its text, elements of its tables and of other inputs.
+"""Inputs that hold the task's own numbers: constants of its text, elements of its tables and of other inputs.
 
-Where a model compares (a threshold, an edge of a bin, a padding value), a kernel that compares in another way differs
-at equality only, which random inputs never meet. Runs in the judge (imports torch).
-"""
+If a model compares (a threshold, an edge of a bin, a padding value), a kernel that compares differently is wrong
+only at equality, which random inputs never meet. Runs in the judge (imports torch)."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from foundry.tools.grade.questions.patterns import SPIKE_HIGH, Structure, is_fin
 from foundry.tools.task import bundle
 
 SMALL = 4096  # elements of a tensor that may be a table of edges
-EACH = 64  # numbers from each place, at most
-ONE_IN = 8  # elements that change, at most
+EACH = 64  # most numbers from each source
+ONE_IN = 8  # elements for each changed one, at least
 
 
 def literals(source: str) -> list[float]:
-    """The constants in a task's text, each with both signs; numbers that stand for truth values are none."""
+    """The constants in a task's text, each with both signs; truth values excluded."""
     found: dict[float, None] = {}
     for node in ast.walk(parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
@@ -37,9 +36,11 @@ def with_task_numbers(
     structures: Sequence[Structure],
     generator: torch.Generator,
 ) -> list[Any]:
-    """The values of `get_inputs`; in each floating tensor a few elements, at random places, are one each of the
-    constants or of the elements of small `tables` and of the other tensors. Left out: numbers that its dtype rounds, so
-    that what is equal depends on the precision, and those 32 times larger than its root mean square."""
+    """The values of `get_inputs` with the task's numbers in a few random elements of each floating tensor.
+
+    The numbers are the constants and the elements of small `tables` and of the other tensors. Left out are numbers
+    that the tensor's dtype rounds, because equality then depends on the precision, and those over 32 times its root
+    mean square."""
     small = [item for item in tables if _may_be_table(item)]
     small += [item for item in bundle.tensors_in(list(values)) if _may_be_table(item)]
 
@@ -66,12 +67,12 @@ def _may_be_table(tensor: torch.Tensor) -> bool:
 def _numbers_for(
     tensor: torch.Tensor, constants: Sequence[float], others: Sequence[torch.Tensor], generator: torch.Generator
 ) -> torch.Tensor:
-    """Different numbers that the tensor's dtype holds as they are, on its device."""
+    """Different numbers that the tensor's dtype holds exactly, on its device."""
     drawn = [torch.tensor(list(constants), dtype=torch.float64, device=tensor.device)]
     for other in others:
         flat = other.detach().reshape(-1).to(tensor.device, torch.float64)
         drawn.append(flat[whole(0, len(flat), (min(EACH, len(flat)),), generator)])
     numbers: torch.Tensor = torch.unique(torch.cat(drawn))
     held = numbers.to(tensor.dtype)
-    is_usual = numbers.abs() <= SPIKE_HIGH * size_of(tensor)  # neither infinite nor NaN
+    is_usual = numbers.abs() <= SPIKE_HIGH * size_of(tensor)  # excludes infinity and NaN too
     return held[(held.double() == numbers) & is_usual]

@@ -14,21 +14,22 @@ from foundry.tools.protocol.rules import Distribution, OutputError
 from foundry.tools.task import loading
 from foundry.tools.task.bundle import Parcel
 
-Errors = list[OutputError]  # of each output
+Errors = list[OutputError]  # one for each output
 
 
 @dataclass(frozen=True)
 class Trial:
     """One hidden question and its answer: inputs of a distribution, the truth, and PyTorch's own error on them.
 
-    `ieee` and `tf32` are PyTorch's errors without and with TF32; `tf32` is None on a CPU. `specs` are shapes and dtypes
-    of the outputs, contiguous. `buffers` are the parameters and buffers that forward updates (running statistics), as
-    they are after the call. `exact`: which outputs PyTorch does not round, as in a sort; then nobody needs to.
-    `luck` gives the largest errors of PyTorch on other inputs of the distribution, with TF32 or without: where few
-    elements make an output or an error, one draw may be right by luck. `unstable` gives those on these inputs, changed
-    by one unit in the last place. `is_wider`: which truths are of a wider type than PyTorch's answer; the others hold
-    its roundings. `reruns` are other answers of PyTorch that are as right.
-    """
+    - `ieee`, `tf32`: PyTorch's errors without and with TF32; `tf32` is None on a CPU.
+    - `specs`: shapes and dtypes of the outputs, contiguous.
+    - `buffers`: parameters and buffers that forward updates (running statistics), as they are after the call.
+    - `exact`: for each output, PyTorch rounds nothing (as in a sort), so that a kernel must not either.
+    - `luck`: gives PyTorch's largest errors on other inputs of the distribution, with TF32 or without. If few elements
+      make an output or an error, one draw may be right by luck.
+    - `unstable`: gives PyTorch's largest errors on these inputs changed by one unit in the last place.
+    - `is_wider`: for each output, the truth's dtype is wider than PyTorch's answer; other truths hold its roundings.
+    - `reruns`: other answers of PyTorch that are as right."""
 
     distribution: Distribution
     seed: int
@@ -47,11 +48,12 @@ class Trial:
 
     @property
     def of_baseline(self) -> list[OutputError]:
-        """PyTorch's errors with the arithmetic that the baseline uses: TF32 where it is allowed."""
+        """PyTorch's errors in the baseline's arithmetic: with TF32 if that is allowed."""
         return self.tf32 or self.ieee
 
     def outline(self) -> Trial:
-        """The same without its tensors, and without what would ask its case again: shapes and PyTorch's errors."""
+        """The trial without its tensors and without functions that would run its case again: shapes and PyTorch's
+        errors."""
         buffers = tuple(replace(buffer, expected=scale_only(buffer.expected)) for buffer in self.buffers)
         bare = replace(self, inputs=Parcel({"tree": [], "specs": []}), expected=[], buffers=buffers)
         return replace(bare, luck=lambda _: [], unstable=list)
@@ -59,10 +61,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class UpdatedBuffer:
-    """One tensor of the model that forward updates: what it must be after the call, and PyTorch's own errors.
+    """One tensor of the model that forward updates: its expected value after the call, and PyTorch's own errors.
 
-    `share` is the norm of what this call computed over the norm of the buffer; 1 where it is not known.
-    """
+    `share` is the norm of what this call computed over the norm of the buffer; 1 if it is unknown."""
 
     name: str
     expected: Expected
@@ -74,7 +75,7 @@ class UpdatedBuffer:
 
 @dataclass
 class Packed:
-    """A model's state as runners get it: its keys in order, and the tensors."""
+    """A model's state for runners: its keys in order, and the tensors."""
 
     keys: list[str]
     parcel: Parcel
@@ -82,11 +83,11 @@ class Packed:
 
 
 def contiguous_spec(tensor: torch.Tensor) -> TensorSpec:
-    """Of an output that lies row by row."""
+    """The spec of an output, as if it were contiguous."""
     shape = tuple(int(size) for size in tensor.shape)
     return TensorSpec(shape, contiguous_strides(shape), loading.dtype_name(tensor.dtype))
 
 
 def usual_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Of an output as PyTorch gives it; row by row where it repeats elements."""
+    """The strides of PyTorch's output; contiguous ones if it repeats elements."""
     return contiguous_spec(tensor).strides if 0 in tensor.stride() else tensor.stride()

@@ -1,7 +1,6 @@
-"""The arithmetic of the reference's runs: float64, also where a model's code names narrower types, and TF32.
+"""The arithmetic of the reference's runs: float64, even if the model's code names narrower types, and TF32.
 
-Runs in the judge (imports torch).
-"""
+Runs in the judge (imports torch)."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from foundry.tools.protocol.rules import ILL_CONDITIONED
 from foundry.tools.task import bundle, loading
 
 Outputs = list[torch.Tensor]
-RunModel = Callable[[nn.Module, Any], tuple[Outputs, Outputs]]  # model, inputs -> outputs, updated buffers
+RunModel = Callable[[nn.Module, Any], tuple[Outputs, Outputs]]  # (model, inputs) -> (outputs, updated buffers)
 ExactModels = Callable[[], contextlib.AbstractContextManager[nn.Module]]  # opens the model in float64 for one run
 MOST_OTHERS = 0.5  # share of an integer output that may differ between a run and a wider one of the same model
 _NARROWING = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
@@ -30,10 +29,10 @@ _COMPLEX = (torch.complex32, torch.complex64)
 
 @dataclass(frozen=True)
 class Truth:
-    """Outputs and updated buffers that PyTorch's are measured by. `note` says why they are PyTorch's own, or is "".
+    """Outputs and updated buffers against which PyTorch's are measured. `note` says why they are PyTorch's own, or is
+    "".
 
-    `again` runs the model once more in the same arithmetic.
-    """
+    `again` runs the model once more in the same arithmetic."""
 
     outputs: Outputs
     updated: Outputs
@@ -49,12 +48,10 @@ def truth_of(
     *,
     may_lack_memory: bool,
 ) -> Truth:
-    """The truth of a model; PyTorch's own answer where there is none.
+    """The truth of a model; PyTorch's own answer if there is none.
 
-    `models`: opens the one in float64, and the one in its own types. `own` is what `run` gave of that one. Raises
-    torch.OutOfMemoryError unless memory may be lacking: a candidate that takes it must not choose what it is compared
-    with.
-    """
+    `models`: opens the float64 model, and the model in its own dtypes. `own` is the answer of the latter. Raises
+    torch.OutOfMemoryError unless memory may be lacking: a candidate that takes memory must not choose the truth."""
     note = "its outputs have other shapes"
     try:
         truth = in_float64(run, models[0], inputs, own[0])
@@ -70,13 +67,12 @@ def truth_of(
 
 
 def in_float64(run: RunModel, exact_model: ExactModels, inputs: Any, own: Sequence[torch.Tensor]) -> Truth:
-    """What the model gives for the inputs in float64.
+    """The model's answer in float64. Raises the TaskError of the plain run.
 
-    First each floating type that the model's code names is float64 too: `x.float()` of integers, or a cast to bfloat16
-    between two products, would round the truth as PyTorch's own run `own` is rounded. Types of 8 bits stay.
-    Where that run fails, or is far from PyTorch's answer while the plain one is near, the plain one counts: a model may
-    choose its path by the type of its tensors. Raises the TaskError of the plain run.
-    """
+    First each floating dtype that the model's code names becomes float64 too: `x.float()` of integers, or a cast to
+    bfloat16 between two products, would round the truth like PyTorch's own run `own`. 8-bit types stay. If that run
+    fails, or is far from PyTorch's answer while the plain float64 run is near, the plain one counts: a model may
+    choose its path by the dtype of its tensors."""
 
     def plain(values: Any) -> tuple[Outputs, Outputs]:
         with exact_model() as exact:
@@ -120,7 +116,8 @@ def _is_near(output: torch.Tensor, own: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def tf32_allowed(is_allowed: bool) -> Iterator[None]:
-    """Whether PyTorch's products and convolutions of float32 on a GPU may use TF32 meanwhile; after it they may not."""
+    """Allows or forbids TF32 in float32 products and convolutions on a GPU for the `with` body; forbids it
+    afterwards."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_allowed
     try:
         yield
@@ -134,7 +131,7 @@ def widened(value: Any) -> Any:
 
 
 class _EachTypeIsWide(TorchFunctionMode):
-    """Within it PyTorch's functions take float64 for any floating type of 16 bits or more that they are given."""
+    """A mode in which PyTorch's functions use float64 for any floating dtype of 16 bits or more that they are given."""
 
     def __enter__(self) -> _EachTypeIsWide:
         self._usual = torch.get_default_dtype()
@@ -169,7 +166,7 @@ def _wide(argument: Any) -> Any:
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In float64 where it is floating, in complex128 where it is complex. Types of 8 bits stay: they are values."""
+    """The tensor in float64 if it is floating, in complex128 if complex. 8-bit types stay: their values are exact."""
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.double() if tensor.is_floating_point() and tensor.element_size() > 1 else tensor

@@ -1,1 +1,2 @@
-"""What PyTorch leaves open: other orders of equal elements and other roundings, by running the reference again."""
+"""Freedom of a right answer: other orders of equal elements and other roundings, found by running the reference
+again."""

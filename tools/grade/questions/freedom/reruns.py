@@ -20,12 +20,12 @@ Outputs = list[torch.Tensor]
 
 @dataclass(frozen=True)
 class Reruns:
-    """The reference's answers to a question where PyTorch leaves something open, each worked out when it is asked for.
+    """Equally right answers of the reference to a question, each computed on demand.
 
-    `orders`: with equal elements in other orders, two answers or none. `roundings`: with results moved by up to so many
-    units in the last place, in so many ways. `choices`: with other places of extremes, of values that tie by rounding.
-    `selections`: which places the model selects by value.
-    """
+    - `orders`: with equal elements in other orders; two answers or none.
+    - `roundings`: with results moved by up to so many units in the last place, in so many ways.
+    - `choices`: with other places of extremes, among values that tie by rounding.
+    - `selections`: places that the model selects by value."""
 
     orders: Callable[[], Iterator[Outputs]] = lambda: iter(())
     roundings: Callable[[float, int], Iterator[Outputs]] = lambda units, ways: iter(())
@@ -36,8 +36,9 @@ class Reruns:
 def reruns_of(
     own: Callable[[Any], Outputs], exact: Callable[[Any], object], given: Parcel, *, may_order: bool
 ) -> Reruns:
-    """Reruns of a reference, in its own types (`own`) and in float64 (`exact`), on copies of the inputs given.
-    `may_order`: its text speaks of sorting."""
+    """Reruns of a reference, in its own dtypes (`own`) and in float64 (`exact`), on copies of the given inputs.
+
+    `may_order`: the task's text mentions sorting."""
 
     def run() -> Outputs:
         return own(loading.flatten(given.value()))

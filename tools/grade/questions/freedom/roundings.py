@@ -1,9 +1,8 @@
-"""Other roundings that PyTorch could have had, and how far they move its answer. In the judge; imports torch.
+"""Other roundings that PyTorch could have had, and their effect on its answer. In the judge; imports torch.
 
-A float64 run has no wider truth, and a result that is rounded to an integer moves by a whole step where it lies at a
-half. So the reference runs again while each result of an operator that rounds is moved by a unit in the last place or
-so, as another library, another order of summation or a fused multiply-add would (Monte Carlo arithmetic).
-"""
+A float64 run has no wider truth, and a result that is rounded to an integer moves by a whole step if it lies at a
+half. So the reference runs again with each result of a rounding operator moved by about a unit in the last place.
+Another library, another order of summation or a fused multiply-add would do the same (Monte Carlo arithmetic)."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _ONCE = frozenset(
         *("addcmul", "addcdiv", "lerp", "leaky_relu", "deg2rad", "rad2deg", "special_entr", "special_erfcx"),
     )
 )
-# Operators that round on the way to their results: their inputs are moved too.
+# Operators that round in intermediate results: their inputs are moved too.
 _ON_THE_WAY = frozenset(
     (
         *("sum", "mean", "prod", "var", "std", "var_mean", "std_mean", "nansum", "cumsum", "cumprod", "logcumsumexp"),
@@ -53,18 +52,17 @@ _BITS = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
 }
-# Bits at the end of a number that are zero where its arithmetic was probably exact, such as that of small integers.
+# Trailing zero bits of a number whose arithmetic was probably exact, such as that of small integers.
 _EXACT_BITS = {torch.float64: 24, torch.float32: 8, torch.float16: 4, torch.bfloat16: 3}
-_FACTORS = (-7046029254386353131, -4417276706812531889)  # odd, to mix the bits of an int64
+_FACTORS = (-7046029254386353131, -4417276706812531889)  # odd factors that mix the bits of an int64
 _PIECE = 1 << 22  # elements at a time
 
 
 class OtherRoundings(TorchDispatchMode):
-    """Moves what operators round by up to `units` units in the last place; equal results of one operator move alike.
+    """A dispatch mode that moves rounding operators' results by up to `units` units in the last place.
 
-    `way` chooses where each value moves. A number with few bits is taken as exact and stays, so that ties of exact
-    arithmetic (multiples of a sixteenth, counts) stay ties.
-    """
+    Equal results of one operator move alike; `way` chooses the moves. A number with few bits counts as exact and
+    stays, so that ties of exact arithmetic (multiples of a sixteenth, counts) stay ties."""
 
     def __init__(self, way: int, units: float = 1.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -89,12 +87,13 @@ class OtherRoundings(TorchDispatchMode):
         return self._result(result, None, salt)
 
     def _moved_inside(self, argument: Any, salt: int) -> Any:
+        """An argument with its floating tensors moved."""
         if isinstance(argument, list | tuple):
             return type(argument)(self._moved_inside(item, salt) for item in argument)
         return self._moved(argument, ~salt, keeps_exact=False) if isinstance(argument, torch.Tensor) else argument
 
     def _result(self, result: Any, plain: Any, salt: int) -> Any:
-        """The result moved; where it was exact with the arguments as they are, that one."""
+        """The result moved; a result that is exact for unmoved arguments stays."""
         if isinstance(result, list | tuple):
             plains = plain if plain is not None else [None] * len(result)
             return type(result)(self._result(*pair, salt) for pair in zip(result, plains, strict=True))
@@ -106,6 +105,7 @@ class OtherRoundings(TorchDispatchMode):
         return moved
 
     def _moved(self, tensor: torch.Tensor, salt: int, *, keeps_exact: bool = True) -> torch.Tensor:
+        """The tensor with each element moved, exact ones excepted if `keeps_exact`."""
         if tensor.dtype not in _BITS or not tensor.numel():
             return tensor
         moved = tensor.clone(memory_format=torch.contiguous_format)
@@ -122,8 +122,9 @@ class OtherRoundings(TorchDispatchMode):
 
 
 def with_roundings(run: Callable[[], list[torch.Tensor]], units: float, ways: int) -> Iterator[list[torch.Tensor]]:
-    """The outputs of `run` with results moved by up to `units` units in the last place, in so many ways. Fewer where
-    it cannot run so, as where memory is short."""
+    """Yields the outputs of `run` with results moved by up to `units` units in the last place, in `ways` ways.
+
+    Yields fewer if `run` fails so, for example for lack of memory."""
     with contextlib.suppress(torch.OutOfMemoryError, TaskError):
         for way in range(1, ways + 1):
             with OtherRoundings(way, units):
@@ -132,6 +133,6 @@ def with_roundings(run: Callable[[], list[torch.Tensor]], units: float, ways: in
 
 
 def is_exact(tensor: torch.Tensor) -> torch.Tensor:
-    """A mask of the floating numbers that have few bits, as results of exact arithmetic do."""
+    """A mask of the floating numbers with few bits, as exact arithmetic gives them."""
     low = (1 << _EXACT_BITS[tensor.dtype]) - 1
     return (tensor.contiguous().view(_BITS[tensor.dtype]) & low) == 0

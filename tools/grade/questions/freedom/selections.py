@@ -1,4 +1,4 @@
-"""Places that a model selects by value (argmax, sort, topk), and which others would do. In the judge; imports torch."""
+"""Places that a model selects by value (argmax, sort, topk), and equally right ones. In the judge; imports torch."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from foundry.knowledge.errors import TaskError
 
-ROUNDING = 4.0  # times PyTorch's own rounding of two values, within which either is the larger one
-MOST_CHOICES = 256  # reruns, each with another of the values that tie
-# Operators that give values and places; of equal ones PyTorch documents the first for those in _FIRST.
+ROUNDING = 4.0  # multiple of PyTorch's own rounding of two values, within which either is the larger one
+MOST_CHOICES = 256  # reruns, each with another of the tied values
+# Operators that return values and places; PyTorch documents the first of equal values for those in _FIRST.
 _PAIRS = frozenset({"max", "min", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin"})
 _PLACES_ALONE = frozenset({"argmax", "argmin"})
 _FIRST = _PLACES_ALONE | {"max", "min", "cummax", "cummin"}
-_ORDERS = frozenset({"sort", "topk"})  # each place once
+_ORDERS = frozenset({"sort", "topk"})  # operators that select each place once
 
 
 @dataclass(frozen=True)
 class SelectedPlaces:
-    """Places that one call of an operator selected along `dim` of `values`, of one along it at the least.
+    """Places that one call of an operator selected along `dim` of `values`, which has at least one element there.
 
     `is_first`: of equal values the first one (or the operator's documented one) counts. `is_order`: no place comes
-    twice. `unit` is the usual error of a value in PyTorch's own run, and `relative` its type's epsilon; both are 0
-    where PyTorch rounds nothing. `missed`: how many of PyTorch's own places do not tie.
-    """
+    twice. `unit` is the usual error of a value in PyTorch's own run, and `relative` its dtype's epsilon; both are 0
+    if PyTorch rounds nothing. `missed`: number of PyTorch's own places that do not tie."""
 
     values: torch.Tensor
     places: torch.Tensor
@@ -41,7 +40,8 @@ class SelectedPlaces:
     missed: int = 0
 
     def part_for(self, output: torch.Tensor) -> SelectedPlaces | None:
-        """This selection cut to an output of the model in float64: all places, or the first or last few along `dim`;
+        """This selection cut to an output of the model in float64: all places, or the first or last few along `dim`.
+
         None if most of the output's elements are other numbers."""
         shape = list(self.places.shape)
         if self.is_order and output.dim() == len(shape) and shape:
@@ -59,7 +59,7 @@ class SelectedPlaces:
         return None
 
     def are_tied(self, output: torch.Tensor) -> torch.Tensor:
-        """A mask of the elements of an output that name places whose values tie with those of the places selected."""
+        """A mask of the elements of an output that name places whose values tie with those of the selected places."""
         mine, size = output.to(self.places.device).reshape(self.places.shape).long(), self.values.shape[self.dim]
         is_inside = (mine >= 0) & (mine < size)
         one, other = (self.values.gather(self.dim, item.clamp(0, size - 1)) for item in (mine, self.places))
@@ -73,7 +73,7 @@ class SelectedPlaces:
 
 
 class Watcher(TorchDispatchMode):
-    """Notes every selection of a run. `found` holds (values, places, dim, operator, is stable)."""
+    """A dispatch mode that records every selection of a run: (values, places, dim, operator, is stable)."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -94,6 +94,7 @@ class Watcher(TorchDispatchMode):
         return result
 
     def _note(self, values: torch.Tensor, places: torch.Tensor, dim: int, name: str, is_stable: bool) -> None:
+        """Records one selection."""
         values = values.detach().clone() if values.dim() else values.detach().reshape(1)
         dim %= values.dim()
         shape = list(values.shape)
@@ -102,8 +103,9 @@ class Watcher(TorchDispatchMode):
 
 
 def selections(wide: Callable[[], object], own: Callable[[], object]) -> Iterator[SelectedPlaces]:
-    """The selections of a run in float64, with the errors that their values have in PyTorch's own run; none where the
-    two runs select differently often."""
+    """The selections of a float64 run, with the errors that their values have in PyTorch's own run.
+
+    None are yielded if the two runs select by different operators."""
     exact, plain = Watcher(), Watcher()
     with exact:
         wide()
@@ -127,7 +129,8 @@ def selections(wide: Callable[[], object], own: Callable[[], object]) -> Iterato
 
 
 class _OtherChoices(TorchDispatchMode):
-    """Of floating values that tie with the extreme by rounding, takes that number `way`, counted on from the first."""
+    """A dispatch mode that selects, among floating values that tie with the extreme by rounding, the one numbered
+    `way`."""
 
     def __init__(self, way: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -146,6 +149,7 @@ class _OtherChoices(TorchDispatchMode):
         return chosen if name in _PLACES_ALONE else type(result)((result[0], chosen))
 
     def _chosen(self, values: torch.Tensor, dim: int, places: torch.Tensor) -> torch.Tensor:
+        """The tied places chosen instead of `places`."""
         values = values.reshape(1) if not values.dim() else values
         shape = list(values.shape)
         shape[dim] = 1
@@ -159,8 +163,9 @@ class _OtherChoices(TorchDispatchMode):
 
 
 def in_choices(run: Callable[[], list[torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
-    """The outputs of `run` with other places of extremes, of values that tie by rounding: as many as tie somewhere, and
-    MOST_CHOICES at most. Fewer where it cannot run so, as where memory is short."""
+    """Yields the outputs of `run` with other places of extremes, as many as tie somewhere, at most MOST_CHOICES.
+
+    Yields fewer if `run` fails so, for example for lack of memory."""
     with contextlib.suppress(torch.OutOfMemoryError, TaskError):
         for way in range(MOST_CHOICES):
             with _OtherChoices(way) as mode:

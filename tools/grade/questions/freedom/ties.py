@@ -1,4 +1,4 @@
-"""The order of equal elements, which PyTorch's sort and topk leave open. Runs in the judge; imports torch."""
+"""Other orders of equal elements, which PyTorch's sort and topk leave open. Runs in the judge; imports torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ATEN = torch.ops.aten
 
 
 class InOrder(TorchDispatchMode):
-    """Sorts and selections that give equal elements in the order in which they come, or in the opposite one."""
+    """A dispatch mode in which sorts and selections give equal elements in memory order, or in the opposite order."""
 
     def __init__(self, *, turned: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -43,13 +43,14 @@ class InOrder(TorchDispatchMode):
 
 
 def may_order(source: str) -> bool:
-    """Whether a task's text speaks of sorting, or of the largest few."""
+    """True if a task's text mentions sorting, or the largest few."""
     return bool(_ORDERING.search(source))
 
 
 def in_orders(run: Callable[[], Sequence[torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
-    """The outputs of `run` where equal elements come in the order in which they lie, and in the opposite one: which of
-    them comes first is an implementation's business. None where it cannot run so, as where memory is short."""
+    """Yields the outputs of `run` with equal elements in memory order, and in the opposite order.
+
+    The order is left to each implementation. Yields nothing if `run` fails so, for example for lack of memory."""
     with contextlib.suppress(torch.OutOfMemoryError, TaskError):
         for turned in (False, True):
             with InOrder(turned=turned):
