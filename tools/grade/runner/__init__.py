@@ -1,1 +1,1 @@
-"""The untrusted process: it holds one model, and whatever it says is data."""
+"""The untrusted process: it holds one model, and all its answers are data."""

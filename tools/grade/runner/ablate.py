@@ -1,16 +1,13 @@
-"""What is left of a candidate's answer when its own native code does nothing. Runs in a runner (imports torch).
+"""Runs a candidate with its own native code disabled (ablation). Runs in a runner (imports torch).
 
-`install` goes before the candidate's text. From then on every way from Python into native code that the candidate
-built or loaded leads nowhere: functions of ctypes' and cffi's libraries, of extension modules and of operators
-registered by them, and launches of device code. An output that is still right was computed by somebody else, whatever
-its name.
+`install` must precede the candidate's text. From then on Python cannot reach native code that the candidate built or
+loaded: functions of libraries opened by ctypes and cffi, of extension modules and of operators that they register, and
+launches of device code. An output that is still right was then computed by other code, whatever its name.
 
-Two ways of doing nothing, because a candidate may ask its native code for a sign of life:
-  silent   a ctypes function returns zero without being called
-  undone   it is called for real in a forked child, so that its return value is genuine and its effects are lost
-Functions of extensions return tensors of shapes that only they know, so they run in both, and everything they wrote
-or returned is overwritten. Numbers they return are zero under `silent`.
-"""
+There are two ways, because a candidate may test if its native code works: silent   a ctypes function returns zero
+without being called undone   it is called for real in a forked child, so that its return value is genuine and its
+effects are lost Functions of extensions return tensors of shapes that only they know, so they run in both ways, and
+everything they wrote or returned is overwritten. Numbers they return are zero under `silent`."""
 
 from __future__ import annotations
 
@@ -34,14 +31,14 @@ import torch._ops
 
 Way = Literal["silent", "undone"]
 
-CHILD_S = 20.0  # longest a native function may take in its forked child
-# NVIDIA's own libraries stay alive (a module must load, a context must exist); only what starts device code is cut.
+CHILD_S = 20.0  # seconds that a native function may take in its forked child
+# NVIDIA's own libraries keep working (a module must load, a context must exist); only launches of device code are cut.
 _VENDOR_RUNTIME = re.compile(r"lib(?:cuda|cudart|nvrtc|nvidia-[\w-]+)(?:\.so|-|\b)")
 _LAUNCH = re.compile(r"cu(?:da)?(?:Graph)?Launch\w*")
 
 
 class Silenced:
-    """Names of the native functions that were reached and did nothing."""
+    """Names of the native functions that were called and did nothing."""
 
     def __init__(self, way: Way) -> None:
         self.way = way
@@ -49,7 +46,7 @@ class Silenced:
 
 
 def install(way: Way) -> Silenced:
-    """Cuts the process off from native code that is loaded from now on; there is no way back."""
+    """Cuts the process off from native code that is loaded from now on, for good."""
     silenced = Silenced(way)
     torch.set_num_threads(1)  # a pool of threads would not survive the forks of `undone`
     _cut_ctypes(silenced)
@@ -64,7 +61,7 @@ def install(way: Way) -> Silenced:
 
 
 def _cut_ctypes(silenced: Silenced) -> None:
-    """Libraries opened from now on, and functions made from an address."""
+    """Cuts libraries opened from now on, and functions made from an address."""
     plain_init = ctypes.CDLL.__init__
 
     @functools.wraps(plain_init)
@@ -101,12 +98,12 @@ def _cut(kind: Any, library: str, silenced: Silenced) -> Any:
 
 
 def _on_cuda() -> bool:
-    """A process that holds a CUDA context cannot be forked."""
+    """True if CUDA is initialised: such a process cannot be forked."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def _nothing(restype: Any) -> Any:
-    """What a function that returns zero bytes gives back through ctypes."""
+    """The Python value of a ctypes function that returns zero bytes."""
     if restype is None:
         return None
     if not isinstance(restype, type):
@@ -116,7 +113,7 @@ def _nothing(restype: Any) -> Any:
 
 
 def _in_child(real: Callable[[], Any], restype: Any) -> Any:
-    """The integer that the function returns in a forked child; nothing it writes is seen here."""
+    """The integer that the function returns in a forked child; its writes are lost."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -137,11 +134,11 @@ def _in_child(real: Callable[[], Any], restype: Any) -> Any:
 
 # ---------------------------------------------------------------- cffi
 
-Found = Callable[[str, str, Any, Any], Any]  # library, name, type and function -> what the candidate gets
+Found = Callable[[str, str, Any, Any], Any]  # (library, name, type, function) -> the function that the candidate gets
 
 
 class FollowedLibrary:
-    """A library that cffi opened, whose functions are handed to `found` before the candidate has them."""
+    """A library opened by cffi, each function of which passes through `found` on its way to the candidate."""
 
     def __init__(self, library: Any, path: str, found: Found) -> None:
         self._library, self._path, self._found = library, path, found
@@ -154,8 +151,9 @@ class FollowedLibrary:
 
 
 def follow_cffi(opens: Callable[[Any], None], found: Found) -> None:
-    """Says which libraries cffi opens from now on (ABI mode), before it does. What it reaches by any other way is not
-    cut, and so convicts whoever needs it."""
+    """Calls `opens` before cffi opens a library (ABI mode), and `found` for each function looked up in it.
+
+    cffi's other ways to native code are not cut, so a candidate that needs them fails the ablation."""
     if importlib.util.find_spec("_cffi_backend") is None:
         return
     backend = importlib.import_module("_cffi_backend")
@@ -169,6 +167,8 @@ def follow_cffi(opens: Callable[[Any], None], found: Found) -> None:
 
 
 def _cut_cffi(silenced: Silenced) -> None:
+    """Cuts functions of libraries that cffi opens."""
+
     def cut(path: str, name: str, kind: Any, function: Any) -> Any:
         result = getattr(kind, "result", None)
         restype = None if result is None or result.kind == "void" else ctypes.c_long
@@ -188,7 +188,7 @@ def _cut_cffi(silenced: Silenced) -> None:
 
 
 def _cut_extensions(silenced: Silenced) -> None:
-    """Extension modules loaded from now on (load, load_inline, importlib), except those of installed packages."""
+    """Cuts extension modules loaded from now on (load, load_inline, importlib), except those of installed packages."""
     loader = importlib.machinery.ExtensionFileLoader
     plain = loader.exec_module
     installed = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -202,7 +202,7 @@ def _cut_extensions(silenced: Silenced) -> None:
 
 
 def _cut_members(holder: Any, silenced: Silenced) -> None:
-    """Functions of a module, and methods of the classes it exports."""
+    """Cuts the functions of a module, and methods of the classes it exports."""
     for name, member in list(vars(holder).items()):
         if isinstance(member, type):
             _cut_members(member, silenced)
@@ -211,7 +211,7 @@ def _cut_members(holder: Any, silenced: Silenced) -> None:
 
 
 def _cut_operators(silenced: Silenced) -> None:
-    """Operators that were not registered before."""
+    """Cuts operators that are registered from now on."""
     known = {name.split(".")[0] for name in torch._C._dispatch_get_all_op_names()}
     for kind in (torch._ops.OpOverload, torch._ops.OpOverloadPacket):
         plain: Callable[..., Any] = kind.__call__
@@ -226,14 +226,14 @@ def _cut_operators(silenced: Silenced) -> None:
 
 
 def _undone(real: Callable[..., Any], name: str, silenced: Silenced) -> Callable[..., Any]:
-    """`real`, after which every tensor holds what it held before and its own results hold nothing of use."""
+    """Wraps `real`: afterwards every tensor holds its old content and the results hold nothing of use."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         silenced.names.add(name)
         held = [(memory, memory.clone()) for memory in _memories()]
         result = real(*args, **kwargs)
         for memory, before in held:
-            if not torch.equal(memory, before):  # some of it, the grader's own copies, cannot even be written
+            if not torch.equal(memory, before):  # the grader's own copies cannot even be written
                 memory.copy_(before)
         return _emptied(result, {memory.data_ptr() for memory, _ in held}, silenced.way)
 
@@ -241,7 +241,7 @@ def _undone(real: Callable[..., Any], name: str, silenced: Silenced) -> Callable
 
 
 def _memories() -> Iterator[torch.Tensor]:
-    """The bytes behind every tensor alive in this process, each once."""
+    """The bytes behind every tensor alive in this process, each memory once."""
     seen: set[int] = set()
     for item in gc.get_objects():
         if type(item) in (torch.Tensor, torch.nn.Parameter) and item.layout is torch.strided and not item.is_meta:
@@ -272,7 +272,7 @@ def _emptied(result: Any, known: set[int], way: Way) -> Any:
 
 
 def _cut_launches(silenced: Silenced) -> None:
-    """Launches of Triton, of PyTorch's own run-time compiler and of NVIDIA's Python bindings."""
+    """Cuts launches of Triton, of PyTorch's own run-time compiler and of NVIDIA's Python bindings."""
 
     def nothing(name: str, value: Any = None) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

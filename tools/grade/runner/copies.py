@@ -1,8 +1,7 @@
-"""Finds the bytes of an answer wherever they lie in this process, and changes them.
+"""Finds copies of an answer's bytes anywhere in this process, and changes them.
 
-A kernel computes the same question anew and is right again; whoever kept the answer, in whatever memory and behind
-whatever comparison of the inputs, gives out the changed one. Linux, on the CPU.
-"""
+A kernel that computes the same question anew is right again; a kernel that kept the answer returns the changed one,
+in whatever memory it lies and however inputs are compared. Linux, on the CPU."""
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-ELEMENTS = 8  # in a row, that are looked for together
-SPOILING = 0x5D
-MOST_BYTES = 4 << 30  # of memory that is looked through
+ELEMENTS = 8  # adjacent elements that are searched for together
+SPOILING = 0x5D  # mask that is xored to a byte of each element
+MOST_BYTES = 4 << 30  # bytes of memory searched
 _WRITABLE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw.p \S+ \S+ (\d+)\s*(.*)$")
 _LIBC = ctypes.CDLL(None)
 _LIBC.memmem.restype = ctypes.c_void_p
@@ -23,7 +22,7 @@ _LIBC.memmem.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctyp
 
 
 def spoil(output: torch.Tensor, places: Sequence[int]) -> int:
-    """How many copies of the elements from each of the places on were changed; the output itself is one of them."""
+    """Changes all copies of the elements at each place; returns how many there were, the output itself included."""
     flat = output.detach().reshape(-1)
     found = 0
     for place in places:
@@ -40,7 +39,7 @@ def spoil(output: torch.Tensor, places: Sequence[int]) -> int:
 
 
 def _copies(wanted: ctypes.Array[ctypes.c_char], size_bytes: int) -> Iterator[int]:
-    """Addresses of the bytes in private writable memory, but for `wanted` itself and the stack."""
+    """Addresses of the bytes in private writable memory, except `wanted` itself and the stack."""
     left = MOST_BYTES
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         match = _WRITABLE.match(line)

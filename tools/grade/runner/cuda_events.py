@@ -7,10 +7,9 @@ stream only. So each call is followed by a kernel that ends when nothing else ru
 waits is charged to the call. The host notices the end 20 to 100 us late in a tenth of the samples; its clock only
 reveals long work.
 
-A stream of the candidate's own is no offence, and what it runs is paid for. Whether the caller's stream waits for it is
-seen while another kernel holds every multiprocessor: a copy engine needs none, so what the caller's stream copies then
-was copied before any kernel that it did not wait for.
-"""
+A candidate may use a stream of its own, and pays for its work. To see if the caller's stream waits for it, another
+kernel holds every multiprocessor: copies by the copy engine need none, so a copy in the caller's stream is then made
+before any kernel that this stream does not wait for."""
 
 from __future__ import annotations
 
@@ -30,19 +29,19 @@ from foundry.tools.process.channel import Message
 from foundry.tools.task import loading
 
 Result = TypeVar("Result")
-FLUSH_FACTOR = 2  # times the L2 size
-HIDDEN_MS = 0.005  # the device may be busy this long after a call before it counts as hidden work
-HIDDEN_SHARE = 0.05  # or this part of the call
-SEEN_BY_HOST_MS = 0.25  # the same for what only the host's last look shows: copies, work that was queued late
-EMPTY_CALLS = 9
-LEAD_MS = 1.0
-HELD_MS = (5.0, 20.0, 80.0, 400.0)  # tried in turn: queueing the call must take less
-SPANS, SPAN_BYTES = 8, 4096  # pieces of each output that are copied
+FLUSH_FACTOR = 2  # multiple of the L2 size
+HIDDEN_MS = 0.005  # ms that the device may be busy after a call before it counts as hidden work
+HIDDEN_SHARE = 0.05  # or this share of the call
+SEEN_BY_HOST_MS = 0.25  # the same limit in ms for the host's last look, which alone shows copies and work queued late
+EMPTY_CALLS = 9  # calls of which the usual delay is the median
+LEAD_MS = 1.0  # ms for which the device is held before a timed call
+HELD_MS = (5.0, 20.0, 80.0, 400.0)  # ms, tried in turn: queueing the call must take less
+SPANS, SPAN_BYTES = 8, 4096  # pieces of each output that are copied, and their bytes
 
 _flush_buffers: dict[int, torch.Tensor] = {}
 _usual: dict[int, tuple[float, float]] = {}
-_span_ms = [0.0]  # of all the device's work in the last measurement: flushes, waits and calls
-# Taken before any candidate is loaded.
+_span_ms = [0.0]  # ms of all the device's work in the last measurement: flushes, waits and calls
+# Looked up before any candidate is loaded.
 _event: Callable[..., Any] = torch.cuda.Event
 _synchronize: Callable[[], None] = torch.cuda.synchronize
 _current_stream: Callable[[], Any] = torch.cuda.current_stream
@@ -52,9 +51,10 @@ _blas_handle: Callable[[], Any] = torch.cuda.current_blas_handle
 
 
 def _driver_function(name: str) -> Callable[[], int]:
+    """A function of the CUDA driver that returns a code; one that does nothing if there is none."""
     try:
         function: Callable[[], int] = getattr(ctypes.CDLL("libcuda.so.1"), name)
-    except (OSError, AttributeError):  # no driver, or one from before that function
+    except (OSError, AttributeError):  # no driver, or one older than that function
         return lambda: 0
     return function
 
@@ -63,8 +63,9 @@ _reset_persisting = _driver_function("cuCtxResetPersistingL2Cache")
 
 
 def flush_cache() -> None:
-    """Evicts the current device's L2 cache by writing FLUSH_FACTOR times its size; asynchronous. Persistent lines are
-    made ordinary first."""
+    """Evicts the current device's L2 cache by writing FLUSH_FACTOR times its size; asynchronous.
+
+    Persisting cache lines are reset first."""
     device = torch.cuda.current_device()
     held = _flush_buffers.get(device)
     if held is None:
@@ -75,7 +76,7 @@ def flush_cache() -> None:
 
 
 def time_calls(call: Callable[[], Result], calls: int) -> tuple[Result, float]:
-    """The result of the last of `calls` calls and their total device time in ms, each call with a cold cache."""
+    """(result of the last call, total device time in ms) of `calls` calls, each with a cold cache."""
     if calls < 1:
         raise ValueError("at least one call is timed")
     results, milliseconds = _time_kept([call] * calls, {calls - 1})
@@ -85,7 +86,7 @@ def time_calls(call: Callable[[], Result], calls: int) -> tuple[Result, float]:
 def call_each(
     model: Callable[..., Any], inputs: Sequence[Sequence[Any]], keep: int, clock: Callable[[], int]
 ) -> tuple[Any, int]:
-    """One call on each set of inputs; returns the kept call's result and ns of device time for all of them."""
+    """Calls the model on each set of inputs; returns the kept call's result and ns of device time for all calls."""
     calls = [functools.partial(loading.call, model, arguments) for arguments in inputs]
     results, milliseconds = _time_kept(calls, {keep})
     return results[0], int(1e6 * milliseconds)
@@ -102,14 +103,14 @@ def time_inputs(call: Callable[..., object], inputs: Sequence[Sequence[object]],
 
 @dataclass(frozen=True)
 class Afterwards:
-    """How long work went on after timed calls, in ms."""
+    """Time in ms for which work went on after timed calls."""
 
     busy_ms: list[float]  # from each call's last event until nothing ran on the device
-    seen_ms: float  # from there, after the last call, until the host had seen every stream idle and said so
+    seen_ms: float  # from there, after the last call, until the host had seen every stream idle
 
 
 def _time_kept(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[Result], float]:
-    """Kept results and total device time in ms; work that outlasts a call's last event is charged to the call."""
+    """(kept results, total device time in ms); work that outlasts a call's last event is charged to the call."""
     usual_busy_ms, usual_seen_ms = _usual_afterwards()
     kept, elapsed_ms, afterwards = _measure(calls, keep)
     total_ms = sum(elapsed_ms)
@@ -132,7 +133,7 @@ def _measure(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[lis
     first.record(stream)
     for number, (call, (begin, end, free)) in enumerate(zip(calls, events, strict=True)):
         flush_cache()
-        gpu_kernels().hold(LEAD_MS)  # nothing of the grader's comes between it and the call, for others to get ahead
+        gpu_kernels().hold(LEAD_MS)  # directly before the call, so that no stream can get ahead of it
         begin.record(stream)
         result = call()
         end.record(stream)
@@ -151,12 +152,12 @@ def _measure(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[lis
 
 
 def last_span_ns() -> int:
-    """ns from the first to the last work on the device in the last measurement."""
+    """Ns from the first to the last work on the device in the last measurement."""
     return int(1e6 * _span_ms[0])
 
 
 def _usual_afterwards() -> tuple[float, float]:
-    """Median `busy_ms` and `seen_ms` of empty calls; first asked before a candidate is loaded."""
+    """Median `busy_ms` and `seen_ms` of empty calls; measured before a candidate is loaded."""
     device = torch.cuda.current_device()
     if device not in _usual:
         found = [_measure([lambda: None], {0})[2] for _ in range(EMPTY_CALLS)]
@@ -166,8 +167,9 @@ def _usual_afterwards() -> tuple[float, float]:
 
 
 def rehearse() -> None:
-    """Does once what a timing does, so that there is a context and the driver has loaded the kernels for it. Nothing
-    that it measures is kept: the device may be busy."""
+    """Runs all steps of a timing once, so that the context exists and the driver has loaded their kernels.
+
+    Its measurements are dropped: the device may be busy."""
     tensor = torch.zeros(1 << 10, device="cuda")
     _blas_handle()
     timed_calls.elements([tensor], [[0]])
@@ -176,24 +178,23 @@ def rehearse() -> None:
 
 
 def settle() -> None:
-    """Prepares later measurements, before a candidate is loaded: the flush buffer, and what is usual after a call."""
+    """Prepares later measurements, before a candidate is loaded: the flush buffer, and the usual delay after a call."""
     gpu_kernels()
     flush_cache()
     _usual_afterwards()
 
 
 def find_unfinished(call: Callable[[], list[torch.Tensor]], others: Sequence[torch.Tensor]) -> Message:
-    """Which outputs of a call still change after a copy that the caller's stream makes of them: {"changed": numbers,
-    "held": whether the device was held until the copy was queued, so that nothing could have finished in time by luck}.
+    """Finds outputs of a call that still change after a copy of them in the caller's stream.
 
-    Outputs of a call before are overwritten first, so that one that comes to lie there does not look finished; `others`
-    are tensors whose memory is left alone.
-    """
+    Returns {"changed": numbers of outputs, "held": true if the device was held until the copy was queued}. If it was
+    held, no kernel can have finished in time by luck. Outputs of an earlier call are overwritten first, so that
+    reused memory does not look finished; the memory of `others` is left alone."""
     spared = [*others, *timed_calls.find_kept(call)]
     blank = torch.zeros(SPAN_BYTES, dtype=torch.uint8, device="cuda" if torch.cuda.is_available() else "cpu")
     changed, is_held = list[int](), False
     for held_ms in HELD_MS:
-        outputs = [*call(), *call()]  # all memory that the next call may come to lie in
+        outputs = [*call(), *call()]  # covers all memory in which the next call's outputs may lie
         _synchronize()
         timed_calls.overwrite(outputs, spared)
         room = _page_locked(1 + SPANS * len(outputs))
@@ -207,7 +208,7 @@ def find_unfinished(call: Callable[[], list[torch.Tensor]], others: Sequence[tor
 
 
 def _page_locked(count: int) -> list[torch.Tensor]:
-    """So many pieces of page-locked memory, which copies in a stream need; none where the system gives none."""
+    """`count` pieces of page-locked memory, which copies in a stream need; none if the system gives none."""
     try:
         shape = (count, SPAN_BYTES)
         return list(torch.empty(shape, dtype=torch.uint8, pin_memory=torch.cuda.is_available()))
@@ -218,9 +219,10 @@ def _page_locked(count: int) -> list[torch.Tensor]:
 def _copy_while_held(
     call: Callable[[], list[torch.Tensor]], held_ms: float, room: Sequence[torch.Tensor], blank: torch.Tensor
 ) -> tuple[list[int], bool]:
-    """(outputs whose bytes differ between a copy in the caller's stream and one after all work, whether the device was
-    held until that copy was queued, and copies could be made meanwhile). `room`, page-locked memory for the copies: it
-    cannot be had while the device works."""
+    """(outputs that differ between a copy in the caller's stream and one after all work, whether the device was held).
+
+    "Held" means until that copy was queued, and that copies could be made meanwhile. `room` is page-locked memory
+    for the copies, allocated before because that fails while the device works."""
     holder, begun, ended = _make_stream(), _event(), _event()
     _synchronize()
     with _in_stream(holder):
@@ -242,7 +244,7 @@ def _copy_while_held(
 
 
 def _pieces(flat: torch.Tensor) -> list[torch.Tensor]:
-    """The first and the last bytes of a tensor, and some between them."""
+    """The first and the last bytes of a tensor, and some random ones between them."""
     room = flat.numel() - SPAN_BYTES
     if room <= 0:
         return [flat] if flat.numel() else []

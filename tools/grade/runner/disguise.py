@@ -1,8 +1,6 @@
-"""Hides, while the candidate's code runs, that a grader runs it: what it finds is what any benchmark's process shows,
-clocks that tell another time, and libraries of others that compute nothing.
+"""Hides the grader from the candidate's code, changes the speed of clocks, and disables other libraries' arithmetic.
 
-Only the audit's watched process does so. A file that is honest where it recognises the grader is wrong there.
-"""
+Only the audit's watched process does so. A file that is honest only when it recognises the grader is wrong there."""
 
 from __future__ import annotations
 
@@ -26,13 +24,13 @@ from foundry.tools.machine.installed import is_installed
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import Message
 
-OURS = __name__.split(".")[0]
+OURS = __name__.split(".")[0]  # name of this package
 CACHE = "FOUNDRY_BUILD_CACHE"
-ARGUMENTS = ["benchmark.py"]
+ARGUMENTS = ["benchmark.py"]  # sys.argv that the candidate sees
 
 
 class Disguise:
-    """A context: inside it no module, argument or variable names the grader, and the garbage collector is on."""
+    """A context in which no module, argument or variable names the grader, and the garbage collector is on."""
 
     def __init__(self) -> None:
         self._hidden: dict[str, ModuleType] = {}
@@ -53,25 +51,26 @@ class Disguise:
         sys.modules.update(self._hidden)
 
 
-# Machine code of a clock_gettime: the kernel's time (system call 228), of which what has passed since a base is
-# multiplied by a factor in 1024ths. Beside the code, at _STATE, lie the factor and the bases of 16 clocks.
+# Machine code of a clock_gettime: the kernel's time (system call 228), with the time since a base multiplied by a
+# factor in 1024ths. The factor and the bases of 16 clocks lie beside the code, at _STATE.
 _CODE = bytes.fromhex(
     "5756b8e40000000f055e5f85c0753e48690600ca9a3b4803460848ba887766554433221183e70f488b4cfa104829c8480faf0248c1f80a4801c8"
     "31d2b900ca9a3b48f7f14889064889560831c0c3"
 )
 _STATE, _UNIT, _CLOCKS = 2048, 1024, 16
-# A thread that waits until a time of day asks a slow clock when that is, and the kernel, whose clock is ahead by then,
-# wakes it at once, over and over: the thread of PyTorch's profiler, every 5 s, took a core. So the slow one is ahead.
+# A thread that waits for a time of day reads the slow clock, and the kernel, whose clock is ahead, wakes it at once,
+# over and over: the thread of PyTorch's profiler, every 5 s, took a core. So a slow clock is set ahead by an hour.
 _AHEAD_NS = 3600 * 10**9
-_HOLE = bytes.fromhex("8877665544332211")  # where the code has the address of its state
+_HOLE = bytes.fromhex("8877665544332211")  # placeholder in the code for the address of its state
 _PAGE = mmap.PAGESIZE
-_PAGES: list[mmap.mmap] = []  # they stay: a thread may be in one
+_PAGES: list[mmap.mmap] = []  # kept for good: a thread may be executing in one
 _READ, _WRITE, _RUN = 1, 2, 4
 
 
 class OtherClocks:
-    """A context in which the clocks of C, C++ and Python (clock_gettime) run `factor` times as fast as they should.
-    Where they run slowly the time of day is an hour ahead."""
+    """A context in which the clocks of C, C++ and Python (clock_gettime) run `factor` times as fast.
+
+    Slow clocks have the time of day set an hour ahead."""
 
     def __init__(self, factor: float) -> None:
         self._factor = max(1, round(factor * _UNIT))
@@ -79,6 +78,7 @@ class OtherClocks:
 
     @staticmethod
     def work_here() -> bool:
+        """True on x86-64 Linux."""
         return platform.machine() == "x86_64" and sys.platform == "linux"
 
     def __enter__(self) -> None:
@@ -110,8 +110,9 @@ _CHANGED = contextlib.ExitStack()
 
 
 def pretend(message: Message) -> Message:
-    """From now on clocks run `factor` times as fast as they should, or, with `alone`, other libraries compute nothing;
-    what was changed before is as it should be again. Says which libraries were changed."""
+    """Applies an order of the audit, after undoing the one before; returns which libraries were disabled.
+
+    `factor` sets the speed of clocks; `alone` disables the arithmetic of other libraries."""
     _CHANGED.close()
     if message.get("factor"):
         _CHANGED.enter_context(OtherClocks(float(message["factor"])))
@@ -120,20 +121,22 @@ def pretend(message: Message) -> Message:
 
 # ---------------------------------------------------------------- other libraries' arithmetic
 
-_RETURN = b"\xc3"  # a function that does nothing
-_BLAS = [  # under the names that builds of OpenBLAS and BLIS give them
+_RETURN = b"\xc3"  # the instruction `ret`: a function that does nothing
+_BLAS = [  # products, under the names that builds of OpenBLAS and BLIS give them
     f"{prefix}{kind}{name}{ending}"
     for kind in "sdcz"
     for name in ("gemm", "gemmt", "gemm3m", "gemv", "ger", "syrk", "syr", "symm", "symv", "trsm", "trmm", "dot", "axpy")
     for prefix in ("cblas_", "scipy_cblas_", "", "scipy_")
     for ending in ("", "64_", "_", "_64_")
 ]
-_LOOPS, _LOOP_COUNT, _POINTER = 32, 48, 8  # in NumPy's PyUFuncObject
+_LOOPS, _LOOP_COUNT, _POINTER = 32, 48, 8  # offsets in NumPy's PyUFuncObject, and bytes of a pointer
 
 
 def _silence_others() -> list[str]:
-    """NumPy's arithmetic with floating numbers and the products of every BLAS but PyTorch's do nothing, whichever way
-    leads there: a name, a table, an address."""
+    """Disables NumPy's floating-point loops and the products of every BLAS but PyTorch's; returns the libraries
+    changed.
+
+    The functions' code is overwritten, so that names, tables and addresses all lead to nothing."""
     if not OtherClocks.work_here():
         return []
     found = [path for path in sorted(procfs.mapped_code()) if is_installed(path) and _silence_blas(path)]
@@ -141,7 +144,7 @@ def _silence_others() -> list[str]:
 
 
 def _silence_blas(path: str) -> bool:
-    """Whether a mapped library has products of its own, which do nothing now."""
+    """Disables the products of a mapped library; True if it has any."""
     if "/torch/" in path or not re.search("blas|blis", Path(path).name):
         return False
     library, pytorch = (ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW) for name in (path, torch._C.__file__))
@@ -158,7 +161,7 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 
 
 def _silence_loops() -> bool:
-    """Whether NumPy is here, of whose functions every loop that writes floating numbers does nothing now."""
+    """Disables every loop of NumPy's functions that writes floating numbers; True if NumPy is loaded."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return False
@@ -168,7 +171,7 @@ def _silence_loops() -> bool:
     nothing = ctypes.addressof(ctypes.c_char.from_buffer(page))
     for function in {value for value in vars(numpy).values() if isinstance(value, numpy.ufunc)}:
         if ctypes.c_int.from_address(id(function) + _LOOP_COUNT).value != function.ntypes:
-            return False  # laid out otherwise than in the versions that are known
+            return False  # its layout differs from the known versions'
         loops = ctypes.c_void_p.from_address(id(function) + _LOOPS).value or 0
         for number, types_of_one in enumerate(function.types[: function.ntypes]):
             if types_of_one[-1] in "efdgFDG":
@@ -179,7 +182,7 @@ def _silence_loops() -> bool:
 
 
 def _overwrite(place: int, code: bytes) -> None:
-    """Other machine code at an address."""
+    """Replaces machine code at an address; raises OSError."""
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     first = place & -_PAGE
@@ -191,8 +194,8 @@ def _overwrite(place: int, code: bytes) -> None:
 
 
 def _hide_variables() -> None:
-    """Takes our variables out of the environment; libraries that were compiled before are found all the same, where a
-    file of ours looks for them without the variable."""
+    """Removes this package's environment variables; the build cache is linked to the place at which it is found
+    without them."""
     cache = os.environ.get(CACHE)
     for name in [name for name in os.environ if name.startswith("FOUNDRY_")]:
         del os.environ[name]

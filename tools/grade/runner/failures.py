@@ -1,4 +1,4 @@
-"""What a candidate raised, in one line and as an outcome. Runs in the runner."""
+"""Turns a candidate's exception into one line and an outcome. Runs in the runner."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 from foundry.tools.task.loading import lines_in
 
-MESSAGE_CHARS = 400
-PRINTED_BYTES = 1 << 16  # of what the process printed, looked through for compiler errors
+MESSAGE_CHARS = 400  # characters of an exception's message
+PRINTED_BYTES = 1 << 16  # bytes of the process's output that are searched for compiler errors
 _BUILD_FAILED = "Error building extension"  # torch.utils.cpp_extension
 
 
 class Refused(Exception):
-    """The runner cannot do what it was asked; `kind` is the Outcome, `line` says why."""
+    """The runner cannot carry out a command; `kind` is the Outcome, `line` says why."""
 
     def __init__(self, kind: str, line: str) -> None:
         self.kind = kind
@@ -24,8 +24,7 @@ class Refused(Exception):
 
 
 def guarded(kind: str, work: Callable[[], Any], where: str, device: torch.device, *, waits: bool = True) -> Any:
-    """Runs foreign code, and if it `waits` what that started on a GPU to its end; turns anything it raises into a
-    Refused."""
+    """Runs foreign code, and if it `waits` its GPU work to the end; turns any exception into a Refused."""
     try:
         result = work()
         if waits and device.type == "cuda":
@@ -38,6 +37,7 @@ def guarded(kind: str, work: Callable[[], Any], where: str, device: torch.device
 
 
 def kind_of(kind: str, error: BaseException) -> str:
+    """The outcome of an exception: "crash" for lack of memory, "launch_failure" for CUDA errors, else `kind`."""
     text = str(error)
     if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate" in text:
         return "crash"
@@ -45,11 +45,11 @@ def kind_of(kind: str, error: BaseException) -> str:
 
 
 def _printed_errors() -> list[str]:
-    """What a compiler said that PyTorch let print (`verbose=True`) instead of putting it in the exception."""
+    """Compiler errors that PyTorch printed (`verbose=True`) instead of raising."""
     try:
         end = os.fstat(1).st_size
         text = os.pread(1, PRINTED_BYTES, max(0, end - PRINTED_BYTES)).decode(errors="replace")
-    except OSError:  # not kept, or a pipe
+    except OSError:  # output is not kept, or is a pipe
         return []
     return [line.strip() for line in text.splitlines() if "error:" in line]
 

@@ -1,8 +1,6 @@
-"""Three GPU kernels of the grader: one occupies the whole GPU for a while, one fills all of its shared memory, one ends
-when nothing else runs any more.
+"""Three GPU kernels of the grader: one occupies the whole GPU, one fills all shared memory, one waits for all others.
 
-PTX that the driver compiles: no compiler is needed. Runs in a runner, in PyTorch's context.
-"""
+PTX that the driver compiles, so that no compiler is needed. Runs in a runner, in PyTorch's context."""
 
 from __future__ import annotations
 
@@ -82,15 +80,18 @@ together:
 }
 """
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
-_RESERVED_BYTES = 1 << 10  # of shared memory, by the system for each block (CUDA C++ Programming Guide, 16.8.3)
-_SLEEP_CYCLES_PER_MS = 2_000_000
-_MEETINGS = 3  # what is ready on another stream gets in between two of them
-_MEETING_NS = 20_000_000  # then a block gives up: something else runs on
+# Bytes of shared memory reserved by the system for each block (CUDA C++ Programming Guide, 16.8.3).
+_RESERVED_BYTES = 1 << 10
+_SLEEP_CYCLES_PER_MS = 2_000_000  # about 2 GHz
+_MEETINGS = 3  # rounds; kernels ready on another stream get in between two of them
+_MEETING_NS = 20_000_000  # ns after which a block gives up: something else keeps running
 
 
 class GpuKernels:
-    """The three kernels on the current device, loaded before a candidate. If the driver refuses them nothing is raised:
-    then shared memory is not filled, and only one multiprocessor is occupied."""
+    """The three kernels on the current device, loaded before a candidate.
+
+    If the driver refuses them, nothing is raised; then shared memory is not filled, and only one multiprocessor is
+    occupied."""
 
     def __init__(self) -> None:
         properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -104,7 +105,7 @@ class GpuKernels:
         self._fill: Any = None
         self._wait: Any = None
         self._meet: Any = None
-        self._met = 0  # blocks that have come to a meeting so far
+        self._met = 0  # blocks that have arrived at a meeting so far
         self._counter: Any = None
         self._launch: Any = None
         torch.cuda.synchronize()  # makes the context that the driver's own functions need
@@ -113,10 +114,11 @@ class GpuKernels:
 
     @property
     def refused(self) -> bool:
-        """Whether the driver refused the kernels."""
+        """True if the driver refused the kernels."""
         return self._launch is None
 
     def _load(self, driver: Any) -> None:
+        """Loads the kernels by the driver."""
         module = ctypes.c_void_p()
         if driver.cuModuleLoadData(ctypes.byref(module), _PTX):
             return
@@ -130,20 +132,21 @@ class GpuKernels:
         self._fill, self._wait, self._meet, self._launch = fill, wait, meet, driver.cuLaunchKernel
 
     def fill_shared_memory(self, byte: int) -> bool:
-        """Writes `byte` to all shared memory, on the current stream; returns whether it could.
+        """Writes `byte` to all shared memory, on the current stream; True if it could.
 
-        On each multiprocessor runs a block that takes all of its shared memory. Otherwise a kernel would find there
-        what the last one left, often the right values of its own last call; now one that reads what it never wrote is
-        wrong.
-        """
+        One block on each multiprocessor takes all of its shared memory. Otherwise a kernel would find there the
+        leftovers of the last one, often the right values of its own last call. Now a kernel that reads shared memory
+        it never wrote is wrong."""
         if self._launch is None:
             return False
         words, value = ctypes.c_uint32(self._most // 4), ctypes.c_uint32(byte * 0x01010101)
         return self._start(self._fill, self._processors, 1024, self._most, words, value)
 
     def hold(self, milliseconds: float) -> None:
-        """Keeps every multiprocessor busy for a while, on the current stream: two blocks on each take all of its
-        threads and of its shared memory, so that nothing that another stream is given runs beside them."""
+        """Keeps every multiprocessor busy for some milliseconds, on the current stream.
+
+        Two blocks on each take all of its threads and shared memory, so that no other stream's kernels run beside
+        them."""
         if self._launch is not None:
             nanoseconds = ctypes.c_uint64(int(1e6 * milliseconds))
             if self._start(self._wait, 2 * self._processors, self._threads, self._half, nanoseconds):
@@ -151,9 +154,10 @@ class GpuKernels:
         self._sleep(int(_SLEEP_CYCLES_PER_MS * milliseconds))
 
     def wait_for_all(self) -> bool:
-        """Holds the current stream until nothing runs on the device but this: two blocks for each multiprocessor take
-        all of its threads and end when all are there, which they cannot be while another kernel has a thread. Returns
-        whether it could."""
+        """Holds the current stream until nothing else runs on the device; True if it could.
+
+        Two blocks for each multiprocessor take all of its threads and end when all blocks have arrived. That cannot
+        happen while another kernel has a thread."""
         if self._launch is None:
             return False
         blocks, started = 2 * self._processors, True
@@ -165,6 +169,7 @@ class GpuKernels:
         return started
 
     def _start(self, function: Any, blocks: int, threads: int, shared_bytes: int, *parameters: Any) -> bool:
+        """Launches one kernel on the current stream; True if the driver accepted it."""
         arguments = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
         sizes = [ctypes.c_uint(size) for size in (blocks, 1, 1, threads, 1, 1, shared_bytes)]
         stream = ctypes.c_void_p(self._stream().cuda_stream)

@@ -1,9 +1,8 @@
-"""What a candidate must leave as it found it in its own process: functions, flags, hooks, signals, children.
+"""Checks that a candidate leaves its process as it found it: functions, flags, hooks, signals, children.
 
-`snapshot` is taken before the candidate's code is loaded, `differences` says afterwards what another snapshot finds
-changed, each with the gate that it fails. Side effects that honest code has (imports, a parked OpenMP pool, a CUDA
-context, compiler settings in the environment) are none. Imports torch.
-"""
+`snapshot` is taken before the candidate's code is loaded; `differences` lists later changes, each with the gate that
+it fails. Side effects of honest code (imports, a parked OpenMP pool, a CUDA context, compiler settings in the
+environment) do not count. Imports torch."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ Snapshot = dict[str, Any]
 
 
 class Model(torch.nn.Module):
-    """Lies where a benchmark's reference does: who slows down what has that name slows down this one too."""
+    """Stands in for a benchmark's reference: code that slows down `__main__.Model` slows down this class too."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -60,7 +59,7 @@ _OURS = "foundry."
 _PERSISTING_L2_CACHE_SIZE = 6  # CUlimit
 _CONSTANTS = (bool, int, float, str, bytes)
 
-# What compilers and their wrappers read, and what honest files therefore set.
+# Variables that compilers and their wrappers read, so that honest files set them.
 _FREE_ENVIRONMENT = tuple(
     words(
         "TORCH_ NVCC_ CUDA_HOME CUDA_PATH CUDA_ARCH CUDA_MODULE_LOADING CUDAHOSTCXX CC CXX CFLAGS CXXFLAGS LDFLAGS "
@@ -70,8 +69,8 @@ _FREE_ENVIRONMENT = tuple(
     )
 )
 _COMPILERS = re.compile(r"lib(?:triton|LLVM|cuda|nvrtc|nvJitLink|nvptxcompiler)\b[\w.+-]*\.so[.\d]*")
-_WRITABLE = ("/tmp/", "/dev/shm/")  # what every candidate may write to, besides its working directory
-_MAY_BE_REPLACED = ("distutils", "_distutils_hack", "setuptools", "pkg_resources")  # they replace each other
+_WRITABLE = ("/tmp/", "/dev/shm/")  # writable for every candidate, besides its working directory
+_MAY_BE_REPLACED = ("distutils", "_distutils_hack", "setuptools", "pkg_resources")  # packages that replace each other
 _OVERRIDABLE = words(
     "copy_ empty.memory_format mm addmm bmm add.Tensor mul.Tensor clone equal convolution native_layer_norm _softmax "
     "relu sum.dim_IntList uniform_ normal_"
@@ -80,14 +79,14 @@ DENORMALS = "denormal numbers"
 _TORCH = str(Path(torch.__file__).parent)
 _HOOKS = [name for name, value in vars(module_hooks).items() if name.startswith("_global_") and isinstance(value, dict)]
 
-# torch.compile counts modules with an __init__ and a __setstate__ of its own.
+# torch.compile counts modules by an __init__ and a __setstate__ of its own.
 _DYNAMOS_OWN = tuple(
     code for code in install_generation_tagging_init.__code__.co_consts if isinstance(code, types.CodeType)
 )
 
 
 def snapshot(*, thorough: bool = False) -> Snapshot:
-    """Everything that is watched, as live objects. `thorough` reads the mapped machine code too (10 ms)."""
+    """The watched state, as live objects. `thorough` reads the mapped machine code too (10 ms)."""
     return {
         FUNCTIONS: _functions(),
         "constants": _constants(),
@@ -108,10 +107,9 @@ def snapshot(*, thorough: bool = False) -> Snapshot:
 
 
 def differences(before: Snapshot, after: Snapshot) -> list[tuple[str, str]]:
-    """(gate, what changed against its rule in words).
+    """(gate, the change in words) for each change that breaks a rule.
 
-    After a thorough snapshot also the calls of the interpreter and the C library that lead elsewhere than before.
-    """
+    After a thorough snapshot also calls of the interpreter and the C library that lead elsewhere than before."""
     found = [(FUNCTIONS, text) for text in _changed_functions(before[FUNCTIONS], after[FUNCTIONS])]
     patched = [path for path in after["patched"] if path in before["mapped"]]
     found += [(FUNCTIONS, f"the machine code of {path} was patched") for path in patched]
@@ -123,8 +121,8 @@ def differences(before: Snapshot, after: Snapshot) -> list[tuple[str, str]]:
 
 
 def private() -> tuple[Callable[..., Snapshot], Callable[[Snapshot, Snapshot], list[tuple[str, str]]]]:
-    """`snapshot` and `differences` with names of their own, which no later assignment to a module or to the builtins
-    reaches."""
+    """Copies of `snapshot` and `differences` with names of their own, which later assignments to modules or builtins
+    miss."""
     names: dict[str, Any] = {**globals(), "__builtins__": dict(vars(builtins))}
     for name, value in list(names.items()):
         if isinstance(value, types.FunctionType) and value.__module__ == __name__:
@@ -138,6 +136,7 @@ def private() -> tuple[Callable[..., Snapshot], Callable[[Snapshot, Snapshot], l
 
 
 def _owners() -> Iterator[tuple[str, Any]]:
+    """(name, object) of each module and class whose functions are watched."""
     for module in _MODULES:
         yield module.__name__, module
     for kind in _CLASSES:
@@ -158,7 +157,7 @@ def _name_of(kind: type) -> str:
 
 
 def _functions() -> dict[str, tuple[Any, dict[str, tuple[Any, ...]]]]:
-    """Owner -> its names -> (object, code, defaults, keyword defaults, C entry point)."""
+    """Owner -> (owner, its names -> (object, code, defaults, keyword defaults, C entry point))."""
     found: dict[str, tuple[Any, dict[str, tuple[Any, ...]]]] = {}
     for owner, thing in _owners():
         found[owner] = (thing, {name: _identity(value) for name, value in list(vars(thing).items()) if _is_code(value)})
@@ -166,10 +165,12 @@ def _functions() -> dict[str, tuple[Any, dict[str, tuple[Any, ...]]]]:
 
 
 def _is_code(value: Any) -> bool:
+    """True for a function, method or property."""
     return callable(value) or isinstance(value, staticmethod | classmethod | property)
 
 
 def _identity(value: Any) -> tuple[Any, ...]:
+    """A function's identity: object, code, defaults and C entry point, which replacing or patching it changes."""
     inner = value
     if isinstance(value, staticmethod | classmethod):
         inner = value.__func__
@@ -184,6 +185,7 @@ def _identity(value: Any) -> tuple[Any, ...]:
 
 
 def _changed_functions(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Functions that were replaced, removed or hidden, in words."""
     found: list[str] = []
     for owner, (thing, known) in before.items():
         now = after[owner][1] if owner in after else {}
@@ -201,14 +203,14 @@ def _changed_functions(before: dict[str, Any], after: dict[str, Any]) -> list[st
 
 
 def _hidden(owner: Any, name: str) -> list[str]:
-    """What a new name of a module or class takes the place of."""
+    """The names that a new name of a module or class hides."""
     if isinstance(owner, type):
         return [f"{base.__name__}.{name}" for base in owner.__mro__[1:-1] if name in vars(base)][:1]
     return [f"the built-in {name}"] if hasattr(builtins, name) and owner is not builtins else []
 
 
 def _constants() -> dict[str, Any]:
-    """Plain values of our own modules: limits, patterns, names."""
+    """Plain values of this package's modules: limits, patterns, names."""
     return {
         f"{name}.{key}": value
         for name, module in list(sys.modules.items())
@@ -222,10 +224,10 @@ def _constants() -> dict[str, Any]:
 
 
 def _flags() -> dict[str, Any]:
-    """Settings by the name under which a user knows them."""
+    """Settings of the process, by the name that a user knows."""
     backends = torch.backends
     flags: dict[str, Any] = {
-        **procfs.arithmetic(),  # first: the others are compared in it
+        **procfs.arithmetic(),  # first: the others are compared in this arithmetic
         "whether mallopt maps blocks of 96 KB one by one": _maps_small_blocks(),
         "torch.get_num_threads()": torch.get_num_threads(),
         "torch.get_num_interop_threads()": torch.get_num_interop_threads(),
@@ -260,7 +262,7 @@ def _flags() -> dict[str, Any]:
 
 
 def _cuda_flags() -> dict[str, Any]:
-    """Settings that change what a GPU computes."""
+    """Settings that change the results of a GPU."""
     names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
     flags = {f"torch.backends.cuda.matmul.{name}": _setting(torch.backends.cuda.matmul, name) for name in names}
     flags["torch.backends.cudnn.allow_tf32"] = _setting(torch.backends.cudnn, "allow_tf32")
@@ -271,7 +273,7 @@ def _cuda_flags() -> dict[str, Any]:
 
 
 def _set_aside_bytes() -> int:
-    """What of the L2 cache this context keeps for lines that persist; 0 where the driver does not say."""
+    """Bytes of the L2 cache that this context keeps for persisting lines; 0 if the driver does not tell."""
     found = ctypes.c_size_t(0)
     try:
         ctypes.CDLL("libcuda.so.1").cuCtxGetLimit(ctypes.byref(found), _PERSISTING_L2_CACHE_SIZE)
@@ -287,7 +289,7 @@ class _Mallinfo(ctypes.Structure):
     ]
 
 
-# Looked up here, before anybody watches what a candidate looks up.
+# Looked up here, before the candidate's look-ups are watched.
 _LIBC = ctypes.CDLL(None)
 _MALLOC, _FREE, _MALLINFO = _LIBC.malloc, _LIBC.free, getattr(_LIBC, "mallinfo2", None)
 _MALLOC.restype, _MALLOC.argtypes, _FREE.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
@@ -296,12 +298,14 @@ if _MALLINFO is not None:
 
 
 def _maps_small_blocks() -> bool:
-    """Whether the C library asks the system for a block of 96 KB where it has none. It does so from 128 KB on, unless
-    mallopt says otherwise; then the tensors of this process cost page faults (glibc from 2.33 on)."""
+    """True if the C library gets a block of 96 KB by mmap.
+
+    Its default is 128 KB and more, unless mallopt lowers it; then this process's tensors cost page faults (glibc
+    from 2.33)."""
     if _MALLINFO is None:
         return False
     before, size = _MALLINFO(), 96 << 10
-    blocks = [_MALLOC(size) for _ in range(before.fordblks // size + 4)]  # more than lie free
+    blocks = [_MALLOC(size) for _ in range(before.fordblks // size + 4)]  # more than the free memory holds
     mapped = _MALLINFO().hblks > before.hblks
     for block in blocks:
         _FREE(block)
@@ -309,6 +313,7 @@ def _maps_small_blocks() -> bool:
 
 
 def _setting(owner: Any, name: str) -> Any:
+    """The value of a setting; the message if torch refuses because old and new names of the setting disagree."""
     try:
         return getattr(owner, name)
     except (RuntimeError, AttributeError) as error:  # torch refuses when old and new names of a setting disagree
@@ -320,7 +325,7 @@ def _is_cuda_in_use() -> bool:
 
 
 def _hooks() -> dict[str, Any]:
-    """Places where code is registered that runs at other code's calls."""
+    """Registered code that runs at other code's calls."""
     return {
         "sys.settrace": sys.gettrace(),
         "sys.setprofile": sys.getprofile(),
@@ -335,17 +340,18 @@ def _hooks() -> dict[str, Any]:
 
 
 def _operators() -> dict[str, str]:
-    """What PyTorch's dispatcher says of each of PyTorch's own operators (0.1 s)."""
+    """PyTorch's dispatch table for each of its own operators (0.1 s)."""
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
     return {name: torch._C._dispatch_dump(name) for name in names}
 
 
-_FIRST_OPERATORS = _operators()  # before any candidate; processes are forked from the one that has looked
+_FIRST_OPERATORS = _operators()  # before any candidate; worker processes are forked from a process that has this
 
 
 def _overridden() -> list[str]:
-    """PyTorch's operators that have been given a kernel since, but by files of PyTorch's own, of which some are loaded
-    late. What such a kernel takes the place of is called inactive."""
+    """PyTorch's operators that got a kernel since, except from files of PyTorch's own, some of which are loaded late.
+
+    A kernel that is replaced counts as inactive."""
     found = []
     for name, now in _operators().items():
         before = _FIRST_OPERATORS.get(name, now)
@@ -356,12 +362,14 @@ def _overridden() -> list[str]:
 
 
 def _signals() -> dict[str, Any]:
+    """Masks and handlers of all signals."""
     masks = procfs.signal_masks()
     python = {number: signal.getsignal(number) for number in signal.valid_signals()}
     return {**masks, "handlers": python, "addresses": procfs.signal_handlers()}
 
 
 def _changed_state(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Changes of constants, flags, hooks, modules, environment and signals, in words."""
     yield from _changed_values(before["constants"], after["constants"])
     flags = dict(after["flags"])
     if flags[DENORMALS] != before["flags"][DENORMALS] and procfs.flushes_by_flag(before["mapped"]):
@@ -388,12 +396,14 @@ def _changed_state(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def _changed_values(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """Values that differ, in words."""
     for name, old in before.items():
         if name in after and after[name] != old:
             yield f"{name} went from {old!r} to {after[name]!r}"[:200]
 
 
 def _changed_signals(before: dict[str, Any], after: dict[str, Any], folder: str) -> Iterator[str]:
+    """Signals that are newly ignored, blocked or handled, in words."""
     for mask, change in (("SigIgn", "is ignored now"), ("SigBlk", "is blocked now")):
         new = after[mask] & ~before[mask]
         for number in range(1, 65):
@@ -409,7 +419,8 @@ def _changed_signals(before: dict[str, Any], after: dict[str, Any], folder: str)
 
 
 def _is_a_compilers(address: int, scratch: tuple[str, ...]) -> bool:
-    """Triton's compiler, and the driver's, handle the signals that end a process to remove their files."""
+    """True if a handler belongs to Triton's compiler or the driver's, which remove their files when a signal ends
+    the process."""
     path = procfs.file_of(address)
     return bool(_COMPILERS.fullmatch(Path(path).name)) and not path.startswith(scratch)
 
@@ -422,6 +433,7 @@ def _signal_name(number: int) -> str:
 
 
 def _left_behind(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Children, sockets and files that were left open, in words."""
     for pid, command in after["children"].items():
         if pid not in before["children"]:
             yield f"a child process was left running ({command or _begun_as(pid)})"
@@ -438,7 +450,7 @@ def _left_behind(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def _begun_as(pid: int) -> str:
-    """The command of a child whose name a sandbox hides, as subprocess has it."""
+    """The command of a child whose name a sandbox hides, as subprocess recorded it."""
     begun = [item for item in gc.get_objects() if issubclass(type(item), subprocess.Popen)]
     command = next((item.args for item in begun if item.pid == pid), None)
     if command is None:
@@ -447,7 +459,7 @@ def _begun_as(pid: int) -> str:
 
 
 def _build_folders(state: Snapshot) -> list[str]:
-    """Where compilers' wrappers write."""
+    """Folders into which compilers' wrappers write."""
     environment = state["environment"]
     names = ("TMPDIR", "FOUNDRY_BUILD_CACHE", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
     home = environment.get("HOME", "/")

@@ -1,4 +1,4 @@
-"""Makes the models of a runner, the reference's or a candidate's, and matches their tensors. Imports torch."""
+"""Makes a runner's models, the reference's or a candidate's, and matches their tensors. Imports torch."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from foundry.tools.task.form.values import same_numbers
 
 
 def reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
+    """A function that builds the reference's model for a command's case."""
     task = codec.decode(Task, message["task"])
 
     def make(order: Message, arguments: Any) -> nn.Module:
@@ -35,14 +36,15 @@ def reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
 
 
 class TextModules(Loader):
-    """Finds modules among texts, by the path of each file below the task's folder, which a candidate's process may not
-    read. Stands in `sys.meta_path`, and loads what it finds."""
+    """A finder and loader for `sys.meta_path` of modules given as texts, by file path below the task's folder.
+
+    A candidate's process may not read that folder."""
 
     def __init__(self, folder: str, texts: Mapping[str, str]) -> None:
         self._folder, self._texts = folder, texts
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """As importlib asks."""
+        """The module's spec, as importlib asks for it."""
         stem = name.replace(".", "/")
         for file, is_package in ((f"{stem}/__init__.py", True), (f"{stem}.py", False)):
             if file in self._texts:
@@ -54,11 +56,11 @@ class TextModules(Loader):
         return None
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
-        """As importlib asks: a module as any other."""
+        """None: importlib makes an ordinary module."""
         return None
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """As importlib asks."""
+        """Runs the module's text, as importlib asks."""
         exec(self._code(str(module.__file__)), module.__dict__)
 
     def _code(self, origin: str) -> types.CodeType:
@@ -67,8 +69,9 @@ class TextModules(Loader):
 
 
 def import_first(statements: Sequence[str], folder: str = "", texts: Mapping[str, str] | None = None) -> bool:
-    """Runs import statements that a candidate shares with the task, whose own modules are in `texts`. Says whether they
-    brought new modules; a statement that fails here fails in the file too."""
+    """Runs import statements that a candidate shares with the task, whose own modules are in `texts`.
+
+    True if they brought new modules. A statement that fails here fails in the candidate's file too."""
     known = len(sys.modules)
     if texts:
         sys.meta_path.insert(0, TextModules(folder, texts))
@@ -79,12 +82,12 @@ def import_first(statements: Sequence[str], folder: str = "", texts: Mapping[str
 
 
 def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]:
-    """Executes the file under a module of its own and finds ModelNew."""
+    """Executes the candidate's file as a module of its own and returns a function that builds its ModelNew."""
     Path(path).write_text(text)
     module = types.ModuleType(Path(path).stem)
     module.__file__ = path
     sys.modules[module.__name__] = module
-    with torch.enable_grad():  # as at any import
+    with torch.enable_grad():  # the default at an ordinary import
         exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)
     found = getattr(module, "ModelNew", None)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
@@ -101,8 +104,10 @@ def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]
 
 
 def say_mode(model: nn.Module, batch: Sequence[Any]) -> None:
-    """Says model.train() or model.eval() again, as a user's loop does with its batch at hand: a candidate that looks
-    for the batch there, and computes before it is called, is wrong once the batch has other content."""
+    """Sets the model's mode again, as a user's loop does with its batch in scope.
+
+    A candidate that finds the batch there, and computes before it is called, is wrong once the batch has other
+    content."""
     assert batch is not None
     model.train(model.training)
 
@@ -115,19 +120,20 @@ class Variant:
     tf32: Tf32
 
     def entered(self) -> nn.Module:
-        """The model, with its arithmetic set for the whole process."""
+        """The model, after setting its arithmetic for the whole process."""
         allow_tf32(self.tf32)
         return self.model
 
 
 @dataclass(frozen=True)
 class LaidOut:
-    """A model whose results are put into other strides within each call, as a reader of them would have to."""
+    """A model whose results are copied to other strides within each call, as their reader would have to do."""
 
     model: Callable[..., Any]
     strides: list[tuple[int, ...]]  # of the results that are tensors, in order
 
     def entered(self) -> LaidOut:
+        """This object: nothing needs to be set."""
         return self
 
     def __call__(self, *arguments: Any, **names: Any) -> Any:
@@ -143,8 +149,10 @@ class LaidOut:
 
 
 def variant_of(model: nn.Module, message: Message, arguments: Sequence[Any]) -> Variant | LaidOut | None:
-    """By torch.compile in the order's `compile_mode`, which compiles in the first call, or eager where that is "", with
-    its `tf32`. With `strides` instead: laid out so, and None where a call shows that there is nothing to do."""
+    """The variant that a command asks for; None if a call shows that its strides are the usual ones.
+
+    With "strides": a LaidOut. Else the model compiled by torch.compile in "compile_mode" (it compiles in the first
+    call), or eager if that is "", with "tf32"."""
     if "strides" in message:
         strides = [tuple(item) for item in message["strides"]]
         results = [item for item in loading.flatten(loading.call(model, arguments)) if isinstance(item, torch.Tensor)]
@@ -155,20 +163,21 @@ def variant_of(model: nn.Module, message: Message, arguments: Sequence[Any]) -> 
 
 
 def _lies_as(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
-    """Whether a result lies as PyTorch's does, or row by row."""
+    """True if a result has PyTorch's strides, or is contiguous."""
     steps = zip(tensor.shape, tensor.stride(), strides, strict=True)
     return tensor.is_contiguous() or all(own == wanted for size, own, wanted in steps if size > 1)
 
 
 def allow_tf32(where: Tf32) -> None:
-    """In which float32 products PyTorch may use TF32, in this process from now on."""
+    """Sets the float32 products in which PyTorch may use TF32, for this process from now on."""
     torch.backends.cuda.matmul.allow_tf32 = where == "all"
     torch.backends.cudnn.allow_tf32 = where != "none"
 
 
 def plain_state(model: nn.Module, prefix: str = "") -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers by the names that state_dict() gives them, read as they lie, as whoever reads
-    `model.norm.running_mean` does: state_dict() may run code of the candidate's that brings them up to date."""
+    """Parameters and persistent buffers by their state_dict() names, without calling state_dict().
+
+    state_dict() may run code of the candidate that updates them; readers of `model.norm.running_mean` would not."""
     passing = model._non_persistent_buffers_set
     buffers = {key: tensor for key, tensor in model._buffers.items() if key not in passing}
     held = {**model._parameters, **buffers}
@@ -180,8 +189,10 @@ def plain_state(model: nn.Module, prefix: str = "") -> dict[str, torch.Tensor]:
 
 
 def load_tensors(model: nn.Module, tensors: dict[str, torch.Tensor], steps: int = 1, *, loads: bool) -> None:
-    """Gives a model other parameters and buffers, in place, in so many steps; with `loads`, where it has hooks for
-    that, by load_state_dict too. Those that stay as they are keep their version: it says nothing of the others then."""
+    """Gives a model other parameters and buffers, in place, in `steps` copies each.
+
+    With `loads`, a model with loading hooks also gets them by load_state_dict. Unchanged tensors keep their version,
+    so that a version says nothing about the other tensors."""
     own = plain_state(model)
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -194,7 +205,7 @@ def load_tensors(model: nn.Module, tensors: dict[str, torch.Tensor], steps: int 
 
 
 def _notices_loading(module: nn.Module) -> bool:
-    """Whether code that is not PyTorch's runs when a state is loaded; its own norms count batches by theirs."""
+    """True if code outside PyTorch runs when a state is loaded; PyTorch's own norms count batches there."""
     kind = type(module)
     has_hooks = bool(module._load_state_dict_pre_hooks or module._load_state_dict_post_hooks)
     loaders = (kind.load_state_dict, kind._load_from_state_dict)
@@ -202,12 +213,11 @@ def _notices_loading(module: nn.Module) -> bool:
 
 
 def match_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch.Tensor]) -> dict[str, str] | str:
-    """Name of the reference's tensor -> name of the model's tensor that takes its place: by name, else by equal values.
-    A text instead says which tensor has no counterpart.
+    """Maps each of the reference's tensors to the model's tensor in its place: by name, else by equal values.
 
-    Renamed parameters are found while the model still holds its seeded initial values: equal seeds and equal layers
-    give equal tensors. Tensors of equal constants (ones, zeros) are matched in order.
-    """
+    A text instead names a tensor without counterpart. Renamed parameters are found while the model still holds its
+    seeded initial values: equal seeds and equal layers give equal tensors. Tensors of equal constants (ones, zeros)
+    are matched in order."""
     by_name = {key: key for key in keys}
     if all(key in own and own[key].shape == tensor.shape for key, tensor in zip(keys, given, strict=True)):
         return by_name
@@ -227,8 +237,9 @@ def match_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch
 
 
 def tensors_in_result(result: Any, device: torch.device) -> list[torch.Tensor]:
-    """The tensors that forward returned, in order, on `device`. Raises Refused for subclasses, other objects and other
-    devices; numbers and None are no outputs to compare."""
+    """The tensors that forward returned, in order, on `device`; numbers and None are skipped.
+
+    Raises Refused for subclasses, other objects and other devices."""
     leaves = [leaf for leaf in loading.flatten(result) if leaf is not None and not isinstance(leaf, int | float)]
     for index, leaf in enumerate(leaves):
         if type(leaf) is not torch.Tensor and type(leaf) is not nn.Parameter:

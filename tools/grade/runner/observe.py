@@ -1,8 +1,7 @@
-"""What a candidate's process does outside its tensors: interpreter events, mapped code, calls of a steady forward.
+"""Observes a candidate's process: interpreter events, mapped code, calls of a steady forward. Runs in a runner.
 
-Runs in a runner. The hook is Python's own (PEP 578): no Python code can take it away again, and names, aliases and
-assembled strings do not matter to it, because it sees the act.
-"""
+The hook is Python's own (PEP 578): Python code cannot remove it, and names, aliases and assembled strings make no
+difference, because it sees the act."""
 
 from __future__ import annotations
 
@@ -38,15 +37,15 @@ from foundry.tools.words import words
 
 Phase = Literal["load", "build", "first", "steady"]
 
-OBSERVED_NS = 10**9  # for calls of one observation
-LATE_NS = 3 * 10**8  # for calls before the closest look: a file may wait until it is not looked at any more
+OBSERVED_NS = 10**9  # ns of calls in one observation
+LATE_NS = 3 * 10**8  # ns of calls before the closest look: a file may wait until it is no longer observed
 STEADY_CALLS = 3
-NOTICEABLE_NS = 10**5  # of the processor, in one call of forward: so little is no work that a kernel is spared
-IDLE_CALLS, IDLE_ROUNDS = 50, 9  # by the quickest round of which the cost of watching a call is measured
+NOTICEABLE_NS = 10**5  # ns of processor time in one call of forward; less cannot replace a kernel's work
+IDLE_CALLS, IDLE_ROUNDS = 50, 9  # calls and rounds that measure the cost of watching a call; the quickest round counts
 MOST_EVENTS = 400
 MOST_KEPT = 32
 _INSTALLED = (*{sysconfig.get_paths()[key] + "/" for key in ("stdlib", "platstdlib", "purelib", "platlib")}, "/usr/lib")
-# event -> which of its arguments say what was done
+# event -> indices of the arguments that describe the act
 _EVERYWHERE: dict[str, tuple[int, ...]] = {
     "open": (0, 1),
     "ctypes.dlopen": (0,),
@@ -67,7 +66,7 @@ _EVERYWHERE: dict[str, tuple[int, ...]] = {
     "sys.addaudithook": (),
     "os.putenv": (0,),
 }
-# Libraries do these too; they count when the candidate's own line does them.
+# Events that libraries cause too; they count if the candidate's own line causes them.
 _BY_ITSELF: dict[str, tuple[int, ...]] = {
     "import": (0,),
     "exec": (),
@@ -90,13 +89,16 @@ _CODE_MAP = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ..x. \S+ \S+ \d+\s*(.*)$")
 
 
 class Observer:
-    """Started once in a process, before the candidate's text runs there. `where` is the candidate's file."""
+    """Records a process's acts; created once in a process, before the candidate's text runs there.
+
+    `where` is the candidate's file."""
 
     def __init__(self, where: str) -> None:
         self._where = self._timed_file = where
         self._seen: dict[tuple[str, str, str, int], None] = {}
         self._busy = False
-        self._callback = ctypes.CFUNCTYPE(None)(lambda: None)  # ctypes makes its page of callbacks with the first one
+        # Made here, because ctypes makes its page of callbacks with the first one.
+        self._callback = ctypes.CFUNCTYPE(None)(lambda: None)
         self._libraries, self._anonymous = executable_maps()
         self._unnamed: dict[str, int] = {}
         self._kept: dict[str, str] = {}
@@ -108,28 +110,32 @@ class Observer:
         self._calls: dict[tuple[str, int], float] | None = (
             None  # of a steady forward, while it is watched; their CPU time
         )
-        self._outside: tuple[FrameType, tuple[str, int], float] | None = None  # one in flight, and when it began
-        self._outermost: tuple[FrameType, float] | None = None  # of its own frames, and when it began
-        self._own_ns = 0.0  # of the processor in such frames, on their thread
-        self._told_ns = dict.fromkeys(_EVENTS, 0.0)  # of the processor, for being told of one
-        self._noted_ns = dict.fromkeys(_EVENTS, 0.0)  # of the processor, for noting one besides
-        self._watching_ns = 0.0  # of the processor, for all of that so far
-        self.has_threads = False  # of Python's, since then
+        self._outside: tuple[FrameType, tuple[str, int], float] | None = None  # one in progress, and its begin
+        # The outermost of the candidate's own frames, and its begin.
+        self._outermost: tuple[FrameType, float] | None = None
+        self._own_ns = 0.0  # ns of processor time in such frames, on their thread
+        self._told_ns = dict.fromkeys(_EVENTS, 0.0)  # ns of processor time for being told of one event
+        self._noted_ns = dict.fromkeys(_EVENTS, 0.0)  # ns of processor time for recording one event besides
+        self._watching_ns = 0.0  # ns of processor time for all of that so far
+        self.has_threads = False  # Python threads were started since
         self._at_exit = AtExit(where)
         _mark_arrays()
-        follow_cffi(lambda path: sys.audit("ctypes.dlopen", path), _looked_up)  # as ctypes says of itself
+        # The event that ctypes itself would raise.
+        follow_cffi(lambda path: sys.audit("ctypes.dlopen", path), _looked_up)
         self._follow_threads()
         sys.addaudithook(self._note)
 
     @property
     def is_called_back(self) -> bool:
-        """Whether the candidate holds a function that native code can call, from a thread of its own too (ctypes,
-        cffi). Of threads that Python did not start nothing else is seen. Making one by other means shows elsewhere."""
+        """True if the candidate holds a function that native code can call, even from a thread of its own (ctypes,
+        cffi).
+
+        Nothing else shows threads that Python did not start. Callbacks made by other means show elsewhere."""
         kinds = [type(item).__name__ for item in gc.get_objects()]
         return kinds.count("CThunkObject") > 1 or "__CDataOwnGC" in kinds  # one of ctypes' is our own
 
     def _follow_threads(self) -> None:
-        """Threads that are started from now on are watched as this one is, whichever way they are started."""
+        """Watches threads that are started from now on, by any function, like this thread."""
         start = _thread.start_new_thread
 
         def started(function: Callable[..., Any], arguments: Any, keywords: Any = None) -> int:
@@ -144,8 +150,9 @@ class Observer:
         threading._start_new_thread = started  # type: ignore[attr-defined]
 
     def _note_call(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Profile function of every thread: what the candidate's own lines call outside its file, and the time that the
-        processor takes for what comes back without calling a line of it."""
+        """Profile function of every thread: records calls by the candidate's own lines to code outside its file.
+
+        It also adds up the processor time of those that return without calling back into the file."""
         self._watching_ns += self._told_ns[event]
         outside = self._outside
         is_return = event in _RETURNS
@@ -165,10 +172,12 @@ class Observer:
         self._watching_ns += time.thread_time_ns() - begin_ns + self._noted_ns[event]
 
     def _is_called_by_own(self, frame: FrameType) -> bool:
+        """True if the frame's caller is the candidate's own code."""
         caller = frame.f_back
         return caller is not None and caller.f_code.co_filename == self._timed_file
 
     def _note_return(self, frame: FrameType, *, is_python: bool, is_own: bool, now_ns: float) -> None:
+        """Ends the call in progress, or the outermost own frame, at `now_ns`."""
         if is_python and self._outermost is not None and frame is self._outermost[0]:
             self._own_ns += now_ns - self._outermost[1]
             self._outermost = None
@@ -178,7 +187,8 @@ class Observer:
             self._calls[key] += now_ns - begin_ns
 
     def _note_start(self, frame: FrameType, function: Any, *, is_own: bool, now_ns: float) -> None:
-        """Notes a call: of the candidate's own function, of `function` of C by one, or of another function by one."""
+        """Records a call: of the candidate's own function, or by one to a C `function` or to another Python
+        function."""
         if is_own and function is None:
             self._outside = None
             self._outermost = self._outermost or (frame, now_ns)
@@ -196,13 +206,14 @@ class Observer:
             self._outside = (frame, key, now_ns)
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Audit hook: records an event with its phase, arguments and the candidate's line."""
         wanted = _EVERYWHERE.get(event)
         is_own = wanted is None
         if is_own:
             wanted = _BY_ITSELF.get(event)
         if wanted is None or self._busy or len(self._seen) >= MOST_EVENTS:
             return
-        self._busy = True  # looking at frames is an event too
+        self._busy = True  # looking at frames raises events too
         try:
             frame = sys._getframe(1)
             if event in ("ctypes.dlopen", "import"):
@@ -226,7 +237,8 @@ class Observer:
             self._busy = False
 
     def _keep(self, path: Any) -> None:
-        """Copies a library of nobody else's before it is loaded: its file may be gone when it is read."""
+        """Copies a library before it is loaded, unless it is installed: its file may be gone when the audit reads
+        it."""
         given = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) and path else ""
         name = str(Path(given).resolve()).removesuffix(" (deleted)") if given else ""
         is_in_memory = name.startswith("/memfd:")
@@ -238,11 +250,11 @@ class Observer:
             copy = shutil.copy(given, folder)
             is_another = is_in_memory and not filecmp.cmp(copy, self._kept.get(name, copy), shallow=False)
             self._kept[name] = os.devnull if is_another else copy  # two of one name cannot be told apart later
-        except OSError:  # it cannot be loaded either
+        except OSError:  # then it cannot be loaded either
             return
 
     def _is_triton_loading(self, frame: FrameType | None) -> bool:
-        """Whether Triton's driver for a device has built what is being imported: its launchers and helpers in C."""
+        """True if Triton's driver for a device has built what is being imported: its launchers and helpers in C."""
         builders = 0
         while frame is not None and self._triton:
             name = frame.f_code.co_filename
@@ -254,22 +266,24 @@ class Observer:
         return False
 
     def _line(self, frame: FrameType | None) -> int:
-        """The innermost line of the candidate's file on the stack, 0 when it is not there."""
+        """The innermost line of the candidate's file on the stack, 0 if there is none."""
         while frame is not None and frame.f_code.co_filename != self._where:
             frame = frame.f_back
         return frame.f_lineno if frame else 0
 
     def enter(self, phase: Phase) -> None:
-        """The next phase; code that appeared in unnamed memory meanwhile is the last one's."""
+        """Starts the next phase; code that appeared in unnamed memory until now belongs to the last one."""
         _, anonymous = executable_maps()
         self._unnamed[self.phase] = sum(size for start, size in anonymous.items() if start not in self._anonymous)
         self._anonymous = {**self._anonymous, **anonymous}
         self.phase = phase
 
     def steady(self, run: Callable[[], Any]) -> list[list[Any]]:
-        """Calls `run` three times and lists [name, line, share] of what the candidate's own lines called outside its
-        file. `share` (0 to 1) is of the processor's time that its own frames and what they called took, 0 where that
-        was next to nothing: the middle one of the three calls, one of which another process may disturb."""
+        """Calls `run` three times and lists [name, line, share] of calls from the candidate's lines to code outside its
+        file.
+
+        `share` (0 to 1) is the part of the processor time of its own frames and their calls, 0 if it is next to
+        nothing. The middle one of the three calls counts, because another process may disturb one."""
         self.enter("steady")
         looks = [self._look(run) for _ in range(STEADY_CALLS)]
         keys = dict.fromkeys(key for look in looks for key in look)
@@ -299,8 +313,9 @@ class Observer:
             self._calls = None
 
     def _measure_watching(self) -> None:
-        """Sets what it takes to be told of one call or return, and to note it: some forty times what a function of
-        Python's library takes that calls many small ones, so that no time may contain it."""
+        """Measures the cost of being told of a call or return, and of recording it.
+
+        It is some forty times the cost of a small function of Python's library, so no time may contain it."""
         for function, events in _KINDS:
             alone_ns = min(_idle_ns(function) for _ in range(IDLE_ROUNDS))
             for file, costs in ((self._where, self._told_ns), (__file__, self._noted_ns)):
@@ -311,7 +326,7 @@ class Observer:
         self._timed_file = self._where
 
     def _idle_watched_ns(self, function: Callable[[int], Any]) -> float:
-        """Time of the processor, in ns, for calls that do next to nothing, without what watching is known to take."""
+        """Ns of processor time for calls that do next to nothing, without the known cost of watching."""
         spent_ns: list[float] = []
 
         def run() -> None:
@@ -324,7 +339,7 @@ class Observer:
         return min(spent_ns)
 
     def report(self) -> Message:
-        """Everything noted so far, as JSON."""
+        """All records so far, as JSON."""
         self.enter(self.phase)
         libraries, _ = executable_maps()
         return {
@@ -346,12 +361,12 @@ def watched_calls(
     message: Message,
     clock: Callable[[], int],
 ) -> Message:
-    """What the process did since it was loaded; what a call in steady state calls, which comes after `late` others; the
-    operators of the heaviest of the `calls` after it: whoever takes turns with PyTorch shows.
+    """The message with all observations: acts since loading, calls of a steady forward, and PyTorch's operators.
 
-    `call` makes one, and gives PyTorch's operators in it if it is told to record them. `timed` asks what they take too:
-    of `forward` alone, in one `hide`, because to hide the grader for each call takes as long as 0.3 ms of arithmetic.
-    """
+    `call` makes one call, and returns PyTorch's operators in it if told to record them. The steady calls come after
+    `late` others; the operators are those of the heaviest of `calls` later ones, so that a candidate that alternates
+    with PyTorch is seen. `timed` also asks for the operators' time, of `forward` alone in one `hide`, because hiding
+    the grader for each call takes as long as 0.3 ms of arithmetic."""
     observer.enter("first")
     first = call(True)
     stop = clock() + LATE_NS
@@ -377,7 +392,7 @@ def watched_calls(
 
 
 def _idle_ns(function: Callable[[int], Any]) -> int:
-    """Time of the processor, in ns, for calls of a function that does next to nothing."""
+    """Ns of processor time for calls of a function that does next to nothing."""
     begin_ns = time.thread_time_ns()
     for _ in range(IDLE_CALLS):
         function(0)
@@ -394,21 +409,22 @@ _KINDS: tuple[tuple[Callable[[int], Any], tuple[str, ...]], ...] = (
 
 
 def _looked_up(path: str, name: str, kind: Any, function: Any) -> Any:
+    """Raises ctypes' audit event for a function that cffi looked up, and passes the function on."""
     sys.audit("ctypes.dlsym", path, name)
     return function
 
 
 def _triton_folder() -> str:
-    """Where Triton is installed, "" when it is not; found before the candidate's code runs."""
+    """Triton's folder, "" if it is not installed; found before the candidate's code runs."""
     found = importlib.util.find_spec("triton")
     return str(Path(found.origin).parent) if found is not None and found.origin else ""
 
 
 class Array(np.ndarray):
-    """An array that came out of a tensor and tells of the arithmetic that is done with it."""
+    """A NumPy array made from a tensor, whose arithmetic passes through Python functions and so is observed."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As the plain array that it is for everybody else: nobody finds this class by its name while it is hidden."""
+        """Pickles as a plain array: this class cannot be found by name while it is hidden."""
         return self.view(np.ndarray).__reduce_ex__(protocol)
 
     def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -422,7 +438,7 @@ class Array(np.ndarray):
 
 
 def _watched_method(name: str) -> Callable[..., Any]:
-    """A method of plain arrays as a function of Python's: where native code calls it, nothing else tells of it."""
+    """A method of plain arrays as a Python function, because nothing else shows calls of it by native code."""
     function = getattr(np.ndarray, name)
 
     def __array_function__(self: Array, *args: Any, **kwargs: Any) -> Any:
@@ -435,21 +451,20 @@ for _name in words(
     "sort argsort partition argpartition searchsorted cumsum cumprod sum prod mean std var max min argmax argmin ptp "
     "any all clip dot round trace take choose compress repeat put nonzero conj conjugate byteswap"
 ):
-    if hasattr(np.ndarray, _name):  # NumPy 2 has some of them no more
+    if hasattr(np.ndarray, _name):  # NumPy 2 lacks some of them
         setattr(Array, _name, _watched_method(_name))
 
 
 def _unmarked(value: Any) -> Any:
+    """The plain array behind an Array, also inside a tuple."""
     if isinstance(value, tuple):
         return tuple(_unmarked(item) for item in value)
     return value.view(np.ndarray) if isinstance(value, Array) else value
 
 
 def _mark_arrays() -> None:
-    """Lets arrays that come out of tensors tell of the arithmetic that is done with them.
-
-    NumPy's operators are invisible to PyTorch's dispatcher and to Python's profiler.
-    """
+    """Makes arrays from tensors observable: NumPy's operators are invisible to PyTorch's dispatcher and Python's
+    profiler."""
     plain_numpy = torch.Tensor.numpy
 
     def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -459,7 +474,7 @@ def _mark_arrays() -> None:
 
 
 def executable_maps() -> tuple[set[str], dict[str, int]]:
-    """(files mapped as code, unnamed memory that may run: start -> bytes) of this process."""
+    """(files mapped as code, unnamed executable memory: start -> bytes) of this process."""
     files: set[str] = set()
     anonymous: dict[str, int] = {}
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
@@ -475,10 +490,10 @@ def executable_maps() -> tuple[set[str], dict[str, int]]:
 
 
 def _path(function: Any) -> str:
-    """`time.perf_counter` for a built-in function object."""
+    """The dotted name of a built-in function object: `time.perf_counter`."""
     module = getattr(function, "__module__", None) or ""
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, np.ndarray):  # one that came out of a tensor is of a class of ours
+    if isinstance(owner, np.ndarray):  # one from a tensor has a class of ours
         return f"numpy.ndarray.{function.__name__}"
     if not module and owner is not None and not isinstance(owner, type(sys)):
         module = type(owner).__module__

@@ -1,8 +1,7 @@
-"""Which program a command starts: by the file that the system will run, not by the name it goes by.
+"""Identifies the program that a command starts by the file that the system will run, not by its name.
 
-A compiler may be a script or go by a name of its own; what it does was decided by whoever installed it. A file or link
-that the candidate made is its own program, whatever it is called.
-"""
+A compiler may be a script or have a name of its own, chosen by its installer. A file or link that the candidate made
+is its own program under any name."""
 
 from __future__ import annotations
 
@@ -16,18 +15,18 @@ from typing import Any
 
 from foundry.tools.audit.acts import shell
 
-TICK_NS = 10_000_000  # file systems take their times from the kernel's tick, at most 10 ms late (CONFIG_HZ=100)
-MOST_TEXT = 4000  # of a command, a path or a script
+TICK_NS = 10_000_000  # ns; file systems take times from the kernel's tick, at most 10 ms late (CONFIG_HZ=100)
+MOST_TEXT = 4000  # characters of a command, a path or a script
 _TOOLS = ("c++", "g++", "cc", "gcc", "clang++", "clang", "nvcc", "ninja", "cmake", "make", "ld")
-_NAMED_TOOLS = ("CC", "CXX")  # PyTorch calls what the environment names
-_SYSTEM = ("/bin", "/sbin", "/usr/bin", "/usr/sbin")  # some programs are scripts (ldconfig); their names say enough
+_NAMED_TOOLS = ("CC", "CXX")  # variables that name compilers, which PyTorch calls
+# Folders of system programs, some of them scripts (ldconfig); their names are enough.
+_SYSTEM = ("/bin", "/sbin", "/usr/bin", "/usr/sbin")
 _SHELLS = ("sh", "bash", "dash")
 _SHEBANG = re.compile(r"#!.*\b(?:ba|da)?sh\b")
 
 
 class Programs:
-    """The compilers and their like that this environment finds, as they are when the object is made: before the
-    candidate's text runs."""
+    """The compilers and build tools of this environment when the object is made, before the candidate's text runs."""
 
     def __init__(self) -> None:
         named = {word: "c++" for name in _NAMED_TOOLS for word in os.environ.get(name, "").split()[:1]}
@@ -36,10 +35,9 @@ class Programs:
         self._started_ns = time.time_ns() - TICK_NS
 
     def command(self, executable: Any, command: Any, folder: Any = None, environment: Any = None) -> list[str]:
-        """The words of a command, of which the first says what runs; `sh -c` and its text for a script.
+        """The words of a command, the first of which names the program that runs; `sh -c` and its text for a script.
 
-        The arguments are those of the event "subprocess.Popen".
-        """
+        The arguments are those of the event "subprocess.Popen"."""
         words = [plain(word) for word in command[:40]] if isinstance(command, list | tuple) else [plain(command)]
         name = os.fsdecode(executable or (command[0] if isinstance(command, list | tuple) and command else command))
         here = Path(os.fsdecode(folder or "."))
@@ -57,28 +55,28 @@ class Programs:
                 return ["sh", "-c", shell.expanded(text, _variables(environment))]
             is_own = self._is_own(place) or self._is_own(real)
             return [f"./{place.name} (its own)" if is_own else name, *words[1:]]
-        except (OSError, ValueError):  # nor can it be run
+        except (OSError, ValueError):  # then it cannot be run either
             return [name, *words[1:]]
 
     def _is_own(self, place: Path) -> bool:
-        """Whether the candidate made the file, or the link, that goes by this name."""
+        """True if the candidate made the file, or the link, of this name."""
         return place.lstat().st_ctime_ns >= self._started_ns
 
 
 def short(text: str) -> str:
-    """A text, or its beginning and words that no build begins a command with: what is left out was not read."""
+    """A text; a longer one is cut and marked with words that no build command begins with."""
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}\n...and more"
 
 
 def plain(value: Any) -> str:
-    """A word of a command, a path or another argument of an event."""
+    """An argument of an event (a command's word, a path) as text."""
     if isinstance(value, list | tuple):
         return " ".join(plain(item) for item in list(value)[:40])
     return short(os.fsdecode(value) if isinstance(value, bytes) else str(value))
 
 
 def _place(name: str, here: Path, environment: Any) -> Path:
-    """Where the system finds a program of this name."""
+    """The file that the system runs for a program's name."""
     if "/" in name:
         return here / name
     path = _variables(environment).get("PATH", os.defpath)
@@ -92,13 +90,14 @@ def _variables(environment: Any) -> dict[str, str]:
 
 
 def _identity(place: Path) -> tuple[int, ...]:
-    """Which file it is, and whether somebody wrote to it meanwhile. Raises OSError."""
+    """Device, inode, size and modification time of a file, which change if it is replaced or written to. Raises
+    OSError."""
     seen = place.stat()
     return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _script_of(words: Sequence[str], here: Path) -> list[str]:
-    """`sh FILE` as `sh -c TEXT`, nothing where the shell is given its text or the file cannot be read."""
+    """`sh FILE` as `sh -c TEXT`; empty if the shell is given its text or the file cannot be read."""
     files = [word for word in words[1:] if not word.startswith("-")]
     if not files or "-c" in words[1:2]:
         return []
@@ -107,7 +106,7 @@ def _script_of(words: Sequence[str], here: Path) -> list[str]:
 
 
 def _script(place: Path) -> str:
-    """The text of a shell's script, nothing of another program."""
+    """The text of a shell script; "" for another program."""
     text = _read(place)
     return text if _SHEBANG.match(text) else ""
 

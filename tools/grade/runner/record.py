@@ -1,5 +1,6 @@
-"""What PyTorch's dispatcher and profiler saw of one call, and its peak memory. Runs in a runner (imports torch where it
-is called)."""
+"""Records one call by PyTorch's dispatcher and profiler, and its peak memory. Runs in a runner.
+
+Imports torch inside its functions."""
 
 from __future__ import annotations
 
@@ -20,18 +21,17 @@ if TYPE_CHECKING:
 
 
 _HERE = "foundry: this thread"
-# What an operator takes, at least, that the dispatcher was not asked for: microseconds, and part of the call.
+# Least time of a hidden operator: microseconds, and share of the call.
 HIDDEN_US, HIDDEN_SHARE = 20.0, 0.1
-TIMED_CALLS, TIMED_US = 5, 50.0  # less than that a few operators may take under the profiler, of any call
+TIMED_CALLS, TIMED_US = 5, 50.0  # calls that are timed; us below which operators' time is only the profiler's
 
 
 def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
-    """Calls `run` and returns what PyTorch's dispatcher saw: one row an operator with calls, FLOPs and bytes.
+    """Calls `run` and returns the operators that PyTorch's dispatcher saw, one row each with calls, FLOPs and bytes.
 
     Rows are {"op": "aten.mm.default", "calls": n, "flops": f, "bytes": b}, heaviest first; bytes are those of tensor
     arguments and results. Runs in the candidate's worker; operators called from C++ and other threads of autograd
-    are seen as well. The result of `run` is dropped.
-    """
+    are seen as well. The result of `run` is dropped."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -51,7 +51,7 @@ def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
             row["bytes"] += sum(tensor.numel() * tensor.element_size() for tensor in [*inputs, *outputs])
             kind = func._schema.name.split("::")[-1] if func.namespace in TAKEN else ""
             row["flops"] += _flops(kind, args, kwargs or {}, [t.shape for t in inputs], [t.shape for t in outputs])
-            if inside is not None:  # the candidate's own operator: what counts is what PyTorch does in it
+            if inside is not None:  # the candidate's own operator: PyTorch's operators inside it count
                 for part in inside:
                     _add(rows.setdefault(part["op"], {"op": part["op"], "calls": 0, "flops": 0, "bytes": 0}), part)
             return result
@@ -62,15 +62,16 @@ def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
 
 
 def _add(row: dict[str, Any], part: dict[str, Any]) -> None:
+    """Adds the counts of one row to another."""
     for key in ("calls", "flops", "bytes"):
         row[key] += part[key]
 
 
 def _looked_into(run: Callable[[], Any]) -> tuple[Any, list[dict[str, Any]] | None]:
-    """The result of an operator that the candidate registered, and PyTorch's operators inside it.
+    """(result of an operator that the candidate registered, PyTorch's operators inside it; None if they cannot be
+    seen).
 
-    The dispatcher's mode is off in there; its profiler is not. None when it could not look.
-    """
+    The dispatcher's mode is off inside; its profiler is not."""
     import torch
 
     try:
@@ -85,14 +86,16 @@ def _looked_into(run: Callable[[], Any]) -> tuple[Any, list[dict[str, Any]] | No
         shapes = [shape for shape in event.input_shapes or () if shape]
         if kind and namespace in TAKEN and not event.cpu_children:
             size = sum(math.prod(shape) for shape in shapes)
-            flops = _flops(kind, (), {}, shapes, shapes[:1])  # its other arguments nobody kept
+            flops = _flops(kind, (), {}, shapes, shapes[:1])  # its other arguments are not recorded
             rows.append({"op": f"{namespace}.{kind}.inside", "calls": 1, "flops": flops, "bytes": 8 * size})
     return result, rows
 
 
 def _flops(kind: str, arguments: Any, keywords: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-    """FLOPs of a PyTorch operator; of one that is none (`kind` is "": the candidate may name its own as it likes) or
-    whose arguments say nothing, one for each element it reads."""
+    """FLOPs of a PyTorch operator.
+
+    One for each element read if `kind` is "" (the candidate's own operator, whatever its name) or arguments are
+    unusual."""
     if kind:
         return known_flops(kind, arguments, keywords, inputs, outputs)
     return sum(int(math.prod(shape)) for shape in inputs)
@@ -111,7 +114,7 @@ def _tensors(items: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def record_beside(run: Callable[[], Any]) -> list[str]:
-    """PyTorch's operators that run on other threads than this one: a dispatch mode sees its own thread only."""
+    """PyTorch's operators on other threads than this one, which a dispatch mode cannot see."""
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -128,8 +131,10 @@ def record_beside(run: Callable[[], Any]) -> list[str]:
 
 
 def record_hidden(run: Callable[[], Any], dispatched: Sequence[dict[str, Any]], clock: Callable[[], int]) -> list[str]:
-    """PyTorch's operators that take a good part of a call on this thread and that its dispatcher, whose rows of such a
-    call are `dispatched`, was not asked for: it can be told to look away, and the old profiler under it cannot."""
+    """PyTorch's operators on this thread that take a good part of a call but are missing in `dispatched`.
+
+    The dispatcher can be told to look away; the old profiler used here cannot. `dispatched` are its rows of such a
+    call."""
     from torch.autograd.profiler import profile
 
     known = {"::".join(row["op"].split(".")[:2]) for row in dispatched}
@@ -140,7 +145,8 @@ def record_hidden(run: Callable[[], Any], dispatched: Sequence[dict[str, Any]], 
     found: set[str] = set()
 
     def look(event: Any) -> bool:
-        """Whether the dispatcher knows of this event or of one in it; what it does not know of is kept."""
+        """Adds the names of the event's computing operators that the dispatcher did not see; True if it saw this
+        event or an inner one."""
         namespace, _, kind = event.name.partition("::")
         if event.name in known or namespace not in TAKEN:
             return True
@@ -157,10 +163,11 @@ def record_hidden(run: Callable[[], Any], dispatched: Sequence[dict[str, Any]], 
 
 
 def time_operators(run: Callable[[], Any], clock: Callable[[], int]) -> tuple[float, list[str]]:
-    """Which part of a call's time PyTorch's computing operators take on this thread, and their names, the longest
-    first: of TIMED_CALLS calls under PyTorch's profiler the one with the middle share. A call's time is the shorter of
-    its own and of one without the profiler just before it: so a neighbour slows both parts of a share, and a candidate
-    that dawdles where it is profiled gains nothing. None of operators that are soon done."""
+    """(share of a call's time in PyTorch's computing operators on this thread, their names, longest first).
+
+    The middle share of TIMED_CALLS calls under PyTorch's profiler. A call's time is the shorter of its own and that
+    of a call without the profiler just before it: a busy neighbour then slows both parts of a share, and a candidate
+    that is slow on purpose under the profiler gains nothing. Operators that take less than TIMED_US do not count."""
     from torch.autograd.profiler import profile
 
     found = list[tuple[float, dict[str, float]]]()
@@ -180,13 +187,14 @@ def time_operators(run: Callable[[], Any], clock: Callable[[], int]) -> tuple[fl
 
 
 def _took_us(run: Callable[[], Any], clock: Callable[[], int]) -> float:
+    """Microseconds of one call."""
     begin = clock()
     run()
     return (clock() - begin) / 1e3
 
 
 def _add_times(event: Any, times: dict[str, float]) -> None:
-    """Adds the us of the computing operators of PyTorch's in an event; of one that computes, all of it."""
+    """Adds the us of PyTorch's computing operators in an event; the whole event if it is one."""
     namespace, _, kind = event.name.partition("::")
     if kind and namespace in TAKEN and kind not in FREE | COPIES | OF_VIEWS:
         name = f"{namespace}.{kind}"
@@ -197,8 +205,9 @@ def _add_times(event: Any, times: dict[str, float]) -> None:
 
 
 def record_launches(run: Callable[[], Any]) -> list[list[Any]]:
-    """[name, microseconds, blocks, threads a block] of every kernel, copy and fill of one call in their order, as
-    CUPTI saw them; 0 blocks for a copy. Empty where the profiler sees no device."""
+    """[name, microseconds, blocks, threads a block] of every kernel, copy and fill of one call in order, from CUPTI.
+
+    0 blocks for a copy. Empty if the profiler sees no device."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -223,7 +232,7 @@ def read_trace(text: str) -> list[list[Any]]:
 
 
 def held_bytes(inputs: Sequence[torch.Tensor], model: torch.nn.Module, ground_bytes: int, device: torch.device) -> int:
-    """Bytes of inputs and state; on a GPU of all that PyTorch held at most since `forget_peak`, beyond the ground."""
+    """Bytes of inputs and state; on a GPU PyTorch's peak since `forget_peak`, beyond `ground_bytes`."""
     import torch
 
     if device.type == "cuda":  # inputs lie in memory that PyTorch did not allocate
@@ -232,7 +241,7 @@ def held_bytes(inputs: Sequence[torch.Tensor], model: torch.nn.Module, ground_by
 
 
 def forget_peak(device: torch.device) -> None:
-    """Gives free memory back, so that the next call's peak is its own."""
+    """Releases free memory, so that the next call's peak is its own."""
     import torch
 
     gc.collect()
@@ -246,8 +255,9 @@ def forget_peak(device: torch.device) -> None:
 
 
 def profiled(run: Callable[[], Any], seconds: float, clock: Callable[[], int], *, on_cuda: bool) -> dict[str, Any]:
-    """Calls `run` for a while: the mean time of a call in ms, and on a GPU what the device did in one more call. Runs
-    in a candidate's process: what comes of it is a diagnosis, never a verdict."""
+    """Calls `run` for some seconds; returns the mean ms of a call, and on a GPU the launches of one more call.
+
+    Runs in a candidate's process: its result is a diagnosis, never a verdict."""
     run()
     begin, calls = clock(), 0
     while not calls or (clock() - begin) < 1e9 * seconds:

@@ -1,9 +1,8 @@
 """The process in which one model runs: the reference's or a candidate's, never both, never the grader's truth.
 
 It receives parameters and inputs as tensors over a link from the judge, calls `forward`, writes the outputs into
-memory that the judge owns, and reports times from a clock that was taken before the candidate's code was loaded.
-Whatever the candidate raises is an answer; whatever it destroys destroys only this process. Imports torch.
-"""
+memory that the judge owns, and reports times from a clock that was taken before the candidate's code was loaded. An
+exception of the candidate is an answer; damage stays within this process. Imports torch."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ if TYPE_CHECKING:
     from foundry.tools.grade.runner.observe import Observer
 
 Command = Callable[[Message, list[int]], Message]
-COMMANDS = words(  # of the judge's: a method each
+COMMANDS = words(  # commands of the judge, each a method
     "load build state inputs restore forget token call run collect look perturb peek "
     "vary memory soak spoil inspect observe operators fewer copies gradients pretend profile"
 )
@@ -96,11 +95,11 @@ class Runner:
         self._state_reader = integrity.private()
         self._before: integrity.Snapshot = {}
         self._call_each = timed_calls.call_each
-        self._last_span_ns: Callable[[], int] = lambda: 0  # of work on a GPU
+        self._last_span_ns: Callable[[], int] = lambda: 0  # ns of work on a GPU
         self._find_unfinished: Callable[..., Message] = lambda *_: {}
         self._pads = timed_calls.Pads()
         self._variants: dict[str, Variant | LaidOut] = {}
-        self._ground_bytes = 0  # of a GPU's memory, held before the model was there
+        self._ground_bytes = 0  # bytes of GPU memory held before the model was there
         self._blocks = GpuBlocks()
         self._prepared_with = ""
         self._observer: Observer | None = None
@@ -109,18 +108,19 @@ class Runner:
         self._sentry: Sentry | None = None
 
     def make_ready(self) -> None:
-        """What takes time before a candidate's file is loaded: nothing of it has run in this process yet."""
+        """Does slow preparations before a candidate's file is loaded, while none of its code has run in this
+        process."""
         from foundry.tools.grade.runner import cuda_events
 
         cuda_events.rehearse()
         self._before = self._state_reader[0]()
 
     def leave(self) -> None:
-        """What belongs to a link that was closed: the next one has blocks of its own."""
+        """Drops the blocks of a link that was closed; the next link has its own."""
         self._blocks = GpuBlocks()
 
     def serve(self, link: Channel) -> None:
-        """Until the judge hangs up."""
+        """Answers commands until the judge closes the link."""
         commands: dict[str, Command] = {name: getattr(self, f"_{name}") for name in COMMANDS}
         while True:
             message, handles = link.receive()
@@ -129,7 +129,7 @@ class Runner:
                 answer = commands[message["do"]](message, handles)
             except Refused as refusal:
                 answer = {"refused": refusal.kind, "line": str(refusal)}
-            except RuntimeError as error:  # of a launch of the candidate's, noticed by PyTorch's next one
+            except RuntimeError as error:  # a launch of the candidate that PyTorch's next launch reports
                 if "CUDA" not in str(error):
                     raise
                 answer = {"refused": "launch_failure", "line": one_line(error, self._where)}
@@ -138,7 +138,7 @@ class Runner:
             link.send({**answer, "number": number})
 
     def _load(self, message: Message, handles: list[int]) -> Message:
-        """The reference's task, or the candidate's text (compiling it, if it compiles itself at import)."""
+        """Loads the reference's task, or the candidate's text (compiling it, if it compiles itself at import)."""
         self._device = torch.device(message["device"])
         if self._device.type == "cuda":
             from foundry.tools.grade.runner import cuda_events  # takes its clock now, before the candidate's code runs
@@ -150,7 +150,7 @@ class Runner:
         if "task" in message:
             self._make = reference_maker(message)
         else:
-            brought = models.import_first(*message.get("imports", [[]]))  # what these change, the task changes too
+            brought = models.import_first(*message.get("imports", [[]]))  # effects of these imports are the task's own
             self._where = str(Path(f"{message.get('name', 'candidate')}.py").absolute())
             self._sentry = Sentry(self._where)
             self._watch(message)
@@ -160,7 +160,7 @@ class Runner:
         return {"seconds": (self._clock() - start) / 1e9, "gpu_kernels_refused": refused}
 
     def _watch(self, message: Message) -> None:
-        """What the audit asked for: an observer, a process that hides whose it is, or native code that does nothing."""
+        """Sets up what the audit asked for: an observer, a disguise of the process, or disabled native code."""
         if message.get("observe"):
             from foundry.tools.grade.runner.observe import Observer
 
@@ -189,7 +189,7 @@ class Runner:
         return {"keys": list(model.state_dict()), "training": model.training}
 
     def _state(self, message: Message, handles: list[int]) -> Message:
-        """Copies the reference's parameters and buffers in; says how they were matched."""
+        """Copies the reference's parameters and buffers in; returns how many were matched under another name."""
         model = self._models[message["case"]]
         if "memory" in message:
             given = self._blocks.tensors(message["memory"], handles, message["bundle"])
@@ -212,19 +212,19 @@ class Runner:
         return {"matched": sum(key != name for key, name in names.items())}
 
     def _inputs(self, message: Message, handles: list[int]) -> Message:
-        """A set of inputs: in GPU memory of the judge's, or copied into this process.
+        """Stores a set of inputs: in GPU memory of the judge, or copied into this process.
 
-        In the very tensors of the slot's earlier set when they look the same, past PyTorch's version counters: same
-        objects, same addresses, other values. Whoever recognises inputs by anything but their content is wrong then.
-        """
+        If they look like the slot's earlier set, they are written into the same tensors, past PyTorch's version
+        counters: same objects, same addresses, other values. A candidate that recognises inputs by anything but
+        content is wrong then."""
         description, number = message["bundle"], message["slot"]
         slot = self._slots.get(number)
         is_alike = slot is not None and slot.case == message["case"] and same_layout(slot.description, description)
         if "memory" in message:
-            if not is_alike or handles:  # otherwise the judge has written to where the tensors lie
+            if not is_alike or handles:  # otherwise the judge has written to the tensors' memory
                 if handles:
                     slot = None
-                    self._slots.pop(number, None)  # its memory first, then the new one's
+                    self._slots.pop(number, None)  # its memory is freed before the new one's is mapped
                 tensors = self._blocks.tensors(message["memory"], handles, description)
                 arguments = bundle.from_description(description, tensors)
                 self._slots[number] = Slot(message["case"], description, arguments, tensors, None)
@@ -251,16 +251,19 @@ class Runner:
         return {}
 
     def _token(self, message: Message, handles: list[int]) -> Message:
-        """Remembers, for a reference that serves many links, what it was prepared with."""
+        """Stores, for a reference that serves many links, an identifier of its preparation; returns the last one."""
         self._prepared_with = message.get("given") or self._prepared_with
         return {"token": self._prepared_with}
 
     def _state_of(self, slot: Slot) -> State:
+        """The state of a slot's case; an empty one before it is given."""
         return self._states.get(slot.case) or State([], [], [], [], list)
 
     def _call(self, message: Message, handles: list[int]) -> Message:
-        """One checked call: poisoned memory before, or calls for `awake` seconds; inputs and aliases looked at. The
-        buffers that forward updates are written behind the outputs. It may ask for inputs in another layout."""
+        """One checked call; returns facts about its outputs, inputs and aliases.
+
+        Memory is poisoned before it, or it is repeated for `awake` seconds. Buffers that forward updates are written
+        behind the outputs. It may ask for inputs in another layout."""
         slot = self._slots[message["slot"]]
         slot = laid_out(slot, message.get("layout", ""))
         wanted = [bundle.spec_from(item) for item in message["expect"]]
@@ -273,7 +276,7 @@ class Runner:
             tensors, keys = guarded("crash", work, self._where, self._device), {}
         else:
             state.reset()
-            if message["poison"] != SPOILED:  # `spoil` has come before it
+            if message["poison"] != SPOILED:  # the command `spoil` has come before it
                 poison(wanted, message["poison"], self._device)
             result, operators = self._forward(slot, record=bool(message.get("record")))
             tensors, keys = self._output_tensors(result), {"keys": loading.dict_keys(result)}
@@ -292,13 +295,14 @@ class Runner:
     def _write(
         self, tensors: list[torch.Tensor], wanted: list[TensorSpec], message: Message, handles: list[int]
     ) -> bool:
-        """Copies outputs to where the judge wants them; see `tensors.write`."""
+        """Copies outputs to the memory that the judge names; see `tensors.write`."""
         if "memory" in message:
             return write(tensors, wanted, self._blocks.flats(message["memory"], handles, wanted))
         return write(tensors, wanted, bundle.flat_views(wanted, handles[0], writable=True))
 
     def _soak(self, message: Message, handles: list[int]) -> Message:
-        """Many calls in a row, as in a user's loop: who counts calls, or gives out its buffers in turns, shows."""
+        """Makes many calls in a row, as in a user's loop, to find candidates that count calls or reuse output
+        buffers in turns."""
         slot = self._slots[message["slot"]]
         self._guard("crash", partial(models.say_mode, self._models[slot.case], slot.arguments))
         calls, stop = int(message["calls"]), self._clock() + int(1e9 * message["seconds"])
@@ -312,18 +316,18 @@ class Runner:
         return {"places": spoil(self._kept[-1], partial(self._call_plainly, slot), spared, blocks=message["blocks"])}
 
     def _call_plainly(self, slot: Slot, *, waits: bool = True) -> list[torch.Tensor]:
-        """The outputs of a call that only buffers are prepared for; a GPU may write them later unless it `waits`."""
+        """The outputs of a call for which only buffers are prepared; unless it `waits`, a GPU may write them later."""
         self._state_of(slot).reset()
         return self._output_tensors(self._forward(slot, record=False, waits=waits)[0])
 
     def _look(self, message: Message, handles: list[int]) -> Message:
-        """The outputs of an earlier checked call, as they are now; `back` = 1 is the last one."""
+        """Writes the present outputs of an earlier checked call; `back` = 1 is the last one."""
         back = int(message["back"])
         tensors = self._kept[-back] if back <= len(self._kept) else []
         return self._written(tensors, message, handles)
 
     def _inspect(self, message: Message, handles: list[int]) -> Message:
-        """What the candidate changed in this process since before it was loaded."""
+        """Changes that the candidate made in this process since before it was loaded."""
         if not self._before:
             return {"differences": []}
         take, compare = self._state_reader
@@ -334,16 +338,16 @@ class Runner:
         return {"differences": found}
 
     def _operators(self, message: Message, handles: list[int]) -> Message:
-        """What PyTorch runs in one more call."""
+        """PyTorch's operators in one more call."""
         return {"operators": self._forward(self._slots[message["slot"]], record=True)[1]}
 
     def _profile(self, message: Message, handles: list[int]) -> Message:
-        """For a diagnosis: what a forward takes, called again and again, and the kernels that it runs on a GPU."""
+        """Mean time of repeated forwards, and their kernels on a GPU, for a diagnosis."""
         slot, on_cuda = self._slots[message["slot"]], self._device.type == "cuda"
         return profiled(lambda: self._forward(slot, record=False), message["seconds"], self._clock, on_cuda=on_cuda)
 
     def _observe(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: what a watched process did; where native code does nothing, which of it was asked for."""
+        """Observations of a watched process; of an ablated one, the native functions that were called (audit)."""
         if self._silenced is not None:
             return {"silenced": sorted(self._silenced.names)}
         from foundry.tools.grade.runner.observe import watched_calls
@@ -362,7 +366,7 @@ class Runner:
         return answer
 
     def _fewer(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: PyTorch's operators on fewer rows, after a call that may tune."""
+        """PyTorch's operators on fewer rows, after a call that may tune (audit)."""
         slot, operators = self._slots[message["slot"]], []
         arguments, rows = fewer_rows(slot.arguments)
         run = partial(loading.call, self._models[slot.case], arguments)
@@ -371,18 +375,18 @@ class Runner:
         return {"operators": operators, "rows": rows}
 
     def _pretend(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: clocks run otherwise, or other libraries compute nothing, until it says otherwise."""
+        """Changes the speed of clocks, or disables other libraries, until told otherwise (audit)."""
         return pretend(message)
 
     def _copies(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: changes every copy of some elements of the last answer, wherever it lies in memory."""
+        """Changes every copy in memory of some elements of the last answer (audit)."""
         return {"spoiled": sum(map(copies.spoil, self._kept[-1], message["places"]))}
 
     def _gradients(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: gradients of a forward that brings a backward of its own; says so where it brings none."""
+        """Gradients of a forward with a backward of its own; says so if it has none (audit)."""
         slot = self._slots[message["slot"]]
         learned = [self._state_of(slot).tensors[index] for index in message["learned"]]
-        self._written([], message, handles)  # its memory is known from now on, whatever comes of the question
+        self._written([], message, handles)  # its memory is registered from now on, whatever the result
         found = self._guard("crash", partial(gradients_of, self._models[slot.case], slot.arguments, learned))
         return {"written": True} if found is None else {**self._written(found, message, handles), "is_own": True}
 
@@ -401,19 +405,19 @@ class Runner:
 
         nanoseconds = self._guard("launch_failure" if self._device.type == "cuda" else "crash", timed)
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-        if message.get("take"):  # in the moment in which the clock has stopped: what is written later does not count
+        if message.get("take"):  # copied as soon as the clock has stopped: later writes do not count
             self._taken = [tensor.clone() for tensor in self._output_tensors(self._result)]
         return {"ns": nanoseconds, "device_ns": self._last_span_ns(), "faults": faults}
 
     def _vary(self, message: Message, handles: list[int]) -> Message:
-        """Another way to run a case's model, by a name of its own; tried with a slot's inputs where one is named."""
+        """Adds a named variant of a case's model, tried with a slot's inputs if one is named."""
         tried = self._slots[message["slot"]].arguments if "slot" in message else ()
         made = self._guard("crash", lambda: variant_of(self._models[message["case"]], message, tried))
         self._variants |= {message["name"]: made} if made is not None else {}
         return {"made": made is not None}
 
     def _memory(self, message: Message, handles: list[int]) -> Message:
-        """Bytes of a slot's inputs and its model's state; on a GPU also what calls took at most since `forget`."""
+        """Bytes of a slot's inputs and its model's state; on a GPU also the calls' peak since `forget`."""
         slot = self._slots[message["slot"]]
         found = held_bytes(slot.tensors, self._models[slot.case], self._ground_bytes, self._device)
         if message["forget"]:
@@ -427,6 +431,7 @@ class Runner:
         return self._written(tensors, message, handles)
 
     def _written(self, tensors: list[torch.Tensor], message: Message, handles: list[int]) -> Message:
+        """Writes tensors for the judge; returns their specs."""
         wanted = [bundle.spec_from(item) for item in message["expect"]]
         specs = [bundle.plain_spec(spec) for spec in self._specs(tensors)]
         return {"specs": specs, "written": self._write(tensors, wanted, message, handles)}
@@ -437,16 +442,17 @@ class Runner:
         return {"elements": self._guard("wrong_result", lambda: timed_calls.elements(tensors, message["places"]))}
 
     def _perturb(self, message: Message, handles: list[int]) -> Message:
-        """Other content for floating inputs, in place and past their version counters, before a timed sample."""
+        """Changes floating inputs in place and past their version counters, before a timed sample."""
         self._result = self._taken = None
         for number in message["slots"]:
             slot = self._slots[number]
-            if slot.originals is not None:  # otherwise the judge has written to where the inputs lie
+            if slot.originals is not None:  # otherwise the judge has written to the inputs' memory
                 timed_calls.change(slot.tensors, slot.originals, float(message["factor"]), int(message["shift"]))
-            self._state_of(slot).reset()  # every sample begins with the same buffers
+            self._state_of(slot).reset()  # every sample starts with the same buffers
         return {}
 
     def _forward(self, slot: Slot, *, record: bool, waits: bool = True) -> tuple[Any, list[Any]]:
+        """Calls the model on a slot; returns its result and, if `record`, PyTorch's operators."""
         model = self._models[slot.case]
         if not record:
             return self._guard("crash", lambda: loading.call(model, slot.arguments), waits=waits), []
@@ -455,13 +461,14 @@ class Runner:
         return results[0], operators
 
     def _restore(self, message: Message, handles: list[int]) -> Message:
-        """Inputs of a slot as the judge sent them."""
+        """Restores the inputs of a slot as the judge sent them."""
         slot = self._slots[message["slot"]]
         for tensor, original in zip(slot.tensors, slot.originals or [], strict=True):
             overwrite(tensor, original)
         return {}
 
     def _output_tensors(self, result: Any) -> list[torch.Tensor]:
+        """The plain tensors of a result; raises Refused."""
         plain = map(plain_output, tensors_in_result(result, self._device))
         return list(self._guard("wrong_result", lambda: list(plain), waits=False))
 
@@ -469,13 +476,13 @@ class Runner:
         return list(self._guard("wrong_result", lambda: [loading.spec_of(item) for item in tensors]))
 
     def _guard(self, kind: str, work: Callable[[], Any], *, waits: bool = True) -> Any:
-        """Runs foreign code, on a GPU to its end if it `waits`; turns what it raises into a Refused with its line."""
+        """Runs foreign code, on a GPU to its end if it `waits`; turns an exception into a Refused with its line."""
         with self._disguise or contextlib.nullcontext():
             return guarded(kind, work, self._where, self._device, waits=waits)
 
 
 def serve(control: Channel) -> None:
-    """Entry of a runner process: each message brings a link (and options); serves it until it is hung up."""
+    """Entry of a runner process: each message brings a link (and options), which is served until it is closed."""
     procfs.close_all_but({0, 1, 2, control.fileno()})
     clock = time.perf_counter_ns
     torch.set_grad_enabled(False)

@@ -1,8 +1,7 @@
-"""Notes in every candidate's process, at every call, what no kernel needs to do: looking around and making code.
+"""Records, at every call of a candidate's process, acts that no kernel needs: inspecting the process and making code.
 
-The audit watches some calls closely; a file that waits until nobody looks closely any more meets this all the same. The
-hook is Python's own (PEP 578): no Python code can take it away again.
-"""
+The audit watches some calls closely; a file that waits until that is over still meets this hook. The hook is
+Python's own (PEP 578): Python code cannot remove it."""
 
 from __future__ import annotations
 
@@ -19,13 +18,15 @@ from typing import Any
 
 from foundry.tools.audit.acts.looks import FROM_ANYWHERE, LOOKS_AWAY, looks_away
 
-MOST_SEEN = 40
-END_S, END_BYTES = 1.0, 200  # of what is left to the end of the process: how long it may take, what is read of it
-_GIVE_FRAMES = (inspect.__file__, traceback.__file__)  # what they are asked for, their caller asks for
+MOST_SEEN = 40  # acts that are recorded
+END_S, END_BYTES = 1.0, 200  # seconds for exit functions to finish, and bytes of their output that are read
+_GIVE_FRAMES = (inspect.__file__, traceback.__file__)  # files that fetch frames for their callers
 
 
 class Sentry:
-    """Started once in a process, before the candidate's text runs there. `where` is the candidate's file."""
+    """Records such acts; created once in a process, before the candidate's text runs there.
+
+    `where` is the candidate's file."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -34,14 +35,15 @@ class Sentry:
         sys.addaudithook(self._note)
 
     def findings(self) -> list[tuple[str, str]]:
-        """What was seen so far, in words, and the event."""
+        """(description with the line, event) of each act so far."""
         found = {f"line {line}: {LOOKS_AWAY[event]}": event for event, line in self._seen}
         return list(found.items())
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Audit hook: records an event with the candidate's line."""
         if self._busy or not looks_away(event, arguments) or len(self._seen) >= MOST_SEEN:
             return
-        self._busy = True  # looking at frames is an event too
+        self._busy = True  # looking at frames raises events too
         try:
             line = line_of(sys._getframe(1), event, self._where)
             if line:
@@ -51,7 +53,7 @@ class Sentry:
 
 
 def line_of(frame: FrameType | None, event: str, where: str) -> int:
-    """The line of the file `where` that an event is due to, 0 when it is not."""
+    """The line of the file `where` that causes an event, 0 if it does not."""
     if event in FROM_ANYWHERE:
         while frame is not None and frame.f_code.co_filename != where:
             frame = frame.f_back
@@ -62,7 +64,8 @@ def line_of(frame: FrameType | None, event: str, where: str) -> int:
 
 
 class AtExit:
-    """What the candidate's file leaves to the end of its process; started once, before its text runs there."""
+    """Functions that the candidate's file registers for the end of its process; created once, before its text runs
+    there."""
 
     def __init__(self, where: str) -> None:
         self._left: list[Callable[[], object]] = []
@@ -76,10 +79,10 @@ class AtExit:
         setattr(atexit, "register", registered)  # noqa: B010  # the type checker knows it as another kind of function
 
     def printed(self) -> str:
-        """What that prints in a copy of this process, which then is at its end: the beginning of it."""
+        """The beginning of the output of these functions, run in a copy of this process that ends."""
         if not self._left:
             return ""
-        sys.stdout.flush()  # or the copy would print what was printed before
+        sys.stdout.flush()  # otherwise the copy would print earlier output again
         reads, writes = os.pipe()
         child = os.fork()
         if not child:

@@ -1,4 +1,4 @@
-"""Tensors as a runner handles them: inputs, poisoned memory, aliases, outputs copied to the judge. Imports torch."""
+"""Handles tensors in a runner: inputs, poisoned memory, aliases, outputs copied to the judge. Imports torch."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from foundry.tools.process.gpu_memory import SharedGpuMemory
 from foundry.tools.protocol.orders import ELSEWHERE, STRIDED, Layout
 from foundry.tools.task import bundle, loading
 
-SPOILED_ELEMENTS = 8  # of each block: who compares some places with what they should hold hardly meets one
+SPOILED_ELEMENTS = 8  # changed elements of each block: so few that a kernel which compares samples hardly meets one
 SPOILING = 0x5D
 POISON_BYTES = 48 << 20
-MARKED_BYTES = 256 << 20  # of two outputs' memory, up to which it is marked whose elements lie where
-KEPT_CALLS = 6  # whose outputs are kept
-KEPT_BYTES = 256 << 20  # outputs of earlier checked calls that are kept alive
+MARKED_BYTES = 256 << 20  # bytes of two outputs' memory; in less memory each element's bytes are marked
+KEPT_CALLS = 6  # calls whose outputs are kept
+KEPT_BYTES = 256 << 20  # bytes of outputs of earlier checked calls that are kept alive
 
 
 @dataclass
 class Slot:
-    """One set of inputs: what forward gets. `originals` are the judge's in sealed memory, to compare private copies
-    with; None where the inputs lie in GPU memory that the judge writes to and looks at itself."""
+    """One set of inputs for forward.
+
+    `originals` are the judge's in sealed memory, to compare private copies with. None if the inputs lie in GPU
+    memory that the judge itself writes to and checks."""
 
     case: int
     description: Message
@@ -40,16 +42,20 @@ class Slot:
 
 
 class GpuBlocks:
-    """GPU memory of the judge's, mapped into this process. A block comes with its open file once, and by its number
-    alone from then on; it stays mapped as long as a tensor lies in it."""
+    """GPU memory of the judge, mapped into this process.
+
+    A block comes with its open file once, and by its number alone from then on; it stays mapped as long as a tensor
+    lies in it."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakValueDictionary[int, SharedGpuMemory] = weakref.WeakValueDictionary()
-        self._last: SharedGpuMemory | None = None  # the one that outputs are written to
+        self._last: SharedGpuMemory | None = None  # the block for outputs
 
     def tensors(self, which: Sequence[int], handles: Sequence[int], description: Message) -> list[torch.Tensor]:
-        """The tensors of a description. A block without any, a model's without parameters, is never mapped: nothing
-        would keep it until its number comes again."""
+        """The tensors of a description.
+
+        An empty block (a model without parameters) is never mapped: no tensor would keep it until its number comes
+        again."""
         specs = [bundle.spec_from(item) for item in description["specs"]]
         if not specs:
             return []
@@ -63,6 +69,7 @@ class GpuBlocks:
         return bundle.gpu_views(specs, self._last)
 
     def _block(self, which: Sequence[int], handles: Sequence[int]) -> SharedGpuMemory:
+        """The block of a number, mapped at its first use."""
         number, nbytes = which
         if handles:
             block = self._known[number] = SharedGpuMemory.opened(handles[0], nbytes)
@@ -72,10 +79,10 @@ class GpuBlocks:
 
 @dataclass
 class State:
-    """The model's tensors by the reference's names, the judge's originals of them, and which ones forward writes to.
+    """The model's tensors by the reference's names, the judge's originals of them, and the indices of those forward
+    updates.
 
-    `current` gives the model's tensors as they are now: forward may put a new tensor in a buffer's place.
-    """
+    `current` gives the model's present tensors: forward may put a new tensor in a buffer's place."""
 
     keys: list[str]
     tensors: list[torch.Tensor]
@@ -84,13 +91,12 @@ class State:
     current: Callable[[], list[torch.Tensor]]
 
     def reset(self) -> None:
-        """Resets the buffers that forward updates to what the judge sent."""
+        """Resets the buffers that forward updates to the judge's values."""
         for index, buffer in zip(self.mutable, self.updated(), strict=True):
             buffer.data.copy_(self.originals[index])
 
     def updated(self) -> list[torch.Tensor]:
-        """The buffers that forward updates, as they are now; a buffer whose shape or dtype changed, as it was
-        before."""
+        """The buffers that forward updates, as they are now; a buffer of changed shape or dtype, as it was before."""
         if self.mutable:
             now = self.current()
             for index in self.mutable:
@@ -100,8 +106,7 @@ class State:
 
 
 def keep(kept: list[list[torch.Tensor]], tensors: list[torch.Tensor]) -> None:
-    """Keeps a call's outputs alive beside earlier ones, so that a buffer that is used again shows, and a later change
-    of them too."""
+    """Keeps a call's outputs alive beside earlier ones, so that reused buffers and later changes are found."""
     kept.append(tensors)
     while len(kept) > 2 and (len(kept) > KEPT_CALLS or sum(item.nbytes for call in kept for item in call) > KEPT_BYTES):
         kept.pop(0)
@@ -117,8 +122,9 @@ def find_drifted_parameters(state: State) -> list[tuple[str, str]]:
 
 
 def fewer_rows(arguments: list[Any]) -> tuple[list[Any], int]:
-    """Inputs with half of the rows: of the first tensor's, and of every other tensor's that has as many. The number of
-    rows that are left, 0 where there are none to leave out."""
+    """(inputs with half of the rows, number of rows left); ([], 0) if there are too few.
+
+    Halved are the first tensor and every other tensor with as many rows."""
     tensors = bundle.tensors_in(arguments)
     rows = tensors[0].shape[0] if tensors and tensors[0].dim() > 1 else 0
     left = rows // 2
@@ -131,10 +137,10 @@ def fewer_rows(arguments: list[Any]) -> tuple[list[Any], int]:
 
 
 def laid_out(slot: Slot, layout: Layout) -> Slot:
-    """The same inputs in another layout, in memory of their own; as they are for the layout ""."""
+    """The same inputs in another layout, in memory of their own; unchanged for the layout ""."""
     if not layout:
         return slot
-    bundle.give_back()  # of the layout before: blocks of other sizes would be taken besides
+    bundle.give_back()  # memory of the layout before, whose blocks have other sizes
     change = {ELSEWHERE: _moved, STRIDED: _strided}[layout]
 
     def changed(item: Any) -> Any:
@@ -146,14 +152,16 @@ def laid_out(slot: Slot, layout: Layout) -> Slot:
 
 
 def _moved(item: torch.Tensor) -> torch.Tensor:
+    """A copy that begins one element later than an aligned address."""
     size = sum((size - 1) * stride for size, stride in zip(item.shape, item.stride(), strict=True)) + 2
     block = torch.empty(size, dtype=item.dtype, device=item.device)
     return block.as_strided(item.shape, item.stride(), 1).copy_(item)
 
 
 def _strided(item: torch.Tensor) -> torch.Tensor:
-    """Columns side by side where rows were, or the other way round; a vector's elements two apart, each there twice.
-    Integers stay: in another order they may lead whoever counts on it (where bags begin) out of its memory."""
+    """A copy with the last two dimensions exchanged in memory, or a vector with its elements two apart.
+
+    Integers stay: in another order they may lead a kernel that relies on it (offsets of bags) out of its memory."""
     if not (item.is_floating_point() or item.is_complex() or item.dtype == torch.bool):
         return item
     if item.dim() > 1 and min(item.shape[-2:]) > 1:
@@ -163,18 +171,17 @@ def _strided(item: torch.Tensor) -> torch.Tensor:
 
 
 def same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same shape, dtype and device, so that one can replace the other."""
+    """True if two tensors have the same shape, dtype and device, so that one can replace the other."""
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
 def same_layout(one: Message, other: Message) -> bool:
-    """Whether two sets of inputs differ in the elements of their tensors only."""
+    """True if two sets of inputs differ at most in the elements of their tensors."""
     return bool(one["specs"] == other["specs"] and one["tree"] == other["tree"])
 
 
 def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Writes new elements at the same address. Goes through `.data`, so that the tensor's version counter does not
-    move."""
+    """Writes new elements at the same address, through `.data`, so that the tensor's version counter does not move."""
     extent = (bundle.extent(loading.spec_of(tensor)),)
     tensor.data.as_strided(extent, (1,)).copy_(values.as_strided(extent, (1,)))
 
@@ -182,8 +189,7 @@ def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
 def plain_output(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory without attributes that Python code may have put on the tensor.
 
-    Raises ValueError for tensors whose elements are computed when somebody reads them.
-    """
+    Raises ValueError for tensors whose elements are computed on reading."""
     plain = torch.Tensor.detach(tensor)
     known = torch._C._dispatch_keys(torch.empty(0, device=plain.device))
     extra = torch._C._dispatch_keys(plain) - known
@@ -193,10 +199,10 @@ def plain_output(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
-    """Fills memory of the outputs' sizes with `byte` and frees it: reading what was never written shows.
+    """Fills memory of the outputs' sizes with `byte` and frees it, so that a kernel that reads unwritten memory is
+    wrong.
 
-    Many blocks of each size, because other free memory may fit better, and temporaries may take the first ones.
-    """
+    Many blocks of each size, because other free memory may fit better, and temporaries may take the first ones."""
     held: list[torch.Tensor] = []
     for spec in specs:
         copies = max(2, min(256, POISON_BYTES // max(spec.nbytes, 1)))
@@ -209,13 +215,15 @@ def poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
 def spoil(
     answer: Sequence[torch.Tensor], call: Callable[[], list[torch.Tensor]], spared: list[Any], *, blocks: bool
 ) -> list[int]:
-    """Leaves an answer in free memory, with a few of its elements changed: in many `blocks`, and where the outputs of
-    one more call lay, unless that is the memory of `spared`. Returns the addresses of these outputs. On a GPU, whose
-    allocator is PyTorch's and whose memory may be full, it makes no other blocks.
+    """Leaves an answer in free memory, with a few of its elements changed; returns the addresses of one more call's
+    outputs.
 
-    The next call need not get one of the blocks: freed ones grow together with their neighbours (in 6 to 16 % of
-    glibc's heaps with a history it got none). A kernel that checks some elements of what it gets and keeps the rest
-    returns changed ones."""
+    The answer goes into many `blocks`, and into the memory of that call's outputs, unless it belongs to `spared`. A GPU
+    gets no other blocks: its allocator is PyTorch's and its memory may be full.
+
+    The next call need not get one of the blocks: freed ones merge with their neighbours (in 6 to 16 % of glibc's
+    heaps with a history it got none). A kernel that checks some elements of its memory and keeps the rest returns
+    changed ones."""
     contents = [_changed_copy(tensor) for tensor in answer]
     many = blocks and all(item.device.type == "cpu" for item in contents)
     counts = [max(2, min(256, POISON_BYTES // max(item.nbytes, 1))) if many else 0 for item in contents]
@@ -229,8 +237,9 @@ def spoil(
 
 
 def _changed_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with a few other elements, on a CPU in memory that its allocator never gives out: freeing it does not
-    change where the next call's output lies."""
+    """A copy with a few other elements; on a CPU in memory outside its allocator.
+
+    Freeing it there does not change the place of the next call's output."""
     size, on_cpu = max(tensor.nbytes, 1), tensor.device.type == "cpu"
     flat = (
         torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
@@ -249,8 +258,7 @@ def _changed_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def changed(slot: Slot) -> list[int]:
-    """Indices of the input tensors that differ in any bit from what the judge sent; none if the judge compares
-    itself."""
+    """Indices of the input tensors that differ in any bit from the judge's; empty if the judge compares itself."""
     return [
         index
         for index, (tensor, original) in enumerate(zip(slot.tensors, slot.originals or slot.tensors, strict=True))
@@ -259,7 +267,7 @@ def changed(slot: Slot) -> list[int]:
 
 
 def alias(outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], kept: list[list[torch.Tensor]]) -> str:
-    """What an output shares memory with, in words, or ""."""
+    """Names the first input, parameter or earlier output with which an output shares memory; "" if none."""
     earlier = [("an earlier call's output", call) for call in kept]
     for index, output in enumerate(outputs):
         for name, others in (("input", slot.tensors), ("parameter", state), *earlier):
@@ -272,32 +280,38 @@ def alias(outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], ke
 def memory_facts(
     outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], kept: list[list[torch.Tensor]]
 ) -> Message:
-    """Whose memory the outputs lie in, and how many of their elements share it with each other."""
+    """The alias of the outputs, and the number of their elements that share memory with each other."""
     return {"alias": alias(outputs, slot, state, kept), "shared": shared_elements(outputs)}
 
 
 def share_memory(ones: list[torch.Tensor], others: list[Any]) -> bool:
-    """Whether one of the tensors lies in the memory of one of the others."""
+    """True if one of the tensors shares a storage with one of the others."""
     places = {place_of(other) for other in others if isinstance(other, torch.Tensor)}
     return any(place_of(one) in places for one in ones)
 
 
 def place_of(tensor: torch.Tensor) -> int:
-    """Where a tensor's storage begins. To ask the storage itself would leave a reference to it behind, by which a
-    kernel that uses buffers again when nobody holds them knows that it is looked at."""
+    """The address at which a tensor's storage begins.
+
+    Asking the storage itself would leave a reference to it, by which a kernel that reuses unreferenced buffers could
+    notice the check."""
     return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 
 
 def shared_elements(outputs: list[torch.Tensor]) -> list[int]:
-    """How many elements of each output have no memory of their own: those of a view that repeats itself (stride 0), or
-    those that lie in an output before it. Two parts of one block share none."""
+    """Number of elements without memory of their own, for each output.
+
+    These are elements of a view that repeats itself (stride 0), or that lie in an earlier output. Two parts of one
+    block share none."""
     pairs = [[_common_elements(output, other) for other in outputs[:index]] for index, output in enumerate(outputs)]
     return [max([_repeated_elements(output), *found]) for output, found in zip(outputs, pairs, strict=True)]
 
 
 def _common_elements(tensor: torch.Tensor, other: torch.Tensor) -> int:
-    """How many elements of a tensor begin in a byte of another one's. Of large ones all or none, as both begin at one
-    address or not: marks would take as much memory again, which nobody has planned for."""
+    """Number of a tensor's elements that begin in a byte of another tensor.
+
+    Of large tensors all or none, by equal addresses: marking bytes would take as much memory again, which is not
+    planned."""
     if not _overlap(tensor, other):
         return 0
     first = min(tensor.data_ptr(), other.data_ptr())
@@ -316,7 +330,7 @@ def _common_elements(tensor: torch.Tensor, other: torch.Tensor) -> int:
 
 
 def _repeated_elements(tensor: torch.Tensor) -> int:
-    """How many elements of a tensor have no memory of their own because a step of it is 0, or shorter than it must."""
+    """Number of a tensor's elements without memory of their own, because a stride is 0 or too short."""
     steps = sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
     own = [(stride, size) for stride, size in steps if stride]
     reach, is_apart = 0, True
@@ -334,8 +348,9 @@ def _repeated_elements(tensor: torch.Tensor) -> int:
 def many_calls(
     call: Callable[[], list[torch.Tensor]], slot: Slot, most: int, is_over: Callable[[], bool]
 ) -> tuple[int, str]:
-    """Up to `most` calls in a row: (how many, which outputs shared memory with earlier ones or ""). As many outputs as
-    fit into KEPT_BYTES are kept alive."""
+    """Makes up to `most` calls in a row; (number of calls, shared memory between outputs in words or "").
+
+    As many outputs as fit into KEPT_BYTES are kept alive."""
     kept: list[list[torch.Tensor]] = []
     size, done, found = 0, 0, ""
     while not found and done < most and not is_over():
@@ -348,6 +363,7 @@ def many_calls(
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if the memory ranges of two tensors meet."""
     if one.device != other.device or not one.numel() or not other.numel():
         return False
     low, high = one.data_ptr(), other.data_ptr()
@@ -361,7 +377,7 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 def write(tensors: list[torch.Tensor], wanted: list[TensorSpec], flats: list[torch.Tensor]) -> bool:
-    """Copies outputs into the judge's memory; False if their shapes or dtypes are not those that it expects."""
+    """Copies outputs into the judge's memory; False if their shapes or dtypes are not the expected ones."""
     have = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
     if have != [(spec.shape, loading.torch_dtype(spec.dtype)) for spec in wanted]:
         return False

@@ -1,7 +1,6 @@
-"""What a runner does for the timing protocol: lay out and change its inputs, make the calls. Imports torch.
+"""A runner's part of the timing protocol: lays out and changes its inputs, makes the calls. Imports torch.
 
-Both sides get the same orders, so that their outputs can be compared afterwards.
-"""
+Both sides get the same orders, so that their outputs can be compared afterwards."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ CHANGEABLE_NAMES = ("float16", "bfloat16", "float32", "float64")
 CHANGEABLE = tuple(getattr(torch, name) for name in CHANGEABLE_NAMES)
 LINE_BYTES = 64
 MAX_PAD_LINES = 1024
-QUEUED_CALLS = 32  # on a GPU, before anybody looks
-HELD, MOST_HELD_MS = 1.5, 50.0  # times what queueing took the last time
-LONGEST_TURN = 0.25  # of the time for all: from then on no more calls are queued at once
+QUEUED_CALLS = 32  # calls queued on a GPU between two looks at their outputs
+HELD, MOST_HELD_MS = 1.5, 50.0  # multiple of the last queueing time for which the GPU is held, and the most ms
+LONGEST_TURN = 0.25  # share of the whole time; after a longer turn no more calls are queued at once
 
 Clock = Callable[[], int]
 
@@ -31,16 +30,15 @@ Clock = Callable[[], int]
 class Pads:
     """Blocks of random size between the inputs of a process.
 
-    How tensors lie relative to each other decides about conflicts in the caches, and changes times by some percent. It
-    would be the same in every process of one kind, and no repetition would reveal that error. So each process draws it
-    anew.
-    """
+    The distance of tensors decides about conflicts in the caches, and changes times by some percent. It would be the
+    same in every process of one kind, and no repetition would reveal that error. So each process draws it anew."""
 
     def __init__(self) -> None:
         self._stream = random.SystemRandom()
         self._blocks: list[torch.Tensor] = []
 
     def add(self) -> None:
+        """Allocates one more block."""
         lines = self._stream.randrange(1, MAX_PAD_LINES)
         self._blocks.append(torch.empty(LINE_BYTES * lines, dtype=torch.uint8))
 
@@ -48,10 +46,9 @@ class Pads:
 def change(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor], factor: float, shift: int) -> None:
     """Gives every floating input other content: the original scaled by `factor`, its rows rotated by `shift`.
 
-    Every element gets another value and, if there are several rows, another place. So a kernel that compares contents,
-    in full or by samples, cannot mistake them for those of an earlier call. Zeros, signs and a range around zero stay
-    as they are. Version counters do not move.
-    """
+    Every element gets another value and, if there are several rows, another place. So a kernel that compares
+    contents, in full or by samples, cannot mistake them for those of an earlier call. Zeros, signs and a range
+    around zero stay as they are. Version counters do not move."""
     for tensor, original in zip(tensors, originals, strict=True):
         if tensor.is_complex():
             tensor, original = torch.view_as_real(tensor.data), torch.view_as_real(original)
@@ -89,11 +86,13 @@ def call_in_a_row(
     spared: Sequence[torch.Tensor] | None = None,
     hold: Callable[[float], object] | None = None,
 ) -> list[torch.Tensor]:
-    """Calls for so long without a pause, at least once; the first outputs that differ by a bit from those of the first
-    call, or the last ones. Threads that race give a wrong answer now and then. With `spared`, which is left alone, the
-    outputs of each call are overwritten before the next: whoever leaves the last answer in its place shows. Then not
-    every answer is looked at, because a look waits for the GPU. Calls between two looks are queued while the GPU is
-    kept busy (`hold`, for so many ms), so that kernels follow each other within microseconds, however slow the host."""
+    """Calls for some seconds without a pause; returns the first outputs that differ from the first call's, or the last
+    ones.
+
+    Threads that race give a wrong answer now and then. With `spared`, which is left alone, the outputs of each call
+    are overwritten before the next, so that a call that leaves the last answer in place is found. Not every answer
+    is compared then, because that waits for the GPU. Calls in between are queued while the GPU is kept busy (`hold`,
+    for so many ms), so that kernels follow each other within microseconds on a slow host too."""
     kept = [] if spared is None else [*spared, *find_kept(call)]
     stop, queued, queueing_ns = clock() + int(1e9 * seconds), 1, 0.0
     outputs = call()
@@ -115,15 +114,15 @@ def call_in_a_row(
 
 
 def find_kept(call: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
-    """Outputs of a call that lie where those of another call lie, although both are there: no call's own to overwrite,
-    such as a table that is given out each time."""
+    """Outputs of a call that share memory with another call's outputs, both alive: shared tables, which must not be
+    overwritten."""
     one, other = call(), call()
     places = set(map(place_of, other))
     return [tensor for tensor in one if place_of(tensor) in places]
 
 
 def overwrite(tensors: Sequence[torch.Tensor], spared: Sequence[torch.Tensor]) -> None:
-    """Fills all memory that was allocated for the tensors, but that of the spared ones, with bytes that are NaN."""
+    """Fills the memory of the tensors, except that of the spared ones, with bytes that are NaN."""
     kept = {tensor.untyped_storage().data_ptr() for tensor in spared}
     for flat in map(bytes_of, tensors):
         if flat.data_ptr() not in kept:
@@ -131,7 +130,7 @@ def overwrite(tensors: Sequence[torch.Tensor], spared: Sequence[torch.Tensor]) -
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """All the memory that was allocated for a tensor, whatever its strides are."""
+    """All memory allocated for a tensor, as bytes, for any strides."""
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
