@@ -116,12 +116,11 @@ def test_what_is_made_ready_is_used_and_no_process_is_left(grader: Grader) -> No
     baseline = grader.baseline()
     same = TASK.replace("class Model(", "class ModelNew(")
     grader.make_ready(same, "screen")
-    waiting = grader._runners._waiting
-    ready = [worker.pid for kind in ("reference", "candidate") for worker in waiting[kind]]
+    ready = [worker.pid for workers in grader._runners.pool.ready().values() for worker in workers]
     assert len(ready) == 5  # two pairs, and one for the next candidate
     assert grader.time(same, BUILT, "screen", baseline).problem == ""
     assert grader.verify(same, BUILT, "screen", baseline).correct
-    assert not any(waiting.values())
+    assert not grader._runners.pool.ready()
     stop = time.monotonic() + 5.0
     while any(Path(f"/proc/{pid}/stat").exists() for pid in ready) and time.monotonic() < stop:
         time.sleep(0.05)

@@ -67,7 +67,6 @@ CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
 AUDITED = 3  # processes of the audit's own runs
 CONTESTED = 1  # of the kernel beside its rivals, should it win
 OTHER_THREADS = (7,)  # in the watched one: few shapes divide by it, and a kernel may not need a number of its own
-STOCKED_AT_ONCE = 3
 HOST_BYTES = 4 << 30  # of the machine's memory, for each process that waits: a context takes a tenth of it
 LANES = 2  # judges: one evaluation that hangs does not stop the others
 _ANY_CANDIDATE = "ModelNew"  # a text that compiles nothing: its processes serve all such texts
@@ -191,10 +190,10 @@ class Grader:
         first processes that it times and checks get their contexts meanwhile."""
         with self._judges.one() as judge, ThreadPoolExecutor(1) as beside:
             first = {REFERENCE: 1, CANDIDATE: 1}
-            ready = beside.submit(self._runners.make_ready, _ANY_CANDIDATE, first, self._waiting)
+            ready = beside.submit(self._runners.pool.want, _ANY_CANDIDATE, first, self._waiting)
             ask_about_task(judge, {"do": "prepare"}, self._times.baseline_s, limits=self._times)
             ready.result()
-        self._runners.dismiss(_ANY_CANDIDATE)
+        self._runners.pool.forget(_ANY_CANDIDATE)
 
     def warm_judge(self) -> None:
         """Starts a judge on a GPU and makes its context, before it is known what it will need."""
@@ -286,12 +285,12 @@ class Grader:
     ) -> None:
         """Starts what a timing needs on a GPU, before the device is held for it, and what the next candidate will."""
         starting, wanted = (holds or Holds()).starting, self._wanted(text, stage)
-        self._runners.make_ready(text, wanted, self._waiting, starting=starting, begins=begins)
+        self._runners.pool.want(text, wanted, self._waiting, starting=starting, begins=begins)
 
     def stock(self, holds: Holds | None = None) -> bool:
         """Makes some processes ready for a proof to come; whether there were any to make."""
         starting, wanted = (holds or Holds()).starting, self._wanted(_ANY_CANDIDATE, "final")
-        return self._runners.stock(_ANY_CANDIDATE, wanted, self._waiting, STOCKED_AT_ONCE, starting)
+        return self._runners.pool.stock(_ANY_CANDIDATE, wanted, self._waiting, starting=starting)
 
     def _wanted(self, text: str, stage: Stage) -> dict[str, int]:
         """The processes that one candidate takes: to be checked in and, group by group, to be timed in. Those of a file
@@ -307,7 +306,7 @@ class Grader:
 
     def dismiss(self, text: str) -> None:
         """Ends what was made ready for a candidate that is not timed."""
-        self._runners.dismiss(text)
+        self._runners.pool.forget(text)
 
     def time(
         self,
@@ -325,7 +324,7 @@ class Grader:
         holds = holds or Holds()
         ahead = self._plan.pairs if stage == "screen" else 1  # beside a group of a proof no other process has its file
         with self._judges.one() as judge, contextlib.ExitStack() as stack:
-            stack.callback(self._runners.dismiss, text)
+            stack.callback(self._runners.pool.forget, text)
             asked = stage, self._device.traits, self._screens, incumbent_ms, baseline.eager_ms
             groups = Groups(*asked, waited=lambda: holds.waited_s)
             stack.enter_context(holds.whole())

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from foundry.tools.grade.host.answers import raise_error
-from foundry.tools.grade.host.runner_pool import Runners
+from foundry.tools.grade.host.runner_pool import REFERENCE, Runners, kind_of
 from foundry.tools.grade.host.timed_groups import SLOWED
 from foundry.tools.machine.holds import Holds
 from foundry.tools.process.channel import ChannelClosed, Message
@@ -61,7 +61,8 @@ class PairedRun:
     def prepare(self, orders: Mapping[int, Message]) -> tuple[Message, str]:
         """Starts the processes of groups and readies them for timing: a failure, and how that process ended."""
         if self._looks_alone:
-            self._runners.restock(str(self._message["text"]), self._holds.starting)
+            text = str(self._message["text"])
+            self._runners.pool.restock(text, (REFERENCE, kind_of(text)), self._holds.starting)
         for number, order in orders.items():
             reference, candidate = self._runners.pair(str(self._message["text"]))
             self._groups[number] = _Group(order, {"reference": reference, "candidate": candidate})
