@@ -57,6 +57,13 @@ def default_algorithm(space: ConvSpace, offered: tuple[str, ...], cores: int, ch
     return "channels_last" if packs else "implicit_gemm"
 
 
+def _takes(name: str, space: ConvSpace, choices: dict[str, Choice]) -> bool:
+    """True if an algorithm can multiply in the precision that was asked for. `direct` is as accurate as any."""
+    if name == "channels_last":
+        return channels_last.takes(space, choices)
+    return name != "planes" or planes.takes(choices)
+
+
 def _offered(space: ConvSpace, arch: str) -> tuple[str, ...]:
     if space.kernel.tail:  # which needs all channels of a pixel, or all pixels of a channel, in one warp
         return ("channels_last",) if channels_last.runs_on(arch) and channels_last.fits(space) else ()
@@ -75,14 +82,16 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     keeps lines), "weights" ("kept" in shared memory or "moved" with the input), "tile_pixels" and "tile_channels" (of a
     tile), "turns" (warpgroups that take turns), "stages" and "neighbours" (pixels that a lane stores as a vector).
     `planes`: "tile_channels", "warpgroups" (of a block), "stages" and "stores" (by "lanes", or by "rows" of pixels). A
-    value that is not legal for this kernel gives way to the default. Raises CannotLower for a tail that cannot be made.
+    value that is not legal for this kernel gives way to the default, and an algorithm to the precision that was asked
+    for. Raises CannotLower for a tail that cannot be made.
     """
     space = conv_space(kernel, plan)
     offered = _offered(space, device.arch)
     if space.kernel.tail and not (offered and channels_last.pays(space) and channels_last.takes(space, choices)):
         raise CannotLower("the tail needs tiles of pixels and channels")
     default = default_algorithm(space, offered, device.cores, choices)
-    name = str(pick(choices, "algorithm", offered, default))
+    able = tuple(name for name in offered if _takes(name, space, choices))
+    name = str(pick(choices, "algorithm", able, default))
     printed = ALGORITHMS[name].print_algorithm(space, device, choices)
     if len(offered) == 1:
         return printed

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
-from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import LABELS, PRECISION, has_wgmma
+from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import IEEE, LABELS, PRECISION, has_wgmma
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.compiler.cuda.convolutions.channels_last_packing import fill_text
 from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace
@@ -40,6 +40,7 @@ _MEANING = {
         "32 channels each, in flight for a warpgroup: more latency is hidden, more shared memory",
     ),
 }
+_PRECISION_MEANING = "tf32: 11 significant bits; tf32x3 and ieee: as accurate as float32, by another algorithm"
 LANES, ROWS = "lanes", "rows"  # who stores sums: the lanes that have them, or warps that have whole rows of pixels
 _MOST_CHANNELS = 128  # of the input, up to which an H200 is faster this way
 _LEAST_TILES = 4  # for each multiprocessor, with which the weights that each block reads matter little
@@ -135,7 +136,8 @@ def choose_planes(
         if len(legal) > 1:
             tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
     meaning = "lanes: each lane stores its own sums; rows: these go through shared memory, and a warp stores a row"
-    return shape, (*tunables, tunable("stores", (LANES, ROWS), default.stores, "memory", meaning))
+    precision = tunable(PRECISION, ("tf32", "tf32x3", IEEE), "tf32", PRECISION, _PRECISION_MEANING)
+    return shape, (precision, *tunables, tunable("stores", (LANES, ROWS), default.stores, "memory", meaning))
 
 
 def _print_main(space: ConvSpace, device: Device, shape: PlaneTiling) -> tuple[str, Launch]:
@@ -171,7 +173,7 @@ def print_algorithm(space: ConvSpace, device: Device, choices: dict[str, Choice]
     shape, tunables = choose_planes(space, device, choices)
     text, launch = _print_main(space, device, shape)
     names = ("mma", "mma_tf32", "wgmma", "wgmma_tf32", "wgmma_held_tf32", "bulk")
-    values: dict[str, Choice] = asdict(shape)
+    values: dict[str, Choice] = {PRECISION: "tf32", **asdict(shape)}
     return PrintedKernel(
         functions=text,
         call=cuda_launch.encode([launch]),
