@@ -113,8 +113,8 @@ async def walk(row: Row, task: BenchTask, bench: LocalWorkbench, is_thorough: bo
     if baseline.degenerate:
         row.outcome, row.evidence = "not counted", baseline.degenerate
         return
-    recipes = seeds(known.graphs[0], bench.device, baseline.unrounded)
-    for row.recipe, recipe in enumerate(sorted(recipes, key=lambda one: baseline.is_ieee and not one.names_precision)):
+    recipes = seeds(known.graphs[0], bench.device, baseline.unrounded_in(known.graphs[0]))
+    for row.recipe, recipe in enumerate(recipes):
         text, build, verdict = await verified(row, task, bench, recipe)
         if verdict.correct or row.recipe + 1 == TRIED:
             break

@@ -14,6 +14,7 @@ from typing import Literal
 
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.limits import Limiter, Rung
+from foundry.knowledge.opgraph import OpGraph, ProductRun, unrounded_products
 from foundry.knowledge.reasons import Reason, Refusal, refusal_of
 from foundry.knowledge.task import AccuracyClass
 
@@ -90,6 +91,10 @@ class AuthoredKernel:
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
+ROUNDED: tuple[Choice, ...] = ("tf32", "half")  # precisions of float32 products with 11 significant bits
+ACCURATE: tuple[Choice, ...] = ("tf32x3", "half3", "ieee")  # those as accurate as float32, the fastest first
+
+
 @dataclass(frozen=True)
 class Recipe:
     """The genotype of a candidate that the library prints: what the lowering does differently from its defaults, or the
@@ -101,6 +106,7 @@ class Recipe:
     choices: dict[str, dict[str, Choice]] = field(default_factory=dict)  # kernel name -> tunable -> value
     ieee_only: bool = False  # float32 products in IEEE arithmetic, as policy strict asks
     authored: AuthoredKernel | None = None
+    accurate: tuple[str, ...] = ()  # operators whose products are as accurate as float32 where no choice says otherwise
 
     @property
     def origin(self) -> Literal["library", "model"]:
@@ -108,9 +114,9 @@ class Recipe:
         return "library" if self.authored is None else "model"
 
     @property
-    def names_precision(self) -> bool:
-        """Whether a product is asked for in another precision than the fastest, which is every printer's default."""
-        return any("precision" in chosen for chosen in self.choices.values())
+    def rounded(self) -> tuple[str, ...]:
+        """The kernels that multiply float32 numbers in TF32's 11 bits, by name; known of a complete recipe."""
+        return tuple(sorted(name for name, chosen in self.choices.items() if chosen.get("precision") in ROUNDED))
 
     @cached_property
     def digest(self) -> str:
@@ -123,6 +129,8 @@ class Recipe:
         }
         if self.authored is not None:
             known["authored"] = asdict(self.authored)
+        if self.accurate:
+            known["accurate"] = self.accurate
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -313,6 +321,17 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Unrounded:
+    """Where PyTorch is more accurate than TF32, though it may use it."""
+
+    means: tuple[str, ...] = ()  # running means that forward updates, as keys of the state
+    products: tuple[str, ...] = ()  # operators of the graph
+
+
+NOWHERE = Unrounded()
+
+
+@dataclass(frozen=True)
 class Baseline:
     """The reference on this device: eager time, with TF32 where the policy allows it, and what tells right from
     wrong."""
@@ -325,6 +344,13 @@ class Baseline:
     told_by: str = ""  # the question that tells right from wrong then, on whose inputs everything is timed
     is_ieee: bool = False  # its float32 outputs need IEEE arithmetic: TF32, where allowed, changes nothing in them
     unrounded: tuple[str, ...] = ()  # running means that TF32, where allowed, does not show in: keys of the state
+    products: tuple[ProductRun, ...] = ()  # of float32, in the order of one forward; empty if nobody could watch it
+
+    def unrounded_in(self, graph: OpGraph) -> Unrounded:
+        """Where PyTorch is more accurate than TF32 in this graph. Where no product was watched, the outputs' errors
+        decide for all."""
+        runs = self.products or ((ProductRun(0, 0, is_rounded=False),) if self.is_ieee else ())
+        return Unrounded(self.unrounded, unrounded_products(graph, runs))
 
     @property
     def label(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -186,6 +186,31 @@ class OperatorRun:
     flops: int
     traffic_bytes: int
     ms: float = 0.0
+
+
+# Operators that are one product or convolution, and those of them that add another operand to each sum.
+_PRODUCTS = frozenset({"mm", "bmm", "matmul", "mv", "dot", "linear", "einsum", "convolution"})
+_PRODUCT_SUMS = frozenset({"addmm", "_addmm_activation", "baddbmm", "addbmm", "addmv"})
+
+
+def product_size(kind: str, flops: int, elements: int) -> tuple[int, int] | None:
+    """(elements of the result, multiply-adds for each) of a product or convolution; None for any other operator. What
+    is added to each sum does not count."""
+    if kind not in _PRODUCTS | _PRODUCT_SUMS and not kind.startswith("conv"):
+        return None
+    return elements, flops // (2 * max(1, elements)) - (kind in _PRODUCT_SUMS)
+
+
+@dataclass(frozen=True)
+class ProductRun:
+    """One product or convolution of float32 numbers as PyTorch ran it on a GPU, by its size.
+
+    `depth`: multiply-adds for each of the result's `elements`. `is_rounded`: it uses TF32 where it may.
+    """
+
+    elements: int
+    depth: int
+    is_rounded: bool
 
 
 @dataclass(frozen=True)
@@ -411,3 +436,18 @@ class OpGraph:
         order = {name: index for index, name in enumerate(self.values)}
         rows = [[op.target, [order.get(name, -1) for name in op.reads]] for op in self.ops]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+
+
+def unrounded_products(graph: OpGraph, runs: Sequence[ProductRun]) -> tuple[str, ...]:
+    """The graph's products of float32 that PyTorch does not round to TF32, by name. Of several runs of the same size,
+    and for a product whose size was not seen, a single one that is not rounded decides."""
+    found: list[str] = []
+    for op in graph.ops:
+        spec = op.outputs[0].spec
+        size = product_size(op.kind, op.flops, math.prod(spec.shape))
+        if size is None or spec.dtype != "float32":
+            continue
+        same = [run for run in runs if (run.elements, run.depth) == size]
+        if not all(run.is_rounded for run in same or runs):
+            found.append(op.name)
+    return tuple(found)

@@ -15,7 +15,7 @@ from foundry.graph.run.journal import Journal
 from foundry.graph.run.measurements import Measurements
 from foundry.graph.run.request import Effort, SolveRequest
 from foundry.graph.run.run_directory import MIXED, STAGES, RunDirectory
-from foundry.knowledge.candidate import Candidate, Evaluation, Recipe, Stage
+from foundry.knowledge.candidate import NOWHERE, Candidate, Evaluation, Recipe, Stage, Unrounded
 from foundry.knowledge.codec import encode
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 class Library(Protocol):
     """The kernel library as the search sees it."""
 
-    def seeds(self, graph: OpGraph, device: Device, unrounded: Collection[str] = ()) -> tuple[Recipe, ...]:
-        """First recipes, the safest first. `unrounded`: which keys of the state forward updates with values more
-        accurate than TF32's. Raises CannotLower."""
+    def seeds(self, graph: OpGraph, device: Device, unrounded: Unrounded = NOWHERE) -> tuple[Recipe, ...]:
+        """First recipes, the safest first. `unrounded`: where PyTorch is more accurate than TF32.
+
+        Raises CannotLower."""
         ...
 
     def lower(self, graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device: Device) -> Lowered:
@@ -56,7 +57,7 @@ class Library(Protocol):
 class KernelLibrary:
     """The library of this package."""
 
-    def seeds(self, graph: OpGraph, device: Device, unrounded: Collection[str] = ()) -> tuple[Recipe, ...]:
+    def seeds(self, graph: OpGraph, device: Device, unrounded: Unrounded = NOWHERE) -> tuple[Recipe, ...]:
         from foundry.knowledge.compiler.lower import seeds
 
         return tuple(seeds(graph, device, unrounded))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from foundry.agents.models.models import PLAYBOOK
 from foundry.graph.run.inbox import in_force
 from foundry.graph.run.services import Services
 from foundry.graph.search.lessons import localise, query, winners
-from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.candidate import NOWHERE, Recipe, Unrounded
 from foundry.knowledge.errors import CannotLower, LeavesToTorch, UsageError
-from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.opgraph import OpGraph, product_size
 
 RECALLED_SEEDS = 2
 FEWEST_SEEDS = 3  # that may be evaluated where the first ones are wrong
+ARITHMETIC, NAMED = "arithmetic", 4  # the note's name; products that it names
 
 FirstText = tuple[str, Recipe | None, str]  # with its reason
 
@@ -43,8 +47,8 @@ async def _library_texts(services: Services) -> tuple[int, list[FirstText], str]
         recipes = await _recipes(graphs[0], services)
     except CannotLower as error:
         return count, [], _no_first(error, services)
-    if count == 1 and len(recipes) > 1 and recipes[1].rewrites:  # they may leave little of the work
-        count = 2
+    if count == 1:
+        count += sum(1 for _ in itertools.takewhile(partial(_may_be_faster, recipes[0]), recipes[1:3]))
     for recipe in recipes:
         if len(library) == max(count, FEWEST_SEEDS):
             break
@@ -57,6 +61,12 @@ async def _library_texts(services: Services) -> tuple[int, list[FirstText], str]
     return count, library, _no_first(refused, services) if refused and not library else ""
 
 
+def _may_be_faster(first: Recipe, other: Recipe) -> bool:
+    """True if a recipe deserves a place beside the first one even where one is enough: its rewrites may leave little of
+    the work, or it multiplies in TF32 what the first one does not."""
+    return bool(other.rewrites) or (bool(first.accurate) and not other.accurate)
+
+
 def _no_first(error: CannotLower, services: Services) -> str:
     """Why the library has no first candidate, and what the user can do."""
     ways = [] if services.brain.name != PLAYBOOK else ["a chat model may write one (--model NAME)"]
@@ -64,14 +74,26 @@ def _no_first(error: CannotLower, services: Services) -> str:
     return "; ".join([f"the kernel library cannot write this task: {error}", *ways])
 
 
-async def _recipes(graph: OpGraph, services: Services) -> list[Recipe]:
-    """The library's. Where PyTorch computes in IEEE arithmetic, TF32 is too far from the truth: what asks for another
-    precision than the fastest comes first there."""
-    if not services.device.present:
-        return list(services.library.seeds(graph, services.device))
-    baseline = await services.measure.baseline()
-    recipes = services.library.seeds(graph, services.device, baseline.unrounded)
-    return sorted(recipes, key=lambda recipe: baseline.is_ieee and not recipe.names_precision)
+async def _recipes(graph: OpGraph, services: Services) -> tuple[Recipe, ...]:
+    """The library's. Where PyTorch rounds nothing to TF32, neither do the first kernels: its own error is the bound."""
+    unrounded = await _unrounded(graph, services)
+    if unrounded.products and services.task.options.policy != "strict":
+        services.log.note_once("note", ARITHMETIC, reason=_arithmetic_words(unrounded.products, graph))
+    return services.library.seeds(graph, services.device, unrounded)
+
+
+async def _unrounded(graph: OpGraph, services: Services) -> Unrounded:
+    if not services.device.present or services.device.target == "cpu":
+        return NOWHERE
+    return (await services.measure.baseline()).unrounded_in(graph)
+
+
+def _arithmetic_words(products: Sequence[str], graph: OpGraph) -> str:
+    every = sum(1 for op in graph.ops if product_size(op.kind, op.flops, 1))
+    return (
+        f"PyTorch computes {len(products)} of {every} products without TF32, though it may use it "
+        f"({', '.join(products[:NAMED])}{', ...' if len(products) > NAMED else ''}): the first kernels do so too"
+    )
 
 
 async def _recall_winners(services: Services) -> list[FirstText]:
@@ -79,12 +101,13 @@ async def _recall_winners(services: Services) -> list[FirstText]:
     graphs = await services.graphs()
     answer = await services.recall("recall", query(graphs[0], services.device), k=24)
     found: list[FirstText] = []
+    unrounded = await _unrounded(graphs[0], services)
     for hit in winners(answer.hits, graphs[0], services.device, RECALLED_SEEDS):
         recipe = hit.record.recipe
         if recipe is None:
             continue
         try:
-            recipe = as_asked(recipe, services)
+            recipe = replace(as_asked(recipe, services), accurate=unrounded.products)
             bare = await services.lower(replace(recipe, choices={}))
             lowered = await services.lower_to_try(localise(recipe, bare.kernels))
         except CannotLower as error:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from foundry.knowledge.candidate import Coordinates, Recipe
+from foundry.knowledge.candidate import NOWHERE, Coordinates, Recipe, Unrounded
 from foundry.knowledge.compiler.authored.planning import plan_authored
 from foundry.knowledge.compiler.file.assemble import Entry, Reference
 from foundry.knowledge.compiler.ir.access import is_prepared
@@ -23,7 +23,7 @@ from foundry.knowledge.compiler.printers import find_printer, module_file, print
 from foundry.knowledge.compiler.printers.base import Unprintable
 from foundry.knowledge.compiler.rules import pointwise, shape
 from foundry.knowledge.compiler.rules.builder import RULES
-from foundry.knowledge.compiler.seeds import seed_recipes
+from foundry.knowledge.compiler.seeds import more_accurate, seed_recipes
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import OpGraph
@@ -157,14 +157,19 @@ def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
         texts: list[PrintedKernel | None] = []
         refusals: list[Unprintable] = []
         for step in planned.steps:
-            text = None
-            if not isinstance(step, TorchCall):
-                text = printer.print_or_refuse(step, planned, device, recipe.choices.get(step.name, {}))
-            if isinstance(text, Unprintable):
-                refusals.append(text)
-            else:
-                texts.append(text)
-        if not refusals:
+            if isinstance(step, TorchCall):
+                texts.append(None)
+                continue
+            try:
+                texts.append(_print_step(step, planned, recipe, device))
+            except CannotLower as refusal:
+                anchors = _anchors(planned.graph or graph, step)
+                if (isinstance(step, AttentionKernel) or tail_of(step) is not None) and not anchors <= apart:
+                    split |= anchors
+                else:
+                    again |= anchors - refused
+                reason = str(refusal)
+        if len(texts) == len(planned.steps):
             return Printed(planned, tuple(texts))
         again, split = set[str](), set[str]()
         for refusal in refusals:
@@ -179,6 +184,16 @@ def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
         apart |= split
 
 
+def _print_step(step: Kernel, planned: Plan, recipe: Recipe, device: Device) -> PrintedKernel:
+    """One kernel of a plan; its product is accurate where the recipe wants that and chooses no precision."""
+    choices = recipe.choices.get(step.name, {})
+    text = print_kernel(step, planned, device, choices)
+    if "precision" in choices or not set(step.ops) & set(recipe.accurate):
+        return text
+    wanted = next((value for item in text.tunables if (value := more_accurate(item)) is not None), None)
+    return text if wanted is None else print_kernel(step, planned, device, {**choices, "precision": wanted})
+
+
 def _anchors(graph: OpGraph, kernel: Kernel) -> set[str]:
     """The operators that determine a kernel's template; all of them for pointwise work."""
     ops = [op for op in graph.ops if op.name in kernel.ops]
@@ -186,9 +201,9 @@ def _anchors(graph: OpGraph, kernel: Kernel) -> set[str]:
     return shaped or {op.name for op in ops}
 
 
-def seeds(graph: OpGraph, device: Device, unrounded: Collection[str] = ()) -> tuple[Recipe, ...]:
-    """Three to seven diverse recipes, the safest first. `unrounded`: the keys of the state that forward updates with
-    values more accurate than TF32's. Raises CannotLower when even the first cannot be lowered."""
+def seeds(graph: OpGraph, device: Device, unrounded: Unrounded = NOWHERE) -> tuple[Recipe, ...]:
+    """Three to seven diverse recipes, the safest first. `unrounded`: where PyTorch is more accurate than TF32. Raises
+    CannotLower when even the first cannot be lowered."""
     base = Recipe(device.target)
     first = print_plan(graph, base, device)
     tunables = {kernel.name: text.tunables for kernel, text in first.kernel_pairs()}

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +82,7 @@ def graph() -> OpGraph:
 class FakeLibrary:
     """One kernel with four tunables and two rewrites; the file is the recipe as JSON."""
 
-    def seeds(self, graph: OpGraph, device: Device, unrounded: Collection[str] = ()) -> tuple[Recipe, ...]:
+    def seeds(self, graph: OpGraph, device: Device, unrounded: Any = None) -> tuple[Recipe, ...]:
         return (Recipe(device.target), Recipe(device.target, choices={"k0": {"tile": 32}}))
 
     def lower(self, graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device: Device) -> Lowered:

@@ -66,7 +66,7 @@ def bare(library: Any) -> Any:
     """A library that cannot lower this task."""
 
     class Empty(library):  # type: ignore[misc]
-        def seeds(self, graph: Any, device: Any, unrounded: Any = ()) -> Any:
+        def seeds(self, graph: Any, device: Any, unrounded: Any = None) -> Any:
             raise CannotLower("no template for aten.svd")
 
     return Empty()

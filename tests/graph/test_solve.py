@@ -25,7 +25,7 @@ from foundry.graph.run.request import EFFORTS, QUICK, EffortName, RunLimits, Sol
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import summarise
 from foundry.graph.solve import resume, solve
-from foundry.knowledge.candidate import Baseline, Build, Choice, Recipe
+from foundry.knowledge.candidate import Build, Recipe
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
@@ -393,7 +393,7 @@ async def test_a_task_that_cannot_be_lowered_ends_honestly(make_request: MakeReq
     from foundry.knowledge.errors import CannotLower
 
     class Empty(library):  # type: ignore[misc]
-        def seeds(self, graph: Any, device: Any, unrounded: Any = ()) -> Any:
+        def seeds(self, graph: Any, device: Any, unrounded: Any = None) -> Any:
             raise CannotLower("no template for aten.svd")
 
     summary = await solve(make_request(), parts=parts(library=Empty()))
@@ -406,43 +406,44 @@ async def test_a_task_that_cannot_be_lowered_ends_honestly(make_request: MakeReq
 
 @dataclass(frozen=True)
 class First:
-    """Which of the library's recipes are right, in what arithmetic PyTorch computes, and whose turn it is then."""
+    """The rewrites of the library's recipes, of which "welford" is wrong, which of them are accurate, and the recipes
+    that are evaluated."""
 
     rewrites: tuple[tuple[str, ...], ...]
-    is_ieee: bool
+    accurate: tuple[int, ...]
     evaluated: list[str]
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        First(((), (), ()), False, ["tile 16"]),
-        First((("welford",), (), ()), False, ["tile 16", "tile 32"]),
-        First((("welford",), ("welford",), ()), False, ["tile 16", "tile 32", "tile 64"]),
-        First(((), ("online",), ()), False, ["tile 16", "tile 32"]),
-        First(((), (), ()), True, ["tile 64"]),
+        First(((), (), ()), (), ["tile 16"]),
+        First((("welford",), (), ()), (), ["tile 16", "tile 32"]),
+        First((("welford",), ("welford",), ()), (), ["tile 16", "tile 32", "tile 64"]),
+        First(((), ("online",), ()), (), ["tile 16", "tile 32"]),
+        First(((), (), ()), (0,), ["tile 16", "tile 32", "tile 64"]),
+        First(((), (), ()), (0, 1), ["tile 16"]),
     ],
 )
 async def test_a_bench_evaluates_one_first_candidate_and_others_where_they_are_needed(
-    make_request: MakeRequest, parts: Any, library: Any, machine: Any, case: First
+    make_request: MakeRequest, parts: Any, library: Any, case: First
 ) -> None:
-    """Further ones where those before are wrong or where rewrites may leave little of the work; and the one in another
-    precision first where PyTorch's own arithmetic is IEEE's."""
+    """Further ones where those before are wrong, where rewrites may leave little of the work, and where less accurate
+    products may be right."""
 
     class Three(library):  # type: ignore[misc]
-        def seeds(self, graph: Any, device: Any, unrounded: Any = ()) -> Any:
-            choices: list[dict[str, Choice]] = [{"tile": 16}, {"tile": 32}, {"tile": 64, "precision": "half3"}]
+        def seeds(self, graph: Any, device: Any, unrounded: Any = None) -> Any:
             return tuple(
-                Recipe(device.target, rewrites=rewrites, choices={"k0": chosen})
-                for rewrites, chosen in zip(case.rewrites, choices, strict=True)
+                Recipe(
+                    device.target,
+                    rewrites=rewrites,
+                    choices={"k0": {"tile": tile}},
+                    accurate=("relu",) if number in case.accurate else (),
+                )
+                for number, (rewrites, tile) in enumerate(zip(case.rewrites, (16, 32, 64), strict=True))
             )
 
-    class Machine(machine):  # type: ignore[misc]
-        async def baseline(self) -> Baseline:
-            found: Baseline = await super().baseline()
-            return replace(found, is_ieee=case.is_ieee)
-
-    summary = await solve(make_request(5, effort="bench"), parts=parts(Machine(), library=Three()))
+    summary = await solve(make_request(5, effort="bench"), parts=parts(library=Three()))
     run = RunDirectory.inspect(Path(summary.run))
     log = EventLog(run.database, reading=True)
     names = [event.name for event in log.read("evaluation") if event.step.startswith("seed")]

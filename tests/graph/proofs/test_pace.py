@@ -48,7 +48,7 @@ async def test_first_kernels_stop_when_the_search_s_time_is_over(
     make_request: MakeRequest, parts: Any, machine: Any, library: Any
 ) -> None:
     class Four(library):  # type: ignore[misc]
-        def seeds(self, graph: Any, device: Any, unrounded: Any = ()) -> Any:
+        def seeds(self, graph: Any, device: Any, unrounded: Any = None) -> Any:
             tiles: list[Choice] = [16, 32, 64, 128]
             return tuple(Recipe(device.target, choices={"k0": {"tile": tile}}) for tile in tiles)
 

@@ -127,7 +127,7 @@ async def test_a_run_without_a_first_kernel_ends_with_it(
     make_request: Callable[..., SolveRequest], parts: Any, library: Any, error: CannotLower, kind: str
 ) -> None:
     class Empty(library):  # type: ignore[misc]
-        def seeds(self, graph: Any, device: Any, unrounded: Any = ()) -> Any:
+        def seeds(self, graph: Any, device: Any, unrounded: Any = None) -> Any:
             raise error
 
     summary = await solve(make_request(), parts=parts(library=Empty()))

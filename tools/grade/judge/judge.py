@@ -21,6 +21,7 @@ from foundry.knowledge import codec
 from foundry.knowledge.candidate import Baseline, Gate, Stage
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import TaskError
+from foundry.knowledge.opgraph import ProductRun
 from foundry.knowledge.task import AccuracyClass, Task
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.contest import Entered, enter, join, take_turns
@@ -81,6 +82,7 @@ class Judge:
         self._groups: dict[int, PreparedGroup] = {}  # ready to be timed, by number
         self._entered: Entered  # of the contest that is ready
         self._telling: Telling | None = None  # which question tells right from wrong, once known
+        self._product_runs: tuple[ProductRun, ...] | None = None  # of the reference, once asked
         self._skipped: dict[str, Gate] = {}
         self._usual = scheduling_of(os.getpid())
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._place == "cpu")
@@ -90,6 +92,7 @@ class Judge:
     def prepare(self, message: Message, handles: list[int]) -> Message:
         """Computes in advance what `baseline` needs, so that the device has to be quiet only while it times."""
         self._prepare_screen()
+        self._products()
         return {}
 
     def ready_baseline(self, message: Message, handles: list[int]) -> Message:
@@ -109,6 +112,8 @@ class Judge:
             device_s = group.reference.device_s - before
         finally:
             group.close_all()
+        every = zip(trial.of_baseline, trial.ieee, trial.specs, strict=True)
+        floats = [one for one in every if one[2].dtype == "float32"]
         baseline = Baseline(
             eager_ms=statistics.median(samples),
             noise=relative_spread(samples),
@@ -116,8 +121,9 @@ class Judge:
             degenerate=telling.degenerate,
             coincidence=telling.coincidence,
             told_by=telling.told_by,
-            is_ieee=all(map(is_ieee, trial.of_baseline, trial.ieee, trial.specs)),
+            is_ieee=bool(floats) and all(is_ieee(*one) for one in floats),
             unrounded=unrounded_means(trial),
+            products=self._products(),
         )
         errors = [[error.norm, error.violation] for error in trial.of_baseline]
         plain = codec.to_plain(baseline)
@@ -359,6 +365,13 @@ class Judge:
             trial = self._telling_trial_of(told_by) if told_by else self._as_given()
             self._outlines[told_by] = trial.outline()
         return self._outlines[told_by]
+
+    def _products(self) -> tuple[ProductRun, ...]:
+        """Which products of the reference use TF32; none where the GPU has no room to keep the trial that tells."""
+        if self._product_runs is None:
+            may_ask = self._place == "cuda" and self._plan.keeps_trials
+            self._product_runs = self._as_given().reruns.products() if may_ask else ()
+        return self._product_runs
 
     def _prepare_screen(self) -> tuple[Telling, TimedInputs]:
         """Which question tells, and what both sides are timed on."""

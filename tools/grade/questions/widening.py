@@ -1,4 +1,4 @@
-"""The arithmetic of the reference's runs: float64, even if the model's code names narrower types, and TF32.
+"""The arithmetic of the reference's runs: float64, also where a model's code names narrower types.
 
 Runs in the judge (imports torch)."""
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -112,17 +112,6 @@ def _is_near(output: torch.Tensor, own: torch.Tensor) -> bool:
         off = math.hypot(off, float(torch.linalg.vector_norm((mine - its).nan_to_num_(0.0, 0.0, 0.0))))
         size = math.hypot(size, float(torch.linalg.vector_norm(mine.nan_to_num(0.0, 0.0, 0.0))))
     return off <= ILL_CONDITIONED * size
-
-
-@contextlib.contextmanager
-def tf32_allowed(is_allowed: bool) -> Iterator[None]:
-    """Allows or forbids TF32 in float32 products and convolutions on a GPU for the `with` body; forbids it
-    afterwards."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_allowed
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 def widened(value: Any) -> Any:

@@ -1,2 +1,2 @@
-"""Freedom of a right answer: other orders of equal elements and other roundings, found by running the reference
-again."""
+"""What PyTorch leaves open: other orders of equal elements, other roundings, and where it uses TF32, by running the
+reference again."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from foundry.knowledge.opgraph import ProductRun
+from foundry.tools.grade.questions.freedom.products import products_ran
 from foundry.tools.grade.questions.freedom.roundings import with_roundings
 from foundry.tools.grade.questions.freedom.selections import SelectedPlaces, in_choices, selections
 from foundry.tools.grade.questions.freedom.ties import in_orders
@@ -22,15 +24,17 @@ Outputs = list[torch.Tensor]
 class Reruns:
     """Equally right answers of the reference to a question, each computed on demand.
 
-    - `orders`: with equal elements in other orders; two answers or none.
-    - `roundings`: with results moved by up to so many units in the last place, in so many ways.
-    - `choices`: with other places of extremes, among values that tie by rounding.
-    - `selections`: places that the model selects by value."""
+    `orders`: with equal elements in other orders, two answers or none. `roundings`: with results moved by up to so many
+    units in the last place, in so many ways. `choices`: with other places of extremes, of values that tie by rounding.
+    `selections`: which places the model selects by value. `products`: which of its products it rounds to TF32, if any
+    may be.
+    """
 
     orders: Callable[[], Iterator[Outputs]] = lambda: iter(())
     roundings: Callable[[float, int], Iterator[Outputs]] = lambda units, ways: iter(())
     choices: Callable[[], Iterator[Outputs]] = lambda: iter(())
     selections: Callable[[], Iterator[SelectedPlaces]] = lambda: iter(())
+    products: Callable[[], tuple[ProductRun, ...]] = tuple
 
 
 def reruns_of(
@@ -45,5 +49,10 @@ def reruns_of(
 
     orders = partial(in_orders, run) if may_order else Reruns.orders
     in_float64 = lambda: exact(loading.flatten(given.value()))  # noqa: E731
-    choices = partial(in_choices, run)
-    return Reruns(orders, partial(with_roundings, run), choices, partial(selections, in_float64, run))
+    return Reruns(
+        orders=orders,
+        roundings=partial(with_roundings, run),
+        choices=partial(in_choices, run),
+        selections=partial(selections, in_float64, run),
+        products=partial(products_ran, run),
+    )
