@@ -40,7 +40,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower, TaskError
 from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.machine.device import describe
-from foundry.tools.targets.cuda import CudaTarget
+from foundry.tools.targets.cuda.build import CudaTarget
 from foundry.tools.task.capture import CannotCapture, capture
 from foundry.tools.task.file import read_task
 from foundry.tools.task.loading import load

@@ -48,8 +48,8 @@ from foundry.tools.machine.device import describe
 from foundry.tools.protocol.comparison import describe_mismatch, expect
 from foundry.tools.protocol.comparison import measure as measure_error
 from foundry.tools.protocol.rules import ALLOWED_FACTOR, FEW_ELEMENTS, accepts, error_limit, norm_floor
-from foundry.tools.targets.cpu import CpuTarget
-from foundry.tools.targets.cuda import CudaTarget
+from foundry.tools.targets.cpu.build import CpuTarget
+from foundry.tools.targets.cuda.build import CudaTarget
 from foundry.tools.task.bundle import map_tensors
 from foundry.tools.task.capture import CannotCapture
 from foundry.tools.task.file import read_task

@@ -39,7 +39,7 @@ from foundry.tools.machine.ceilings import with_ceilings
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.zygote import Zygote
-from foundry.tools.targets.cuda import CudaTarget
+from foundry.tools.targets.cuda.build import CudaTarget
 from foundry.tools.task.capture import capture
 from foundry.tools.tune.alone import Subject, subjects
 from foundry.tools.tune.session import COMPILE_S, Crew, Session

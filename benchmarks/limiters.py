@@ -30,11 +30,11 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.limits import CAUSES, RUNGS
 from foundry.tools.machine.ceilings import with_ceilings
 from foundry.tools.machine.device import describe, nvcc_path
-from foundry.tools.profiling import nsight
-from foundry.tools.profiling.evidence import KernelEvidence, Whole
 from foundry.tools.profiling.ladder import climb
-from foundry.tools.targets.cuda import occupancy, parse_ptxas
-from foundry.tools.targets.disassembly import instructions, tool_path
+from foundry.tools.targets.cuda import nsight
+from foundry.tools.targets.cuda.build import occupancy, parse_ptxas
+from foundry.tools.targets.cuda.disassembly import instructions, tool_path
+from foundry.tools.targets.evidence import KernelEvidence, Whole
 
 HERE = Path(__file__).resolve().parent / "limiters"
 NEEDED = 36

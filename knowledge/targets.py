@@ -111,7 +111,7 @@ CPU = TargetTraits(
         most_index_questions=1 << 13,
     ),
     printer="foundry.knowledge.compiler.printers.cpu:CpuPrinter",
-    toolchain="foundry.tools.targets.cpu:CpuTarget",
+    toolchain="foundry.tools.targets.cpu.build:CpuTarget",
     prompts="cpu",
 )
 
@@ -146,7 +146,7 @@ CUDA = TargetTraits(
         most_index_questions=1 << 22,
     ),
     printer="foundry.knowledge.compiler.printers.cuda:CudaPrinter",
-    toolchain="foundry.tools.targets.cuda:CudaTarget",
+    toolchain="foundry.tools.targets.cuda.build:CudaTarget",
     prompts="cuda",
 )
 

@@ -45,6 +45,8 @@ ROOMS = (
     "tools.task.form",
     "tools.task",
     "tools.targets",
+    "tools.targets.cpu",
+    "tools.targets.cuda",
     "tools.protocol",
     "tools.audit.text",
     "tools.audit.binary",

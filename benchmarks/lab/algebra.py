@@ -27,7 +27,7 @@ from foundry.knowledge.compiler.lower import lower
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device
 from foundry.tools.machine.device import describe
-from foundry.tools.targets.cuda import CudaTarget
+from foundry.tools.targets.cuda.build import CudaTarget
 from foundry.tools.task.capture import capture
 
 NAMES = tuple(rewrite.name for rewrite in REWRITES)

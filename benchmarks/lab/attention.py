@@ -45,7 +45,7 @@ from foundry.knowledge.compiler.printers import module_file, print_kernel
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import DType, contiguous_strides
 from foundry.tools.machine.device import describe
-from foundry.tools.targets.cuda import CudaTarget
+from foundry.tools.targets.cuda.build import CudaTarget
 
 SHOWN = 2  # heads of the first example that are compared with float64
 COMPILERS = 14

@@ -30,7 +30,7 @@ from foundry.knowledge.compiler.ir.kernels import Kernel, Plan, PrintedKernel, T
 from foundry.knowledge.compiler.printers import module_file, print_kernel
 from foundry.knowledge.device import Device
 from foundry.tools.machine.device import describe
-from foundry.tools.targets.cuda import CudaTarget, resource_lines
+from foundry.tools.targets.cuda.build import CudaTarget, resource_lines
 
 MODEL = """import torch
 import torch.nn as nn

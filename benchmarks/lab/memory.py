@@ -33,7 +33,7 @@ from foundry.knowledge.compiler.lower import lower, print_plan
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.machine.device import describe
-from foundry.tools.targets.cuda import CudaTarget
+from foundry.tools.targets.cuda.build import CudaTarget
 from foundry.tools.task.capture import capture
 
 Ways = list[dict[str, Choice]]

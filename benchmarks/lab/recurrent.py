@@ -32,7 +32,7 @@ from foundry.knowledge.compiler.lower import lower, print_plan
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.machine.device import describe
-from foundry.tools.targets.cuda import CudaTarget, resource_lines
+from foundry.tools.targets.cuda.build import CudaTarget, resource_lines
 from foundry.tools.task.capture import capture
 
 COMPILERS = 14

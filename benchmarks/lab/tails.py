@@ -28,7 +28,7 @@ from foundry.knowledge.compiler.ir.access import tail_of
 from foundry.knowledge.compiler.lower import lower, print_plan
 from foundry.knowledge.device import Device
 from foundry.tools.machine.device import describe
-from foundry.tools.targets.cuda import CudaTarget, resource_lines
+from foundry.tools.targets.cuda.build import CudaTarget, resource_lines
 from foundry.tools.task.capture import capture
 
 MODEL = """import torch

@@ -26,7 +26,7 @@ from foundry.knowledge.errors import FoundryError, NotComparable, TaskError, Usa
 from foundry.knowledge.task import Task, TaskOptions
 from foundry.knowledge.task_text import overridden_source
 from foundry.tools.audit import audit
-from foundry.tools.targets.cpu import CpuTarget
+from foundry.tools.targets.cpu.build import CpuTarget
 from foundry.tools.task.file import OptionsFile, read_task
 from foundry.tools.task.plain_file import KERNEL_BYTES, parse_python, read_bytes, read_kernel
 from foundry.tools.verify.receipt import (

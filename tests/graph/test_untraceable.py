@@ -37,8 +37,8 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import OperatorRun, Signature
 from foundry.knowledge.task import Task
 from foundry.tools.grade.host.workbench import Intake
-from foundry.tools.targets.cpu import CpuTarget
-from foundry.tools.targets.cuda import CudaTarget
+from foundry.tools.targets.cpu.build import CpuTarget
+from foundry.tools.targets.cuda.build import CudaTarget
 
 MakeRequest = Callable[..., SolveRequest]
 WHY = "no tracer could follow the model: its Python reads the values of tensors in line 5"

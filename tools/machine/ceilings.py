@@ -24,8 +24,8 @@ from foundry.tools.machine.device import gxx_path
 from foundry.tools.machine.lock import DeviceLock
 
 BENCHMARKS: dict[TargetName, Path] = {
-    "cpu": Path(__file__).with_name("ceilings_cpu.cpp"),
-    "cuda": Path(__file__).with_name("ceilings_cuda.py"),
+    "cpu": Path(__file__).parents[1] / "targets/cpu/ceilings.cpp",
+    "cuda": Path(__file__).parents[1] / "targets/cuda/measuring.py",
 }
 Started = subprocess.Popen[str]
 CPU_SECONDS = 1.5
@@ -146,7 +146,7 @@ def _measure_cpu(device: Device) -> Ceilings:
 
 def _start_cuda() -> Started:
     """The process that measures a GPU, with PyTorch imported and a context; it waits for a line."""
-    command = [sys.executable, "-m", "foundry.tools.machine.ceilings_cuda"]
+    command = [sys.executable, "-m", "foundry.tools.targets.cuda.measuring"]
     started = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
     watchdog = threading.Timer(LIMIT_SECONDS, started.kill)
     watchdog.start()

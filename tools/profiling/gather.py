@@ -10,8 +10,8 @@ from typing import Any
 from foundry.knowledge.candidate import Build
 from foundry.knowledge.compiler.lowered import Lowered, plan_name
 from foundry.knowledge.device import Device
-from foundry.tools.profiling.evidence import KernelEvidence, Whole
-from foundry.tools.profiling.sampling import by_function
+from foundry.tools.targets.cpu.sampling import by_function
+from foundry.tools.targets.evidence import KernelEvidence, Whole
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.candidate import KernelProfile, Profile
 from foundry.knowledge.device import Device
 from foundry.knowledge.limits import CAUSES, REUSE_FLOPS_PER_BYTE, Rung
-from foundry.tools.profiling.cpu_rules import cpu_cause
-from foundry.tools.profiling.evidence import Finding, KernelEvidence, Whole, percent
-from foundry.tools.profiling.gpu_rules import SATURATED, gpu_cause, launch_cause
+from foundry.tools.targets.cpu.rules import cpu_cause
+from foundry.tools.targets.cuda.rules import SATURATED, gpu_cause, launch_cause
+from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole, percent
 
 FULLY_TOLD: tuple[Rung, ...] = ("times", "counters")  # rungs that always name a limiter
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from foundry.knowledge.compiler.cuda.launches import decode, max_shared_bytes
 from foundry.knowledge.compiler.ir.kernels import PrintedKernel
 from foundry.knowledge.device import Device
-from foundry.tools.targets.cuda import occupancy
+from foundry.tools.targets.cuda.build import occupancy
 
 MOST_THREADS = 1024  # threads of a block
 FEWEST_REGISTERS = 16  # registers a thread of any kernel

@@ -24,7 +24,7 @@ from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.scratch import scratch_folder
 from foundry.tools.process.zygote import Zygote
-from foundry.tools.targets.disassembly import INSTALL
+from foundry.tools.targets.cuda.disassembly import INSTALL
 from foundry.tools.targets.registry import target_of
 from foundry.tools.task.file import read_task
 from foundry.tools.task.plain_file import read_kernel

@@ -22,7 +22,7 @@ from foundry.knowledge.opgraph import Arrangement
 from foundry.knowledge.thought import Aspect, Failure
 from foundry.tools.grade.host.answers import no_timing
 from foundry.tools.grade.host.roofline import profile
-from foundry.tools.targets.cpu import CpuTarget
+from foundry.tools.targets.cpu.build import CpuTarget
 
 
 def found(toy: Any, parent: Any, recipe: Recipe | None = None, **changes: Any) -> Any:

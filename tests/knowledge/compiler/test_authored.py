@@ -27,7 +27,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.audit.gates import needs_watching
-from foundry.tools.targets.cpu import CpuTarget
+from foundry.tools.targets.cpu.build import CpuTarget
 
 CPU = Device("cpu", "test", "x86-64", 2, 32 << 20, 64, 8 << 30)
 H200 = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)

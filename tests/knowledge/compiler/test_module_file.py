@@ -46,7 +46,7 @@ from foundry.knowledge.compiler.printers import module_file, print_kernel
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import Arrangement, DType, OpGraph, Ref, contiguous_strides
 from foundry.tools.targets.base import read_literals
-from foundry.tools.targets.cpu import CpuTarget
+from foundry.tools.targets.cpu.build import CpuTarget
 
 DEVICE = Device("cpu", "test", "x86-64", 2, 32 << 20, 64, 8 << 30)
 TASK = """from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from foundry.knowledge.reasons import ReasonKind
 from foundry.tools.audit import symbol_gates
 from foundry.tools.audit.binary.dependence import DEPENDENCE, never_waits
-from foundry.tools.targets.disassembly import tool_path
+from foundry.tools.targets.cuda.disassembly import tool_path
 
 ANNOUNCES = 'asm volatile("griddepcontrol.launch_dependents;" ::: "memory");'
 WAITS = 'asm volatile("griddepcontrol.wait;" ::: "memory");'

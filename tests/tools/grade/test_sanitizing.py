@@ -23,8 +23,8 @@ from foundry.tools.grade.host.sanitizing import Sanitizer, first_blocks, may_sha
 from foundry.tools.process.child import Finished
 from foundry.tools.process.linux import FILES, NETWORK, SYSCALLS
 from foundry.tools.process.sandbox import LOCAL_TOOL, OPEN_TOOL, available
-from foundry.tools.targets.disassembly import tool_path
-from foundry.tools.targets.sass import read_disassembly
+from foundry.tools.targets.cuda.disassembly import tool_path
+from foundry.tools.targets.cuda.sass import read_disassembly
 from foundry.tools.task.file import read_task
 
 HEAD = "========= COMPUTE-SANITIZER\n"

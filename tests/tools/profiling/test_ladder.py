@@ -14,13 +14,13 @@ from foundry.knowledge.candidate import Build, Profile, Resources
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.limits import CAUSES
 from foundry.tools.grade.runner.record import read_trace
-from foundry.tools.profiling.evidence import KernelEvidence, Whole
 from foundry.tools.profiling.gather import Seen, evidence, seen_launches
-from foundry.tools.profiling.gpu_rules import by_code, gpu_cause
 from foundry.tools.profiling.ladder import Climbed, climb, told
-from foundry.tools.profiling.nsight import METRICS, PERMISSION, problem_of, read_counters
-from foundry.tools.profiling.sampling import by_function, read_samples
-from foundry.tools.targets.sass import read_disassembly
+from foundry.tools.targets.cpu.sampling import by_function, read_samples
+from foundry.tools.targets.cuda.nsight import METRICS, PERMISSION, problem_of, read_counters
+from foundry.tools.targets.cuda.rules import by_code, gpu_cause
+from foundry.tools.targets.cuda.sass import read_disassembly
+from foundry.tools.targets.evidence import KernelEvidence, Whole
 
 RECORDED = Path(__file__).parents[1] / "targets" / "recorded" / "kernels.sass"
 H200 = Device(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from foundry.knowledge.candidate import Resources
-from foundry.tools.profiling.cpu_rules import cpu_cause
-from foundry.tools.profiling.evidence import KernelEvidence, Whole
-from foundry.tools.targets.cpu import CpuTarget
+from foundry.tools.targets.cpu.build import CpuTarget
+from foundry.tools.targets.cpu.rules import cpu_cause
+from foundry.tools.targets.evidence import KernelEvidence, Whole
 from foundry.tools.targets.loops import find_loops
 
 HEAD = "#include <cmath>\n#include <cstdint>\n"

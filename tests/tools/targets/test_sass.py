@@ -9,9 +9,9 @@ import pytest
 
 from foundry.knowledge.compiler.cuda.module import FLAGS
 from foundry.knowledge.device import Device
-from foundry.tools.targets.cuda import CudaTarget
-from foundry.tools.targets.disassembly import INSTALL, tool_path
-from foundry.tools.targets.sass import KernelCode, kind_of, read_disassembly
+from foundry.tools.targets.cuda.build import CudaTarget
+from foundry.tools.targets.cuda.disassembly import INSTALL, tool_path
+from foundry.tools.targets.cuda.sass import KernelCode, kind_of, read_disassembly
 
 RECORDED = Path(__file__).parent / "recorded" / "kernels.sass"  # nvdisasm 13.5 on kernels of benchmarks/limiters, sm_90
 needs_tools = pytest.mark.skipif(

@@ -9,9 +9,9 @@ import pytest
 from tests.waiting import PATIENCE_S
 
 from foundry.knowledge.errors import MissingTool
-from foundry.tools.targets import cpu
 from foundry.tools.targets.base import Target, built_file, first_error, read_literals
-from foundry.tools.targets.cpu import CpuTarget, compiler_version, disassembly_resources
+from foundry.tools.targets.cpu import build as cpu
+from foundry.tools.targets.cpu.build import CpuTarget, compiler_version, disassembly_resources
 
 FLAGS = ["-std=c++17", "-O2", "-march=native", "-shared", "-fPIC"]
 LOOP = """

@@ -31,7 +31,7 @@ from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.child import Limits
 from foundry.tools.process.zygote import WorkerDied, Zygote
 from foundry.tools.targets.base import built_file, read_literals
-from foundry.tools.targets.cpu import CpuTarget, compiler_version, machine
+from foundry.tools.targets.cpu.build import CpuTarget, compiler_version, machine
 from foundry.tools.tune import session as tuning_session
 from foundry.tools.tune.alone import Subject, subjects
 from foundry.tools.tune.prune import unfit

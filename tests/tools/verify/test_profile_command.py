@@ -16,8 +16,8 @@ from foundry.tools.grade.host import workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.base import built_file
-from foundry.tools.targets.cpu import CpuTarget
-from foundry.tools.targets.disassembly import INSTALL, tool_path
+from foundry.tools.targets.cpu.build import CpuTarget
+from foundry.tools.targets.cuda.disassembly import INSTALL, tool_path
 from foundry.tools.verify.profile_command import ProfileRequest, profile_lines, run
 
 TASK = """

@@ -9,7 +9,7 @@ from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.tools.audit.binary.elf import is_device_code
 from foundry.tools.protocol.reasons import make_gate
-from foundry.tools.targets.disassembly import INSTALL, disassembled
+from foundry.tools.targets.cuda.disassembly import INSTALL, disassembled
 
 DEPENDENCE = "dependent launches"
 # Machine code of griddepcontrol.launch_dependents and griddepcontrol.wait (PTX ISA, "griddepcontrol"), by

@@ -12,10 +12,10 @@ from foundry.knowledge.task import Task
 from foundry.tools.grade.host.grader import Grader
 from foundry.tools.grade.host.replay import means_under, under_tool
 from foundry.tools.machine.holds import Holds
-from foundry.tools.profiling import nsight
 from foundry.tools.profiling.gather import Seen, plain_kernel, seen_launches
-from foundry.tools.profiling.sampling import Samples, sampled
-from foundry.tools.targets.disassembly import tool_path
+from foundry.tools.targets.cpu.sampling import Samples, sampled
+from foundry.tools.targets.cuda import nsight
+from foundry.tools.targets.cuda.disassembly import tool_path
 
 COUNT_S = 240.0
 COUNTED_LAUNCHES = 64

@@ -21,7 +21,7 @@ from foundry.tools.grade.host.folders import compiles_itself
 from foundry.tools.grade.host.replay import Replaying, means_under
 from foundry.tools.machine.holds import Holds
 from foundry.tools.process.child import Finished
-from foundry.tools.targets.disassembly import tool_path
+from foundry.tools.targets.cuda.disassembly import tool_path
 
 SECONDS = {"memcheck": 45.0, "racecheck": 12.0}
 CHECKS = tuple(SECONDS)

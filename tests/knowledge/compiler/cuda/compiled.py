@@ -14,7 +14,7 @@ from foundry.knowledge.compiler.cuda.module import FLAGS
 from foundry.knowledge.compiler.ir.kernels import PrintedKernel
 from foundry.knowledge.compiler.printers import print_kernel
 from foundry.tools.targets.base import first_error
-from foundry.tools.targets.cuda import parse_ptxas
+from foundry.tools.targets.cuda.build import parse_ptxas
 
 
 def spills_of(cases: Mapping[str, Case], folder: Path, arch: str = "sm_90a") -> dict[str, float]:

@@ -21,7 +21,7 @@ from foundry.knowledge.compiler.cuda.module import FLAGS
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.printers import print_kernel
 from foundry.tools.targets.base import first_error
-from foundry.tools.targets.cuda import parse_ptxas
+from foundry.tools.targets.cuda.build import parse_ptxas
 
 PARTS = 2
 

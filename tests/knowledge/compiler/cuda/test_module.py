@@ -47,7 +47,7 @@ from foundry.knowledge.compiler.printers import module_file, print_kernel
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import Arrangement, DType, Ref
 from foundry.tools.targets.base import read_literals
-from foundry.tools.targets.cuda import CudaTarget
+from foundry.tools.targets.cuda.build import CudaTarget
 from foundry.tools.task.capture import capture
 from foundry.tools.task.file import read_task
 from foundry.tools.task.loading import load

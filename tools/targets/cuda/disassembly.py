@@ -13,7 +13,7 @@ from pathlib import Path
 from foundry.tools.machine.device import nvcc_path
 from foundry.tools.process.child import Limits, run_command
 from foundry.tools.targets.base import compiler_environment
-from foundry.tools.targets.sass import read_disassembly
+from foundry.tools.targets.cuda.sass import read_disassembly
 
 SECONDS = 30.0
 INSTALL = "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"

@@ -32,7 +32,7 @@ from foundry.tools.targets.base import (
     first_error,
     read_literals,
 )
-from foundry.tools.targets.disassembly import instructions
+from foundry.tools.targets.cuda.disassembly import instructions
 
 _LOG_BYTES = 256 * 1024
 _FORBIDDEN_FLAGS = ("-run", "--run", "-ccbin", "--compiler-bindir", "-Xcompiler", "--options-file", "-optf")

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from foundry.tools.targets.cuda.strides import LOADED, RUNTIME, Strides
 from foundry.tools.targets.loops import find_loops, hot_loop
-from foundry.tools.targets.strides import LOADED, RUNTIME, Strides
 
 # Instruction classes of NVIDIA's machine code, first match wins; others count as "other".
 _CLASSES: tuple[tuple[str, str], ...] = (

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from foundry.tools.machine.installed import is_installed
-from foundry.tools.profiling.cpu_rules import WAITING
-from foundry.tools.targets.cpu import read_library
+from foundry.tools.targets.cpu.build import read_library
+from foundry.tools.targets.cpu.rules import WAITING
 
 RATE_HZ = 997  # not a multiple of common timer rates
 START_S, END_S = 10.0, 20.0

@@ -1,4 +1,4 @@
-"""Best rates of the first GPU as one JSON object; runs as a process: python -m foundry.tools.machine.ceilings_cuda.
+"""Best rates of the first GPU as one JSON object; runs as a process: python -m foundry.tools.targets.cuda.measuring.
 
 It says "ready" once PyTorch and a context are there, and measures when it is sent a line: copy through memory, copy
 within the L2 cache, matrix product of float32 in IEEE and with TF32 and of 16-bit floats, shortest launch.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foundry.tools.profiling.evidence import Finding, KernelEvidence, Whole, percent
+from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole, percent
 
 DECODING = 0.3  # share of the hot loop's instructions that are integer ones or conversions
 WAITING = ("gomp_", "omp_", "futex", "sched_yield", "pthread_barrier", "do_wait")

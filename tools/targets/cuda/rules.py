@@ -5,8 +5,8 @@ compared with the measured ceilings, and then its machine code is examined."""
 
 from __future__ import annotations
 
-from foundry.tools.profiling.evidence import Finding, KernelEvidence, Whole, of_kinds, percent
-from foundry.tools.profiling.nsight import STALLS
+from foundry.tools.targets.cuda.nsight import STALLS
+from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole, of_kinds, percent
 
 LAUNCH_SHARE = 0.25  # share of the time that launches alone take
 BUSY_SHARE = 0.5  # share of the time in which some kernel runs; below it the time passes outside
