@@ -149,7 +149,6 @@ def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
         planned = plan_authored(graph, recipe.authored, ieee_only=recipe.ieee_only)
         (whole,) = (step for step in planned.steps if not isinstance(step, TorchCall))
         return Printed(planned, (print_kernel(whole, planned, device, recipe.choices.get(whole.name, {})),))
-    printer = find_printer(device.target)
     refused: set[str] = set()
     apart: set[str] = set()
     while True:
@@ -157,19 +156,12 @@ def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
         texts: list[PrintedKernel | None] = []
         refusals: list[Unprintable] = []
         for step in planned.steps:
-            if isinstance(step, TorchCall):
-                texts.append(None)
-                continue
-            try:
-                texts.append(_print_step(step, planned, recipe, device))
-            except CannotLower as refusal:
-                anchors = _anchors(planned.graph or graph, step)
-                if (isinstance(step, AttentionKernel) or tail_of(step) is not None) and not anchors <= apart:
-                    split |= anchors
-                else:
-                    again |= anchors - refused
-                reason = str(refusal)
-        if len(texts) == len(planned.steps):
+            text = None if isinstance(step, TorchCall) else _print_step(step, planned, recipe, device)
+            if isinstance(text, Unprintable):
+                refusals.append(text)
+            else:
+                texts.append(text)
+        if not refusals:
             return Printed(planned, tuple(texts))
         again, split = set[str](), set[str]()
         for refusal in refusals:
@@ -184,14 +176,16 @@ def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
         apart |= split
 
 
-def _print_step(step: Kernel, planned: Plan, recipe: Recipe, device: Device) -> PrintedKernel:
+def _print_step(step: Kernel, planned: Plan, recipe: Recipe, device: Device) -> PrintedKernel | Unprintable:
     """One kernel of a plan; its product is accurate where the recipe wants that and chooses no precision."""
-    choices = recipe.choices.get(step.name, {})
-    text = print_kernel(step, planned, device, choices)
-    if "precision" in choices or not set(step.ops) & set(recipe.accurate):
+    printer, choices = find_printer(device.target), recipe.choices.get(step.name, {})
+    text = printer.print_or_refuse(step, planned, device, choices)
+    if isinstance(text, Unprintable) or "precision" in choices or not set(step.ops) & set(recipe.accurate):
         return text
     wanted = next((value for item in text.tunables if (value := more_accurate(item)) is not None), None)
-    return text if wanted is None else print_kernel(step, planned, device, {**choices, "precision": wanted})
+    if wanted is None:
+        return text
+    return printer.print_or_refuse(step, planned, device, {**choices, "precision": wanted})
 
 
 def _anchors(graph: OpGraph, kernel: Kernel) -> set[str]:
