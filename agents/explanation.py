@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from foundry.agents.directives import NotUnderstood, forms, words
+from foundry.agents.directives import NotUnderstood, verbs, words
 from foundry.agents.obedience import find_tunables, find_values, targets
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
@@ -46,16 +46,12 @@ def stands_for(directive: Directive, candidates: Sequence[Lowered]) -> str:
 
 
 def answer_misunderstood(said: NotUnderstood, candidates: Sequence[Lowered]) -> str:
-    """The answer to a line outside the language: what is missing, what this run's names are, which forms there are."""
+    """The answer to a line outside the language, in one line: what is missing, or names near it and the verbs."""
     if said.is_plain:
         return said.reason
-    known = tunables(candidates)
-    lines = [said.reason]
-    if near := nearest(words(said.directive.text), known):
-        lines.append(f"Near it: {', '.join(near)}.")
-    if known:
-        lines.append(f"Tunables of this run: {_some(known)}.")
-    return "\n".join([*lines, "The playbook understands:", forms()])
+    near = nearest(words(said.directive.text), tunables(candidates))
+    hint = f" Near it: {', '.join(near)}." if near else ""
+    return f"{said.reason}{hint} A line begins with {', '.join(verbs())}; help shows how each is said."
 
 
 def tunables(candidates: Sequence[Lowered]) -> list[str]:

@@ -79,7 +79,7 @@ def test_questions_are_answered_from_the_trace(talk: Talk) -> None:
 
 def test_nonsense_is_told_what_is_understood(talk: Talk) -> None:
     assert talk.nonsense.code == 2
-    assert "make it so" in talk.nonsense.out and "@tiling block 256" in talk.nonsense.out
+    assert "make it so" in talk.nonsense.out and "A line begins with status, " in talk.nonsense.out
     unknown = talk.cli.here("agent", "chat", talk.run.name, "why c9999")
     assert unknown.code == 2 and "no candidate c9999" in unknown.out
 

@@ -14,7 +14,6 @@ from foundry.graph.show.words.effects import History, Step
 from foundry.graph.show.words.ranking import Ranking
 from foundry.graph.show.words.trace import compare_kernels, diff
 from foundry.knowledge.candidate import Candidate, Evaluation, Stage
-from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import standing
 from foundry.knowledge.reasons import WORDS
 from foundry.knowledge.ruling import rule
@@ -23,7 +22,6 @@ from foundry.tools.words import to_paste
 
 MOST_STEPS = 40  # that an answer lists
 MOST_KERNELS, MOST_CHARS = 3, 6000  # that a question may name, and of each of them
-PLACES = {"second": 2, "third": 3, "fourth": 4, "fifth": 5}
 
 
 def answer(run: RunDirectory, question: RunQuestion) -> str:
@@ -224,14 +222,6 @@ def _stages(run: RunDirectory, name: str) -> list[Stage]:
     return [row[0] for row in rows]
 
 
-def _at_place(run: RunDirectory, ordinal: str) -> str:
-    """Who stands there in the ranking. Raises UsageError where it is shorter."""
-    names = Ranking(run).names
-    if len(names) < PLACES[ordinal]:
-        raise UsageError(f"run {run.id} has {len(names)} correct and clean candidates: there is no {ordinal} yet")
-    return names[PLACES[ordinal] - 1]
-
-
 def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
     lines = []
     if not evaluation.build.ok:
@@ -272,7 +262,7 @@ _ANSWERS: dict[str, Callable[[RunDirectory, RunQuestion], str]] = {
     "help": lambda *_: forms(),
     "directives": lambda run, _: directives(run),
     "tried": lambda run, asked: tried(run, asked.about),
-    "why": lambda run, asked: story(run, asked.candidate or _at_place(run, asked.about)),
+    "why": lambda run, asked: story(run, asked.candidate),
     "show": lambda run, asked: show(run, asked.candidate),
     "diff": lambda run, asked: difference(run, asked.candidate, asked.other),
 }

@@ -5,33 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-COMMANDS = (
-    "add island",
-    "avoid",
-    "best",
-    "budget +",
-    "cost",
-    "diff",
-    "directives",
-    "exit",
-    "freeze",
-    "help",
-    "model",
-    "pause",
-    "ranking",
-    "resume",
-    "role",
-    "show",
-    "start from",
-    "status",
-    "stop",
-    "thaw",
-    "try",
-    "what did you try on",
-    "why",
-    "withdraw",
-)
-TO_EXPERTS = ("avoid", "apply", "drop", "free", "keep", "split", "set")
+from foundry.agents.directives import verbs
+
 ROLES = ("fusion", "memory", "parameters", "algorithm")
 
 
@@ -64,7 +39,7 @@ def _by_number(name: str) -> tuple[str, int]:
 def _candidates_for(said: list[str], names: Names, experts: Sequence[str]) -> Sequence[str]:
     at = [f"@{expert}" for expert in (*experts, "all")]
     if not said:
-        return [*COMMANDS, *at]
+        return [*verbs(to_experts=False), "exit", *at]
     verb = said[1] if said[0].startswith("@") and len(said) > 1 else said[0]
     if verb in ("why", "show", "diff", "freeze", "thaw", "start"):
         return names.candidates if verb != "start" or "from" in said else ["from"]
@@ -81,5 +56,5 @@ def _candidates_for(said: list[str], names: Names, experts: Sequence[str]) -> Se
     if verb in ("pause", "resume", "stop"):
         return ["island"]
     if verb.startswith("@"):
-        return [*TO_EXPERTS, *names.tunables]
+        return [*verbs(to_experts=True), *names.tunables]
     return [*names.tunables, "in", "on", "island"]

@@ -34,8 +34,8 @@ def test_why_the_third_best_candidate_lost(finished: Path) -> None:
     run.close()
     stages = [place[5] for place in places]
     assert stages == sorted(stages, key=lambda stage: stage != "proven")
-    told = asked(finished, "why did the third-best candidate lose?")
-    assert told == asked(finished, f"why {third}") and told.startswith(f"{third} ")
+    told = asked(finished, f"why {third}")
+    assert told.startswith(f"{third} ")
     *_, place, reason = told.splitlines()
     assert place.startswith("It is number 3 of ") and f"The winner is {winner}, {places[0][2]}x" in place
     decided = proofs[third] or known
@@ -47,5 +47,5 @@ def test_a_rejected_candidate_has_no_place(finished: Path) -> None:
     run = RunDirectory.inspect(finished, reading=True)
     wrong = next(found.candidate.id for found, _ in run.evaluations() if not found.build.ok)
     run.close()
-    told = asked(finished, f"why did {wrong} lose?")
+    told = asked(finished, f"why {wrong}")
     assert "It did not compile: error: too many registers" in told and "number" not in told
