@@ -1,7 +1,8 @@
 """Combines the auditor's executable gates: definitions in the text, symbols of the build, findings of the audit's runs.
 
 A failed gate vetoes and nothing overrules it. The text of a file vetoes only if it breaks a definition; all else in
-it is a lead, which decides which runs are made. Allowed practices that a reader should know of become labels."""
+it is a lead, which decides which runs are made. Allowed practices that a reader should know of become labels.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def audit(
 
     `op_log` is what record_ops saw of ModelNew.forward, None if it could not run (a device that is not here).
     `declared` are the lowering's own labels ("rewrite:...", "torch:..."), beside those in the file. `watched` are
-    the gates of the audit's own runs; leads that no run followed count against the candidate."""
+    the gates of the audit's own runs; leads that no run followed count against the candidate.
+    """
     source = read_source(text, task_source)
     leads = leads_of(source) if isinstance(source, CandidateSource) else []
     gates = [*definition_gates(source, policy), *_symbols(build, policy), *_of_runs(build, watched or ())]

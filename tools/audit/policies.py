@@ -1,6 +1,7 @@
 """Practices that are no cheats, and which of the policies open, fair and strict refuse them.
 
-Integrity holds at every level. A label names the practice; a policy allows it, or a gate says why it does not."""
+Integrity holds at every level. A label names the practice; a policy allows it, or a gate says why it does not.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Messages between worker processes: JSON in one packet, large texts and tensors in sealed anonymous memory.
 
 A message from an untrusted process is data only: JSON with a size limit, never pickle. Tensors travel as files
-without a name (memfd), which need no space on a disk and vanish with the last process that holds them."""
+without a name (memfd), which need no space on a disk and vanish with the last process that holds them.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ class Channel:
     def receive(self, timeout_s: float | None = None, *, limit_bytes: int = MESSAGE_BYTES) -> tuple[Message, list[int]]:
         """Returns the next message, at most `limit_bytes` long, and its open files, which the caller now owns.
 
-        Raises ChannelTimeout after `timeout_s`, ChannelClosed at the end, ChannelGarbled for anything malformed."""
+        Raises ChannelTimeout after `timeout_s`, ChannelClosed at the end, ChannelGarbled for anything malformed.
+        """
         if timeout_s is not None and not self.ready(timeout_s):
             raise ChannelTimeout(f"no answer in {timeout_s:g} s")
         room = socket.CMSG_SPACE(MAX_HANDLES * array.array("i").itemsize) + socket.CMSG_SPACE(_CREDENTIALS.size)

@@ -1,7 +1,8 @@
 """Child processes that can always be ended: limits, use of memory by a whole process tree, killing, deadlines.
 
 Linux only. A child runs in a session of its own, so that one signal reaches all it started; processes that left the
-session are found through /proc. Nothing here trusts the child to cooperate."""
+session are found through /proc. Nothing here trusts the child to cooperate.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Limits:
 
     `shared_bytes` is memory without a private owner: mappings that can be inherited, files without a name.
     `file_bytes` is the size of one file, `folder_bytes` and `folder_files` the contents of all watched folders
-    together."""
+    together.
+    """
 
     wall_s: float = 60.0
     memory_bytes: int = 8 << 30
@@ -83,7 +85,8 @@ def confine(limits: Limits, *, expendable: bool = False) -> None:
     Memory of all processes together is watched from outside, because RLIMIT_AS makes torch fail to reserve address
     space; a limit on its private memory keeps one process from outrunning the watch. The child adopts the orphans of
     its descendants, so that they are seen and counted. If the machine runs out of memory all the same, an
-    `expendable` child is killed first."""
+    `expendable` child is killed first.
+    """
     os.setsid()
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     adopt_orphans()
@@ -170,7 +173,8 @@ def kill_tree(pid: int) -> None:
     """Sends SIGKILL to `pid`, its process group and every descendant, until no new one shows up.
 
     All are stopped first, because a stopped process cannot fork away. The kernel stops the group in one step, and a
-    confined process cannot leave it; the others are stopped one by one."""
+    confined process cannot leave it; the others are stopped one by one.
+    """
     _signal_group(pid, signal.SIGSTOP)
     seen: set[int] = set()
     while fresh := [member for member in descendants(pid) if member not in seen]:
@@ -207,7 +211,8 @@ def run_command(
 
     `stop` is called repeatedly and kills the command once it gives a reason. With `confined_to` the command reads
     only its own installation, writes only to that folder, and has no network, as far as the kernel can do so.
-    Blocking, at most `limits.wall_s` and a moment. Raises FileNotFoundError if the program does not exist."""
+    Blocking, at most `limits.wall_s` and a moment. Raises FileNotFoundError if the program does not exist.
+    """
     start = time.monotonic()
     if confined_to is not None:
         argv = confine_command(argv, confined_to, path=None if env is None else env.get("PATH"))
@@ -282,7 +287,8 @@ def _status(pid: int) -> dict[str, int]:
 def _held_together(pid: int) -> int:
     """Private memory in bytes of the tree below `pid`, with pages that a fork left to several processes counted once.
 
-    `usage` is faster and counts such pages for each process. This takes some 10 ms for each GB."""
+    `usage` is faster and counts such pages for each process. This takes some 10 ms for each GB.
+    """
     total = 0
     for member in descendants(pid):
         try:

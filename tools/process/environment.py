@@ -45,7 +45,8 @@ def bytecode_place() -> dict[str, str]:
     sources.
 
     Some installers (uv) compile nothing ahead. Without write access to the installation, every start would compile
-    two thousand modules, which takes three times as long as importing them."""
+    two thousand modules, which takes three times as long as importing them.
+    """
     found = importlib.util.find_spec("torch")
     if found is None or not found.origin:
         return {}

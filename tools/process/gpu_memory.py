@@ -2,7 +2,8 @@
 
 CUDA's own handles for sharing (cudaIpcMemHandle) fail between processes that do not see each other; files from the
 virtual memory interface (CUDA driver API, "Virtual Memory Management") do not. Any holder of the file may write to
-the memory, so only data that each of them may change belongs there."""
+the memory, so only data that each of them may change belongs there.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class OutOfGpuMemory(Exception):
 class SharedGpuMemory:
     """One block of the first device's memory, mapped into this process until `close` or until the object is freed.
 
-    The process must have a context on the device (PyTorch makes one with its first tensor)."""
+    The process must have a context on the device (PyTorch makes one with its first tensor).
+    """
 
     def __init__(self, block: int, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -67,7 +69,8 @@ class SharedGpuMemory:
         """A new block of at least `nbytes`. Raises OutOfGpuMemory, OSError.
 
         While it does not fit, this waits up to `patience_s` seconds for memory that ending processes or other tasks
-        release."""
+        release.
+        """
         unit, block, none = _granularity(), ctypes.c_ulonglong(), ctypes.c_ulonglong(0)
         size, stop = -(-max(nbytes, 1) // unit) * unit, time.monotonic() + patience_s
         while True:

@@ -18,7 +18,8 @@ class HeldGpu:
 
     Of the 105 ms of cuInit 97 are one call, which registers the GPU with the driver's unified memory (measured on an
     H100; ioctl 0x25 of nvidia-uvm, UVM_REGISTER_GPU). While another process has the GPU registered, cuInit takes 10
-    ms. A process that initialises CUDA, makes a context and ends then takes 0.155 s in place of 0.285."""
+    ms. A process that initialises CUDA, makes a context and ends then takes 0.155 s in place of 0.285.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """`environment` names the visible GPUs. Without a driver no process is started."""

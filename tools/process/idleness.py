@@ -1,7 +1,8 @@
 """Detects a process that works while it should be waiting, by its CPU time between two commands. Free of torch.
 
 A call is over when it returns. Parked OpenMP threads, a CUDA context, or an interpreter that frees memory use next
-to nothing; work deferred to a thread uses what it needs."""
+to nothing; work deferred to a thread uses what it needs.
+"""
 
 from __future__ import annotations
 

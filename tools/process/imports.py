@@ -1,7 +1,8 @@
 """Checks that imports of the interpreter and the C library still lead to the code that the loader chose.
 
 A library can redirect another one's calls by writing to its import table, and Python objects look untouched then.
-ELF, x86-64; free of torch."""
+ELF, x86-64; free of torch.
+"""
 
 from __future__ import annotations
 

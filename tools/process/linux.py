@@ -3,7 +3,8 @@
 """Confines a process by system calls of the kernel: namespaces, capabilities, Landlock, seccomp.
 
 Linux on x86-64 and aarch64. Uses only the standard library: this file is also run bare, in a Python without site
-packages, as the launcher that confines a compiler (12 ms). Means that the kernel refuses are left out and named."""
+packages, as the launcher that confines a compiler (12 ms). Means that the kernel refuses are left out and named.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ class Orders:
     files that cannot be opened to write. With `capabilities` the process keeps them. `program` is a seccomp filter
     in hexadecimal. With `loopback` the programs inside may talk to each other over a network that ends here. With
     `thread_names` a process may name its threads through /proc, as NVIDIA's driver does at its start (error 304 of
-    CUDA otherwise)."""
+    CUDA otherwise).
+    """
 
     namespaces: bool = True
     loopback: bool = False
@@ -172,7 +174,8 @@ def _enter_namespaces() -> None:
     """Enters a new network without interfaces, new System V memory and a new mount table.
 
     A user namespace lets an ordinary user do so; it also puts every process outside out of reach of ptrace and of
-    /proc. If user namespaces are refused, a process with CAP_SYS_ADMIN does without one."""
+    /proc. If user namespaces are refused, a process with CAP_SYS_ADMIN does without one.
+    """
     user, group = os.getuid(), os.getgid()
     ours = _CLONE_NEWNET | _CLONE_NEWIPC | _CLONE_NEWNS
     if libc.unshare(ours | _CLONE_NEWUSER) != 0:
@@ -203,7 +206,8 @@ def _raise_loopback() -> None:
 def _private_shared_memory(hidden: tuple[str, ...]) -> None:
     """Mounts a small /dev/shm of its own, and empty folders over the hidden ones.
 
-    The process can then neither fill the machine's memory through it nor leave a message for a later process."""
+    The process can then neither fill the machine's memory through it nor leave a message for a later process.
+    """
     place = os.path.realpath(SHARED_MEMORY).encode()
     _succeed(libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "mount")
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
@@ -302,7 +306,8 @@ def _close_devices(closed: tuple[str, ...]) -> None:
     """Makes these files of /dev impossible to open for writing, as well as new files in / itself.
 
     Landlock's rules only allow, each a folder with all below, so everything else in / and /dev gets one. A kernel
-    that cannot do so closes nothing: the code is the user's own, and only takes longer to start."""
+    that cannot do so closes nothing: the code is the user's own, and only takes longer to start.
+    """
     if landlock_abi() < 2:  # the first version cannot allow that files move from folder to folder
         return
     with _rules(struct.pack("=QQQ", _WRITE_FILE | _REFER, 0, 0), 8) as rules:
@@ -335,7 +340,8 @@ def _allow_own_process(rules: int, of_threads: int) -> None:
     """Allows /proc/self of this process only, with more rights to its threads' files.
 
     The folders stay open: a rule holds for the folder's entry in the kernel's cache, which may be dropped while it
-    is unused."""
+    is unused.
+    """
     for path, rights in (("/proc/self/", _READ_FILE | _READ_DIR), ("/proc/self/task/", of_threads)):
         if rights:
             with contextlib.suppress(OSError):
@@ -348,7 +354,8 @@ def _allow_own_process(rules: int, of_threads: int) -> None:
 def install_filter(program: bytes) -> None:
     """Installs a BPF program of 8-byte instructions; raises OSError. Needs no new privileges.
 
-    Without SPEC_ALLOW older kernels switch off speculation for the process, which would slow what is timed."""
+    Without SPEC_ALLOW older kernels switch off speculation for the process, which would slow what is timed.
+    """
     buffer = ctypes.create_string_buffer(program, len(program))
     size = ctypes.sizeof(ctypes.c_void_p)
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))

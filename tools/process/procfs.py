@@ -1,6 +1,7 @@
 """Reads the kernel's view of a process: caught signals, threads, children, sockets, patched machine code, CPU time.
 
-Nothing here asks Python objects, which code in the process could have replaced. Linux; free of torch."""
+Nothing here asks Python objects, which code in the process could have replaced. Linux; free of torch.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +108,8 @@ def entry_point(function: object) -> int:
 def arithmetic() -> dict[str, str]:
     """Tests how this thread's floating-point unit treats denormal numbers and rounds.
 
-    Both are settings of the thread, which a library can change when it is loaded (`-ffast-math` when linking does)."""
+    Both are settings of the thread, which a library can change when it is loaded (`-ffast-math` when linking does).
+    """
     smallest, nearly_half = sys.float_info.min, 3 * 2.0**-54
     keeps = smallest / 2 != 0.0 and smallest / 2 * 2.0**60 != 0.0
     rounds = 1.0 + nearly_half > 1.0 and -1.0 - nearly_half < -1.0 and 1.0 + 2.0**-54 == 1.0
@@ -121,7 +123,8 @@ def flushes_by_flag(known: frozenset[str]) -> bool:
     """True if a mapped library outside the known ones was linked with -ffast-math.
 
     GCC before 13 puts a start-up function into such a library that sets flush-to-zero for the thread that loads it
-    (gcc.gnu.org/bugzilla, 55522), which its author hardly knows. Read from memory: the file may be gone."""
+    (gcc.gnu.org/bugzilla, 55522), which its author hardly knows. Read from memory: the file may be gone.
+    """
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(None, 5)
         if len(fields) == 6 and "x" in fields[1] and fields[5].startswith("/") and fields[5] not in known:

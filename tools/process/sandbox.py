@@ -4,7 +4,8 @@ A candidate reads the installation of Python and torch and facts about the machi
 It sees neither the user's home, the run with its seeds and receipts, other candidates, nor any other process, and it
 has no network. The user's own task keeps the file system and loses only the network. Neither can use a GPU that is
 not its own. A compiler reads its own installation and writes to one folder, so that nothing else can be included
-into a kernel."""
+into a kernel.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ class Sandbox:
 def enter(sandbox: Sandbox, means: Collection[str] = MEANS) -> Confinement:
     """Confines this process, which has one thread, by those `means` that work on this machine.
 
-    Means that work by half (a user namespace without rights in it) are found by `available` and not tried again."""
+    Means that work by half (a user namespace without rights in it) are found by `available` and not tried again.
+    """
     done = linux.confine(_orders(sandbox, means))
     ENTERED.append(done)
     return done
@@ -110,7 +112,8 @@ def from_message(given: Mapping[str, Any]) -> Sandbox:
 def report(channel: Channel) -> None:
     """Entry of a worker that reports its confinement and how much works in it.
 
-    The score is 0 for nothing, 1 for Python, ALL_USABLE for Python and the GPU, if there is one."""
+    The score is 0 for nothing, 1 for Python, ALL_USABLE for Python and the GPU, if there is one.
+    """
     channel.receive()
     needed = [sys.executable, LAUNCHER]
     if "torch" in sys.modules:
@@ -150,7 +153,8 @@ def available() -> Confinement:
 def confine_command(argv: Sequence[str], folder: Path, *, path: str | None = None) -> list[str]:
     """The command line that runs a compiler confined: it reads its installation and writes to `folder`.
 
-    Raises FileNotFoundError if there is no such program on `path`."""
+    Raises FileNotFoundError if there is no such program on `path`.
+    """
     program_path = shutil.which(argv[0], path=path)
     if program_path is None:
         raise FileNotFoundError(argv[0])
@@ -173,7 +177,8 @@ def confine_tool(tool: Sequence[str], watched: Sequence[str], asked: Sandbox, me
     The program is confined as without the tool, by the `means` that work for candidates here, except for TCP to the
     tool. Both share a network, shared memory and temporary files of their own. Only the program has rules about
     files and system calls: file rules hold for one process's folder in /proc, and it must be the one that names its
-    threads. Without a private network the two are not confined."""
+    threads. Without a private network the two are not confined.
+    """
     if NETWORK not in means:
         return [*tool, *watched]
     own = [part for path in tool[:1] for part in (*_parts_of(path), str(Path(path).resolve().parent))]
@@ -211,7 +216,8 @@ def prepare() -> None:
 def _foreign_gpus() -> tuple[str, ...]:
     """Device files of GPUs that CUDA_VISIBLE_DEVICES does not name; empty if it names one by anything but a known UUID.
 
-    A process that can open them initialises all of them: half of cuInit's time belongs to the other of two H200s."""
+    A process that can open them initialises all of them: half of cuInit's time belongs to the other of two H200s.
+    """
     files = gpu_files()
     own = [name.strip() for name in os.environ.get(VISIBLE_GPUS, "").split(",")]
     return tuple(path for uuid, path in files.items() if uuid not in own) if {*own} <= {*files} else ()
@@ -253,7 +259,8 @@ def own_package(folder: Path) -> dict[str, str]:
     """Environment by which a confined Python program finds this package: links to its parts in a `folder` that it may
     list.
 
-    Python lists a package's folder to import from it, and a working copy of this package may hold anything."""
+    Python lists a package's folder to import from it, and a working copy of this package may hold anything.
+    """
     package, links = Path(tools.__file__).parent.parent, folder / "imports" / "foundry"
     links.mkdir(parents=True, exist_ok=True)
     for room in _OWN_ROOMS:
@@ -290,7 +297,8 @@ def _narrow(paths: Iterable[str]) -> list[str]:
 def _distinct(paths: Iterable[str]) -> list[str]:
     """The existing paths, each once, without those inside another one.
 
-    A link to a folder counts as inside another path only if its target is inside too: drivers are installed so."""
+    A link to a folder counts as inside another path only if its target is inside too: drivers are installed so.
+    """
     kept: list[tuple[Path, Path]] = []  # (path as named, path with links resolved)
     for path in sorted({Path(path) for path in paths}):
         real = path.resolve()

@@ -4,7 +4,8 @@ Forms: `task` is the user's own code, which loses the network and calls that adm
 unreviewed code: it also cannot inspect, slow down or signal other processes, leave the process group in which it is
 killed, or change the kernel's view of itself. `tool` is a candidate and a program that watches it, which talk over a
 network of their own; `local tool` adds sockets in the file system, `open tool` all kinds of sockets. Refused calls
-fail with EPERM; a few that honest tools make in passing do nothing and report success."""
+fail with EPERM; a few that honest tools make in passing do nothing and report success.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +138,8 @@ def program(form: Form, *, only_signals_to: int = 0, own: int = 0) -> bytes:
 
     `own` is the process id of the process that enters it: calls on its first thread by that number take effect. If
     `only_signals_to` is given, only that process may be signalled, for kernels whose Landlock does not confine
-    signals."""
+    signals.
+    """
     found = _ARCHITECTURES.get(os.uname().machine)
     if found is None:
         return b""

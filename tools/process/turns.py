@@ -2,7 +2,8 @@
 
 Two processes are timed in turns. If one of them computes while it is not its turn, it hides work from the clock or
 slows the other one down. Hidden work is finished after the answer, or begun before the question. The kernel counts
-every process's CPU time, and no process can forge its own."""
+every process's CPU time, and no process can forge its own.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Usual:
 class Turns:
     """CPU time of one process: in its timed turns, in other commands, and in the gaps between commands.
 
-    Call `begin` right before a command is sent to it and `end` right after it answered."""
+    Call `begin` right before a command is sent to it and `end` right after it answered.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -91,7 +93,8 @@ class Turns:
 def describe_rescheduling(pid: int, usual: Scheduling, *, is_reference: bool) -> str:
     """Says how a process or one of its threads is scheduled differently from `usual`; "" if it is not.
 
-    A candidate may move its own threads to other cores; the reference's must stay as they were."""
+    A candidate may move its own threads to other cores; the reference's must stay as they were.
+    """
     for thread in _threads(pid):
         now = scheduling_of(thread)
         if now is None:
@@ -106,7 +109,8 @@ def describe_rescheduling(pid: int, usual: Scheduling, *, is_reference: bool) ->
 def out_of_turn(reference: Turns, candidate: Turns) -> str:
     """Evidence that the candidate's process computes while it is not its turn, or "".
 
-    It is compared with the reference's process, which gets the same commands."""
+    It is compared with the reference's process, which gets the same commands.
+    """
     ours, theirs = reference.usual(), candidate.usual()
     if ours is None or theirs is None:
         return ""

@@ -1,6 +1,7 @@
 """The warm process: forks workers on request, reaps them, kills processes that they leave behind.
 
-It stays single-threaded and touches neither CUDA nor OpenMP, so that forking from it is safe."""
+It stays single-threaded and touches neither CUDA nor OpenMP, so that forking from it is safe.
+"""
 
 from __future__ import annotations
 
@@ -228,7 +229,8 @@ def import_all(names: Sequence[str]) -> None:
 def main() -> None:
     """Entry of the warm process: `python -m foundry.tools.process.warm HANDLE MODULE,... MODULE,...`.
 
-    The first modules are imported at once, the second on request."""
+    The first modules are imported at once, the second on request.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     control = Channel.from_handle(int(sys.argv[1]))
     child.adopt_orphans()

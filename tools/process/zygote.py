@@ -6,7 +6,8 @@ main process ends in any way, the zygote sees the end of its channel, kills ever
 too. It adopts and kills processes that a worker left behind.
 
 Starting takes seconds, but not all must be waited for: the main process goes on at once, `early` workers are forked
-as soon as torch is imported, and modules that only other workers need are imported while those work."""
+as soon as torch is imported, and modules that only other workers need are imported while those work.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +127,8 @@ class Worker:
         is given each message: if it returns a number, the message is no answer yet, and the answer may take so many
         seconds more. Use `extend` only for workers that run no candidate.
 
-        Raises WorkerDied if the worker ends first, breaks a limit or sends no message; it is gone then."""
+        Raises WorkerDied if the worker ends first, breaks a limit or sends no message; it is gone then.
+        """
         seconds = self.limits.wall_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + seconds
         try:
@@ -173,7 +175,8 @@ class Worker:
         """Kills the worker and all it started; returns how it ended: `was killed by SIGSEGV: ...`.
 
         Without `waits` the caller need not know that, and the call returns before the kernel has released the
-        process."""
+        process.
+        """
         with self._lock:
             if not self._ended:
                 self._ended = self._zygote.end(self.pid, waits=waits)
@@ -199,7 +202,8 @@ class Worker:
 class Zygote:
     """The main process's handle on the warm process. Thread-safe. Close it, or let it end with this process.
 
-    A warm process that dies is started again by the next fork."""
+    A warm process that dies is started again by the next fork.
+    """
 
     def __init__(
         self, threads: int, preload: Sequence[str], later: Sequence[str], environment: Mapping[str, str]
@@ -246,7 +250,8 @@ class Zygote:
     def wait(self, gpu: str = "") -> None:
         """Waits until workers can be forked. Raises MissingTool, FoundryError.
 
-        `gpu` is a UUID: if there are several GPUs, workers see from now on only this one."""
+        `gpu` is a UUID: if there are several GPUs, workers see from now on only this one.
+        """
         self._up.result()
         files = gpu_files()
         name = f"GPU-{gpu}"
@@ -331,7 +336,8 @@ class Zygote:
         """Tries a candidate's sandbox on a worker; returns the means that every candidate gets.
 
         Means are left out if Python or the GPU cannot be used with them: root in a user namespace cannot read other
-        users' private files, and a driver may need what a sandbox hides."""
+        users' private files, and a driver may need what a sandbox hides.
+        """
         kept = [tuple(name for name in sandbox.available().active if name not in left_out) for left_out in _LEFT_OUT]
         best: tuple[tuple[str, ...], int] = ((), 0)
         for means in dict.fromkeys(kept):  # sequentially: each makes a context if there is a GPU
@@ -371,7 +377,8 @@ class Zygote:
 
         A sandbox confines it before the entry's module is imported, as far as the kernel can. `folder_locks` are
         open files that are closed when the worker has ended. An `early` worker does not wait for modules that only
-        other workers need. Raises MissingTool, FoundryError."""
+        other workers need. Raises MissingTool, FoundryError.
+        """
         if early:
             self.wait()
         else:

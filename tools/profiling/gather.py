@@ -19,7 +19,8 @@ class Seen:
     """Observations of one forward in its process.
 
     `launches` are a GPU's, in their order: [name, microseconds, blocks, threads]. `samples` are a CPU's: number of
-    samples for each (function, library)."""
+    samples for each (function, library).
+    """
 
     ms: float = 0.0
     launches: tuple[tuple[str, float, int, int], ...] = ()

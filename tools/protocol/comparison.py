@@ -36,7 +36,8 @@ class Expected:
     the two is not counted as an error. `spread` is the standard deviation of the finite truth, `norm` its Euclidean
     norm, `tolerance` relative. `any_nan` accepts any value where NaN is expected, and NaN where an infinity is: how
     these combine depends on the implementation, which elements they reach does not. `may_spread` lets a NaN reach a
-    few elements more."""
+    few elements more.
+    """
 
     truth: torch.Tensor
     eager: torch.Tensor | None
@@ -74,7 +75,8 @@ def expect(truth: torch.Tensor, eager: torch.Tensor, dtype: DType, tolerance: fl
 def _finite_spread_and_norm(truth: torch.Tensor, own: torch.Tensor) -> tuple[float, float]:
     """Standard deviation and norm of the elements of a float64 `truth` that are finite in both tensors.
 
-    Computed by pieces: gathering these elements would take three times their memory."""
+    Computed by pieces: gathering these elements would take three times their memory.
+    """
     count, total, squares, apart = 0, 0.0, 0.0, 0.0
     spans = list(_spans(truth, CHUNK))
     masks = [torch.isfinite(truth[span]) & torch.isfinite(own[span]) for span in spans]
@@ -165,7 +167,8 @@ def weighing_elements(expected: Expected) -> int:
     """Effective number of elements that determine the norm of the truth, at most all (the participation ratio).
 
     As many elements of a normal distribution have the same ratio of (sum of squares)^2 to the sum of fourth powers,
-    which is n / 3."""
+    which is n / 3.
+    """
     spans = list(_spans(expected.truth, expected.truth.numel()))
     size = max((float(expected.truth[span].abs().nan_to_num(posinf=0.0).max()) for span in spans), default=0.0)
     second = fourth = 0.0
@@ -304,7 +307,8 @@ class Overflow(TaskError):
 def overflowing(outputs: Sequence[torch.Tensor]) -> float:
     """The largest share (0 to 1) of an output's elements that overflow or nearly do.
 
-    Infinite, NaN, and so large that partial results in another order may be infinite."""
+    Infinite, NaN, and so large that partial results in another order may be infinite.
+    """
     floating = [item for item in outputs if item.is_floating_point() and item.numel()]
     return max((1.0 - int(_is_moderate(item).sum()) / item.numel() for item in floating), default=0.0)
 

@@ -3,7 +3,8 @@
 They decide nothing here. Each rule was read in its benchmark's evaluator: KernelBench (eval.py and timing.py of
 ScalingIntelligence/KernelBench at 423217d) and KernelBench-Verified (eval.py and generate_hidden_inputs.py of
 facebookresearch/kernel_bench_verified). Two things differ: reference and kernel run in processes of their own, and
-every timed call starts with a cold cache."""
+every timed call starts with a cold cache.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class ForeignRules:
     Both sides build their models from SEED; nothing is copied from one to the other. Each trial draws get_inputs()
     anew and multiplies the floating ones by its factor. Unless the factor is 1, a trial is left out if the reference
     raises or is not finite. Outputs must be close by torch.allclose, with the same absolute and relative tolerance.
-    Then both are timed on one set of inputs, and their means are compared."""
+    Then both are timed on one set of inputs, and their means are compared.
+    """
 
     timed_tf32: Tf32  # use of TF32 in the timed eager reference; the reference for correctness has PyTorch's defaults
     factors: tuple[float, ...]

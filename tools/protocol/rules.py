@@ -2,7 +2,8 @@
 
 Free of torch, so that the main process and receipts can use it. The numbers come from measurements of eager PyTorch
 against float64. A fixed tolerance against a float32 or TF32 reference would reject the more accurate kernel, so a
-candidate's budget is set by PyTorch's own error on the same inputs."""
+candidate's budget is set by PyTorch's own error on the same inputs.
+"""
 
 from __future__ import annotations
 
@@ -201,7 +202,8 @@ class Distribution:
         """Milder versions to try in turn if outputs of the reference overflow.
 
         The order of the factors decides which partial product overflows first, so overflowing inputs would reject
-        honest kernels."""
+        honest kernels.
+        """
         if self.is_stress:
             return ()
         if self.scale > 1.0:
@@ -222,7 +224,8 @@ class Distribution:
     def may_be_unstable(self) -> bool:
         """True if rounding the inputs could change the answer by much.
 
-        Examples: a difference of equal numbers, a tie between large scores of a softmax."""
+        Examples: a difference of equal numbers, a tie between large scores of a softmax.
+        """
         return self.parameters in (*OF_BIASES, "large", "few close", "few huge", "negated") or (
             self.is_stress and (self.pattern in _UNSTABLE or self.scale > 1.0)
         )
@@ -327,7 +330,8 @@ class Seeds:
     """Seeds that no candidate can know, recorded for the receipt.
 
     The screen's seeds are derived from the run's seed, because its truths are computed once for a whole run. The
-    seeds of the other stages come from the system's entropy after the candidate was written."""
+    seeds of the other stages come from the system's entropy after the candidate was written.
+    """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -360,7 +364,8 @@ def norm_floor(dtype: DType, elements: int) -> float:
 
     For float32 these are 64 units. A plain serial sum over a hundred thousand elements loses as much if PyTorch sums
     pairwise or in float64 (1.6e-6 measured over 16384); so does exp(x) - 1 of small x if PyTorch calls expm1 (2.7e-6
-    measured on SELU of 0.01 * randn). It is IEEE arithmetic all the same, and 64 times better than TF32's 2**-11."""
+    measured on SELU of 0.01 * randn). It is IEEE arithmetic all the same, and 64 times better than TF32's 2**-11.
+    """
     if dtype not in EPSILON:
         return 0.0
     if dtype in EIGHT_BITS:  # the truth is rounded to the type too: an error is a step of 0.7 units, or none
@@ -384,7 +389,8 @@ def is_ieee(baseline: OutputError, without_tf32: OutputError, spec: TensorSpec) 
 
     That holds if PyTorch's own error leaves a kernel no more room than IEEE arithmetic needs, and is no larger than
     without TF32. If TF32 enlarges PyTorch's error and it is still small (a sum, a softmax after the product), a
-    kernel in TF32 has an error as small."""
+    kernel in TF32 has an error as small.
+    """
     has_no_room = ALLOWED_FACTOR * baseline.norm <= norm_floor(spec.dtype, spec.numel)
     return spec.dtype == "float32" and has_no_room and baseline.norm <= ALLOWED_FACTOR * without_tf32.norm
 
@@ -392,7 +398,8 @@ def is_ieee(baseline: OutputError, without_tf32: OutputError, spec: TensorSpec) 
 def stress_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputError | None:
     """The largest errors that a candidate may have under a stress pattern.
 
-    None if PyTorch's own error is so large that elements are not compared."""
+    None if PyTorch's own error is so large that elements are not compared.
+    """
     plain = error_limit(baseline, dtype, elements)
     if dtype not in EPSILON:
         return plain

@@ -37,7 +37,8 @@ class TimingEffort:
     """Amount of timing in a stage. The unit is a group: a fresh process for each side, and some pairs of samples.
 
     `group_s` seconds go to the pairs of one group; groups follow until `budget_s` is spent or the interval's
-    relative half width is `half_width`."""
+    relative half width is `half_width`.
+    """
 
     min_pairs: int
     max_pairs: int
@@ -57,7 +58,8 @@ class TimingEffort:
         """True if timing can stop.
 
         From six groups on, looking at the interval after each group costs it little coverage: simulated with normal,
-        heavy-tailed and bursting noise, 93 to 96 % of the intervals hold the truth (test_timing.py)."""
+        heavy-tailed and bursting noise, 93 to 96 % of the intervals hold the truth (test_timing.py).
+        """
         count = len(groups)
         if count < self.min_groups:
             return False
@@ -112,7 +114,8 @@ def signed_rank(logs: Sequence[float]) -> Ratio:
 
     `logs` are logarithms of ratios. The interval is that of the Wilcoxon signed-rank test, free of any distribution
     (Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, section 3.2-3.3). It assumes that errors are
-    symmetric, which random order makes true, and nothing about their size or tails."""
+    symmetric, which random order makes true, and nothing about their size or tails.
+    """
     if not logs:
         return Ratio(math.nan, 0.0, math.inf)
     averages = sorted(_walsh(logs))
@@ -131,7 +134,8 @@ def combined_ratio(groups: Sequence[Pairs]) -> Ratio:
     The layout of memory differs from process to process and shifts all ratios measured there alike; neighbouring
     pairs share a burst of noise. No number of pairs shows either. So a group counts as one observation, its centre,
     and the interval comes from the spread of the groups' centres (Kalibera, Jones: Rigorous Benchmarking in
-    Reasonable Time). Below MIN_GROUPS no 95 % interval exists: it is (0, inf)."""
+    Reasonable Time). Below MIN_GROUPS no 95 % interval exists: it is (0, inf).
+    """
     return signed_rank([centre(group) for group in groups])
 
 
@@ -217,7 +221,8 @@ def _walsh(values: Sequence[float]) -> list[float]:
 def _critical_rank(count: int) -> int:
     """The rank k for which the k-th smallest and largest Walsh averages bound a 95 % interval for `count` differences.
 
-    Exact distribution of the signed-rank sum up to 60, its normal approximation beyond."""
+    Exact distribution of the signed-rank sum up to 60, its normal approximation beyond.
+    """
     tail = (1.0 - CONFIDENCE) / 2.0
     if count > 60:
         mean = count * (count + 1) / 4.0

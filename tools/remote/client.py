@@ -75,7 +75,8 @@ class RemoteWorkbench:
         """Starts the process (3 s). Raises FoundryError.
 
         `place` adds to its environment. `share` is its part of the host's cores: (0, 2) is the first half. `folder`
-        is its working directory."""
+        is its working directory.
+        """
         process = await asyncio.create_subprocess_exec(
             *command,
             env={**os.environ, **(place or {})},

@@ -2,7 +2,8 @@
 
 One comparison happens on one GPU: a candidate, the eager reference that it is timed against, its audit. So speedups
 of different GPUs can be compared, because each was measured on its own. The final proofs are made on the first GPU,
-and so is the baseline comparison of the winner with torch.compile."""
+and so is the baseline comparison of the winner with torch.compile.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +150,8 @@ async def open_lanes(task: Task, target: TargetName, places: Sequence[Mapping[st
     """A lane for each place. Raises FoundryError.
 
     A place is what is special in the environment of a lane's process: the GPU that it sees. Each lane has its share
-    of the host's cores, so that its compilers leave the other lanes' cores alone."""
+    of the host's cores, so that its compilers leave the other lanes' cores alone.
+    """
     count = len(places)
     opening = [
         asyncio.ensure_future(RemoteWorkbench.open(task, target, seed=seed, place=place, share=(number, count)))

@@ -1,7 +1,8 @@
 """A workbench as a process of its own: `python -m foundry.tools.remote.server`, used over its standard streams.
 
 It may run on another machine: its starter (ssh, a container, a cluster) connects the streams. The first message
-opens the workbench, every other one is a call; it ends, with all that it started, when its standard input does."""
+opens the workbench, every other one is a call; it ends, with all that it started, when its standard input does.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Messages of a workbench in another process: JSON, with a length before each message. Free of torch.
 
-Every message carries contents: texts, records, numbers. No path of one process means anything to the other."""
+Every message carries contents: texts, records, numbers. No path of one process means anything to the other.
+"""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def self_test(
     """Plants faults into the compiler's kernel of the task, or into a candidate's native source, and grades each copy.
 
     `seed` chooses the faults. Blocking. Raises TaskError for a task that cannot be judged, UsageError if no place
-    for a fault is found, MissingTool without a compiler or a device."""
+    for a fault is found, MissingTool without a compiler or a device.
+    """
     from foundry.tools.machine.device import describe
 
     device = describe(target)

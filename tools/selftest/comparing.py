@@ -1,6 +1,7 @@
 """Compares two candidates' outputs bit for bit on the inputs of the whole protocol. Runs in a worker; imports torch.
 
-Used only for a faulty kernel that the grader accepted: any difference is a fault that the grader missed."""
+Used only for a faulty kernel that the grader accepted: any difference is a fault that the grader missed.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +106,8 @@ def trials(case: Case, stage: Stage) -> Iterator[Trial]:
 def _same(models: list[nn.Module], case: Case, trial: Trial, place: str) -> bool:
     """True if outputs and the models' buffers after the call have the same bits.
 
-    Each model is called twice, because stale memory may hold the right values once."""
+    Each model is called twice, because stale memory may hold the right values once.
+    """
     for _ in range(2):
         left: list[list[torch.Tensor]] = []
         for model in models:

@@ -60,7 +60,8 @@ async def _verify_mutant(bench: Workbench, text: str, build: Build) -> Verdict:
     """Verifies a mutant by the screen, and by the full stage only if the screen accepts it.
 
     The screen is cheaper, because its truths are computed once for all candidates. The full stage repeats its
-    questions."""
+    questions.
+    """
     verdict = await bench.verify(text, build, "screen")
     return await bench.verify(text, build, STAGE) if verdict.correct else verdict
 

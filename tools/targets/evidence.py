@@ -13,7 +13,8 @@ class KernelEvidence:
     """Evidence about one kernel.
 
     `report` is the compiler's and the machine code's (tools/targets); `counters` are the hardware's, by Nsight
-    Compute's names. Both are empty and `ms` is 0 if their rung did not run."""
+    Compute's names. Both are empty and `ms` is 0 if their rung did not run.
+    """
 
     name: str
     report: Mapping[str, float] = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 A description lists tensors by shape, strides and dtype; only descriptions that the grader wrote are trusted. On the
 host the memory is sealed and shared without copying. GPU memory cannot be sealed, so a packed value stays with the
-process that packed it, and other processes get copies in blocks of their own. Runs in workers (imports torch)."""
+process that packed it, and other processes get copies in blocks of their own. Runs in workers (imports torch).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class Parcel:
     """A packed value: its description and its tensors.
 
     The tensors lie in sealed host memory (`handle`) or, on a GPU, in memory that no other process can reach
-    (`held`)."""
+    (`held`).
+    """
 
     description: Message
     handle: int = -1
@@ -87,7 +89,8 @@ def pack(value: Any, device: torch.device | None = None) -> Parcel:
     """Packs nested lists, tuples, dicts, numbers and tensors; on a GPU tensors are kept, on the host copied to sealed
     memory.
 
-    Raises TaskError for any other kind of object."""
+    Raises TaskError for any other kind of object.
+    """
     tensors: list[torch.Tensor] = []
     tree = _to_tree(value, tensors)
     specs = [spec_of(tensor) for tensor in tensors]
@@ -160,7 +163,8 @@ def give_back() -> None:
     """Releases PyTorch's unused GPU memory if it is more than this process may keep, because other processes need it.
 
     Releasing a few GB and allocating them again took a third of a verification's time, and more beside others (an
-    RMS norm of 268 MB on an H200: 1.3 of 4.6 s, 3.9 of 10.1 s beside three)."""
+    RMS norm of 268 MB on an H200: 1.3 of 4.6 s, 3.9 of 10.1 s beside three).
+    """
     if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _most_idle[0]:
         torch.cuda.empty_cache()
 
@@ -169,7 +173,8 @@ def use_expandable_segments() -> None:
     """Lets PyTorch's allocator map pages behind one range of addresses (expandable segments).
 
     For a process that holds tensors of many sizes: separate blocks stay allocated as a whole while a part of them is
-    in use. Call it before the first tensor on the GPU; it does nothing without a GPU."""
+    in use. Call it before the first tensor on the GPU; it does nothing without a GPU.
+    """
     if torch.cuda.is_available():
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
 

@@ -1,6 +1,7 @@
 """Traces a model on its inputs into the small operator graph on which the rest of Foundry works.
 
-Tracers in order: torch.export, make_fx, symbolic_trace (then export). Runs in a worker: it executes the user's code."""
+Tracers in order: torch.export, make_fx, symbolic_trace (then export). Runs in a worker: it executes the user's code.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, 
     OpGraph.inputs lists tensors; each one's `source` is its position among the leaves of get_inputs(). A
     floating-point number counts as a float64 tensor without dimensions if the model only computes with it; other
     inputs that are no tensors are part of the graph and listed in OpGraph.fixed. Operators are functional ATen
-    calls; norms, softmax, convolutions, attention, losses and recurrences stay whole."""
+    calls; norms, softmax, convolutions, attention, losses and recurrences stay whole.
+    """
     takes, leaves = arrange(tuple(inputs))
     for index, item in enumerate(leaves):
         if not (item is None or isinstance(item, torch.Tensor | int | float | str)):

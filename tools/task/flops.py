@@ -94,7 +94,8 @@ def operator_flops(
 
     `inputs` are the shapes of its tensor arguments in order (members of tensor lists included), `outputs` those of
     its results. `arguments` and `keywords` are all its arguments as ATen orders them; a tensor's place may hold
-    anything."""
+    anything.
+    """
     kind = kind.rstrip("_") if kind.endswith("_") and not kind.endswith("__") else kind
     if kind in MOVES or not outputs:
         return 0

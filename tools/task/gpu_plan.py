@@ -2,7 +2,8 @@
 
 All bytes are upper bounds of what the grader's own code holds at once; a model's own need was measured at intake.
 The roomiest plan that fits is taken, because less room costs time. Only the last two plans leave questions out,
-which the receipt names (`not-asked:...`)."""
+which the receipt names (`not-asked:...`).
+"""
 
 from __future__ import annotations
 

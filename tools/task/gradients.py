@@ -18,7 +18,8 @@ def gradients_of(
     """Gradients of a weighted sum of the outputs by each floating input, then by each of the `learned` parameters.
 
     Zeros if there is no dependence. None if the outputs have no gradient. With `only_own` also None if no
-    autograd.Function written in Python leads to an output: PyTorch's own differentiation is no claim of the model's."""
+    autograd.Function written in Python leads to an output: PyTorch's own differentiation is no claim of the model's.
+    """
     with torch.enable_grad():
         given = bundle.map_tensors(list(arguments), _leaf)
         outputs = [item for item in loading.flatten(loading.call(model, given)) if isinstance(item, torch.Tensor)]

@@ -67,7 +67,8 @@ def serve(control: Channel) -> None:
 def _stay_within(gpu_bytes: int) -> None:
     """Limits this process to this task's part of the GPU (0: all of it).
 
-    Examining a task holds its inputs three times, and other processes may be timing beside it."""
+    Examining a task holds its inputs three times, and other processes may be timing beside it.
+    """
     if gpu_bytes:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, max(0, gpu_bytes - CONTEXT_BYTES) / total))
@@ -76,7 +77,8 @@ def _stay_within(gpu_bytes: int) -> None:
 def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
     """Checks all cases of a task and returns the specs of its inputs and outputs; raises TaskError if it is unusable.
 
-    The seconds of the first forward are sent at once, because the time limit depends on them."""
+    The seconds of the first forward are sent at once, because the time limit depends on them.
+    """
     free_bytes = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
     described: list[tuple[list[TensorSpec], list[TensorSpec]]] = []
     sizes: list[Sizes] = []

@@ -1,7 +1,8 @@
 """Limits of a task: seconds for its import, inputs and forwards, memory of the machine and of the GPU. Free of torch.
 
 The limits of time only end a task that hangs; they decide nothing about a candidate. A reference that was measured
-to be slow gets more."""
+to be slow gets more.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class TimeLimits:
     def hear(self, message: Message) -> float | None:
         """Takes a measurement from an interim message of intake; returns the seconds that the request may still take.
 
-        None for any other message."""
+        None for any other message.
+        """
         if FIRST_FORWARD_S not in message:
             return None
         self.forward_s = max(self.forward_s, float(message[FIRST_FORWARD_S]))

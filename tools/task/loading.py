@@ -1,6 +1,7 @@
 """Runs a task file inside a worker: builds its model and inputs, and explains errors in the user's terms.
 
-Imports torch and executes the user's code: never imported by the main process."""
+Imports torch and executes the user's code: never imported by the main process.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def files_passed(error: BaseException) -> list[str]:
 def lines_in(file: str, error: BaseException) -> list[int]:
     """The lines of a file that an exception passed, the innermost last.
 
-    Code that PyTorch has generated may have no lines or columns, for which `traceback.extract_tb` fails (torch 2.6)."""
+    Code that PyTorch has generated may have no lines or columns, for which `traceback.extract_tb` fails (torch 2.6).
+    """
     passed = traceback.walk_tb(error.__traceback__)
     return [line for frame, line in passed if frame.f_code.co_filename == file and line]
 
@@ -163,7 +165,8 @@ class LoadedTask:
         """get_inputs() with random streams set to `seed`; floats redrawn if the options give an input range.
 
         For a GPU they are drawn there if the file's code allows it (with other random numbers), and otherwise moved
-        there."""
+        there.
+        """
         maker = self._maker
         with _users_words(self.task, f"{maker.name}() failed"), _in_folder(self._folder):
             values = placed(drawn_on(device or CPU, lambda: maker.draw(seed, self.group)), device)
@@ -211,7 +214,8 @@ def load(task: Task, *, overrides: Mapping[str, int] | None = None, dtype: DType
     `dtype` converts floating-point parameters and inputs (TaskOptions.dtypes); None leaves the file's own.
 
     The module is registered under a unique name because TorchScript and dataclasses look it up there, and two tasks
-    must not meet. Raises TaskError with the user's line if the file itself fails."""
+    must not meet. Raises TaskError with the user's line if the file itself fails.
+    """
     given = {**task.overrides, **(overrides or {})}
     constants = {name: value for name, value in given.items() if name != GROUP}
     text = overridden_source(task.text, constants)
@@ -246,7 +250,8 @@ def case_keys(loaded: LoadedTask) -> list[tuple[dict[str, int], DType | None]]:
 class Checked:
     """A reference that can be judged: specs of its outputs, and memory that it needs besides them and its inputs.
 
-    `work_bytes` are the temporaries of one call, known on a GPU only."""
+    `work_bytes` are the temporaries of one call, known on a GPU only.
+    """
 
     outputs: list[TensorSpec]
     parameter_bytes: int
@@ -265,7 +270,8 @@ def check_reference(
     `tell_seconds` gets the seconds of the first forward before the second one starts.
 
     Raises TaskError, one line each: no output tensors, empty outputs, NaN outputs, inputs changed in place, a model
-    with random output, a non-deterministic model."""
+    with random output, a non-deterministic model.
+    """
     inputs = loaded.inputs(seed, device)
     first_model = loaded.build_model(seed, device)
     state = {key: value.clone() for key, value in first_model.state_dict().items()}

@@ -24,7 +24,8 @@ def other_answer(model: nn.Module, inputs: Sequence[Any]) -> OtherAnswer:
     """The effect of the model's other mode on outputs and buffers; modes and buffers are restored.
 
     Calls the model up to three times, and never if none of its code reads the mode. It must not fail in its own
-    mode."""
+    mode.
+    """
     if not any(map(_reads_mode, model.modules())):
         return "same"
     usual = _run(model, inputs, _SEEDS[0])
@@ -52,7 +53,8 @@ def _run(model: nn.Module, inputs: Sequence[Any], seed: int) -> list[torch.Tenso
     """Outputs of a call, then the buffers after it.
 
     Floating buffers are changed before the call: an average of weights equals the weights at first, which would hide
-    its use."""
+    its use.
+    """
     with _kept_buffers(model):
         stream = torch.Generator().manual_seed(_SEEDS[0])
         for buffer in model.buffers():

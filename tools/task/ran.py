@@ -23,7 +23,8 @@ class Ran:
     """The operators of one call of the reference.
 
     `rows`: the MOST operators with the largest time. `work`: FLOPs plus bytes of all its computing operators,
-    against which a candidate's use of PyTorch is weighed."""
+    against which a candidate's use of PyTorch is weighed.
+    """
 
     rows: list[OperatorRun]
     work: int
@@ -63,7 +64,8 @@ def _work(kind: str, flops: int, inputs: Sequence[torch.Tensor], outputs: Sequen
     """FLOPs plus the bytes that a call surely moves.
 
     For a table that indices choose from, and a tensor written at indices, only the chosen elements count. Otherwise
-    2 % of a large table would let PyTorch do all the rest."""
+    2 % of a large table would let PyTorch do all the rest.
+    """
     if kind in FREE | COPIES:
         return 0
     if inputs and kind in CHOOSING:

@@ -16,7 +16,8 @@ class Repeating(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode: the host draws the first `most` elements of a random float tensor, and the others are copies of
     them.
 
-    `repeats` is true once that has happened."""
+    `repeats` is true once that has happened.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

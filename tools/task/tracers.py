@@ -32,7 +32,8 @@ class Traced:
 
     `placeholders` maps a placeholder to (role or "literal", source). `outputs` gives for each returned item
     ("result", "") or ("mutation", state-dict key), or (UNSEEN, source) if it writes to a plain attribute of the
-    model."""
+    model.
+    """
 
     graph: fx.Graph
     placeholders: Mapping[str, tuple[str, str]]
@@ -44,7 +45,8 @@ class Traced:
 def trace_export(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:
     """torch.export's training IR made functional; composite operators stay whole (empty decomposition table).
 
-    `leaves` are the flattened inputs, and `takes` is their arrangement for the model."""
+    `leaves` are the flattened inputs, and `takes` is their arrangement for the model.
+    """
     if isinstance(model, fx.GraphModule):
         flat, arrangement = _flattened(model, takes)
         return _from_program(_export(flat, leaves), leaves, arrangement)
@@ -93,7 +95,8 @@ def _short_recurrences() -> Iterator[None]:
     """Computes only the first step of recurrent layers on fake tensors, because one step tells all shapes.
 
     PyTorch would walk all steps, a minute for six layers of 512 steps. The last states get the shapes of the given
-    ones; in torch 2.11 those of an LSTM have one dimension more."""
+    ones; in torch 2.11 those of an LSTM have one dimension more.
+    """
 
     def first_step_only(walk: Callable[..., Any]) -> Callable[..., Any]:
         def layer(steps: torch.Tensor, states: Any, *args: Any, **kwargs: Any) -> Any:
@@ -129,7 +132,8 @@ def trace_make_fx(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...])
     """Traces by make_fx on real tensors, which follows Python that export refuses; export then makes the trace
     functional.
 
-    Parameters and buffers go in as arguments, and their roles are put back by position."""
+    Parameters and buffers go in as arguments, and their roles are put back by position.
+    """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     saved = {key: value.detach().clone() for key, value in model.named_buffers()}
     positions = [index for index, item in enumerate(leaves) if isinstance(item, torch.Tensor)]

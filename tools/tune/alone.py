@@ -1,7 +1,8 @@
 """One kernel of a plan as a candidate file of its own, so that it is built, launched and timed without the others.
 
 Buffers that it reads from other kernels become inputs, its results become outputs. Parameters stay parameters, so
-that layouts which are prepared once stay prepared. The kernel's own text is the one in the whole candidate."""
+that layouts which are prepared once stay prepared. The kernel's own text is the one in the whole candidate.
+"""
 
 from __future__ import annotations
 

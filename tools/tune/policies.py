@@ -1,6 +1,7 @@
 """Policies that choose the next configurations. A policy is asked for configurations and told the time of each.
 
-Policies see a `SettingSpace` and times, and no machine: a recorded sweep compares them as well as a device does."""
+Policies see a `SettingSpace` and times, and no machine: a recorded sweep compares them as well as a device does.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ class Evolution:
     """Tries known good configurations first, then neighbours, mixtures and random ones.
 
     In every later batch about half are single steps from the best so far, a quarter mix the values of two good ones,
-    and a quarter is random."""
+    and a quarter is random.
+    """
 
     def __init__(self, space: SettingSpace, seed: int, starts: Sequence[Setting] = ()) -> None:
         self._space, self._stream = space, random.Random(seed)

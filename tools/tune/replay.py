@@ -1,6 +1,7 @@
 """A recorded exhaustive sweep of one kernel, and a bench that answers from it.
 
-Search policies are compared on it without a device, by the seconds that the recorded machine took."""
+Search policies are compared on it without a device, by the seconds that the recorded machine took.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ killed from outside. Loaded configurations are then loaded again automatically. 
 seconds.
 
 A session's seconds are those in which it could work: its clock stands still while others have the device, and on a
-GPU its compilers go on meanwhile. It holds the device for short slices, and lets waiting timings go first."""
+GPU its compilers go on meanwhile. It holds the device for short slices, and lets waiting timings go first.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ class Cell:
 class Crew:
     """Everything that a session works with, the same for all kernels of a plan.
 
-    `cell` makes the place in which an author's code runs; without it only the compiler's own kernels are tuned."""
+    `cell` makes the place in which an author's code runs; without it only the compiler's own kernels are tuned.
+    """
 
     graph: OpGraph
     recipe: Recipe

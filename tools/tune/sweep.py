@@ -1,6 +1,7 @@
 """Searches the configurations of a plan's kernels, each kernel by itself. It sees spaces and times, and no machine.
 
-Rounds take a few samples of new configurations and more of the promising ones; a final times the best in turns."""
+Rounds take a few samples of new configurations and more of the promising ones; a final times the best in turns.
+"""
 
 from __future__ import annotations
 
@@ -279,7 +280,8 @@ class PlanSweep:
     async def _final(self) -> None:
         """Times each kernel's best configurations and its present one in turns, with new samples.
 
-        Earlier samples chose the finalists, so their luck must not count."""
+        Earlier samples chose the finalists, so their luck must not count.
+        """
         jobs: list[Job] = []
         for kernel in self.kernels:
             kernel.ended = kernel.ended or "time"

@@ -26,7 +26,8 @@ HINTS = 6  # settings of earlier runs that are tried first, one by one and all t
 class TunedKernel:
     """The result of one kernel's sweep; times are 0 if the present configuration did not run.
 
-    `alike` are the kernels of the plan that differ from it in names only."""
+    `alike` are the kernels of the plan that differ from it in names only.
+    """
 
     kernel: str
     template: str
@@ -72,7 +73,8 @@ async def tune(
     """Sweeps every kernel of the recipe for about `seconds`, and returns the best found. Raises CannotLower.
 
     It takes at most a third more and a few seconds. Waiting for the device does not count, up to twice the seconds.
-    `hints`: the lift that earlier runs saw of a setting, by a move's key."""
+    `hints`: the lift that earlier runs saw of a setting, by a move's key.
+    """
     groups = _alike(subjects(crew.graph, crew.recipe, crew.device))
     spaces = {first.name: KernelSpace(first) for first, _ in groups}
     lines: list[str] = []

@@ -4,7 +4,8 @@ It prints every text itself and refuses one that differs by a byte, so the wrapp
 author's code inside the wrapper is run only by a process in a candidate's sandbox, and refused by any other.
 Configurations of one recipe share a process. It draws a kernel's inputs, remembers the present configuration's
 outputs, and compares every other configuration with them. Its times choose what is tried next and are never a
-result."""
+result.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ class Stands:
     def load(self, kernel: str, choices: Mapping[str, Choice], text: str) -> None:
         """Makes a configuration ready to be timed.
 
-        Raises ValueError for a text that is not the compiler's and for one whose outputs differ."""
+        Raises ValueError for a text that is not the compiler's and for one whose outputs differ.
+        """
         subject = self._subjects[kernel]
         if text != subject.file(subject.print(choices)):
             raise ValueError("refused: the library prints another text for these choices")
@@ -119,7 +121,8 @@ class Stands:
     def _stand(self, subject: Subject) -> Stand:
         """The kernel's inputs and its present configuration's outputs.
 
-        If memory is short, other kernels' inputs are freed; they are drawn again when they are needed."""
+        If memory is short, other kernels' inputs are freed; they are drawn again when they are needed.
+        """
         if subject.name not in self._stands:
             try:
                 self._stands[subject.name] = _set_up(subject, self._device)

@@ -50,7 +50,8 @@ def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
     """Verifies the pair; returns the JSON document and the exit code: 0 accepted (or confirmed), 1 not.
 
     Raises FoundryError with the exit code of its kind: 1 for a pair that is not the receipt's, 2 for bad input, 3
-    without a device or compiler, 4 for a receipt that cannot be compared with here."""
+    without a device or compiler, 4 for a receipt that cannot be compared with here.
+    """
     claimed = read_receipt(request.receipt) if request.receipt else None
     if request.write_receipt:
         check_writable(request.write_receipt)

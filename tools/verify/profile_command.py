@@ -59,7 +59,8 @@ def show(request: ProfileRequest, *, as_json: bool) -> None:
 def run(request: ProfileRequest, zygote: Zygote | None = None) -> dict[str, Any]:
     """Profiles a kernel; returns the JSON document. Proves nothing about the kernel: `foundry verify` does that.
 
-    Raises FoundryError for bad input, a missing environment, or a kernel that does not build or run."""
+    Raises FoundryError for bad input, a missing environment, or a kernel that does not build or run.
+    """
     task = read_task(request.task, scale=request.scale, model=request.model)
     text = read_kernel(request.candidate)
     device = with_known_ceilings(describe(request.target))

@@ -2,7 +2,8 @@
 
 The document is versioned and has a published JSON Schema (`receipt.schema.json` beside this file). It carries the
 digest of its own content, which shows a changed or damaged receipt. The digest is no signature: a forger can compute
-it too. That is why a receipt is never believed: verifying it measures the pair anew and compares."""
+it too. That is why a receipt is never believed: verifying it measures the pair anew and compares.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +184,8 @@ def make_receipt(
     """The receipt of an evaluation that was accepted; raises UsageError for any other.
 
     `seconds` by step, by default from the records themselves. `contest`: the baseline comparison, if torch.compile
-    was timed too."""
+    was timed too.
+    """
     ruling = rule(evaluation, degenerate=baseline.degenerate)
     verdict, audit, timing = _records_of(evaluation, ruling)
     split = seconds or {"build": evaluation.build.seconds, "verify": verdict.seconds, "time": timing.seconds}
@@ -369,7 +371,8 @@ def compare(
     if its own interval reaches up to the claim, and if it proves at least `LEAST_SHARE` of it. The first alone would
     let a measurement on a busy machine, whose interval is wide, confirm anything; the second alone would let a
     kernel that is surely slower pass. Being faster than claimed is no objection. Of honest kernels on an unchanged
-    machine the first rule refuses one in some 350 (two independent 95 % intervals that do not meet, on one side)."""
+    machine the first rule refuses one in some 350 (two independent 95 % intervals that do not meet, on one side).
+    """
     claim = receipt.timing.speedup_ci95[0]
     words = (
         f"receipt {receipt.timing.speedup:.3f}x ({claim:.3f} to {receipt.timing.speedup_ci95[1]:.3f}), "

@@ -32,7 +32,8 @@ def tune(
 ) -> None:
     """Sweep the numbers of every kernel that the library writes for a task.
 
-    Its times choose and prove nothing: foundry verify judges the file."""
+    Its times choose and prove nothing: foundry verify judges the file.
+    """
     from foundry.knowledge.codec import to_plain
     from foundry.tools.task.file import read_task
 

@@ -37,7 +37,8 @@ class VerifyReport:
     """The answer of `foundry verify`.
 
     `seconds` splits the wall time by reached step: open, intake, build (what remains, because it begins first),
-    baseline, verify, audit, time, profile (includes measuring the device's ceilings the first time), compile, close."""
+    baseline, verify, audit, time, profile (includes measuring the device's ceilings the first time), compile, close.
+    """
 
     evaluation: Evaluation
     ruling: Ruling
@@ -131,7 +132,8 @@ def verify_pair(
 ) -> VerifyReport:
     """Builds, verifies, audits and times one candidate. Blocking; see `verify_in` for the checks.
 
-    Raises TaskError for a task that cannot be judged, MissingTool without a compiler or a device to run on."""
+    Raises TaskError for a task that cannot be judged, MissingTool without a compiler or a device to run on.
+    """
     if problem := hopeless(text):
         device = _device_here(target)
         return _refuse_at_once(task, text, device, policy or task.options.policy, problem)
@@ -221,7 +223,8 @@ async def verify_in(
 ) -> VerifyReport:
     """Runs all steps for one candidate in an open workbench and rules on it. Raises TaskError.
 
-    `building`: a build that was started before. torch.compile is timed only if the candidate was timed."""
+    `building`: a build that was started before. torch.compile is timed only if the candidate was timed.
+    """
     clock = clock or Clock()
 
     async def ask(step: Step, shape: type[Record], work: Callable[[Workbench], Awaitable[Record]]) -> Record:

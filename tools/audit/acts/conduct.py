@@ -1,7 +1,8 @@
 """Judges the observed behaviour of a candidate's process: files, processes, libraries, calls of a steady forward.
 
 While a file is loaded it may compile and load its own kernels; a forward in steady state may only compute. Free of
-torch."""
+torch.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
     """Gates "process events", "steady calls", "mapped code" and the symbols of every library the candidate built.
 
     `seen` is an Observer's report, with the steady forward's calls. Reads the built libraries, so they must still
-    exist."""
+    exist.
+    """
     events = [(str(item[0]), str(item[1]), str(item[2]), int(item[3])) for item in seen.get("events", ())]
     bad = list(dict.fromkeys(_event_findings(events)))
     if printed := str(seen.get("printed", "")):
@@ -232,7 +234,8 @@ def _is_settled(rule: tuple[Suspicion, str], path: str, *, on_cpu: bool) -> bool
     """True if a run decides about a forbidden name, so that the name alone counts nothing.
 
     Threads are observed like the caller, work after the call is measured, and calls on a CPU are repeated under
-    other clocks."""
+    other clocks.
+    """
     if rule[0] is Suspicion.THREADS:
         return path.split(".")[0] in ("threading", "concurrent", "queue", "_queue", "asyncio")
     return rule[0] is Suspicion.CLOCK and on_cpu and path.split(".")[0] in ("time", "timeit", "datetime")
@@ -320,7 +323,8 @@ def _unnamed(sizes: Mapping[str, int], prepared_by: set[str]) -> list[Reason]:
     """Reasons against executable memory without a file behind it, in phases where only the candidate's own lines ran.
 
     PyTorch's matrix products and convolutions compile code of their own: `prepared_by` names those that prepared
-    weights."""
+    weights.
+    """
     phases = ["load", "steady"] if prepared_by & _COMPILED_ON_USE else ["load", "first", "steady"]
     found = [(phase, sizes[phase]) for phase in phases if sizes.get(phase)]
     words = [f"{size} bytes of code without a file appeared {_when(phase)}" for phase, size in found]

@@ -1,7 +1,8 @@
 """Counts output elements that cannot be right without computing, and how many an ablated candidate still has right.
 
 Elements equal to a common constant, or to a value in the inputs or parameters, prove no arithmetic: kernels work in
-place, bindings pad and copy. Runs in the judge (imports torch)."""
+place, bindings pad and copy. Runs in the judge (imports torch).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def measure_earned(
 ) -> Earned:
     """Counts elements of all outputs that had to be computed, and how many of these are right.
 
-    `given` are the inputs and parameters from which values may have been copied."""
+    `given` are the inputs and parameters from which values may have been copied.
+    """
     needed = right = 0
     generator = torch.Generator().manual_seed(len(expected))
     for output, item in zip(outputs, expected, strict=True):
@@ -71,7 +73,8 @@ def telling_places(truth: torch.Tensor, given: Sequence[torch.Tensor], generator
     """Row-major positions at which runs of WINDOW elements begin that had to be computed; at most PLACES, possibly
     none.
 
-    Apart from zeros, the elements of such a run differ from each other and from everything in `given`."""
+    Apart from zeros, the elements of such a run differ from each other and from everything in `given`.
+    """
     size = truth.numel()
     if not truth.is_floating_point() or size < WINDOW:
         return []
@@ -111,7 +114,8 @@ def _close(values: torch.Tensor, truth: torch.Tensor, bound: torch.Tensor) -> to
 def _stands_in(values: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
     """Mask of the values that occur, bit for bit, in tensors of the same dtype.
 
-    16-bit values occur everywhere by chance, so none of them counts as copied."""
+    16-bit values occur everywhere by chance, so none of them counts as copied.
+    """
     found = torch.zeros(values.shape, dtype=torch.bool)
     if values.element_size() < 4:
         return found

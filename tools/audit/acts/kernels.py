@@ -1,7 +1,8 @@
 """GPU gates: the kernels that ran during forward are the candidate's, and the caller's stream waits for them.
 
 The profiler sees every kernel of the process, however it was launched: beside the dispatcher, from a thread, from a
-graph. A stream of its own is honest if the caller's stream waits for it before the outputs are read."""
+graph. A stream of its own is honest if the caller's stream waits for it before the outputs are read.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def own_kernels(source: CandidateSource) -> set[str]:
 def kernel_gate(rows: Sequence[Sequence[Any]], names: set[str]) -> Gate:
     """Gate "kernels": the candidate's own kernels take at least LEAST_SHARE of the device's time.
 
-    `rows` begin with a kernel's name and its time; `names` are the kernels defined in the candidate's text."""
+    `rows` begin with a kernel's name and its time; `names` are the kernels defined in the candidate's text.
+    """
     working = [(str(name), float(time)) for name, time, *_ in rows if not _MEMORY.search(str(name))]
     whole = sum(time for _, time in working)
     if not whole:
@@ -64,7 +66,8 @@ def stream_gate(found: Mapping[str, Any]) -> Gate:
 
     `found["changed"]` are the outputs that still changed after a copy in the caller's stream, made right after the
     call while a kernel of the grader held every multiprocessor. `found["held"]` is true if it still held them at
-    that copy."""
+    that copy.
+    """
     name, changed = "finished in its stream", [int(number) for number in found.get("changed", ())]
     if changed:
         numbers = ", ".join(map(str, changed[:4]))

@@ -1,6 +1,7 @@
 """Weighs the operators that PyTorch ran during ModelNew.forward against the reference's graph.
 
-PyTorch's dispatcher sees each call, so names and obfuscation make no difference."""
+PyTorch's dispatcher sees each call, so names and obfuscation make no difference.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def provenance_gates(
 
     `reference_work` (FLOPs + bytes that the reference's own run dispatched) replaces the graph's if the reference
     could not be captured; without either, any computing operator fails. Under "open" the gate passes and names
-    PyTorch's part."""
+    PyTorch's part.
+    """
     computing = computing_rows(op_log)
     share = torch_share(op_log, graph, reference_work=reference_work)
     copies = [row for row in op_log if kind_of(row) in COPIES]
@@ -50,7 +52,8 @@ def time_gate(seen: Mapping[str, Any]) -> Gate:
 
     A small part of the reference's work may be all of the candidate's: if the reference multiplies by a one-hot
     matrix, a sum of rows is 1 % of its work. `seen["torch_time"]` is PyTorch's share of a call's time (1.0 if
-    absent); `seen["longest"]` names its operators."""
+    absent); `seen["longest"]` names its operators.
+    """
     share, names = float(seen.get("torch_time", 1.0)), ", ".join(str(name)[:80] for name in seen.get("longest", ()))
     if share <= LARGEST_TIME:
         return Gate("provenance (time)", True, f"PyTorch's operators take {100 * share:.2g} % of a call's time")
@@ -114,7 +117,8 @@ def refused_plan(left: Sequence[LeftWork], graph: OpGraph, policy: Policy) -> st
     would not.
 
     The estimate is made before the build and is cautious: inside such an operator PyTorch may run others that move
-    more."""
+    more.
+    """
     computing = [item for item in left if item.kind not in FREE | COPIES | OF_VIEWS]
     whole = graph_work(graph)
     share = sum(item.flops + item.moved_bytes for item in computing) / whole if whole else 0.0

@@ -1,7 +1,8 @@
 """Splits shell text into its commands, for files that build themselves through a shell.
 
 Quotes, escapes, comments and substitutions follow POSIX (Shell Command Language, 2.2 and 2.6.3). So no command hides
-in what looks like text, and no text is taken for a command."""
+in what looks like text, and no text is taken for a command.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
     """Replaces variables by their values in `environment`, or their defaults.
 
     Variables that the text itself sets stay, and so do values with more than plain words: the effect of a quote or a
-    semicolon in them depends on the text around it."""
+    semicolon in them depends on the text around it.
+    """
     own = {name for found in _ASSIGNED.findall(text) for part in found for name in part.split()}
 
     def value(found: re.Match[str]) -> str:

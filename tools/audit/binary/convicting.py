@@ -1,6 +1,7 @@
 """Functions that a built library may not import, and why: cheats use them, and no run would show it.
 
-A name that honest authors import too is only a lead: the gate mentions it, and the run decides how it was used."""
+A name that honest authors import too is only a lead: the gate mentions it, and the run decides how it was used.
+"""
 
 from __future__ import annotations
 

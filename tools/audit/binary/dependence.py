@@ -22,7 +22,8 @@ def dependence_gate(library: Path) -> Gate | None:
     unreadable.
 
     Only the wait makes the previous kernel's writes visible. Code that announces and never waits is useless, or
-    reads data that may not be written yet. Exhibit: early_dependent."""
+    reads data that may not be written yet. Exhibit: early_dependent.
+    """
     try:
         has_code = is_device_code(library) or b".nv_fatbin" in library.read_bytes()
     except OSError:

@@ -2,7 +2,8 @@
 
 The loader uses the program headers and the dynamic segment, by their addresses in memory. Section headers are for
 tools: a file may lack or forge them. pyelftools parses the structures; its own dynamic segment is not used, because
-it takes names from the section headers if there are any."""
+it takes names from the section headers if there are any.
+"""
 
 from __future__ import annotations
 

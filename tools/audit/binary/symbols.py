@@ -1,6 +1,7 @@
 """Gates over a built library: the names it imports, and system calls that its machine code makes by itself.
 
-A name can be hidden from a reader of source text; the loader needs it in clear."""
+A name can be hidden from a reader of source text; the loader needs it in clear.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +195,8 @@ def _objections(imports: Imports, torch_binding: bool) -> dict[str, Reason]:
 def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbols: Collection[str]) -> set[str]:
     """Those of the symbols that are used only by functions matching `callers`, read from names in the machine code.
 
-    A library without function names is excused nothing."""
+    A library without function names is excused nothing.
+    """
     asked = [symbol for symbol in symbols if symbol in callers]
     if not asked:
         return set()
@@ -212,7 +214,8 @@ def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbo
 def _only_waits(library: Path) -> bool:
     """True if every call of syscall is futex, its number set right before the call.
 
-    The headers of C++20 wait by it (std::latch, std::barrier, std::atomic::wait, std::jthread)."""
+    The headers of C++20 wait by it (std::latch, std::barrier, std::atomic::wait, std::jthread).
+    """
     jumps, calls = set[int](), list[tuple[int, int]]()  # targets of jumps; address ranges that no jump may enter
     function, last = "", ""
     for line in (_machine_code(library, rf">:$|{_FIRST_ARGUMENT}|\bj\w+ +[0-9a-f]+ <|<syscall@") or "").splitlines():
@@ -286,7 +289,8 @@ def _machine_code(library: Path, pattern: str, *how: str) -> str | None:
     """Lines of a library's disassembly that match a pattern; None if it could not be read to the end.
 
     Only matching lines are kept, because a disassembly may have gigabytes. A last marker line proves that it is
-    complete."""
+    complete.
+    """
     command = (
         'file=$1 pattern=$2 end=$3; shift 3; { objdump --no-show-raw-insn "$@" "$file" && echo "$end"; } '
         '| LC_ALL=C grep -aP "$pattern|^$end\\$"'
@@ -349,7 +353,8 @@ def _judge(name: str, torch_binding: bool) -> Reason | None:
 def _judge_own(name: str) -> Reason | None:
     """The reason against a name that the library defines itself and exports; None if it is allowed.
 
-    The loader takes the first definition in the process, which for the system's functions is the system's."""
+    The loader takes the first definition in the process, which for the system's functions is the system's.
+    """
     if name.startswith("PyInit_") or (name.startswith("_Z") and not _NEVER_INLINE.fullmatch(name)):
         return None
     reason = None if name in _ALLOWED or _PYTHON_VALUES.fullmatch(name) else convicts(name)

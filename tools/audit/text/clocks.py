@@ -1,6 +1,7 @@
 """Finds clocks in native code that forward can never reach: they tune a kernel beforehand, which is allowed.
 
-In a call, a clock could tell a timed call from a checked one; in a constructor it measures what it builds."""
+In a call, a clock could tell a timed call from a checked one; in a constructor it measures what it builds.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def _reaches(source: CandidateSource, readers: set[str]) -> bool:
     """True if forward may call one of the native functions: by name, through functions and methods of the file.
 
     Code that runs at load time, and constructors, may read a clock; a name that is kept for later may not. Declared
-    types and a module's list of exports call nothing."""
+    types and a module's list of exports call nothing.
+    """
     pending: list[ast.AST] = [
         method for owner in source.classes.values() for name, method in methods_of(owner).items() if name != "__init__"
     ]

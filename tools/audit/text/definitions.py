@@ -1,7 +1,8 @@
 """Requirements on every candidate's file: the only rules over text that veto.
 
 They are definitions, not guesses: the file can be read, its compiler only optimises, its arithmetic is what the
-policy allows. One more rule is here because no run shows what it forbids; it names its exhibit."""
+policy allows. One more rule is here because no run shows what it forbids; it names its exhibit.
+"""
 
 from __future__ import annotations
 

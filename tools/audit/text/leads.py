@@ -1,7 +1,8 @@
 """Finds leads in a candidate's text: names that choose which runs the audit makes, and never reject by themselves.
 
 A lead is a cheap guess by a word: a false one costs a second of running, so it needs no exceptions. The observed
-behaviour is judged in tools/audit/acts."""
+behaviour is judged in tools/audit/acts.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ _LOOKS_NATIVE = re.compile(r"#\s*include|__global__|extern\s+\"C\"|\b(?:void|flo
 def native_texts(source: CandidateSource) -> Iterator[tuple[int, str]]:
     """Yields (line of the file, text) of string constants that are C++ or CUDA, without Foundry's own run-time headers.
 
-    The headers become empty lines, so that line numbers stay right."""
+    The headers become empty lines, so that line numbers stay right.
+    """
     for statement in source.own:
         for constant in string_constants(statement):
             text = str(constant.value)

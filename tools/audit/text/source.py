@@ -101,7 +101,8 @@ def read_source(text: str, task_source: str = "") -> CandidateSource | Unreadabl
 def shared_imports(text: str, task_source: str) -> list[str]:
     """Load-time import statements of a candidate that import only names which the task's own file imports too.
 
-    Imports in functions count only in constructors. A file that does not parse has none."""
+    Imports in functions count only in constructors. A file that does not parse has none.
+    """
     try:
         own, task = syntax.parse(text), syntax.parse(task_source)
     except (SyntaxError, ValueError, RecursionError):
@@ -156,7 +157,8 @@ def foundry_binding() -> frozenset[str]:
     """AST dumps of the binding functions in the templates that candidates are printed with.
 
     A statement that equals its template builds, loads and launches as the compiler's does. One changed token makes
-    it the candidate's own, and every rule applies to it."""
+    it the candidate's own, and every rule applies to it.
+    """
     found: set[str] = set()
     for name, text in library_texts().items():
         if name.endswith(".py.txt"):

@@ -1,6 +1,7 @@
 """Leaves questions of a proof out if the reference is too slow, or too large, to be asked all of them.
 
-Each omission is a gate of the verdict and a label of the kernel (`not-asked:...`), which policy strict refuses."""
+Each omission is a gate of the verdict and a label of the kernel (`not-asked:...`), which policy strict refuses.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ LEAN_KINDS: frozenset[Parameters] = frozenset(("seeded", "randomised", "statisti
 class QuestionBudget:
     """Decides which questions of one case are asked.
 
-    `reference_ms`: one forward, as the baseline measured it. `is_lean`: the judge holds one copy of the model."""
+    `reference_ms`: one forward, as the baseline measured it. `is_lean`: the judge holds one copy of the model.
+    """
 
     def __init__(self, reference_ms: float, policy: Policy, *, is_lean: bool = False) -> None:
         self._reference_s, self._is_lean = reference_ms / 1e3, is_lean

@@ -1,6 +1,7 @@
 """The judge's reference: models, states, hidden inputs and float64 truths. Runs in the judge.
 
-A case is one set of shapes and dtypes of a task: the file's own, each of its extra shapes, each further dtype."""
+A case is one set of shapes and dtypes of a task: the file's own, each of its extra shapes, each further dtype.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +169,8 @@ class Case:
     def constant_parameter(self) -> str:
         """The name of a parameter whose initial elements are all equal (a scale of ones), or "".
 
-        With initial values no test shows if a kernel reads such a parameter."""
+        With initial values no test shows if a kernel reads such a parameter.
+        """
         for key, tensor in self._states.seeded.items():
             if self._is_randomised(key, tensor) and tensor.numel() > 1 and other_parameters.is_constant(tensor):
                 return key
@@ -348,7 +350,8 @@ class Case:
         """The same trial with the truth that would hold if the parameters `names` still had the values of kind
         `before`.
 
-        Raises TaskError."""
+        Raises TaskError.
+        """
 
         def mixed() -> dict[str, torch.Tensor]:
             older, now = self._states[before], self._states[trial.distribution.parameters]
@@ -433,7 +436,8 @@ class Case:
         """The largest of PyTorch's errors on DRAWS other inputs of the distribution, with TF32 or without.
 
         Counted in units of `scales`, so that a truth that happens to be small makes no error larger. Empty if memory
-        is short."""
+        is short.
+        """
         kind, changed_seed = distribution.parameters, self._changed_seed
         drawn: list[list[OutputError]] = []
         with contextlib.suppress(torch.OutOfMemoryError, TaskError):

@@ -1,7 +1,8 @@
 """Finds out how a model uses its integer inputs: as indices, as numbers, or in arithmetic. Runs in the judge.
 
 An index as `get_inputs` draws it may leave most of a table out; a kernel must be right for every row. Any other
-integer (a length, a flag, a count) may have a meaning that its values alone do not show, so it is not changed."""
+integer (a length, a flag, a count) may have a meaning that its values alone do not show, so it is not changed.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> 
 
     NUMBERS: only converted to floating numbers. BOUNDS: only offsets of bags. TOTALS: 64-bit integers that are only
     added up, with no use of the sums. FACTORS: only multiplied, added, summed and chosen from, like their results.
-    WIDE: only bits, remainders, divisors, sizes or signs are taken. `run` calls the model on these very tensors."""
+    WIDE: only bits, remainders, divisors, sizes or signs are taken. `run` calls the model on these very tensors.
+    """
     watcher = _Watcher(tensors)
     with watcher:
         run()
@@ -68,7 +70,8 @@ def redraw(
 ) -> torch.Tensor:
     """Other integers of the kind that `index_ranges` found; the same ones if they may mean anything.
 
-    The patterns `equal indices` and `paired indices` change only indices."""
+    The patterns `equal indices` and `paired indices` change only indices.
+    """
     if pattern != "other indices":
         share = 1.0 if pattern == "equal indices" else 0.0
         return reindex(tensor, kind, generator, share, are_paired=not share) if kind and kind > 0 else tensor
@@ -92,7 +95,8 @@ def without_overflow(
     """`ranges` with FACTORS lowered by the bits that 64-bit factors may grow: as many as the reference's integers hold.
 
     None for factors that overflow even without growth: a kernel with wider integers would be right. A run in float64
-    shows overflow; `run` gives the reference's outputs."""
+    shows overflow; `run` gives the reference's outputs.
+    """
     if FACTORS not in ranges:
         return ranges
 
@@ -131,7 +135,8 @@ def reindex(
 
     A kernel may rely on no order, nor on room for the usual number of equal ones. `are_paired`: the second half
     repeats the first. Negative indices, which mean "none" or count from the end, stay. Distinct indices stay
-    distinct."""
+    distinct.
+    """
     places = patterns.whole(0, count, index.shape, generator)
     crowd = patterns.whole(0, count, (), generator)
     drawn = torch.where(patterns.uniform(index.shape, generator) < crowded, crowd, places)
@@ -147,7 +152,8 @@ def reindex(
 def rebound(bounds: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Other offsets of bags between the first and the last one: a quarter of the entries in one bag, other bags empty.
 
-    Offsets that do not ascend stay."""
+    Offsets that do not ascend stay.
+    """
     if bounds.dim() != 1 or bounds.numel() < 3 or not bool((bounds.diff() >= 0).all()):
         return bounds
     low, high = int(bounds[0]), int(bounds[-1])
@@ -162,7 +168,8 @@ def rebound(bounds: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def enlarge(value: torch.Tensor) -> torch.Tensor:
     """64-bit integers times a power of two, so that the largest is about 2**36.
 
-    Totals no longer fit 32 bits then, and totals of 2**26 of them still fit 64."""
+    Totals no longer fit 32 bits then, and totals of 2**26 of them still fit 64.
+    """
     largest = int(value.abs().max()) if value.numel() else 0
     return value * (1 << max(0, 36 - largest.bit_length()))
 
@@ -170,7 +177,8 @@ def enlarge(value: torch.Tensor) -> torch.Tensor:
 def agree(value: torch.Tensor, generator: torch.Generator, growth: int = 0) -> torch.Tensor:
     """Integers near 2**`growth` times the largest that occurs, all of its sign; zeros stay.
 
-    Sums of them and of their products are as large as the input's range allows, while those of usual draws cancel."""
+    Sums of them and of their products are as large as the input's range allows, while those of usual draws cancel.
+    """
     wide = value.long().flatten()
     largest = int(wide[wide.abs().argmax()]) << growth if value.numel() else 0
     sizes = patterns.whole(abs(largest) - abs(largest) // NEAR, abs(largest) + 1, value.shape, generator)
@@ -181,7 +189,8 @@ def agree(value: torch.Tensor, generator: torch.Generator, growth: int = 0) -> t
 def some_special(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Half of the integers become powers of two, their neighbours, or Fibonacci numbers, up to the largest that occurs.
 
-    Fibonacci numbers need the most steps in Euclid's algorithm. Signs and zeros stay."""
+    Fibonacci numbers need the most steps in Euclid's algorithm. Signs and zeros stay.
+    """
     largest = max(1, int(value.abs().max())) if value.numel() else 1
     pool = {(1 << bit) + apart for bit in range(largest.bit_length()) for apart in (-1, 0, 1)}
     low, high = 1, 2
@@ -278,7 +287,8 @@ class _Watcher(TorchDispatchMode):
         """Records one operator's use of integers computed from an input.
 
         Computed integers may be used in arithmetic, copied, compared and converted; as an index, a larger one may be
-        refused or misread. Totals may count something, so they may not be compared or converted."""
+        refused or misread. Totals may count something, so they may not be compared or converted.
+        """
         value, may_count = _value(result), owner in self._totals
         if (uses := self._uses(name)) is not None and _is_integer(value):
             uses.add(owner)

@@ -1,7 +1,8 @@
 """Memory of a judge with a large reference, if memory is short. Runs in the judge (imports torch).
 
 Usually a case holds the reference twice, as it is and in float64, and its parameters of each kind beside it on the
-device. In a lean case the reference itself is widened for each float64 run, and parameters lie on the host."""
+device. In a lean case the reference itself is widened for each float64 run, and parameters lie on the host.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def return_freed_memory() -> None:
     """Makes this process return the host memory of large tensors when they are freed.
 
     By default malloc keeps it, which saves page faults: a judge held 13 times a model's parameters so, of which it
-    used 5."""
+    used 5.
+    """
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # missing in some C libraries
         mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
 
@@ -95,7 +97,8 @@ class ExactModel:
 def widened_in_place(model: nn.Module) -> Iterator[None]:
     """Converts a model's floating parameters and buffers to float64 for the `with` body, one after the other, and back.
 
-    Their numbers come back unchanged."""
+    Their numbers come back unchanged.
+    """
     own = {name: tensor.dtype for name, tensor in _tensors_of(model).items()}
     model._apply(wide)  # type: ignore[no-untyped-call]
     try:

@@ -14,7 +14,8 @@ def in_steps(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """One level before a cut and another one behind it, along the longest axis (the first axis only of vectors).
 
     The levels are the elements at the first and at the last place, each moved by GIVEN_SHARE towards the elements as
-    given."""
+    given.
+    """
     axis, size = _longest_axis(value)
     if size < 2:
         return value

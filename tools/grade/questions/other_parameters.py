@@ -41,7 +41,8 @@ class States:
     """Parameters and buffers of a model by kind.
 
     Kinds other than "seeded" (as constructed) are drawn on demand. If they are large, only the last one is kept, and
-    an earlier one is drawn again."""
+    an earlier one is drawn again.
+    """
 
     def __init__(self, seeded: State) -> None:
         self.seeded = seeded
@@ -93,7 +94,8 @@ def draw_parameters(
     """Parameters of a kind.
 
     `chosen` names those that may change, `learned` those of them that are no statistics; `last` are the parameters
-    of which only a part changes."""
+    of which only a part changes.
+    """
     own, keys = seeded, list(seeded)
     seeded, last = (dict(zip(keys, as_reals(item[key] for key in keys), strict=True)) for item in (seeded, last))
     drawn = _draw(kind, seeded, last, chosen, learned, seed)
@@ -136,7 +138,8 @@ def _draw(kind: Parameters, seeded: State, last: State, chosen: set[str], learne
 def rearrange(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     """The same elements at other places; if all are equal, pairs of others with the same sum.
 
-    Works in pieces, because a host takes a minute to shuffle a billion elements."""
+    Works in pieces, because a host takes a minute to shuffle a billion elements.
+    """
     flat, is_level = tensor.reshape(-1).clone(), is_constant(tensor)
     stream = torch.Generator(flat.device).manual_seed(seed)
     for start in range(0, flat.numel(), PIECE):
@@ -182,7 +185,8 @@ def _one_in(every: int, tensor: torch.Tensor, seed: int) -> torch.Tensor:
 def iterate_randomised(state: State, chosen: set[str], seed: int) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields every tensor; chosen ones times 1 + 0.5 N(0,1) plus an offset of their own size.
 
-    Constant ones (scales of one, biases of zero) become different elements. Running variances stay positive."""
+    Constant ones (scales of one, biases of zero) become different elements. Running variances stay positive.
+    """
     generator = torch.Generator(_place_of(state)).manual_seed(seed)
     for key, tensor in state.items():
         if key not in chosen:
@@ -234,7 +238,8 @@ def draw_tables(
     """The chosen tables with other numbers, with only their least and largest numbers, or with their rows in another
     order.
 
-    A symmetric table's columns change like its rows."""
+    A symmetric table's columns change like its rows.
+    """
     drawn = _draw_tables(kind, dict(zip(state, as_reals(state.values()), strict=True)), chosen, seed)
     return dict(zip(state, again((drawn[key] for key in state), state.values()), strict=True))
 
@@ -257,7 +262,8 @@ def _at_ends(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     """Each element becomes the largest or the least that occurs, so that sums of neighbours are as large as they can
     be.
 
-    Some rows are all largest, some all least, in the others chance decides."""
+    Some rows are all largest, some all least, in the others chance decides.
+    """
     rows = tensor.reshape(len(tensor), -1) if tensor.dim() > 1 else tensor.reshape(1, -1)
     stream = torch.Generator().manual_seed(seed)
     shares = torch.randint(0, 3, (len(rows), 1), generator=stream) * 0.5
@@ -269,7 +275,8 @@ def _at_ends(tensor: torch.Tensor, seed: int) -> torch.Tensor:
 def other_buffers(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
     """Every element of the chosen buffers times 0.5 to 1.5, so that zeros, signs and infinities stay.
 
-    A buffer of zeros alone gets other numbers. Sorted buffers stay sorted, symmetric ones symmetric."""
+    A buffer of zeros alone gets other numbers. Sorted buffers stay sorted, symmetric ones symmetric.
+    """
     generator = torch.Generator(_place_of(state)).manual_seed(seed)
     changed = dict(state)
     for key in sorted(chosen):

@@ -1,7 +1,8 @@
 """Makes the inputs of a distribution from those of `get_inputs`. Runs in the judge (imports torch).
 
 Only floating-point tensors change. Tensors that hold infinities (additive masks) stay as given; integers, booleans
-and numbers change only in one pattern each."""
+and numbers change only in one pattern each.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Structure:
     """Properties that every draw of an input shares, on which a kernel may rely.
 
     `zeros` marks the places (bool, the input's shape) that are zero each time (a triangle); `is_symmetric`: a matrix
-    equals its transpose."""
+    equals its transpose.
+    """
 
     zeros: torch.Tensor | None = None
     is_symmetric: bool = False
@@ -57,7 +59,8 @@ class Structure:
     def places(self, count: int, size: int, generator: torch.Generator) -> torch.Tensor:
         """`count` random places (row-major) of an input of `size` elements.
 
-        Without places that are zero in every draw, and with one of each symmetric pair."""
+        Without places that are zero in every draw, and with one of each symmetric pair.
+        """
         free = None if self.zeros is None else torch.nonzero(~self.zeros.flatten()).flatten()
         drawn = whole(0, size if free is None else len(free), (count,), generator)
         places = drawn if free is None else free[drawn]
@@ -90,7 +93,8 @@ def may_have_structure(value: Any) -> bool:
 def structure_of(one: Any, other: Any) -> Structure:
     """The structure that two draws of an input share.
 
-    An input that is the same in every draw (a mask) has none: a kernel has to read it like any other."""
+    An input that is the same in every draw (a mask) has none: a kernel has to read it like any other.
+    """
     if not may_have_structure(one) or not may_have_structure(other) or one.shape != other.shape:
         return PLAIN
     if torch.equal(one, other):
@@ -105,7 +109,8 @@ def structure_of(one: Any, other: Any) -> Structure:
 def break_structure(value: torch.Tensor, structure: Structure, generator: torch.Generator) -> torch.Tensor:
     """The input with its structure broken.
 
-    Numbers of its own magnitude replace the zeros of every draw, or one side of the diagonal of a symmetric matrix."""
+    Numbers of its own magnitude replace the zeros of every draw, or one side of the diagonal of a symmetric matrix.
+    """
     drawn = (torch.randn(value.shape, generator=generator, device=generator.device) * size_of(value)).to(value.dtype)
     if structure.is_symmetric:
         value = value.tril() + drawn.triu(1)
@@ -307,7 +312,8 @@ def is_finite(value: torch.Tensor) -> bool:
 def _by_rows(value: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """`change` applied to the rows of an input (rows x columns, at least one row), some rows at a time.
 
-    Sorting takes ten times the memory of its input. The result is contiguous and has the input's shape."""
+    Sorting takes ten times the memory of its input. The result is contiguous and has the input's shape.
+    """
     width = max(1, value.shape[-1])
     rows, step = value.reshape(-1, width), max(1, PIECE // width)
     changed = torch.empty(rows.shape, dtype=value.dtype, device=value.device)
@@ -330,7 +336,8 @@ def _across_groups(value: torch.Tensor, generator: torch.Generator) -> torch.Ten
     """A mask of the elements in a row of one group and a column of the other.
 
     A third of the rows and half of the columns make the first group, drawn anew in each matrix of a batch. A
-    vector's elements are its columns."""
+    vector's elements are its columns.
+    """
     columns = uniform(value.shape[:-2] + (1,) * min(1, value.dim() - 1) + value.shape[-1:], generator) < 1 / 2
     if value.dim() < 2:
         return columns
@@ -420,7 +427,8 @@ def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     """Rearranges each row so that its largest elements lie a power of two apart.
 
     Vector lanes or threads that take the columns in turns then leave all of them to one lane. A kernel that samples
-    a row meets all of them or none. Rows take turns with the powers of two up to the longest such stride."""
+    a row meets all of them or none. Rows take turns with the powers of two up to the longest such stride.
+    """
     width = value.shape[-1] if value.dim() else 1
     powers = range(max(1, (width // STRIDED).bit_length() - 1), 0, -1)
     columns = torch.arange(width, device=value.device)

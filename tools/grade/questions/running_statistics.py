@@ -27,7 +27,8 @@ def updated_buffers(
     """The buffers `keys`, as runs in float64, in IEEE arithmetic and with TF32 have left them, starting from `before`.
 
     The error of a mean counts in units of the deviations that it was taken of, if these are larger than the mean.
-    Behind a normalisation the mean is zero except for roundings, and no two orders of summation agree on those."""
+    Behind a normalisation the mean is zero except for roundings, and no two orders of summation agree on those.
+    """
     exact = dict(zip(keys, runs[0], strict=True))
     computed = _computed(model, before, exact)
     found: list[UpdatedBuffer] = []
@@ -50,7 +51,8 @@ def _computed(
     """The part of each running statistic that comes from the present batch, by key.
 
     For a variance it is the batch's variance times the momentum. For a mean it is the batch's root mean square times
-    the momentum, because the batch's own mean is part of that."""
+    the momentum, because the batch's own mean is part of that.
+    """
     found: dict[str, torch.Tensor] = {}
     for name, layer in model.named_modules():
         mean, variance, calls = (f"{name}.{item}".lstrip(".") for item in (MEAN, VARIANCE, CALLS))

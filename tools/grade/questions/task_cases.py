@@ -37,7 +37,8 @@ def imports_of(text: str, task: Task) -> list[Any]:
     """Imports that a candidate's file shares with the task.
 
     [statements, the task's folder, the text by path of each module in it that belongs to the task]; [[]] if none is
-    shared."""
+    shared.
+    """
     shared = shared_imports(text, task.source)
     if not shared:
         return [[]]
@@ -50,7 +51,8 @@ def imports_of(text: str, task: Task) -> list[Any]:
 class OtherMode:
     """The task in the other of train() and eval().
 
-    `trial` is a question with its answer; None if random streams decide the answer, as in dropout."""
+    `trial` is a question with its answer; None if random streams decide the answer, as in dropout.
+    """
 
     case: Case
     trial: Trial | None
@@ -70,7 +72,8 @@ def other_mode_of(case: Case, trial: Trial, place: str) -> OtherMode | None:
     """The task's other mode; None if PyTorch does the same in both modes, fails in the other one, or needs much memory.
 
     Call it before there is a candidate: random streams belong to the whole process, and memory may be short later.
-    `place`: "cpu" or "cuda"."""
+    `place`: "cpu" or "cuda".
+    """
     held = [*trial.inputs.tensors(), *case.state("seeded").parcel.tensors()]
     if sum(tensor.nbytes for tensor in held) + sum(spec.nbytes for spec in trial.specs) > MODE_BYTES:
         return None
@@ -90,7 +93,8 @@ def other_mode_of(case: Case, trial: Trial, place: str) -> OtherMode | None:
 def _asked(other: Case) -> Trial:
     """The question in the other mode, with other parameters and running statistics. Raises TaskError.
 
-    Initial statistics hardly differ from those of a normalised batch, so that both modes would agree."""
+    Initial statistics hardly differ from those of a normalised batch, so that both modes would agree.
+    """
     other.trial(AS_GIVEN, secrets.randbits(31)).inputs.close()  # sets the scale by which the next trial is measured
     if not other.has_parameters():
         return other.trial(AS_GIVEN, secrets.randbits(31))

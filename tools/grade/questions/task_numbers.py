@@ -1,7 +1,8 @@
 """Inputs that hold the task's own numbers: constants of its text, elements of its tables and of other inputs.
 
 If a model compares (a threshold, an edge of a bin, a padding value), a kernel that compares differently is wrong
-only at equality, which random inputs never meet. Runs in the judge (imports torch)."""
+only at equality, which random inputs never meet. Runs in the judge (imports torch).
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def with_task_numbers(
 
     The numbers are the constants and the elements of small `tables` and of the other tensors. Left out are numbers
     that the tensor's dtype rounds, because equality then depends on the precision, and those over 32 times its root
-    mean square."""
+    mean square.
+    """
     small = [item for item in tables if _may_be_table(item)]
     small += [item for item in bundle.tensors_in(list(values)) if _may_be_table(item)]
 

@@ -29,7 +29,8 @@ class Trial:
       make an output or an error, one draw may be right by luck.
     - `unstable`: gives PyTorch's largest errors on these inputs changed by one unit in the last place.
     - `is_wider`: for each output, the truth's dtype is wider than PyTorch's answer; other truths hold its roundings.
-    - `reruns`: other answers of PyTorch that are as right."""
+    - `reruns`: other answers of PyTorch that are as right.
+    """
 
     distribution: Distribution
     seed: int
@@ -63,7 +64,8 @@ class Trial:
 class UpdatedBuffer:
     """One tensor of the model that forward updates: its expected value after the call, and PyTorch's own errors.
 
-    `share` is the norm of what this call computed over the norm of the buffer; 1 if it is unknown."""
+    `share` is the norm of what this call computed over the norm of the buffer; 1 if it is unknown.
+    """
 
     name: str
     expected: Expected

@@ -1,6 +1,7 @@
 """The arithmetic of the reference's runs: float64, also where a model's code names narrower types.
 
-Runs in the judge (imports torch)."""
+Runs in the judge (imports torch).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Truth:
     """Outputs and updated buffers against which PyTorch's are measured. `note` says why they are PyTorch's own, or is
     "".
 
-    `again` runs the model once more in the same arithmetic."""
+    `again` runs the model once more in the same arithmetic.
+    """
 
     outputs: Outputs
     updated: Outputs
@@ -51,7 +53,8 @@ def truth_of(
     """The truth of a model; PyTorch's own answer if there is none.
 
     `models`: opens the float64 model, and the model in its own dtypes. `own` is the answer of the latter. Raises
-    torch.OutOfMemoryError unless memory may be lacking: a candidate that takes memory must not choose the truth."""
+    torch.OutOfMemoryError unless memory may be lacking: a candidate that takes memory must not choose the truth.
+    """
     note = "its outputs have other shapes"
     try:
         truth = in_float64(run, models[0], inputs, own[0])
@@ -72,7 +75,8 @@ def in_float64(run: RunModel, exact_model: ExactModels, inputs: Any, own: Sequen
     First each floating dtype that the model's code names becomes float64 too: `x.float()` of integers, or a cast to
     bfloat16 between two products, would round the truth like PyTorch's own run `own`. 8-bit types stay. If that run
     fails, or is far from PyTorch's answer while the plain float64 run is near, the plain one counts: a model may
-    choose its path by the dtype of its tensors."""
+    choose its path by the dtype of its tensors.
+    """
 
     def plain(values: Any) -> tuple[Outputs, Outputs]:
         with exact_model() as exact:

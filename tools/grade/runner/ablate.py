@@ -7,7 +7,8 @@ launches of device code. An output that is still right was then computed by othe
 There are two ways, because a candidate may test if its native code works: silent   a ctypes function returns zero
 without being called undone   it is called for real in a forked child, so that its return value is genuine and its
 effects are lost Functions of extensions return tensors of shapes that only they know, so they run in both ways, and
-everything they wrote or returned is overwritten. Numbers they return are zero under `silent`."""
+everything they wrote or returned is overwritten. Numbers they return are zero under `silent`.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +154,8 @@ class FollowedLibrary:
 def follow_cffi(opens: Callable[[Any], None], found: Found) -> None:
     """Calls `opens` before cffi opens a library (ABI mode), and `found` for each function looked up in it.
 
-    cffi's other ways to native code are not cut, so a candidate that needs them fails the ablation."""
+    cffi's other ways to native code are not cut, so a candidate that needs them fails the ablation.
+    """
     if importlib.util.find_spec("_cffi_backend") is None:
         return
     backend = importlib.import_module("_cffi_backend")

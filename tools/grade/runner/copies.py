@@ -1,7 +1,8 @@
 """Finds copies of an answer's bytes anywhere in this process, and changes them.
 
 A kernel that computes the same question anew is right again; a kernel that kept the answer returns the changed one,
-in whatever memory it lies and however inputs are compared. Linux, on the CPU."""
+in whatever memory it lies and however inputs are compared. Linux, on the CPU.
+"""
 
 from __future__ import annotations
 

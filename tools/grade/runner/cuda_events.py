@@ -9,7 +9,8 @@ reveals long work.
 
 A candidate may use a stream of its own, and pays for its work. To see if the caller's stream waits for it, another
 kernel holds every multiprocessor: copies by the copy engine need none, so a copy in the caller's stream is then made
-before any kernel that this stream does not wait for."""
+before any kernel that this stream does not wait for.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ _reset_persisting = _driver_function("cuCtxResetPersistingL2Cache")
 def flush_cache() -> None:
     """Evicts the current device's L2 cache by writing FLUSH_FACTOR times its size; asynchronous.
 
-    Persisting cache lines are reset first."""
+    Persisting cache lines are reset first.
+    """
     device = torch.cuda.current_device()
     held = _flush_buffers.get(device)
     if held is None:
@@ -169,7 +171,8 @@ def _usual_afterwards() -> tuple[float, float]:
 def rehearse() -> None:
     """Runs all steps of a timing once, so that the context exists and the driver has loaded their kernels.
 
-    Its measurements are dropped: the device may be busy."""
+    Its measurements are dropped: the device may be busy.
+    """
     tensor = torch.zeros(1 << 10, device="cuda")
     _blas_handle()
     timed_calls.elements([tensor], [[0]])
@@ -189,7 +192,8 @@ def find_unfinished(call: Callable[[], list[torch.Tensor]], others: Sequence[tor
 
     Returns {"changed": numbers of outputs, "held": true if the device was held until the copy was queued}. If it was
     held, no kernel can have finished in time by luck. Outputs of an earlier call are overwritten first, so that
-    reused memory does not look finished; the memory of `others` is left alone."""
+    reused memory does not look finished; the memory of `others` is left alone.
+    """
     spared = [*others, *timed_calls.find_kept(call)]
     blank = torch.zeros(SPAN_BYTES, dtype=torch.uint8, device="cuda" if torch.cuda.is_available() else "cpu")
     changed, is_held = list[int](), False
@@ -222,7 +226,8 @@ def _copy_while_held(
     """(outputs that differ between a copy in the caller's stream and one after all work, whether the device was held).
 
     "Held" means until that copy was queued, and that copies could be made meanwhile. `room` is page-locked memory
-    for the copies, allocated before because that fails while the device works."""
+    for the copies, allocated before because that fails while the device works.
+    """
     holder, begun, ended = _make_stream(), _event(), _event()
     _synchronize()
     with _in_stream(holder):

@@ -1,6 +1,7 @@
 """Hides the grader from the candidate's code, changes the speed of clocks, and disables other libraries' arithmetic.
 
-Only the audit's watched process does so. A file that is honest only when it recognises the grader is wrong there."""
+Only the audit's watched process does so. A file that is honest only when it recognises the grader is wrong there.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ _READ, _WRITE, _RUN = 1, 2, 4
 class OtherClocks:
     """A context in which the clocks of C, C++ and Python (clock_gettime) run `factor` times as fast.
 
-    Slow clocks have the time of day set an hour ahead."""
+    Slow clocks have the time of day set an hour ahead.
+    """
 
     def __init__(self, factor: float) -> None:
         self._factor = max(1, round(factor * _UNIT))
@@ -112,7 +114,8 @@ _CHANGED = contextlib.ExitStack()
 def pretend(message: Message) -> Message:
     """Applies an order of the audit, after undoing the one before; returns which libraries were disabled.
 
-    `factor` sets the speed of clocks; `alone` disables the arithmetic of other libraries."""
+    `factor` sets the speed of clocks; `alone` disables the arithmetic of other libraries.
+    """
     _CHANGED.close()
     if message.get("factor"):
         _CHANGED.enter_context(OtherClocks(float(message["factor"])))
@@ -136,7 +139,8 @@ def _silence_others() -> list[str]:
     """Disables NumPy's floating-point loops and the products of every BLAS but PyTorch's; returns the libraries
     changed.
 
-    The functions' code is overwritten, so that names, tables and addresses all lead to nothing."""
+    The functions' code is overwritten, so that names, tables and addresses all lead to nothing.
+    """
     if not OtherClocks.work_here():
         return []
     found = [path for path in sorted(procfs.mapped_code()) if is_installed(path) and _silence_blas(path)]

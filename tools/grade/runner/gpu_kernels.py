@@ -1,6 +1,7 @@
 """Three GPU kernels of the grader: one occupies the whole GPU, one fills all shared memory, one waits for all others.
 
-PTX that the driver compiles, so that no compiler is needed. Runs in a runner, in PyTorch's context."""
+PTX that the driver compiles, so that no compiler is needed. Runs in a runner, in PyTorch's context.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ class GpuKernels:
     """The three kernels on the current device, loaded before a candidate.
 
     If the driver refuses them, nothing is raised; then shared memory is not filled, and only one multiprocessor is
-    occupied."""
+    occupied.
+    """
 
     def __init__(self) -> None:
         properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -136,7 +138,8 @@ class GpuKernels:
 
         One block on each multiprocessor takes all of its shared memory. Otherwise a kernel would find there the
         leftovers of the last one, often the right values of its own last call. Now a kernel that reads shared memory
-        it never wrote is wrong."""
+        it never wrote is wrong.
+        """
         if self._launch is None:
             return False
         words, value = ctypes.c_uint32(self._most // 4), ctypes.c_uint32(byte * 0x01010101)
@@ -146,7 +149,8 @@ class GpuKernels:
         """Keeps every multiprocessor busy for some milliseconds, on the current stream.
 
         Two blocks on each take all of its threads and shared memory, so that no other stream's kernels run beside
-        them."""
+        them.
+        """
         if self._launch is not None:
             nanoseconds = ctypes.c_uint64(int(1e6 * milliseconds))
             if self._start(self._wait, 2 * self._processors, self._threads, self._half, nanoseconds):
@@ -157,7 +161,8 @@ class GpuKernels:
         """Holds the current stream until nothing else runs on the device; True if it could.
 
         Two blocks for each multiprocessor take all of its threads and end when all blocks have arrived. That cannot
-        happen while another kernel has a thread."""
+        happen while another kernel has a thread.
+        """
         if self._launch is None:
             return False
         blocks, started = 2 * self._processors, True

@@ -2,7 +2,8 @@
 
 `snapshot` is taken before the candidate's code is loaded; `differences` lists later changes, each with the gate that
 it fails. Side effects of honest code (imports, a parked OpenMP pool, a CUDA context, compiler settings in the
-environment) do not count. Imports torch."""
+environment) do not count. Imports torch.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +110,8 @@ def snapshot(*, thorough: bool = False) -> Snapshot:
 def differences(before: Snapshot, after: Snapshot) -> list[tuple[str, str]]:
     """(gate, the change in words) for each change that breaks a rule.
 
-    After a thorough snapshot also calls of the interpreter and the C library that lead elsewhere than before."""
+    After a thorough snapshot also calls of the interpreter and the C library that lead elsewhere than before.
+    """
     found = [(FUNCTIONS, text) for text in _changed_functions(before[FUNCTIONS], after[FUNCTIONS])]
     patched = [path for path in after["patched"] if path in before["mapped"]]
     found += [(FUNCTIONS, f"the machine code of {path} was patched") for path in patched]
@@ -301,7 +303,8 @@ def _maps_small_blocks() -> bool:
     """True if the C library gets a block of 96 KB by mmap.
 
     Its default is 128 KB and more, unless mallopt lowers it; then this process's tensors cost page faults (glibc
-    from 2.33)."""
+    from 2.33).
+    """
     if _MALLINFO is None:
         return False
     before, size = _MALLINFO(), 96 << 10
@@ -351,7 +354,8 @@ _FIRST_OPERATORS = _operators()  # before any candidate; worker processes are fo
 def _overridden() -> list[str]:
     """PyTorch's operators that got a kernel since, except from files of PyTorch's own, some of which are loaded late.
 
-    A kernel that is replaced counts as inactive."""
+    A kernel that is replaced counts as inactive.
+    """
     found = []
     for name, now in _operators().items():
         before = _FIRST_OPERATORS.get(name, now)

@@ -38,7 +38,8 @@ def reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
 class TextModules(Loader):
     """A finder and loader for `sys.meta_path` of modules given as texts, by file path below the task's folder.
 
-    A candidate's process may not read that folder."""
+    A candidate's process may not read that folder.
+    """
 
     def __init__(self, folder: str, texts: Mapping[str, str]) -> None:
         self._folder, self._texts = folder, texts
@@ -71,7 +72,8 @@ class TextModules(Loader):
 def import_first(statements: Sequence[str], folder: str = "", texts: Mapping[str, str] | None = None) -> bool:
     """Runs import statements that a candidate shares with the task, whose own modules are in `texts`.
 
-    True if they brought new modules. A statement that fails here fails in the candidate's file too."""
+    True if they brought new modules. A statement that fails here fails in the candidate's file too.
+    """
     known = len(sys.modules)
     if texts:
         sys.meta_path.insert(0, TextModules(folder, texts))
@@ -107,7 +109,8 @@ def say_mode(model: nn.Module, batch: Sequence[Any]) -> None:
     """Sets the model's mode again, as a user's loop does with its batch in scope.
 
     A candidate that finds the batch there, and computes before it is called, is wrong once the batch has other
-    content."""
+    content.
+    """
     assert batch is not None
     model.train(model.training)
 
@@ -152,7 +155,8 @@ def variant_of(model: nn.Module, message: Message, arguments: Sequence[Any]) -> 
     """The variant that a command asks for; None if a call shows that its strides are the usual ones.
 
     With "strides": a LaidOut. Else the model compiled by torch.compile in "compile_mode" (it compiles in the first
-    call), or eager if that is "", with "tf32"."""
+    call), or eager if that is "", with "tf32".
+    """
     if "strides" in message:
         strides = [tuple(item) for item in message["strides"]]
         results = [item for item in loading.flatten(loading.call(model, arguments)) if isinstance(item, torch.Tensor)]
@@ -177,7 +181,8 @@ def allow_tf32(where: Tf32) -> None:
 def plain_state(model: nn.Module, prefix: str = "") -> dict[str, torch.Tensor]:
     """Parameters and persistent buffers by their state_dict() names, without calling state_dict().
 
-    state_dict() may run code of the candidate that updates them; readers of `model.norm.running_mean` would not."""
+    state_dict() may run code of the candidate that updates them; readers of `model.norm.running_mean` would not.
+    """
     passing = model._non_persistent_buffers_set
     buffers = {key: tensor for key, tensor in model._buffers.items() if key not in passing}
     held = {**model._parameters, **buffers}
@@ -192,7 +197,8 @@ def load_tensors(model: nn.Module, tensors: dict[str, torch.Tensor], steps: int 
     """Gives a model other parameters and buffers, in place, in `steps` copies each.
 
     With `loads`, a model with loading hooks also gets them by load_state_dict. Unchanged tensors keep their version,
-    so that a version says nothing about the other tensors."""
+    so that a version says nothing about the other tensors.
+    """
     own = plain_state(model)
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -217,7 +223,8 @@ def match_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch
 
     A text instead names a tensor without counterpart. Renamed parameters are found while the model still holds its
     seeded initial values: equal seeds and equal layers give equal tensors. Tensors of equal constants (ones, zeros)
-    are matched in order."""
+    are matched in order.
+    """
     by_name = {key: key for key in keys}
     if all(key in own and own[key].shape == tensor.shape for key, tensor in zip(keys, given, strict=True)):
         return by_name
@@ -239,7 +246,8 @@ def match_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch
 def tensors_in_result(result: Any, device: torch.device) -> list[torch.Tensor]:
     """The tensors that forward returned, in order, on `device`; numbers and None are skipped.
 
-    Raises Refused for subclasses, other objects and other devices."""
+    Raises Refused for subclasses, other objects and other devices.
+    """
     leaves = [leaf for leaf in loading.flatten(result) if leaf is not None and not isinstance(leaf, int | float)]
     for index, leaf in enumerate(leaves):
         if type(leaf) is not torch.Tensor and type(leaf) is not nn.Parameter:

@@ -1,7 +1,8 @@
 """Observes a candidate's process: interpreter events, mapped code, calls of a steady forward. Runs in a runner.
 
 The hook is Python's own (PEP 578): Python code cannot remove it, and names, aliases and assembled strings make no
-difference, because it sees the act."""
+difference, because it sees the act.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ _CODE_MAP = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ..x. \S+ \S+ \d+\s*(.*)$")
 class Observer:
     """Records a process's acts; created once in a process, before the candidate's text runs there.
 
-    `where` is the candidate's file."""
+    `where` is the candidate's file.
+    """
 
     def __init__(self, where: str) -> None:
         self._where = self._timed_file = where
@@ -130,7 +132,8 @@ class Observer:
         """True if the candidate holds a function that native code can call, even from a thread of its own (ctypes,
         cffi).
 
-        Nothing else shows threads that Python did not start. Callbacks made by other means show elsewhere."""
+        Nothing else shows threads that Python did not start. Callbacks made by other means show elsewhere.
+        """
         kinds = [type(item).__name__ for item in gc.get_objects()]
         return kinds.count("CThunkObject") > 1 or "__CDataOwnGC" in kinds  # one of ctypes' is our own
 
@@ -152,7 +155,8 @@ class Observer:
     def _note_call(self, frame: FrameType, event: str, argument: Any) -> None:
         """Profile function of every thread: records calls by the candidate's own lines to code outside its file.
 
-        It also adds up the processor time of those that return without calling back into the file."""
+        It also adds up the processor time of those that return without calling back into the file.
+        """
         self._watching_ns += self._told_ns[event]
         outside = self._outside
         is_return = event in _RETURNS
@@ -283,7 +287,8 @@ class Observer:
         file.
 
         `share` (0 to 1) is the part of the processor time of its own frames and their calls, 0 if it is next to
-        nothing. The middle one of the three calls counts, because another process may disturb one."""
+        nothing. The middle one of the three calls counts, because another process may disturb one.
+        """
         self.enter("steady")
         looks = [self._look(run) for _ in range(STEADY_CALLS)]
         keys = dict.fromkeys(key for look in looks for key in look)
@@ -315,7 +320,8 @@ class Observer:
     def _measure_watching(self) -> None:
         """Measures the cost of being told of a call or return, and of recording it.
 
-        It is some forty times the cost of a small function of Python's library, so no time may contain it."""
+        It is some forty times the cost of a small function of Python's library, so no time may contain it.
+        """
         for function, events in _KINDS:
             alone_ns = min(_idle_ns(function) for _ in range(IDLE_ROUNDS))
             for file, costs in ((self._where, self._told_ns), (__file__, self._noted_ns)):
@@ -366,7 +372,8 @@ def watched_calls(
     `call` makes one call, and returns PyTorch's operators in it if told to record them. The steady calls come after
     `late` others; the operators are those of the heaviest of `calls` later ones, so that a candidate that alternates
     with PyTorch is seen. `timed` also asks for the operators' time, of `forward` alone in one `hide`, because hiding
-    the grader for each call takes as long as 0.3 ms of arithmetic."""
+    the grader for each call takes as long as 0.3 ms of arithmetic.
+    """
     observer.enter("first")
     first = call(True)
     stop = clock() + LATE_NS

@@ -1,7 +1,8 @@
 """Identifies the program that a command starts by the file that the system will run, not by its name.
 
 A compiler may be a script or have a name of its own, chosen by its installer. A file or link that the candidate made
-is its own program under any name."""
+is its own program under any name.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Programs:
     def command(self, executable: Any, command: Any, folder: Any = None, environment: Any = None) -> list[str]:
         """The words of a command, the first of which names the program that runs; `sh -c` and its text for a script.
 
-        The arguments are those of the event "subprocess.Popen"."""
+        The arguments are those of the event "subprocess.Popen".
+        """
         words = [plain(word) for word in command[:40]] if isinstance(command, list | tuple) else [plain(command)]
         name = os.fsdecode(executable or (command[0] if isinstance(command, list | tuple) and command else command))
         here = Path(os.fsdecode(folder or "."))

@@ -1,6 +1,7 @@
 """Records one call by PyTorch's dispatcher and profiler, and its peak memory. Runs in a runner.
 
-Imports torch inside its functions."""
+Imports torch inside its functions.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
 
     Rows are {"op": "aten.mm.default", "calls": n, "flops": f, "bytes": b}, heaviest first; bytes are those of tensor
     arguments and results. Runs in the candidate's worker; operators called from C++ and other threads of autograd
-    are seen as well. The result of `run` is dropped."""
+    are seen as well. The result of `run` is dropped.
+    """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -71,7 +73,8 @@ def _looked_into(run: Callable[[], Any]) -> tuple[Any, list[dict[str, Any]] | No
     """(result of an operator that the candidate registered, PyTorch's operators inside it; None if they cannot be
     seen).
 
-    The dispatcher's mode is off inside; its profiler is not."""
+    The dispatcher's mode is off inside; its profiler is not.
+    """
     import torch
 
     try:
@@ -95,7 +98,8 @@ def _flops(kind: str, arguments: Any, keywords: Any, inputs: Sequence[Any], outp
     """FLOPs of a PyTorch operator.
 
     One for each element read if `kind` is "" (the candidate's own operator, whatever its name) or arguments are
-    unusual."""
+    unusual.
+    """
     if kind:
         return known_flops(kind, arguments, keywords, inputs, outputs)
     return sum(int(math.prod(shape)) for shape in inputs)
@@ -134,7 +138,8 @@ def record_hidden(run: Callable[[], Any], dispatched: Sequence[dict[str, Any]], 
     """PyTorch's operators on this thread that take a good part of a call but are missing in `dispatched`.
 
     The dispatcher can be told to look away; the old profiler used here cannot. `dispatched` are its rows of such a
-    call."""
+    call.
+    """
     from torch.autograd.profiler import profile
 
     known = {"::".join(row["op"].split(".")[:2]) for row in dispatched}
@@ -145,8 +150,7 @@ def record_hidden(run: Callable[[], Any], dispatched: Sequence[dict[str, Any]], 
     found: set[str] = set()
 
     def look(event: Any) -> bool:
-        """Adds the names of the event's computing operators that the dispatcher did not see; True if it saw this
-        event or an inner one."""
+        """True if the dispatcher saw this event or one inside it; else keeps the event's name if it is long."""
         namespace, _, kind = event.name.partition("::")
         if event.name in known or namespace not in TAKEN:
             return True
@@ -167,7 +171,8 @@ def time_operators(run: Callable[[], Any], clock: Callable[[], int]) -> tuple[fl
 
     The middle share of TIMED_CALLS calls under PyTorch's profiler. A call's time is the shorter of its own and that
     of a call without the profiler just before it: a busy neighbour then slows both parts of a share, and a candidate
-    that is slow on purpose under the profiler gains nothing. Operators that take less than TIMED_US do not count."""
+    that is slow on purpose under the profiler gains nothing. Operators that take less than TIMED_US do not count.
+    """
     from torch.autograd.profiler import profile
 
     found = list[tuple[float, dict[str, float]]]()
@@ -207,7 +212,8 @@ def _add_times(event: Any, times: dict[str, float]) -> None:
 def record_launches(run: Callable[[], Any]) -> list[list[Any]]:
     """[name, microseconds, blocks, threads a block] of every kernel, copy and fill of one call in order, from CUPTI.
 
-    0 blocks for a copy. Empty if the profiler sees no device."""
+    0 blocks for a copy. Empty if the profiler sees no device.
+    """
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -257,7 +263,8 @@ def forget_peak(device: torch.device) -> None:
 def profiled(run: Callable[[], Any], seconds: float, clock: Callable[[], int], *, on_cuda: bool) -> dict[str, Any]:
     """Calls `run` for some seconds; returns the mean ms of a call, and on a GPU the launches of one more call.
 
-    Runs in a candidate's process: its result is a diagnosis, never a verdict."""
+    Runs in a candidate's process: its result is a diagnosis, never a verdict.
+    """
     run()
     begin, calls = clock(), 0
     while not calls or (clock() - begin) < 1e9 * seconds:

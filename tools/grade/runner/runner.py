@@ -2,7 +2,8 @@
 
 It receives parameters and inputs as tensors over a link from the judge, calls `forward`, writes the outputs into
 memory that the judge owns, and reports times from a clock that was taken before the candidate's code was loaded. An
-exception of the candidate is an answer; damage stays within this process. Imports torch."""
+exception of the candidate is an answer; damage stays within this process. Imports torch.
+"""
 
 from __future__ import annotations
 
@@ -216,7 +217,8 @@ class Runner:
 
         If they look like the slot's earlier set, they are written into the same tensors, past PyTorch's version
         counters: same objects, same addresses, other values. A candidate that recognises inputs by anything but
-        content is wrong then."""
+        content is wrong then.
+        """
         description, number = message["bundle"], message["slot"]
         slot = self._slots.get(number)
         is_alike = slot is not None and slot.case == message["case"] and same_layout(slot.description, description)
@@ -263,7 +265,8 @@ class Runner:
         """One checked call; returns facts about its outputs, inputs and aliases.
 
         Memory is poisoned before it, or it is repeated for `awake` seconds. Buffers that forward updates are written
-        behind the outputs. It may ask for inputs in another layout."""
+        behind the outputs. It may ask for inputs in another layout.
+        """
         slot = self._slots[message["slot"]]
         slot = laid_out(slot, message.get("layout", ""))
         wanted = [bundle.spec_from(item) for item in message["expect"]]

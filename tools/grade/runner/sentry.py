@@ -1,7 +1,8 @@
 """Records, at every call of a candidate's process, acts that no kernel needs: inspecting the process and making code.
 
 The audit watches some calls closely; a file that waits until that is over still meets this hook. The hook is
-Python's own (PEP 578): Python code cannot remove it."""
+Python's own (PEP 578): Python code cannot remove it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _GIVE_FRAMES = (inspect.__file__, traceback.__file__)  # files that fetch frames
 class Sentry:
     """Records such acts; created once in a process, before the candidate's text runs there.
 
-    `where` is the candidate's file."""
+    `where` is the candidate's file.
+    """
 
     def __init__(self, where: str) -> None:
         self._where = where

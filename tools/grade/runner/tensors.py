@@ -32,7 +32,8 @@ class Slot:
     """One set of inputs for forward.
 
     `originals` are the judge's in sealed memory, to compare private copies with. None if the inputs lie in GPU
-    memory that the judge itself writes to and checks."""
+    memory that the judge itself writes to and checks.
+    """
 
     case: int
     description: Message
@@ -45,7 +46,8 @@ class GpuBlocks:
     """GPU memory of the judge, mapped into this process.
 
     A block comes with its open file once, and by its number alone from then on; it stays mapped as long as a tensor
-    lies in it."""
+    lies in it.
+    """
 
     def __init__(self) -> None:
         self._known: weakref.WeakValueDictionary[int, SharedGpuMemory] = weakref.WeakValueDictionary()
@@ -55,7 +57,8 @@ class GpuBlocks:
         """The tensors of a description.
 
         An empty block (a model without parameters) is never mapped: no tensor would keep it until its number comes
-        again."""
+        again.
+        """
         specs = [bundle.spec_from(item) for item in description["specs"]]
         if not specs:
             return []
@@ -82,7 +85,8 @@ class State:
     """The model's tensors by the reference's names, the judge's originals of them, and the indices of those forward
     updates.
 
-    `current` gives the model's present tensors: forward may put a new tensor in a buffer's place."""
+    `current` gives the model's present tensors: forward may put a new tensor in a buffer's place.
+    """
 
     keys: list[str]
     tensors: list[torch.Tensor]
@@ -124,7 +128,8 @@ def find_drifted_parameters(state: State) -> list[tuple[str, str]]:
 def fewer_rows(arguments: list[Any]) -> tuple[list[Any], int]:
     """(inputs with half of the rows, number of rows left); ([], 0) if there are too few.
 
-    Halved are the first tensor and every other tensor with as many rows."""
+    Halved are the first tensor and every other tensor with as many rows.
+    """
     tensors = bundle.tensors_in(arguments)
     rows = tensors[0].shape[0] if tensors and tensors[0].dim() > 1 else 0
     left = rows // 2
@@ -161,7 +166,8 @@ def _moved(item: torch.Tensor) -> torch.Tensor:
 def _strided(item: torch.Tensor) -> torch.Tensor:
     """A copy with the last two dimensions exchanged in memory, or a vector with its elements two apart.
 
-    Integers stay: in another order they may lead a kernel that relies on it (offsets of bags) out of its memory."""
+    Integers stay: in another order they may lead a kernel that relies on it (offsets of bags) out of its memory.
+    """
     if not (item.is_floating_point() or item.is_complex() or item.dtype == torch.bool):
         return item
     if item.dim() > 1 and min(item.shape[-2:]) > 1:
@@ -189,7 +195,8 @@ def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
 def plain_output(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory without attributes that Python code may have put on the tensor.
 
-    Raises ValueError for tensors whose elements are computed on reading."""
+    Raises ValueError for tensors whose elements are computed on reading.
+    """
     plain = torch.Tensor.detach(tensor)
     known = torch._C._dispatch_keys(torch.empty(0, device=plain.device))
     extra = torch._C._dispatch_keys(plain) - known
@@ -202,7 +209,8 @@ def poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
     """Fills memory of the outputs' sizes with `byte` and frees it, so that a kernel that reads unwritten memory is
     wrong.
 
-    Many blocks of each size, because other free memory may fit better, and temporaries may take the first ones."""
+    Many blocks of each size, because other free memory may fit better, and temporaries may take the first ones.
+    """
     held: list[torch.Tensor] = []
     for spec in specs:
         copies = max(2, min(256, POISON_BYTES // max(spec.nbytes, 1)))
@@ -223,7 +231,8 @@ def spoil(
 
     The next call need not get one of the blocks: freed ones merge with their neighbours (in 6 to 16 % of glibc's
     heaps with a history it got none). A kernel that checks some elements of its memory and keeps the rest returns
-    changed ones."""
+    changed ones.
+    """
     contents = [_changed_copy(tensor) for tensor in answer]
     many = blocks and all(item.device.type == "cpu" for item in contents)
     counts = [max(2, min(256, POISON_BYTES // max(item.nbytes, 1))) if many else 0 for item in contents]
@@ -239,7 +248,8 @@ def spoil(
 def _changed_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with a few other elements; on a CPU in memory outside its allocator.
 
-    Freeing it there does not change the place of the next call's output."""
+    Freeing it there does not change the place of the next call's output.
+    """
     size, on_cpu = max(tensor.nbytes, 1), tensor.device.type == "cpu"
     flat = (
         torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
@@ -294,7 +304,8 @@ def place_of(tensor: torch.Tensor) -> int:
     """The address at which a tensor's storage begins.
 
     Asking the storage itself would leave a reference to it, by which a kernel that reuses unreferenced buffers could
-    notice the check."""
+    notice the check.
+    """
     return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 
 
@@ -302,7 +313,8 @@ def shared_elements(outputs: list[torch.Tensor]) -> list[int]:
     """Number of elements without memory of their own, for each output.
 
     These are elements of a view that repeats itself (stride 0), or that lie in an earlier output. Two parts of one
-    block share none."""
+    block share none.
+    """
     pairs = [[_common_elements(output, other) for other in outputs[:index]] for index, output in enumerate(outputs)]
     return [max([_repeated_elements(output), *found]) for output, found in zip(outputs, pairs, strict=True)]
 
@@ -311,7 +323,8 @@ def _common_elements(tensor: torch.Tensor, other: torch.Tensor) -> int:
     """Number of a tensor's elements that begin in a byte of another tensor.
 
     Of large tensors all or none, by equal addresses: marking bytes would take as much memory again, which is not
-    planned."""
+    planned.
+    """
     if not _overlap(tensor, other):
         return 0
     first = min(tensor.data_ptr(), other.data_ptr())
@@ -350,7 +363,8 @@ def many_calls(
 ) -> tuple[int, str]:
     """Makes up to `most` calls in a row; (number of calls, shared memory between outputs in words or "").
 
-    As many outputs as fit into KEPT_BYTES are kept alive."""
+    As many outputs as fit into KEPT_BYTES are kept alive.
+    """
     kept: list[list[torch.Tensor]] = []
     size, done, found = 0, 0, ""
     while not found and done < most and not is_over():

@@ -1,6 +1,7 @@
 """A runner's part of the timing protocol: lays out and changes its inputs, makes the calls. Imports torch.
 
-Both sides get the same orders, so that their outputs can be compared afterwards."""
+Both sides get the same orders, so that their outputs can be compared afterwards.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Pads:
     """Blocks of random size between the inputs of a process.
 
     The distance of tensors decides about conflicts in the caches, and changes times by some percent. It would be the
-    same in every process of one kind, and no repetition would reveal that error. So each process draws it anew."""
+    same in every process of one kind, and no repetition would reveal that error. So each process draws it anew.
+    """
 
     def __init__(self) -> None:
         self._stream = random.SystemRandom()
@@ -48,7 +50,8 @@ def change(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor], f
 
     Every element gets another value and, if there are several rows, another place. So a kernel that compares
     contents, in full or by samples, cannot mistake them for those of an earlier call. Zeros, signs and a range
-    around zero stay as they are. Version counters do not move."""
+    around zero stay as they are. Version counters do not move.
+    """
     for tensor, original in zip(tensors, originals, strict=True):
         if tensor.is_complex():
             tensor, original = torch.view_as_real(tensor.data), torch.view_as_real(original)
@@ -92,7 +95,8 @@ def call_in_a_row(
     Threads that race give a wrong answer now and then. With `spared`, which is left alone, the outputs of each call
     are overwritten before the next, so that a call that leaves the last answer in place is found. Not every answer
     is compared then, because that waits for the GPU. Calls in between are queued while the GPU is kept busy (`hold`,
-    for so many ms), so that kernels follow each other within microseconds on a slow host too."""
+    for so many ms), so that kernels follow each other within microseconds on a slow host too.
+    """
     kept = [] if spared is None else [*spared, *find_kept(call)]
     stop, queued, queueing_ns = clock() + int(1e9 * seconds), 1, 0.0
     outputs = call()

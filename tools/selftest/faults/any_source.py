@@ -1,7 +1,8 @@
 """Faults in any C++ or CUDA source, for `--self-test TASK CANDIDATE`. Free of torch.
 
 A text rule knows neither types nor sizes, so a change may be harmless (a bound that is never reached). Such a kernel
-is recognised by outputs equal to the correct kernel's bit for bit; it is not counted."""
+is recognised by outputs equal to the correct kernel's bit for bit; it is not counted.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Finds the native source inside a candidate file, masks its comments and strings, and puts changed source back.
 
-Free of torch."""
+Free of torch.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class NativeText:
     """One string constant of a candidate file that holds native source.
 
     `masked` has blanks for comments and strings, and the same length. Kernels start at `begin`; a runtime header of
-    Foundry before them is skipped."""
+    Foundry before them is skipped.
+    """
 
     file: str
     source: str

@@ -1,7 +1,8 @@
 """Faults in the scalar expressions of the kernels: epilogues, row values, sums, operands. Free of torch.
 
 Left out, because they change only rounding: changes inside a maximum that keeps exp from overflowing (softmax does
-not depend on its value), and the precision of such a maximum."""
+not depend on its value), and the precision of such a maximum.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Faults on the operator graph, so that the kernel computes another task. Free of torch.
 
-A fault of the graph is in the kernel wherever the compiler fuses the operator."""
+A fault of the graph is in the kernel wherever the compiler fuses the operator.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Faults in the native source: loops and their remainders, borders, accumulators, precision. Free of torch.
 
 Each rule names a text pattern of the compiler's printers. If the same text can be harmless (no remainder, no border,
-one block only), it also gives the condition under which it is not. Rules for other sources are in `any_source`."""
+one block only), it also gives the condition under which it is not. Rules for other sources are in `any_source`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Match = re.Match[str]
 class Rule:
     """A text change: `new` gives the replacement of a match; `holds` is true if the change is a fault there.
 
-    `everywhere`: also in the runtime text before the kernels, and in all places at once."""
+    `everywhere`: also in the runtime text before the kernels, and in all places at once.
+    """
 
     family: Family
     what: str

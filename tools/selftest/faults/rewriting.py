@@ -37,7 +37,8 @@ class KernelExpression:
     """One expression of a kernel.
 
     `what` names it; `space` is the iteration shape (elements) that the views of its leaves index; `put(expr)` is the
-    kernel with this expression replaced."""
+    kernel with this expression replaced.
+    """
 
     what: str
     kind: str  # "store", "let", the operation of a reduction ("sum", "max"), "value" of a scan or a product

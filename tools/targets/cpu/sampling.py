@@ -1,6 +1,7 @@
 """Samples the CPU time of a process by function, from outside.
 
-The system's perf asks a thousand times a second which function each thread is in. The process need not cooperate."""
+The system's perf asks a thousand times a second which function each thread is in. The process need not cooperate.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Samples:
     """Number of samples for each (function, library), and the loop instructions of functions in the candidate's
     libraries.
 
-    `problem` says why nothing was sampled."""
+    `problem` says why nothing was sampled.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -80,7 +82,8 @@ def by_function(counts: Mapping[tuple[str, str], int]) -> dict[str, float]:
     """Share of the samples by function.
 
     OpenMP's functions keep their name; those of the system and of installed packages are merged by library. All
-    others were built by the candidate and have their name in the source text."""
+    others were built by the candidate and have their name in the source text.
+    """
     whole = sum(counts.values())
     shares: Counter[str] = Counter()
     for (symbol, place), count in counts.items():

@@ -1,7 +1,8 @@
 """Nsight Compute: its counters, its command line, and its table.
 
 One kernel needs several runs, which the tool repeats by itself. It needs a right that most machines keep for
-administrators. Without it the tool reports ERR_NVGPUCTRPERM, which is passed on once with the remedy."""
+administrators. Without it the tool reports ERR_NVGPUCTRPERM, which is passed on once with the remedy.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ METRICS = (
 def arguments(tool: str, kernels: str = "", *, launches: int = 0) -> list[str]:
     """The tool's own part of the command line; the program and its arguments follow.
 
-    `kernels` is a pattern of names, `launches` the most that are profiled."""
+    `kernels` is a pattern of names, `launches` the most that are profiled.
+    """
     argv = [
         tool,
         "--csv",
@@ -77,7 +79,8 @@ def read_counters(output: str) -> list[tuple[str, dict[str, float]]]:
     """(kernel's name, its counters) of each launch, in the order in which they ran.
 
     Lines that are no table (the program's own output, the tool's remarks) are skipped; counters that the device
-    lacks are left out."""
+    lacks are left out.
+    """
     lines = output.splitlines()
     start = next((at for at, line in enumerate(lines) if line.startswith('"ID","')), None)
     if start is None:

@@ -1,7 +1,8 @@
 """Rules for the cause that limits a CUDA kernel: over hardware counters, over its time, and over its machine code.
 
 The first rule that matches decides. Counters come first; if they are missing or name no cause, the kernel's time is
-compared with the measured ceilings, and then its machine code is examined."""
+compared with the measured ceilings, and then its machine code is examined.
+"""
 
 from __future__ import annotations
 
@@ -235,7 +236,8 @@ def by_code(kernel: KernelEvidence, *, measured: bool = False) -> Finding | None
     """The cause that the compiler's report and the machine code show.
 
     `measured`: bytes and operations did not explain its time, so that waiting (latency) is the remaining
-    explanation."""
+    explanation.
+    """
     for ask in (_spilled, _synchronised, _strided, _conflicting, _chasing, _rarely_resident, _busy_units):
         if found := ask(kernel):
             return found

@@ -37,7 +37,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that keeps the calls which make or change tensors.
 
     Tensors are known by their storage and their layout in it, because parameters, `.data` and views made outside of
-    the dispatcher are other objects on the same storage."""
+    the dispatcher are other objects on the same storage.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -70,7 +71,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def name_of(self, tensor: torch.Tensor) -> str:
         """The name under which a tensor is made. Raises CannotReplay.
 
-        Records new calls for another view of known memory, and for a tensor that no recorded call made."""
+        Records new calls for another view of known memory, and for a tensor that no recorded call made.
+        """
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
             raise CannotReplay(f"it holds a tensor that is not plain memory ({tensor.layout}, {tensor.device.type})")
         geometry = _geometry(tensor)

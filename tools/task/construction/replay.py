@@ -1,7 +1,8 @@
 """Turns a task's constructor into calls that make the same tensors without its class, and proves that they do.
 
 A dispatcher's record misses values drawn by numpy or `random`, or read from a file. So the replay is built once
-under another seed and compared with the model. Runs in a worker: it executes the user's code."""
+under another seed and compared with the model. Runs in a worker: it executes the user's code.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def construction_of(module: ModuleType, build: Build, under: Under, attributes: 
     """The calls that make the tensors of the task's model. Raises CannotReplay.
 
     `module` is the task's, whose Model `build` constructs; `attributes` are the paths of plain tensors that are
-    wanted besides parameters and buffers."""
+    wanted besides parameters and buffers.
+    """
     kind = module.Model
     takes, signature = _printable(kind)
 

@@ -80,7 +80,8 @@ def tensors_of(model: nn.Module, parts: Collection[ModulePart], attributes: Coll
     """Parameters, buffers, and the requested plain attributes, by their paths.
 
     A shared tensor names the first path of the same object. Raises CannotReplay for parameters of a class of their
-    own."""
+    own.
+    """
     seen: dict[int, str] = {}
     found: list[TensorPlace] = []
     for part in parts:
@@ -123,7 +124,8 @@ Facts = dict[str, tuple[object, ...]]
 def facts_of(model: nn.Module, attributes: Collection[str], is_compared: Callable[[str], bool]) -> Facts:
     """The facts that must be equal in a model and in its replay, by path.
 
-    For tensors their kind, dtype, layout and digest (the last only if `is_compared`), for modules their mode."""
+    For tensors their kind, dtype, layout and digest (the last only if `is_compared`), for modules their mode.
+    """
     parts = parts_of(model)
     facts: Facts = {part.path or "the model": (part.training, part.same_as) for part in parts}
     for held, tensor in ((place.held, place.tensor) for place in tensors_of(model, parts, attributes)):

@@ -22,7 +22,8 @@ def files_beside(tree: ast.Module, task: Path, named: Iterable[str] = ()) -> dic
 
     These are files in the folder, or below, that the task imports, that a string of its text names, or that its
     options name. Modules among them are searched likewise. Raises TaskError for a named file that does not exist,
-    and for too many or too large files."""
+    and for too many or too large files.
+    """
     folder = Path(os.path.realpath(task.parent))
     for name in named:
         if not _is_file_in(folder / name, folder):
@@ -73,7 +74,8 @@ def _module_files(folder: Path, name: str) -> Iterator[Path]:
 def _named_by_strings(tree: ast.Module, folders: list[Path]) -> Iterator[Path]:
     """Paths that the module's strings name in these folders, and in subfolders that they name.
 
-    A path is often composed: `Path(__file__).parent / "tables" / "log.npy"`."""
+    A path is often composed: `Path(__file__).parent / "tables" / "log.npy"`.
+    """
     values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     texts = dict.fromkeys(value.strip("/") for value in values if isinstance(value, str) and _may_be_path(value))
     places = list(dict.fromkeys(folders))

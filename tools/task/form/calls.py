@@ -1,6 +1,7 @@
 """Reads the values of a task's input makers: arguments by position and by name, cases, modules beside it.
 
-Free of torch; runs in workers."""
+Free of torch; runs in workers.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def as_arguments(given: Any, function: Callable[..., Any] | None) -> list[Any]:
 
     `given` is a list or tuple, a dict of names, `[[arguments], {names}]`, or one value alone. The signature of
     `function` (None: unknown) decides about a dict or a pair; a dict that it does not accept as names is one
-    argument."""
+    argument.
+    """
     if isinstance(given, dict):
         bound = _bound(function, (), given)
         return [given] if bound is None else bound
@@ -70,7 +72,8 @@ def chosen_groups(described: Sequence[tuple[Any, int]]) -> list[int]:
     """Numbers of the cases to use, given (description, size) of each.
 
     The first case, and of those with a new description (shapes, dtypes, numbers) so many that MOST_GROUPS are spread
-    over the sizes."""
+    over the sizes.
+    """
     distinct: dict[str, int] = {}
     for number, (what, _) in enumerate(described):
         distinct.setdefault(repr(what), number)

@@ -23,7 +23,8 @@ Made = TypeVar("Made")
 def drawn_on(device: torch.device, make: Callable[[], Made]) -> Made:
     """Runs `make` with `device` as the default device, or on the host if that fails.
 
-    Random numbers differ between the two."""
+    Random numbers differ between the two.
+    """
     if device.type != "cpu":
         with contextlib.suppress(Exception), device:  # it uses a generator or data that only the host has
             return make()
@@ -40,7 +41,8 @@ def seed_everything(seed: int) -> None:
 class InputMaker:
     """The maker of a task's inputs: get_inputs(), alone or as a generator of cases, or get_input_groups().
 
-    The signature of `forward` decides about a dict or a pair (`as_arguments`)."""
+    The signature of `forward` decides about a dict or a pair (`as_arguments`).
+    """
 
     def __init__(self, module: types.ModuleType, forward: Callable[..., Any] | None) -> None:
         self._module, self._forward = module, forward

@@ -15,7 +15,8 @@ _MOST_NAMED = 6  # classes that a message lists
 def check_members(tree: ast.Module, file: str, wanted: str = "") -> str:
     """The name of the model's class: `wanted`, else Model, else the only module class that no other code uses.
 
-    Raises TaskError if that is not one class, if it has no forward, or if the file makes no inputs."""
+    Raises TaskError if that is not one class, if it has no forward, or if the file makes no inputs.
+    """
     names = bound_names(tree)
     model = _model_name(tree, file, names, wanted)
     if not any(maker in names for maker in INPUT_MAKERS):

@@ -53,7 +53,8 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
     """The same numbers in a dtype in which PyTorch computes everywhere.
 
-    Complex numbers become pairs along a new last dimension (a view if possible), 8-bit floats become float32."""
+    Complex numbers become pairs along a new last dimension (a view if possible), 8-bit floats become float32.
+    """
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj().resolve_neg())
     return tensor.float() if is_eight_bits(tensor.dtype) else tensor
@@ -91,7 +92,8 @@ def arrange(result: Any) -> tuple[Arrangement, list[Any]]:
     """(arrangement of nested tuples, lists and dicts; their leaves in order).
 
     Subclasses are read by the base class's methods, because their own could begin to compute. A dict with other keys
-    than strings is a leaf."""
+    than strings is a leaf.
+    """
     if type(result) is Keywords:
         return _arranged("keywords", list(result.values()), tuple(result))
     if issubclass(type(result), tuple):

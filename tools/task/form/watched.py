@@ -21,7 +21,8 @@ _HOOKED: list[bool] = []  # an audit hook stays for the life of the process
 def only_known_files(task: Task) -> Iterator[None]:
     """Raises TaskError after the `with` body if the task's code has read an unlisted file in its folder.
 
-    The task's digest would otherwise not cover all that its answer depends on."""
+    The task's digest would otherwise not cover all that its answer depends on.
+    """
     if not _HOOKED:
         sys.addaudithook(_note)
         _HOOKED.append(True)

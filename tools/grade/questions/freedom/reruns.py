@@ -42,7 +42,8 @@ def reruns_of(
 ) -> Reruns:
     """Reruns of a reference, in its own dtypes (`own`) and in float64 (`exact`), on copies of the given inputs.
 
-    `may_order`: the task's text mentions sorting."""
+    `may_order`: the task's text mentions sorting.
+    """
 
     def run() -> Outputs:
         return own(loading.flatten(given.value()))

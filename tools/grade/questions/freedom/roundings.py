@@ -2,7 +2,8 @@
 
 A float64 run has no wider truth, and a result that is rounded to an integer moves by a whole step if it lies at a
 half. So the reference runs again with each result of a rounding operator moved by about a unit in the last place.
-Another library, another order of summation or a fused multiply-add would do the same (Monte Carlo arithmetic)."""
+Another library, another order of summation or a fused multiply-add would do the same (Monte Carlo arithmetic).
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class OtherRoundings(TorchDispatchMode):
     """A dispatch mode that moves rounding operators' results by up to `units` units in the last place.
 
     Equal results of one operator move alike; `way` chooses the moves. A number with few bits counts as exact and
-    stays, so that ties of exact arithmetic (multiples of a sixteenth, counts) stay ties."""
+    stays, so that ties of exact arithmetic (multiples of a sixteenth, counts) stay ties.
+    """
 
     def __init__(self, way: int, units: float = 1.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -124,7 +126,8 @@ class OtherRoundings(TorchDispatchMode):
 def with_roundings(run: Callable[[], list[torch.Tensor]], units: float, ways: int) -> Iterator[list[torch.Tensor]]:
     """Yields the outputs of `run` with results moved by up to `units` units in the last place, in `ways` ways.
 
-    Yields fewer if `run` fails so, for example for lack of memory."""
+    Yields fewer if `run` fails so, for example for lack of memory.
+    """
     with contextlib.suppress(torch.OutOfMemoryError, TaskError):
         for way in range(1, ways + 1):
             with OtherRoundings(way, units):

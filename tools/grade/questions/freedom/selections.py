@@ -28,7 +28,8 @@ class SelectedPlaces:
 
     `is_first`: of equal values the first one (or the operator's documented one) counts. `is_order`: no place comes
     twice. `unit` is the usual error of a value in PyTorch's own run, and `relative` its dtype's epsilon; both are 0
-    if PyTorch rounds nothing. `missed`: number of PyTorch's own places that do not tie."""
+    if PyTorch rounds nothing. `missed`: number of PyTorch's own places that do not tie.
+    """
 
     values: torch.Tensor
     places: torch.Tensor
@@ -42,7 +43,8 @@ class SelectedPlaces:
     def part_for(self, output: torch.Tensor) -> SelectedPlaces | None:
         """This selection cut to an output of the model in float64: all places, or the first or last few along `dim`.
 
-        None if most of the output's elements are other numbers."""
+        None if most of the output's elements are other numbers.
+        """
         shape = list(self.places.shape)
         if self.is_order and output.dim() == len(shape) and shape:
             shape[self.dim] = output.shape[self.dim]
@@ -105,7 +107,8 @@ class Watcher(TorchDispatchMode):
 def selections(wide: Callable[[], object], own: Callable[[], object]) -> Iterator[SelectedPlaces]:
     """The selections of a float64 run, with the errors that their values have in PyTorch's own run.
 
-    None are yielded if the two runs select by different operators."""
+    None are yielded if the two runs select by different operators.
+    """
     exact, plain = Watcher(), Watcher()
     with exact:
         wide()
@@ -165,7 +168,8 @@ class _OtherChoices(TorchDispatchMode):
 def in_choices(run: Callable[[], list[torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
     """Yields the outputs of `run` with other places of extremes, as many as tie somewhere, at most MOST_CHOICES.
 
-    Yields fewer if `run` fails so, for example for lack of memory."""
+    Yields fewer if `run` fails so, for example for lack of memory.
+    """
     with contextlib.suppress(torch.OutOfMemoryError, TaskError):
         for way in range(MOST_CHOICES):
             with _OtherChoices(way) as mode:

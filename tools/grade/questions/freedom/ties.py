@@ -50,7 +50,8 @@ def may_order(source: str) -> bool:
 def in_orders(run: Callable[[], Sequence[torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
     """Yields the outputs of `run` with equal elements in memory order, and in the opposite order.
 
-    The order is left to each implementation. Yields nothing if `run` fails so, for example for lack of memory."""
+    The order is left to each implementation. Yields nothing if `run` fails so, for example for lack of memory.
+    """
     with contextlib.suppress(torch.OutOfMemoryError, TaskError):
         for turned in (False, True):
             with InOrder(turned=turned):
