@@ -1,1 +1,1 @@
-"""What is known: the shared vocabulary, the experience store, playbook cards, the kernel library."""
+"""Shared knowledge: the vocabulary of records, the experience store, playbook cards, the kernel compiler."""

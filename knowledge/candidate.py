@@ -1,7 +1,7 @@
 """A candidate and the records of its path: Candidate -> Build -> Verdict -> Audit -> Timing -> Profile -> Judgement.
 
-Each record is written once. How fast a kernel is (Timing) and how well it is proven (Verdict, Audit) never share a
-field. Whether it is accepted is not stored: `ruling.rule` computes it from the records.
+Each record is written once. Speed (Timing) and proof (Verdict, Audit) never share a field. Acceptance is not stored:
+`ruling.rule` computes it from the records.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ Outcome = Literal[
     "wrong_result",
     "inaccurate",
     "nondeterministic",
-    "stale_weights",  # right for the parameters of before, wrong for those that were loaded since
+    "stale_weights",  # right for earlier parameters, wrong for those loaded since
     "compile_error",
     "launch_failure",
     "crash",
     "timeout",
-    "cheating",  # acts prove it
+    "cheating",  # proven by acts
     "not_allowed",  # refused by the policy or the contract
-    "not_judged",  # the grader cannot decide, or could not look
+    "not_judged",  # the grader cannot decide, or could not observe
     "unproven",  # compiled for a device that is not here
 ]
 
 
 @dataclass(frozen=True)
 class AuthoredTunable:
-    """An integer constant of the code. `values` are all that may be tried."""
+    """An integer constant of an author's code. `values` are all that may be tried."""
 
     name: str
     values: tuple[int, ...]
@@ -50,8 +50,11 @@ class AuthoredTunable:
 
 @dataclass(frozen=True)
 class AuthoredScratch:
-    """Memory between launches: `count` (an expression) elements of a type. What is `kept` stays between calls for as
-    long as the parameters stay as they are, and is filled by launches that run `once`."""
+    """Memory between launches: `count` (an expression) elements of a dtype.
+
+    Memory that is `kept` stays between calls as long as the parameters do not change, and is filled by launches that
+    run `once`.
+    """
 
     name: str
     count: str
@@ -61,8 +64,11 @@ class AuthoredScratch:
 
 @dataclass(frozen=True)
 class AuthoredLaunch:
-    """One call of a function of the code. Arguments are names of buffers and scratch, or integer expressions of sizes
-    and tunables. A CPU has no grid, block and shared memory. `once`: it runs only when a parameter has changed."""
+    """One call of a function of an author's code.
+
+    Arguments are names of buffers and scratch memory, or integer expressions of sizes and tunables. A CPU has no
+    grid, block and shared memory. `once`: it runs only after a parameter has changed.
+    """
 
     function: str
     args: tuple[str, ...]
@@ -74,10 +80,11 @@ class AuthoredLaunch:
 
 @dataclass(frozen=True)
 class AuthoredKernel:
-    """A kernel as an author writes it: device code, its launches as data, and the numbers that a tuner may choose.
-    Foundry writes everything around it. The code is as trustworthy as whoever wrote it: it only ever runs confined.
+    """A kernel written by an author: code, its launches as data, and tunables. Foundry writes everything around it.
 
-    `constraints` are conditions on the tunables; a setting that breaks one is never built."""
+    The code is trusted no more than its author, so it runs only confined. `constraints` are conditions on the
+    tunables; a setting that breaks one is never built.
+    """
 
     code: str
     launches: tuple[AuthoredLaunch, ...]
@@ -87,7 +94,7 @@ class AuthoredKernel:
 
     @property
     def digest(self) -> str:
-        """Names the structure: everything but the numbers that are chosen."""
+        """A hash of the structure: everything but the chosen values."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
@@ -97,8 +104,8 @@ ACCURATE: tuple[Choice, ...] = ("tf32x3", "half3", "ieee")  # those as accurate 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The genotype of a candidate that the library prints: what the lowering does differently from its defaults, or the
-    kernel that an author wrote in the place of all of it."""
+    """The genotype of a candidate that the compiler prints: its differences from the default lowering, or an
+    author's kernel."""
 
     target: TargetName
     materialise: tuple[str, ...] = ()  # values written to memory although they could stay fused
@@ -110,7 +117,7 @@ class Recipe:
 
     @property
     def origin(self) -> Literal["library", "model"]:
-        """Who wrote the kernels."""
+        """The author of the kernels: our kernel compiler ("library") or a model."""
         return "library" if self.authored is None else "model"
 
     @property
@@ -120,6 +127,7 @@ class Recipe:
 
     @cached_property
     def digest(self) -> str:
+        """A hash of the whole recipe."""
         known: dict[str, object] = {
             "target": self.target,
             "materialise": self.materialise,
@@ -136,7 +144,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """MAP-Elites cell, each 0-3: memory use, algorithm, synchronisation."""
+    """The cell of a MAP-Elites archive: memory use, algorithm, synchronisation, each 0 to 3."""
 
     d_mem: int
     d_algo: int
@@ -153,36 +161,38 @@ class Candidate:
     target: TargetName
     origin: Literal["library", "model", "user"]
     source: str
-    recipe: Recipe | None = None  # None for a file that nobody here can print
+    recipe: Recipe | None = None  # None for a file that the compiler cannot print
     parents: tuple[str, ...] = ()
     proposal: str = ""  # id of the Proposal that made it
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler says a build uses. CPU: vector width and instruction mix; CUDA: per kernel, ptxas -v."""
+    """The compiler's report on a build. CPU: vector width and instruction mix; CUDA: for each kernel, from ptxas -v."""
 
     registers: int = 0
     spill_bytes: int = 0
     shared_bytes: int = 0
     occupancy: float | None = None  # 0..1, theoretical
-    vector_bytes: int = 0  # widest vector register the hot code uses
+    vector_bytes: int = 0  # widest vector register that the hot code uses
     instruction_mix: dict[str, int] = field(default_factory=dict)
-    kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # per kernel, CUDA
-    # per kernel: its instructions by class, "all_..." and those of its loops "hot_..."; see tools/targets
+    kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # CUDA: kernel -> its facts
+    # kernel -> instructions by class, "all_..." for the whole and "hot_..." for its loops; see tools/targets
     instructions: dict[str, dict[str, float]] = field(default_factory=dict)
-    # CPU: functions whose loops work on one floating-point number at a time, with the number of instructions
+    # CPU: functions whose loops work on one floating-point number at a time -> number of instructions
     scalar_loops: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Build:
+    """The result of compiling a candidate."""
+
     ok: bool
     seconds: float
     cached: bool = False
     artifact: str = ""  # name of the library or cubin in the build cache of the machine that built it
     first_error: str = ""  # one line
-    errors: str = ""  # what the compiler said, from its first error on, as far as an author needs it
+    errors: str = ""  # the compiler's messages from the first error on, as far as an author needs them
     resources: Resources = field(default_factory=Resources)
 
 
@@ -193,11 +203,11 @@ class Gate:
     gate: str
     passed: bool
     evidence: str
-    reasons: tuple[Reason, ...] = ()  # why it failed, all of it, where another rule may still excuse it
+    reasons: tuple[Reason, ...] = ()  # all reasons for its failure, if another rule may still excuse it
 
     @property
     def refusal(self) -> Refusal:
-        """What it proves where it fails."""
+        """The refusal that its failure amounts to."""
         return refusal_of(self.gate, self.reasons)
 
     @property
@@ -219,6 +229,8 @@ class DistributionError:
 
 @dataclass(frozen=True)
 class Verdict:
+    """The outcome of the correctness stage, with its gates and errors."""
+
     outcome: Outcome
     stage: Stage
     gates: tuple[Gate, ...] = ()
@@ -257,45 +269,45 @@ class Timing:
     seconds: float = 0.0
     samples: list[list[float]] = field(default_factory=list)  # [baseline_ms, candidate_ms] pairs
     ratios: list[float] = field(default_factory=list)  # baseline over candidate in each fresh pair of processes
-    remarks: tuple[str, ...] = ()  # what is odd about the samples
-    problem: str = ""  # why this is no timing: it crashed, hung, or a timed output was wrong
+    remarks: tuple[str, ...] = ()  # oddities of the samples
+    problem: str = ""  # the reason why this is no timing: it crashed, hung, or a timed output was wrong
     outcome: Outcome = "correct"  # "wrong_result": a timed output was wrong although the checked ones were right
-    gate: str = ""  # which rule it broke, when it is no timing
+    gate: str = ""  # the rule it broke, if it is no timing
 
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """One kernel (a function with loops on a CPU) in a profile; the time is that of all its calls in one forward."""
+    """One kernel (a function with loops on a CPU) in a profile; its time is that of all its calls in one forward."""
 
     name: str
-    ms: float = 0.0  # 0 where it was not measured
+    ms: float = 0.0  # 0 if it was not measured
     calls: int = 0
-    share: float = 0.0  # of all kernels' time, 0..1
-    cause: str = ""  # of knowledge/limits.py, "" where nothing is known
+    share: float = 0.0  # share of all kernels' time, 0 to 1
+    cause: str = ""  # a cause of knowledge/limits.py, "" if unknown
     evidence: str = ""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What limits a correct candidate, from the highest rung of the profiler ladder that ran."""
+    """The limit of a correct candidate, from the highest rung of the profiler ladder that ran."""
 
     rung: Rung
     achieved_bytes_per_s: float
     achieved_flops_per_s: float
     fraction_of_floor: float  # floor_ms / candidate_ms, 1.0 is the roofline
-    floor_ms: float  # at the rate of the arithmetic that the candidate uses
+    floor_ms: float  # at the rate of the candidate's own arithmetic
     launches: int
     facts: dict[str, float | str] = field(default_factory=dict)
-    allowed_floor_ms: float = 0.0  # at the fastest rate that the policy allows; 0 where it is unknown
-    traffic_floor_ms: float = 0.0  # to move inputs, parameters and outputs once; 0 where it is unknown
-    possible_bytes_per_s: float = 0.0  # the measured ceilings; 0 where they are unknown
+    allowed_floor_ms: float = 0.0  # at the fastest rate that the policy allows; 0 if unknown
+    traffic_floor_ms: float = 0.0  # time to move inputs, parameters and outputs once; 0 if unknown
+    possible_bytes_per_s: float = 0.0  # the measured ceilings; 0 if unknown
     possible_flops_per_s: float = 0.0
-    limiter: Limiter | None = None  # None where the rung does not tell
+    limiter: Limiter | None = None  # None if the rung does not tell
     cause: str = ""
     evidence: str = ""
     action: str = ""
     kernels: tuple[KernelProfile, ...] = ()  # the slowest first
-    notes: tuple[str, ...] = ()  # which rung could not be climbed, and what would help
+    notes: tuple[str, ...] = ()  # rungs that could not be climbed, and a remedy
 
 
 @dataclass(frozen=True)
@@ -308,7 +320,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything known about one candidate at one stage; later records are None when an earlier one stopped it."""
+    """All records of one candidate at one stage; later records are None if an earlier one stopped it."""
 
     candidate: Candidate
     build: Build
@@ -333,8 +345,8 @@ NOWHERE = Unrounded()
 
 @dataclass(frozen=True)
 class Baseline:
-    """The reference on this device: eager time, with TF32 where the policy allows it, and what tells right from
-    wrong."""
+    """The reference on this device: eager time (with TF32 if the policy allows it), and the test that tells right
+    from wrong."""
 
     eager_ms: float
     noise: float
@@ -366,8 +378,10 @@ ForeignName = Literal["verified", "kernelbench"]
 
 @dataclass(frozen=True)
 class Rival:
-    """Another way to run the reference: eager with PyTorch's default arithmetic (on a GPU products in IEEE float32),
-    or compiled by torch, with the baseline's arithmetic. `problem`: why there are no times."""
+    """A further baseline: eager in PyTorch's default arithmetic (IEEE products on a GPU), or compiled by torch.
+
+    The compiled one has the baseline's arithmetic. `problem`: the reason why there are no times.
+    """
 
     name: RivalName
     ms: float = 0.0
@@ -378,25 +392,28 @@ class Rival:
 
 @dataclass(frozen=True)
 class ForeignVerdict:
-    """What another benchmark's rules say of the kernel; tools/protocol/foreign.py has them. Times are means in ms."""
+    """The result of another benchmark's rules for the kernel (tools/protocol/foreign.py). Times are means in ms."""
 
     rules: ForeignName
     correct: bool
     trials: str = ""  # "9 of 9"
-    evidence: str = ""  # the first trial that failed
+    evidence: str = ""  # evidence of the first trial that failed
     baseline_ms: float | None = None
     candidate_ms: float | None = None
-    eager_correct: bool | None = None  # whether the eager PyTorch that is timed passes the same trials
+    eager_correct: bool | None = None  # true if the timed eager PyTorch passes the same trials
 
     @property
     def speedup(self) -> float | None:
+        """Baseline over candidate; None without times."""
         return self.baseline_ms / self.candidate_ms if self.baseline_ms and self.candidate_ms else None
 
 
 @dataclass(frozen=True)
 class Contest:
-    """The kernel that won beside other ways to run the reference, all timed in turns; its peak memory beside PyTorch's.
-    It decides nothing: the speedup of a result is that of its final timing."""
+    """The baseline comparison: the winning kernel timed in turns beside further baselines, with peak memory.
+
+    It decides nothing: the speedup of a result is that of its final timing.
+    """
 
     rivals: tuple[Rival, ...] = ()
     blocks: int = 0  # samples of each
@@ -406,7 +423,7 @@ class Contest:
     candidate_peak_bytes: int | None = None
     foreign: ForeignVerdict | None = None
     seconds: float = 0.0
-    problem: str = ""  # why it could not be held
+    problem: str = ""  # the reason why it could not be made
 
     @property
     def peak_memory_ratio(self) -> float | None:
@@ -415,12 +432,14 @@ class Contest:
         return ours / theirs if ours and theirs else None
 
     def rival(self, name: RivalName) -> Rival | None:
-        """A rival that was timed."""
+        """A further baseline that was timed, or None."""
         return next((one for one in self.rivals if one.name == name and not one.problem), None)
 
     def told_beside(self, name: RivalName) -> str:
-        """A rival's time beside those of the same turns, in words, "" without one: the ratios were made of these, and a
-        proof's times, of another moment, may be others."""
+        """A further baseline's time with those of the same turns, in words; "" if it has none.
+
+        The ratios come from these times; a proof's times, of another moment, may differ.
+        """
         rival = self.rival(name)
         if rival is None:
             return ""
@@ -429,6 +448,6 @@ class Contest:
 
     @property
     def notes(self) -> list[str]:
-        """What could not be timed, and why."""
+        """Further baselines that could not be timed, with the reason."""
         said = [f"{one.name} could not be timed: {one.problem}" for one in self.rivals if one.problem]
         return [*said, *([self.problem] if self.problem else [])]

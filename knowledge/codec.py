@@ -1,4 +1,4 @@
-"""JSON for the frozen records that cross a process or file border, validated by pydantic on the way in."""
+"""JSON for the frozen records that cross a process or file border, validated by pydantic when they are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def prepare(kind: Any) -> None:
-    """Does now what the first record of a kind takes: a process with this behind it forks others that need not."""
+    """Builds a record's adapter now, so that processes forked from this one need not."""
     _adapter(kind)
 
 
@@ -45,12 +45,12 @@ def decode(kind: type[T], text: str | bytes) -> T:
 
 
 def pack(kind: Any, value: object) -> Any:
-    """A value of type `kind` as what JSON can hold; `unpack` gives it back."""
+    """A value of type `kind` in plain JSON types; `unpack` gives it back."""
     return _adapter(kind).dump_python(value)
 
 
 def unpack(kind: Any, plain: Any) -> Any:
-    """The value of type `kind` that was packed; raises UsageError."""
+    """The value of type `kind` behind its plain form; raises UsageError."""
     try:
         return _adapter(kind).validate_python(plain)
     except ValidationError as error:

@@ -13,13 +13,14 @@ Precision = Literal["ieee", "tf32", "half"]  # of a matrix product: float32, flo
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Best rates this device reached in our own measurements (never a data sheet's)."""
+    """Best rates that this device reached in our own measurements (never a data sheet's)."""
 
     copy_bytes_per_s: float  # a large copy, read plus written
     cache_bytes_per_s: float  # the same over a buffer that fits the last-level cache
     ieee_flops_per_s: float  # float32 matrix product, IEEE
-    tf32_flops_per_s: float  # float32 matrix product with TF32 allowed (equal to IEEE where there is none)
-    half_flops_per_s: float  # products of 16-bit floats, the faster kind (equal to IEEE where they have no instruction)
+    tf32_flops_per_s: float  # float32 matrix product with TF32 allowed (equal to IEEE without TF32)
+    # Products of 16-bit floats, the faster kind (equal to IEEE without an instruction for them).
+    half_flops_per_s: float
     launch_ms: float  # shortest time of one kernel launch or parallel region
     measured_on: str  # ISO date
 
@@ -35,8 +36,11 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Device:
-    """Identity and limits of a device. `key` names its kind in stores and receipts: a lesson from one holds for all of
-    the same kind. `unit` names the one physical device, for locks: two GPUs of a host do not disturb each other."""
+    """Identity and limits of a device.
+
+    `key` names its kind in stores and receipts: a lesson from one holds for all of the same kind. `unit` names the
+    one physical device, for locks: two GPUs of a host do not disturb each other.
+    """
 
     target: TargetName
     name: str
@@ -57,18 +61,18 @@ class Device:
 
     @property
     def key(self) -> str:
-        """Names the kind of device: in stores, receipts and runs."""
+        """The name of the device's kind, used in stores, receipts and runs."""
         return f"{self.target}:{self.name}:{self.cores}"
 
     @property
     def unit(self) -> str:
-        """Names one physical device: in locks and ceilings."""
+        """The name of the physical device, used in locks and ceilings."""
         return f"{self.key}:{self.uuid}" if self.uuid else self.key
 
     def floor_ms(self, flops: float, traffic_bytes: float, precision: Precision) -> float | None:
         """Roofline floor (Williams, Waterman, Patterson 2009) in ms: the larger of the arithmetic and memory times.
 
-        `roofline` says which precision bounds what.
+        None without ceilings. `roofline` chooses the precision.
         """
         if self.ceilings is None:
             return None

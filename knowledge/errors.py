@@ -9,27 +9,27 @@ class FoundryError(Exception):
     exit_code = 1
 
     def __init__(self, problem: str, remedy: str = "") -> None:
-        self.problem = " ".join(problem.split())  # whatever names and texts of others it quotes
+        self.problem = " ".join(problem.split())  # in one line, because it may quote texts of others
         self.remedy = " ".join(remedy.split())
         super().__init__(f"{self.problem} ({self.remedy})" if self.remedy else self.problem)
 
 
 class TaskError(FoundryError):
-    """The task, or what it produces, cannot be optimised as it stands."""
+    """The task, or its result, cannot be optimised as it stands."""
 
     exit_code = 2
 
 
 class RandomTask(TaskError):
-    """A task whose own answer changes from call to call: nothing can be compared with it."""
+    """The task's answer changes from call to call, so nothing can be compared with it."""
 
 
 class TooLarge(TaskError):
-    """A task that needs more of the GPU's memory than its processes may take."""
+    """The task needs more GPU memory than its processes may take."""
 
 
 class TellsNothing(TaskError):
-    """A task on which no question tells a right kernel from a wrong one."""
+    """No question tells a right kernel of this task from a wrong one."""
 
 
 class UsageError(FoundryError):
@@ -51,8 +51,8 @@ class NotComparable(FoundryError):
 
 
 class CannotLower(Exception):
-    """The kernel library has no template for this graph or recipe; the search goes on without it."""
+    """The kernel compiler has no template for this graph or recipe; the search goes on without it."""
 
 
 class LeavesToTorch(CannotLower):
-    """What the library could write would have PyTorch do more of the work than the policy allows."""
+    """A kernel that the compiler could write would leave PyTorch more of the work than the policy allows."""

@@ -1,4 +1,4 @@
-"""Where Foundry keeps what outlives a run: caches, locks, ceilings and the experience store."""
+"""The folder of everything that outlives a run: caches, locks, ceilings and the experience store."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What keeps a correct kernel from being faster: limiters that experts act on, causes that profilers tell apart,
-and the rungs of the ladder that they are found on."""
+"""Limits of a correct kernel's speed: limiters that experts act on, causes that profilers tell apart, and the
+ladder's rungs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ Limiter = Literal[
     "instruction_mix",
 ]
 # From the bottom: the bytes and operations of the graph; the compiler's report; the machine code; each kernel's
-# time on the device; what the hardware counted. The first three need no device.
+# time on the device; the hardware's counters. The first three need no device.
 Rung = Literal["roofline", "compiler", "instructions", "times", "counters"]
 RUNGS: tuple[Rung, ...] = ("roofline", "compiler", "instructions", "times", "counters")
 
 
-# Floating-point operations for each byte that must move, from which blocks in registers pay: each loaded value is used
-# many times. A product of one row uses each weight once: 0.5 in float32, 4 with weights of 4 bits.
+# Floating-point operations for each byte that must move, from which on blocks in registers pay, because each loaded
+# value
+# is used many times. A product of one row uses each weight once: 0.5 in float32, 4 with weights of 4 bits.
 REUSE_FLOPS_PER_BYTE = 16.0
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a kernel meets its limiter, and the one thing to do about it."""
+    """The reason for a limiter, and the one thing to do about it."""
 
     limiter: Limiter
     action: str

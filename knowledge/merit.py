@@ -1,13 +1,13 @@
-"""How fast a candidate is thought to be, from all its timings together.
+"""Estimates a candidate's speedup from all its timings together.
 
-A screen of two groups and a proof of sixteen are two looks at one number; neither replaces the other. Each timing is a
-normal observation of the logarithm of the speedup; its standard deviation follows from its 95 % interval, or from how
-far its groups lie apart where that says less. Observations are weighted by their precision. Merit is one standard
-deviation below the pooled estimate: one lucky screen does not win, and a second timing that finds the same speed never
-lowers it. Ranking by the estimate itself would pick the luckiest candidate, ranking by the lower end of the 95 %
-interval the one that was timed most often (tests/graph/search/test_merit.py simulates both).
+A screen of two groups and a proof of sixteen observe the same number; neither replaces the other. Each timing is a
+normal observation of the logarithm of the speedup. Its standard deviation follows from its 95 % interval, or from the
+distance of its groups if that is smaller. Observations are weighted by their precision. Merit is one standard deviation
+below the pooled estimate: one lucky screen does not win, and a second timing that finds the same speed never lowers it.
+Ranking by the estimate itself would pick the luckiest candidate, ranking by the lower end of the 95 % interval the one
+that was timed most often (tests/graph/search/test_merit.py simulates both).
 
-Merit does not say how well a candidate is proven; the stage of its records does.
+Merit says nothing about how well a candidate is proven; the stage of its records does.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Literal
 from foundry.knowledge.candidate import Evaluation, Timing
 from foundry.knowledge.ruling import rule
 
-CAUTION = 1.0  # deviations below the estimate at which candidates are compared
-# A screen's interval covers the worst that the run's screens have shown: one burst of noise makes it a factor of a
+CAUTION = 1.0  # standard deviations below the estimate, at which candidates are compared
+# A screen's interval covers the worst of the run's screens: one burst of noise makes it a factor of a
 # thousand wide, and hides a kernel that is ten times as fast. For ranking it is never wider than the groups' own
 # variance, moderated (Smyth 2004) by three groups of the deviation that 800 screens of PyTorch against itself showed on
 # a busy CPU (benchmarks/results/coverage-screen.jsonl and -2: 0.077 and 0.091); a GPU's is smaller.
 GROUP_DEVIATION, GROUPS_ASSUMED = 0.08, 3
-LEAST_DEVIATION = 0.005  # two timings of one kernel, minutes apart, differ by this whatever their intervals say
-HALF_WIDTH_IN_DEVIATIONS = NormalDist().inv_cdf(0.975)  # of a 95 % interval
+LEAST_DEVIATION = 0.005  # two timings of one kernel, minutes apart, differ by this whatever their intervals are
+HALF_WIDTH_IN_DEVIATIONS = NormalDist().inv_cdf(0.975)  # half width of a 95 % interval, in standard deviations
 NOT_COMPILED, WRONG, CORRECT = 0.0, 0.1, 1.0  # merits: a correct candidate has CORRECT and more
 
 
@@ -36,7 +36,7 @@ Standing = Literal["faster", "as fast", "slower"]
 
 
 def standing(interval: tuple[float, float]) -> Standing:
-    """What the 95 % interval of a speedup says: faster than the baseline, slower, or neither."""
+    """The comparison with the baseline that a 95 % interval of a speedup proves: faster, slower, or neither."""
     low, high = interval
     return "faster" if low > 1.0 else "slower" if high < 1.0 else "as fast"
 
@@ -55,7 +55,7 @@ class Estimate:
 
     @property
     def cautious(self) -> float:
-        """The speedup that candidates are compared by; 0 while nothing is known."""
+        """The speedup by which candidates are compared; 0 while nothing is known."""
         return math.exp(self.log_speedup - CAUTION * self.deviation)
 
     @property
@@ -90,13 +90,13 @@ def estimate(timings: Sequence[Timing]) -> Estimate:
 
 
 def _by_interval(timing: Timing) -> float:
-    """Deviation of the logarithm by the 95 % interval; infinite where too few groups have none, which is (0, inf)."""
+    """Standard deviation of the logarithm from the 95 % interval; infinite if too few groups give none (0, inf)."""
     low, high = timing.speedup_ci95
     return (math.log(high) - math.log(low)) / (2 * HALF_WIDTH_IN_DEVIATIONS) if 0 < low <= high < math.inf else math.inf
 
 
 def _by_groups(timing: Timing) -> float:
-    """Deviation of the mean of the groups' logarithms, moderated; infinite where their number allows none."""
+    """Standard deviation of the mean of the groups' logarithms, moderated; infinite for fewer than two groups."""
     logs = [math.log(ratio) for ratio in timing.ratios if ratio > 0]
     if len(logs) < 2:
         return math.inf
@@ -106,14 +106,16 @@ def _by_groups(timing: Timing) -> float:
 
 
 def estimate_of(records: Sequence[Evaluation]) -> Estimate | None:
-    """How fast a candidate is by all its records, None unless each of them accepts it."""
+    """The estimated speedup from all records of a candidate; None unless each record accepts it."""
     timings = [record.timing for record in records if record.timing is not None]
     return estimate(timings) if timings and all(rule(record).accepted for record in records) else None
 
 
 def merit(records: Sequence[Evaluation]) -> float:
-    """The search's order by all records of a candidate: not compiled < wrong, vetoed or not timeable at any stage <
-    correct, by cautious speedup."""
+    """The search's order over candidates, from all their records.
+
+    Not compiled < wrong, vetoed or not timeable at any stage < correct, by cautious speedup.
+    """
     if not all(record.build.ok for record in records):
         return NOT_COMPILED
     found = estimate_of(records)

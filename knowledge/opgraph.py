@@ -1,6 +1,6 @@
-"""The operator graph: what a task computes, free of PyTorch objects.
+"""The operator graph: a task's computation, free of PyTorch objects.
 
-Captured once per task and input shape, it travels as JSON between processes. Operators keep their ATen names
+Captured once for each task and input shape, it travels as JSON between processes. Operators keep their ATen names
 (`aten.softmax.int`); shapes and strides are in elements.
 """
 
@@ -16,7 +16,7 @@ from typing import Literal
 
 from typing_extensions import TypeAliasType
 
-# The library has kernels for those before complex64; tasks and candidates may hold any.
+# The compiler has kernels for the dtypes before complex64; tasks and candidates may hold any.
 DType = Literal[
     "float64",
     "float32",
@@ -90,7 +90,7 @@ class TensorSpec:
 
 
 def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """True if two elements of such a tensor may lie in one place, as after `expand` (stride 0) and `unfold`."""
+    """True if two elements of such a tensor may share memory, as after `expand` (stride 0) and `unfold`."""
     reach = 0
     for stride, size in sorted((abs(stride), size) for size, stride in zip(shape, strides, strict=True) if size > 1):
         if stride <= reach:
@@ -115,8 +115,8 @@ Argument = TypeAliasType("Argument", "Ref | bool | int | float | str | list[Argu
 class Value:
     """A tensor of the graph. `source` is the input's index ("0"), the state-dict key, or "" for an operator's result.
 
-    `data` holds the row-major elements of a constant of at most 64 elements. A constant without data is a tensor that
-    is a plain attribute of the model (`self.table = ...`): `source` is its path, and it is read as a parameter is.
+    `data` holds the row-major elements of a constant of at most 64 elements. A constant without data is a plain
+    attribute of the model (`self.table = ...`): `source` is its path, and it is read like a parameter.
     """
 
     name: str
@@ -135,8 +135,8 @@ class Op:
     kwargs: dict[str, Argument]
     outputs: list[Value]
     flops: int = 0
-    module: str = ""  # the nn.Module path it came from, e.g. "layers.0"
-    line: int = 0  # of the task's file; 0 where none is known
+    module: str = ""  # path of the nn.Module it came from, e.g. "layers.0"
+    line: int = 0  # line of the task's file; 0 if unknown
 
     @property
     def name(self) -> str:
@@ -144,11 +144,12 @@ class Op:
 
     @property
     def kind(self) -> str:
-        """`aten.add.Tensor` -> `add`."""
+        """The operator's name: `aten.add.Tensor` -> `add`."""
         return self.target.split(".")[1]
 
     @cached_property
     def reads(self) -> list[str]:
+        """Names of the values it reads, each once."""
         found: list[str] = []
 
         def walk(argument: Argument) -> None:
@@ -163,23 +164,23 @@ class Op:
         return list(dict.fromkeys(found))
 
 
-# Operators that read, of their first operand, what indices choose, and those that read a part of it.
+# Operators that read only the indexed elements of their first operand, and those that read a part of it.
 CHOOSING = frozenset({"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather", "take"})
 _PARTS = frozenset({"slice", "select", "narrow", "diagonal", "as_strided"})
-# Operators that give their first operand with a few other elements.
+# Operators that return their first operand with a few elements changed.
 _WRITING = frozenset({"index_copy", "index_put", "index_fill", "index_add", "scatter", "scatter_add"}) | {
     *("slice_scatter", "select_scatter", "fill", "copy")
 }
 
 
 def _reads_again(op: Op, name: str) -> bool:
-    """Whether an operator reads its first operand in another place too."""
+    """True if an operator reads its first operand as another operand too."""
     return any(Ref(name) in (item if isinstance(item, list) else [item]) for item in op.args[1:])
 
 
 @dataclass(frozen=True)
 class OperatorRun:
-    """What PyTorch ran of one operator in one forward. `ms`: its own time, 0 where nobody saw it."""
+    """PyTorch's calls of one operator in one forward. `ms`: its own time, 0 if it was not measured."""
 
     name: str  # "aten::mm"
     calls: int
@@ -215,7 +216,7 @@ class ProductRun:
 
 @dataclass(frozen=True)
 class Signature:
-    """Tensors that one call of a model took and gave, nested ones in order."""
+    """Specs of the tensors that one call of a model takes and returns, nested ones in order."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -223,38 +224,44 @@ class Signature:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How values are arranged, those that forward takes or returns: one alone, or a tuple, list or dict of more.
-    `keywords` are arguments by name, the last item of those that forward takes."""
+    """The nesting of values that forward takes or returns: a single value, or a tuple, list or dict of more.
+
+    `keywords` are arguments by name, the last item of forward's arguments.
+    """
 
     kind: Literal["leaf", "tuple", "list", "dict", "keywords"] = "leaf"
     items: tuple[Arrangement, ...] = ()
-    keys: tuple[str, ...] = ()  # of a dict, in order, one for each of the items
+    keys: tuple[str, ...] = ()  # of a dict, in order, one for each item
 
     @classmethod
     def flat(cls, count: int, kind: Literal["tuple", "list"] = "tuple") -> Arrangement:
-        """So many values side by side."""
+        """`count` values side by side."""
         return cls(kind, (cls(),) * count)
 
     @property
     def steps(self) -> list[str]:
-        """What leads to each of the items: "[0]" or "['boxes']"."""
+        """The Python text that leads to each item: "[0]" or "['boxes']"."""
         return [f"[{step!r}]" for step in self.keys or range(len(self.items))]
 
     @property
     def is_flat(self) -> bool:
-        """Whether nothing lies in another tuple, list or dict."""
+        """True if no item is a tuple, list or dict."""
         return all(item.kind == "leaf" for item in self.items)
 
     @property
     def leaves(self) -> int:
+        """Number of values in it."""
         return 1 if self.kind == "leaf" else sum(item.leaves for item in self.items)
 
 
 @dataclass(frozen=True)
 class MakingCall:
-    """One call of a constructor to torch: "aten.uniform_.default" of arguments. `results` names what it gives, "" where
-    nothing reads it. The target LITERAL stands for a tensor that no call made: its dtype, its shape, its bytes in
-    hexadecimal digits. A device HERE is the one on which torch makes tensors when the model is constructed."""
+    """One call of a constructor to torch: "aten.uniform_.default" with its arguments.
+
+    `results` names its results, "" for one that is never read. The target LITERAL is a tensor that no call made: its
+    arguments are its dtype, its shape, its bytes in hexadecimal digits. A device HERE is torch's default device when
+    the model is constructed.
+    """
 
     target: str
     args: list[Argument]
@@ -267,8 +274,11 @@ LITERAL, HERE = "literal", "here"
 
 @dataclass(frozen=True)
 class ModulePart:
-    """One module of a model. `path` is "" for the model itself, `kind` the class of torch.nn that stands there ("" for
-    None), `version` what its state dict says, `same_as` the path of the module that stands here too."""
+    """One module of a model.
+
+    `path` is "" for the model itself, `kind` the class of torch.nn ("" for None), `version` its state dict's
+    version, `same_as` the path of the module that is the same object.
+    """
 
     path: str
     kind: str
@@ -279,8 +289,11 @@ class ModulePart:
 
 @dataclass(frozen=True)
 class HeldTensor:
-    """One tensor of a model by its path. `value` is the name that a MakingCall gave it ("" for None), `same_as` the
-    path of the parameter or buffer that is the same object."""
+    """One tensor of a model by its path.
+
+    `value` is the name that a MakingCall gave it ("" for None), `same_as` the path of the parameter or buffer that
+    is the same object.
+    """
 
     path: str
     kind: Literal["parameter", "buffer", "passing buffer", "attribute"]
@@ -291,13 +304,15 @@ class HeldTensor:
 
 @dataclass(frozen=True)
 class Construction:
-    """How a model comes to its tensors, so that a file makes the same ones without the model's class: the calls of its
-    constructor to torch, in order, and what the model holds when they are done."""
+    """The calls of a model's constructor to torch, in order, and the tensors and modules that it then holds.
 
-    arguments: str  # what it was constructed with, as `knowledge.compiler.file.arguments.describe` says it
+    A file makes the same tensors by them without the model's class.
+    """
+
+    arguments: str  # the constructor's arguments, as `knowledge.compiler.file.arguments.describe` writes them
     left: str  # the same of the arguments as the constructor left them: it may have changed a settings object
     takes: str  # parameters of the constructor as Python source: "width, depth=2"
-    forward: str  # parameters of forward in the same way
+    forward: str  # parameters of forward, likewise
     calls: list[MakingCall]
     parts: list[ModulePart]
     held: list[HeldTensor]
@@ -305,7 +320,7 @@ class Construction:
 
 @dataclass(frozen=True)
 class OpGraph:
-    """Inputs, state and constants, operators in execution order, and what forward returns."""
+    """Inputs, state and constants, operators in execution order, and the values that forward returns."""
 
     inputs: list[Value]
     state: list[Value]  # parameters, buffers, constants
@@ -313,23 +328,24 @@ class OpGraph:
     outputs: list[Argument]  # Refs, in order; None and numbers are returned as they are
     tracer: str  # "export" | "make_fx" | "symbolic"
     training: bool = True
-    reads_mode: bool = False  # the model does something else in the other of train() and eval()
-    arrangement: Arrangement = Arrangement()  # of the outputs, which it takes in order
-    takes: Arrangement | None = None  # how get_inputs() arranges what it gives; None where nobody captured it
+    reads_mode: bool = False  # it computes something else in the other of train() and eval()
+    arrangement: Arrangement = Arrangement()  # nesting of the outputs, which fill it in order
+    takes: Arrangement | None = None  # nesting of the values of get_inputs(); None if it was not captured
     mutations: dict[str, str] = field(default_factory=dict)  # state-dict key -> value written back to it
     overrides: dict[str, int] = field(default_factory=dict)  # module constants of the task that gave this shape
-    fixed: dict[str, Argument] = field(default_factory=dict)  # inputs that are no tensors: position -> value traced
-    construction: Construction | None = None  # where the task's class cannot stand in a file that needs torch only
-    kept_class: str = ""  # why the task's class and its imports stand in the file all the same
+    fixed: dict[str, Argument] = field(default_factory=dict)  # inputs that are no tensors: position -> traced value
+    construction: Construction | None = None  # replaces the task's class in a file that needs torch only
+    kept_class: str = ""  # the reason why the file holds the task's class all the same
 
     @cached_property
     def values(self) -> dict[str, Value]:
+        """All values of the graph by name."""
         found = {value.name: value for value in [*self.inputs, *self.state]}
         found.update({value.name: value for op in self.ops for value in op.outputs})
         return found
 
     def moved_bytes(self, op: Op) -> int:
-        """What eager moves for one of its operators: all operands and results, each once."""
+        """Bytes that eager PyTorch moves for an operator: all operands and results, each once."""
         return sum(self.values[name].spec.nbytes for name in op.reads) + sum(v.spec.nbytes for v in op.outputs)
 
     @cached_property
@@ -346,7 +362,7 @@ class OpGraph:
 
     @cached_property
     def derived(self) -> set[str]:
-        """Parameters, buffers and constants, and what is made of them alone."""
+        """Names of parameters, buffers and constants, and of values computed from them alone."""
         found = {value.name for value in self.state}
         for op in self.ops:
             if op.reads and all(name in found for name in op.reads):
@@ -355,11 +371,11 @@ class OpGraph:
 
     @property
     def overlapping_inputs(self) -> list[Value]:
-        """Inputs that were captured with several elements in one place."""
+        """Inputs that were captured with several elements sharing memory."""
         return [value for value in self.inputs if overlaps(value.spec.shape, value.spec.strides)]
 
     def with_dense_inputs(self) -> OpGraph:
-        """The same graph for inputs of which every element has a place of its own."""
+        """The same graph with contiguous strides for inputs whose elements share memory."""
         changed = {
             value.name: replace(value, spec=replace(value.spec, strides=contiguous_strides(value.spec.shape)))
             for value in self.overlapping_inputs
@@ -376,9 +392,12 @@ class OpGraph:
 
     @property
     def min_bytes(self) -> int:
-        """Compulsory traffic: each input and used state tensor read once, each output written once. Of state that is
-        read only to make other values of it, which can be kept, those values where they are less. Of a tensor that is
-        read in parts the largest of them, and nothing where indices choose them, which may be all the same."""
+        """Compulsory traffic in bytes: each input and used state tensor read once, each output written once.
+
+        State that is read only to compute other values counts as these values if they are fewer bytes, because they
+        can be kept. A tensor that is read in parts counts as the largest part, and one that indices choose from as
+        nothing, because all indices may be the same.
+        """
         calls = [op for op in self.ops if not op.reads or not all(name in self.derived for name in op.reads)]
         used = {name for op in calls for name in op.reads} | set(self.output_names)
         bytes_of = self._least_bytes
@@ -391,40 +410,43 @@ class OpGraph:
 
     @property
     def packed_bytes(self) -> int:
-        """The same for a kernel that keeps parameters in a form of its own: at least 16 bits of each float32, which
-        hold TF32's eleven significant digits beside a scale that many share."""
+        """The same for a kernel that keeps parameters in a form of its own: at least 16 bits of each float32.
+
+        16 bits hold TF32's eleven significant digits beside a scale that many elements share.
+        """
         read = {name for op in self.ops for name in op.reads}
         wide = (value.name for value in self.state if value.name in read and value.spec.dtype == "float32")
         return self.min_bytes - min(self.min_bytes, sum(self._least_bytes[name] for name in wide)) // 2
 
     @cached_property
     def _least_bytes(self) -> dict[str, int]:
-        """Bytes of each tensor that a forward cannot do without. Users come behind what they use."""
+        """Bytes of each tensor that a forward must move. Users are computed before the tensors that they use."""
         found: dict[str, int] = {}
         for name in reversed(self.values):
             found[name] = self._least_read(name, found)
         return found
 
     def _least_read(self, name: str, known: Mapping[str, int]) -> int:
-        """Bytes of a tensor that must be read, where those of all later values are known."""
+        """Bytes of a tensor that must be read, given those of all later values."""
         whole, least = self.values[name].spec.nbytes, 0
         if name in self.output_names:
             return whole
         users = self.users.get(name, [])
         calls = [op for op in users if not all(read in self.derived for read in op.reads)]
-        for op in calls or users:  # what is made of parameters alone need not be made in every call
+        for op in calls or users:  # values made of parameters alone need not be computed in every call
             is_source = op.reads[0] == name and isinstance(op.args[0], Ref) and op.args[0].ref == name
             if is_source and op.kind in CHOOSING and not _reads_again(op, name):
                 continue
             made = op.outputs[0]
             if is_source and op.kind in _WRITING and not _reads_again(op, name):
-                least = max(least, min(whole, known[made.name]))  # it may lie in the same memory, with other elements
+                least = max(least, min(whole, known[made.name]))  # it may share its memory, with other elements
             else:
                 is_part = is_source and op.kind in _PARTS
                 least = max(least, min(whole, made.spec.nbytes, known[made.name]) if is_part else whole)
         return least
 
     def op_counts(self) -> dict[str, int]:
+        """Number of operators of each kind."""
         counts: dict[str, int] = {}
         for op in self.ops:
             counts[op.kind] = counts.get(op.kind, 0) + 1

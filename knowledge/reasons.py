@@ -1,8 +1,8 @@
-"""Why a gate fails, as data, and what that proves. Later decisions are made on these reasons, never on the sentence
-that people read.
+"""Reasons for a gate's failure, as data, and the refusal that each proves.
 
-"cheating" is a conviction: only acts that admit no other reading carry it (it looks into the grader, gives out old
-answers, works behind a call's back, answers otherwise where nobody grades). What policy open allows is never cheating.
+Later decisions are made on these reasons, never on the sentence that people read. "cheating" needs proof: only acts
+with no other explanation carry it (looking into the grader, returning old answers, working outside a call, answering
+differently outside a grader). Practices that policy open allows are never cheating.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 
 class ReasonKind(StrEnum):
-    """The kinds of facts that speak against a candidate. In brackets: what `Reason.subject` holds."""
+    """Kinds of facts that speak against a candidate. In brackets: the content of `Reason.subject`."""
 
     VENDOR = "vendor"  # a vendor's matrix or network library is called (symbol)
     TORCH_OPERATOR = "torch_operator"  # an operator of PyTorch, through its dispatcher (operator)
@@ -27,15 +27,15 @@ class ReasonKind(StrEnum):
     DEVICE = "device"  # work or settings stay behind on the device (symbol)
     RACES = "races"  # a kernel may begin before the one whose results it reads has written them (subject: "")
     FLUSHES = "flushes"  # denormal numbers become zero in the whole thread that loads the file (subject: "")
-    LAYOUT = "layout"  # inputs with other strides are read as if they lay as the task's own do (subject: "")
-    MODE = "mode"  # in the other of train() and eval() it is not the task's model ("train()" or "eval()")
+    LAYOUT = "layout"  # inputs with other strides are read as if they had the task's own (subject: "")
+    MODE = "mode"  # in the other of train() and eval() it differs from the task's model ("train()" or "eval()")
     UNKNOWN = "unknown"  # not known to be harmless (symbol)
     LINKED = "linked"  # another library is linked (name)
     LOADED = "loaded"  # another library is loaded (path)
     MAPPED = "mapped"  # another library became part of the process (path)
     WRITTEN = "written"  # a library that the candidate wrote itself was loaded (path)
     UNNAMED_CODE = "unnamed_code"  # code without a file (bytes and when)
-    ASKS_NOTHING = "asks_nothing"  # a library has no imports, so that what it does is not known
+    ASKS_NOTHING = "asks_nothing"  # a library has no imports, so that its behaviour is unknown
     UNREADABLE = "unreadable"  # a library cannot be read (why)
     NOT_READABLE = "not_readable"  # the candidate's file cannot be read (why)
     COMPILER = "compiler"  # the file asks for another compiler (name)
@@ -43,10 +43,10 @@ class ReasonKind(StrEnum):
     RELAXED = "relaxed"  # arithmetic that the policy refuses (flag or function)
     TAKES_NAME = "takes_name"  # native code defines a name of the CUDA runtime (name)
     PRIES = "pries"  # it looks into the process that grades it, or changes that one's code (what it does and when)
-    CONDUCT = "conduct"  # it does what no kernel needs to do (what it does and when)
-    WRONG = "wrong"  # its answer is wrong, and why is not known (where)
+    CONDUCT = "conduct"  # an act that no kernel needs (the act and when)
+    WRONG = "wrong"  # its answer is wrong, for an unknown reason (where)
     UNDECIDED = "undecided"  # the question could not be asked, or has no answer (why)
-    MORE = "more"  # so many others that they were not kept (how many)
+    MORE = "more"  # further reasons that were not kept (how many)
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,16 @@ class Reason:
 
 Refusal = Literal["cheating", "wrong_result", "not_allowed", "not_judged"]  # the gravest first
 GRAVITY: tuple[Refusal, ...] = ("cheating", "wrong_result", "not_allowed", "not_judged")
-WORDS: dict[str, str] = {  # for people, by outcome
+WORDS: dict[str, str] = {  # sentence parts for people, by outcome
     "cheating": "what it did proves that it cheats",
     "wrong_result": "it gives wrong results",
     "not_allowed": "it does what policy or contract do not allow",
     "not_judged": "it could not be judged or believed",
 }
 
-# gate -> what its failure proves where its reasons do not say it themselves. A test holds this table complete.
+# gate -> refusal that its failure proves, unless its reasons say so. A test keeps this table complete.
 OF_GATES: dict[str, Refusal] = {
-    # acts that the grader saw itself
+    # acts that the grader observed
     "ablation": "not_allowed",
     "computed anew": "cheating",
     "finished on return": "cheating",
@@ -79,7 +79,7 @@ OF_GATES: dict[str, Refusal] = {
     "out of turn": "cheating",
     "scheduling": "cheating",
     "threads and processes": "cheating",
-    # wrong where it was asked
+    # wrong answers
     "another instance": "wrong_result",
     "finished in its stream": "wrong_result",
     "gradients": "wrong_result",
@@ -89,7 +89,7 @@ OF_GATES: dict[str, Refusal] = {
     "public inputs": "wrong_result",
     "timed outputs": "wrong_result",
     "without a grader in sight": "wrong_result",
-    # what a policy or the contract refuses
+    # refused by the policy or the contract
     "accuracy class": "not_allowed",
     "algebra": "not_allowed",
     "approximations": "not_allowed",
@@ -122,7 +122,7 @@ OF_GATES: dict[str, Refusal] = {
     "symbols": "not_allowed",
     "synccheck": "not_allowed",
     "tf32": "not_allowed",
-    # what the grader cannot decide
+    # undecided
     "float64": "not_judged",
     "audit runs": "not_judged",
     "clock": "not_judged",
@@ -130,7 +130,7 @@ OF_GATES: dict[str, Refusal] = {
     "leads in the text": "not_judged",
     "native names": "not_judged",
     "physical floor": "not_judged",
-    "process events": "not_judged",  # the watched run failed; what was seen in it is in the reasons
+    "process events": "not_judged",  # the watched run failed; its observations are in the reasons
     "readable": "not_judged",
     "undisturbed reference": "not_judged",
 }
@@ -170,9 +170,11 @@ OF_REASONS: dict[ReasonKind, Refusal] = {
 
 
 def refusal_of(gate: str, reasons: Sequence[Reason] = ()) -> Refusal:
-    """What a failed gate proves: by its reasons, where it has any, else by its name. That may end with what it is about
-    ("symbols (kernel.so)") or begin with the question that was asked ("as given: computed anew"). A gate that is not in
-    the table proves nothing."""
+    """The refusal that a failed gate proves: by its reasons, if it has any, else by its name.
+
+    The name may end with its object ("symbols (kernel.so)") or begin with the question ("as given: computed anew").
+    A gate outside the table proves nothing ("not_judged").
+    """
     if reasons:
         return gravest(OF_REASONS[reason.kind] for reason in reasons)
     whole = gate.rpartition(": ")[2]
@@ -181,4 +183,5 @@ def refusal_of(gate: str, reasons: Sequence[Reason] = ()) -> Refusal:
 
 
 def gravest(refusals: Iterable[Refusal]) -> Refusal:
+    """The gravest of some refusals."""
     return min(refusals, key=GRAVITY.index, default="not_judged")

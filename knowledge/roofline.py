@@ -1,8 +1,9 @@
-"""The floors of a task on a device, and which of the device's measured arithmetic rates bounds it: one rule for all.
+"""The floors of a task on a device, and the choice of the arithmetic rate that bounds it.
 
-What a policy allows bounds what any kernel could do: a time below that floor cannot be true, and a search that has
-reached it is done. What a kernel uses bounds the kernel as it is: the share of the floor that is shown. On a CPU TF32
-is IEEE arithmetic, and 16-bit products are for tasks of 16 bits: bfloat16 has fewer digits than TF32.
+The fastest arithmetic that the policy allows bounds every kernel: a time below that floor cannot be true, and a
+search that has reached it is done. The kernel's own arithmetic bounds the kernel as it is: the reported share of the
+floor. On a CPU TF32 is IEEE arithmetic, and 16-bit products are for 16-bit tasks: bfloat16 has fewer digits than
+TF32.
 """
 
 from __future__ import annotations
@@ -16,25 +17,30 @@ from foundry.knowledge.ruling import FLOOR_SLACK
 from foundry.knowledge.targets import find_target
 from foundry.knowledge.task import Policy
 
-PREPARED = "prepared-weights"  # label of a kernel that keeps its own form of parameters between calls
+PREPARED = "prepared-weights"  # label of a kernel that keeps parameters in its own form between calls
 _HALF: tuple[DType, ...] = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
 class Floors:
-    """Times in ms that the measured ceilings allow at best; None without ceilings. No kernel is faster than
-    `traffic_ms`: inputs, parameters and outputs move once whatever the algorithm. The others count the arithmetic as
-    the task writes it, which another algorithm may avoid. Parameters count as they are, or, for a kernel that says that
-    it prepares them, as the least that it can keep of them."""
+    """Least times in ms by the measured ceilings; None without ceilings.
+
+    No kernel is faster than `traffic_ms`: inputs, parameters and outputs move once in any algorithm. The others
+    count the task's own arithmetic, which another algorithm may avoid. Parameters count with their own bytes, or,
+    for a kernel that says that it prepares them, with the fewest bytes that it can keep of them.
+    """
 
     traffic_ms: float | None
-    allowed_ms: float | None  # at the fastest arithmetic that the policy allows
-    used_ms: float | None  # at the arithmetic that the kernel's labels tell
+    allowed_ms: float | None  # with the fastest arithmetic that the policy allows
+    used_ms: float | None  # with the arithmetic of the kernel's labels
 
 
 def floor_in_force(floor_ms: float, traffic_ms: float, candidate_ms: float) -> float:
-    """Which floor bounds a kernel of this time: that of the arithmetic as the task writes it; of one that is clearly
-    faster, because its algorithm needs less, the time to move inputs, parameters and outputs once."""
+    """The floor that bounds a kernel of this time.
+
+    That of the task's own arithmetic; for a kernel that is clearly faster, because its algorithm needs less, the
+    time to move inputs, parameters and outputs once.
+    """
     return traffic_ms if candidate_ms * FLOOR_SLACK < floor_ms else floor_ms
 
 
@@ -51,15 +57,18 @@ def floors(device: Device, graph: OpGraph, policy: Policy, labels: Collection[st
 
 
 def allowed_precision(graph: OpGraph, policy: Policy, target: TargetName) -> Precision:
-    """The fastest arithmetic that may compute the graph. Only strict asks for IEEE float32: else a product of float32
-    may run on a GPU in TF32, or with its operands scaled to 16 bits, which keep as many digits."""
+    """The fastest arithmetic that may compute the graph.
+
+    Only strict requires IEEE float32. Otherwise a float32 product may run on a GPU in TF32, or with its operands
+    scaled to 16 bits, which keep as many digits.
+    """
     is_half = any(op.flops and _is_half(op.outputs[0].spec.dtype) for op in graph.ops)
     return "half" if is_half or (policy != "strict" and find_target(target).has_tf32) else "ieee"
 
 
 def used_precision(graph: OpGraph | None, labels: Collection[str]) -> Precision:
-    """The arithmetic of a kernel that declares `labels` ("tf32", "tf32:half"); without them the dtype of the operator
-    with most of the work tells."""
+    """The arithmetic of a kernel that declares `labels` ("tf32", "tf32:half"); else that of the heaviest operator's
+    dtype."""
     if "tf32:half" in labels:
         return "half"
     if any(label == "tf32" or label.startswith("tf32:") for label in labels):

@@ -1,7 +1,8 @@
-"""The one ruling: what a candidate's records say together. `foundry verify`, the search, the end of a run and the
-receipt all ask `rule`, so that no kernel is accepted by one of them and refused by another.
+"""Combines a candidate's records into the one ruling.
 
-A ruling is computed from records and never stored: the same records give the same ruling wherever they are read.
+`foundry verify`, the search, the end of a run and the receipt all call `rule`, so that no kernel is accepted by one
+of them and refused by another. A ruling is computed from records and never stored: the same records give the same
+ruling wherever they are read.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from foundry.knowledge.reasons import gravest
 
 RulingWord = Literal["accepted", "rejected", "incorrect", "failed"]
 
-# A ceiling is the best rate that we measured, not the machine's last word: measured again it differs by up to 15 %.
+# Slack of a floor: a ceiling is the best measured rate, and repeated measurements differ by up to 15 %
 FLOOR_SLACK = 1.15
-# The judge's clock over the candidate's own. Honest kernels lay between 1.00 and 1.09 on a busy machine (those
-# in tests/recorded); outside this range, symmetric as a ratio, one clock sees a third more time than the other. Below
-# CLOCK_MIN_MS the message between the two processes weighs as much as the call, so that the ratio says nothing.
+# Allowed ratio of the judge's clock to the candidate's own. Honest kernels lay between 1.00 and 1.09 on a busy machine
+# (those in tests/recorded); outside this range, symmetric as a ratio, one clock sees a third more time than the other.
+# Below CLOCK_MIN_MS the message between the two processes weighs as much as the call, so that the ratio says nothing.
 CLOCK_RANGE = (0.75, 1.33)
 CLOCK_MIN_MS = 0.5
-AUDIT_RUNS = "audit runs"  # the gate that fails where the audit could not make its own runs of a candidate
+AUDIT_RUNS = "audit runs"  # the gate that fails if the audit could not make its own runs of a candidate
 
 _WORDS: dict[Outcome, RulingWord] = {
     "wrong_result": "incorrect",
@@ -36,14 +37,14 @@ _WORDS: dict[Outcome, RulingWord] = {
 
 @dataclass(frozen=True)
 class Ruling:
-    """The verdict on a candidate. `outcome` is the finer word that the search learns from ("correct" if accepted)."""
+    """The verdict on a candidate. `outcome` is the finer word from which the search learns ("correct" if accepted)."""
 
     verdict: RulingWord
     outcome: Outcome
-    reasons: tuple[Gate, ...] = ()  # what speaks against it; none when it is accepted
-    gates: tuple[Gate, ...] = ()  # what the ruling itself looked at: the times, the task, the auditor's doubt
+    reasons: tuple[Gate, ...] = ()  # gates against it; none if it is accepted
+    gates: tuple[Gate, ...] = ()  # gates of the ruling itself: the times, the task, the auditor's doubt
     judgement: str = ""  # the numbers in words, and the auditor's opinion
-    evidence: str = ""  # the first failing fact, or all gates that veto, in one line; "" when it is accepted
+    evidence: str = ""  # the first failing fact, or all gates that veto, in one line; "" if it is accepted
 
     @property
     def accepted(self) -> bool:
@@ -63,7 +64,7 @@ def objection(evaluation: Evaluation, *, degenerate: str = "") -> Ruling | None:
     if not evaluation.build.ok:
         why = evaluation.build.first_error or "the compiler gave no message"
         return _rule_failed("compile_error", Gate("builds", False, why))
-    if degenerate:  # nothing that is said of a kernel holds on such a task
+    if degenerate:  # no statement about a kernel holds on such a task
         gate = Gate("task can prove something", False, degenerate)
         return Ruling("rejected", "unproven", (gate,), (gate,), evidence=degenerate)
     verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
@@ -82,12 +83,12 @@ def objection(evaluation: Evaluation, *, degenerate: str = "") -> Ruling | None:
 
 
 def clocks_agree(timing: Timing) -> bool:
-    """Whether the time that the candidate's process reported agrees with the judge's own clock."""
+    """True if the time that the candidate's process reported agrees with the judge's own clock."""
     return timing.candidate_ms < CLOCK_MIN_MS or CLOCK_RANGE[0] <= timing.wall_ratio <= CLOCK_RANGE[1]
 
 
 def is_possible(candidate_ms: float, traffic_floor_ms: float | None) -> bool:
-    """Whether a kernel can be that fast. `traffic_floor_ms` is the time to move inputs, parameters and outputs once.
+    """True if a kernel can be that fast. `traffic_floor_ms` is the time to move inputs, parameters and outputs once.
 
     Arithmetic sets no such limit: another algorithm (Winograd, Strassen) may need less of it than the task's own.
     """
@@ -95,10 +96,12 @@ def is_possible(candidate_ms: float, traffic_floor_ms: float | None) -> bool:
 
 
 def _rule_failed(outcome: Outcome, gate: Gate) -> Ruling:
+    """The ruling for one failed gate."""
     return Ruling(_WORDS.get(outcome, "failed"), outcome, (gate,), evidence=gate.evidence)
 
 
 def _of_verdict(verdict: Verdict) -> Ruling:
+    """The ruling for a failed verdict."""
     failing = tuple(gate for gate in verdict.gates if not gate.passed)
     other = Gate("builds" if verdict.outcome == "compile_error" else "runs", False, verdict.evidence)
     evidence = verdict.evidence or _in_words(failing)
@@ -106,7 +109,7 @@ def _of_verdict(verdict: Verdict) -> Ruling:
 
 
 def _of_timing(timing: Timing) -> Ruling:
-    """A timing that failed: the candidate was wrong or cheated while it was timed, or it died."""
+    """The ruling for a failed timing: the candidate was wrong or cheated while it was timed, or it died."""
     outcome = timing.outcome if timing.outcome != "correct" else "unproven"
     name = timing.gate or ("timed outputs" if outcome in ("cheating", "wrong_result") else "timing")
     gate = Gate(name, False, timing.problem)
@@ -115,6 +118,7 @@ def _of_timing(timing: Timing) -> Ruling:
 
 
 def _rule_vetoed(evaluation: Evaluation, reasons: tuple[Gate, ...], gates: tuple[Gate, ...] = ()) -> Ruling:
+    """The ruling for failed gates of the audit or of the ruling itself."""
     count = len(evaluation.audit.gates if evaluation.audit else ()) + len(gates)
     words = _in_words(reasons)
     text = f"Vetoed by {len(reasons)} of {count} gates. {words}"
@@ -129,15 +133,15 @@ def _in_words(gates: tuple[Gate, ...]) -> str:
 
 
 def _rule_unfinished(evaluation: Evaluation) -> Ruling | None:
-    """The ruling on a candidate that was not audited or not timed, so that nothing is proven; None if it was."""
+    """The ruling on a candidate that was not verified, audited or timed, so that nothing is proven; None if it was."""
     missing = {"verified": evaluation.verdict, "audited": evaluation.audit, "timed": evaluation.timing}
     step = next((step for step, record in missing.items() if record is None), "")
     return _rule_failed("unproven", Gate("runs", False, f"it was not {step}")) if step else None
 
 
 def _gates(evaluation: Evaluation) -> tuple[Gate, ...]:
-    """The ruling's own gates: timed outputs were right, both clocks agree, the time is possible on this machine, and
-    the auditor has no doubt."""
+    """The ruling's own gates: timed outputs were right, clocks agree, the time is possible, the auditor has no
+    doubt."""
     gates = []
     timing, profile, judgement = evaluation.timing, evaluation.profile, evaluation.judgement
     if timing is not None:
@@ -155,6 +159,7 @@ def _gates(evaluation: Evaluation) -> tuple[Gate, ...]:
 
 
 def _rule_accepted(evaluation: Evaluation) -> Ruling:
+    """The ruling for an accepted candidate, with its numbers in words."""
     gates = _gates(evaluation)
     words = [_all_pass(evaluation.audit, gates), _accuracy(evaluation), _speed(evaluation), _labels(evaluation)]
     words += [evaluation.judgement.text] if evaluation.judgement else []
@@ -166,6 +171,7 @@ def _all_pass(audit: Audit | None, gates: tuple[Gate, ...]) -> str:
 
 
 def _accuracy(evaluation: Evaluation) -> str:
+    """The worst error beside PyTorch's own, in words."""
     verdict = evaluation.verdict
     if verdict is None or not verdict.errors:
         return ""
@@ -178,6 +184,7 @@ def _accuracy(evaluation: Evaluation) -> str:
 
 
 def _speed(evaluation: Evaluation) -> str:
+    """The speedup with its interval, in words."""
     timing, profile = evaluation.timing, evaluation.profile
     if timing is None:
         return ""

@@ -1,7 +1,7 @@
 """Python's parser, one text at a time.
 
-CPython 3.11 counts the depth of the tree that it builds in one place for all threads, and raises SystemError ("AST
-constructor recursion depth mismatch") where two of them build one at once (CPython issue 106905); islands and planted
+CPython 3.11 counts the depth of the tree being built in one place for all threads, and raises SystemError ("AST
+constructor recursion depth mismatch") if two threads build one at once (CPython issue 106905). Islands and planted
 faults run in threads.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import threading
 
-_LOCK = threading.RLock()  # a finalizer may run, and parse, in the middle of it
+_LOCK = threading.RLock()  # reentrant, because a finalizer may run, and parse, during a parse
 
 
 def parse(text: str, name: str = "<unknown>") -> ast.Module:

@@ -10,11 +10,11 @@ from foundry.knowledge.opgraph import DType
 Policy = Literal["fair", "open", "strict"]
 AccuracyClass = Literal["ieee", "tf32"]
 Mode = Literal["as_given", "train", "eval"]
-# Which parameters a kernel is judged with: the reference's and others, copied in, or those that its constructor makes.
+# Parameters with which a kernel is judged: the reference's and others, copied in, or those of its own constructor.
 ParametersUsed = Literal["loaded", "as-built"]
-OWN_PARAMETERS = "own-parameters"  # the label of what was judged as it was built
+OWN_PARAMETERS = "own-parameters"  # label of a kernel that was judged with its own parameters
 
-# Elementwise, relative to the truth and its spread, where a task names no tolerance of its own.
+# Elementwise, relative to the truth and its spread, unless a task names its own.
 TOLERANCE: dict[DType, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2, "bfloat16": 1e-2}
 TOLERANCE |= {"complex128": 1e-6, "complex64": 1e-3}
 TOLERANCE |= {"float8_e4m3fn": 0.125, "float8_e4m3fnuz": 0.125, "float8_e5m2": 0.25, "float8_e5m2fnuz": 0.25}  # a step
@@ -22,25 +22,29 @@ TOLERANCE |= {"float8_e4m3fn": 0.125, "float8_e4m3fnuz": 0.125, "float8_e5m2": 0
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What `task.toml` may say; the defaults are a plain KernelBench task."""
+    """Options of `task.toml`; the defaults are a plain KernelBench task."""
 
     instructions: str = ""  # to the experts, in the user's words
     policy: Policy = "fair"
     tolerance: float | None = None  # elementwise; None takes the dtype's default
-    accuracy: AccuracyClass | None = None  # the worst class the user accepts; None accepts what the policy does
+    # The least accurate class that the user accepts; None leaves it to the policy.
+    accuracy: AccuracyClass | None = None
     dtypes: tuple[str, ...] = ()  # input dtypes to solve for besides the file's own
     extra_shapes: tuple[dict[str, int], ...] = ()  # module constants to override, one dict a shape
     mode: Mode = "as_given"
     start: str = ""  # path of a kernel file to start from
     input_range: tuple[float, float] | None = None
     model: str = ""  # name of the model's class; "" is Model
-    files: dict[str, str] = field(default_factory=dict)  # beside the task, which uses them: relative path -> sha256
+    files: dict[str, str] = field(default_factory=dict)  # files that the task uses: relative path -> sha256
 
 
 @dataclass(frozen=True)
 class Task:
-    """`source` is the file's text, `digest` the sha256 of text and options; `overrides` the module constants set
-    before `get_inputs` is called (`--scale N` sets SCALE). How it is judged is no part of the digest."""
+    """A task file with its options.
+
+    `source` is the file's text, `digest` the sha256 of text and options; `overrides` are the module constants set
+    before `get_inputs` is called (`--scale N` sets SCALE). `parameters` is no part of the digest.
+    """
 
     name: str
     path: str
@@ -52,5 +56,5 @@ class Task:
 
     @property
     def text(self) -> str:
-        """The source with Model as a second name of the model's class: what runs, and what kernels hold."""
+        """The source with Model as a second name of the model's class, as it is executed and put into kernel files."""
         return f"{self.source.rstrip()}\n\n\nModel = {self.options.model}\n" if self.options.model else self.source

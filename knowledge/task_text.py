@@ -1,4 +1,4 @@
-"""A task's source text with module constants replaced: what `--scale` and extra shapes make of the file."""
+"""Replaces module constants in a task's source text, for `--scale` and extra shapes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from foundry.knowledge.errors import TaskError
 
 
 def module_constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """The expressions of top-level `NAME = expression` statements, and of `A, B = one, other`, by name; the last one
-    wins as in Python."""
+    """Expressions of top-level `NAME = expression` and `A, B = one, other`, by name; the last one wins, as in
+    Python."""
     found: dict[str, ast.expr] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -23,6 +23,7 @@ def module_constants(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def _named(target: ast.expr, value: ast.expr) -> dict[str, ast.expr]:
+    """The expressions assigned to the names of one target."""
     if isinstance(target, ast.Name):
         return {target.id: value}
     if not isinstance(target, ast.Tuple | ast.List) or not isinstance(value, ast.Tuple | ast.List):
@@ -37,8 +38,8 @@ def _named(target: ast.expr, value: ast.expr) -> dict[str, ast.expr]:
 def overridden_source(source: str, overrides: Mapping[str, int]) -> str:
     """`source` with module constants replaced by `overrides`; line numbers stay as they are.
 
-    The text is changed, not the loaded module, so that constants computed from others follow. Raises TaskError when a
-    name is not a module constant.
+    The text is changed, not the loaded module, so that constants computed from others follow. Raises TaskError for a
+    name that is not a module constant.
     """
     if not overrides:
         return source
@@ -56,6 +57,7 @@ def overridden_source(source: str, overrides: Mapping[str, int]) -> str:
 
 
 def _place_of(constants: dict[str, ast.expr], name: str) -> tuple[int, int]:
+    """Line and column of a constant's expression; raises TaskError if there is none."""
     if name not in constants:
         raise TaskError(
             f"{name} is overridden but is not a module constant of the task",
@@ -64,12 +66,12 @@ def _place_of(constants: dict[str, ast.expr], name: str) -> tuple[int, int]:
     return constants[name].lineno, constants[name].col_offset
 
 
-# Modules that are there wherever torch is.
+# Modules that are present wherever torch is.
 _BESIDE_TORCH = frozenset({"torch", "numpy", "typing_extensions", *sys.stdlib_module_names})
 
 
 def foreign_imports(source: str) -> tuple[str, ...]:
-    """The packages and files that a text imports and torch does not bring, each once, in order; a relative import is
+    """Packages and files that a text imports and torch does not bring, each once, in order; a relative import is
     ".name"."""
     found: list[str] = []
     for node in ast.walk(syntax.parse(source)):

@@ -1,4 +1,4 @@
-"""What the experts exchange: diagnoses, moves, proposals, directives."""
+"""Records that the experts exchange: diagnoses, moves, proposals, directives."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Literal
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.limits import Limiter
 
-ExpertName = str  # of agents/*.py: "tiling", "fusion", "diagnostician", "auditor"; a fifth is one more file
-Role = Literal["any", "fusion", "memory", "parameters", "algorithm"]  # "any": it prefers nothing
+# Name of a module in agents/experts: "tiling", "fusion", "diagnostician", "auditor"; a fifth is one more file.
+ExpertName = str
+Role = Literal["any", "fusion", "memory", "parameters", "algorithm"]  # "any": without preference
 Failure = Literal[
     "compile_error",
     "launch_failure",
@@ -30,23 +31,22 @@ Aspect = Literal["tile", "vector", "memory", "parallel", "algorithm", "fusion", 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Failed candidates have a `failure`, correct ones a `limiter`; never both."""
+    """The diagnosis of a candidate: a failed one has a `failure`, a correct one a `limiter`; never both."""
 
     candidate: str
     failure: Failure | None
     limiter: Limiter | None
-    evidence: str  # numbers or the first error line
+    evidence: str  # numbers, or the first error line
     action: str  # one recommended action
-    kernel: str = ""  # the kernel it is about, when one dominates
+    kernel: str = ""  # the kernel concerned, if one dominates
 
 
 @dataclass(frozen=True)
 class Move:
-    """One legal step from a library candidate to a neighbour.
+    """One legal step from a candidate of the compiler to a neighbour.
 
     kind "set": kernel, name and value of a tunable; "split": materialise `name`; "fuse": stop materialising it;
-    "rewrite"/"unwrite": apply or drop the exact rewrite `name`; "tune": the numbers that the tuner finds, of which
-    nobody knows yet what they are.
+    "rewrite"/"unwrite": apply or drop the exact rewrite `name`; "tune": values that the tuner will find.
     """
 
     kind: Literal["set", "split", "fuse", "rewrite", "unwrite", "tune"]
@@ -60,7 +60,7 @@ class Move:
 
     @property
     def key(self) -> str:
-        """Identity across tasks: what experience is keyed by, e.g. `row:set:unroll=4`."""
+        """Identity across tasks, under which experience is filed, e.g. `row:set:unroll=4`."""
         if self.kind == "set":
             return f"{self.template}:set:{self.name}={self.value}"
         return f"{self.kind}:{self.name if self.aspect == 'rewrite' else self.template or 'value'}"
@@ -68,8 +68,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Edit:
-    """Replace `old` by `new`: the one that begins at character `at` of the parent's file, or, where that is None, the
-    only one there is."""
+    """Replaces `old` by `new` at character `at` of the parent's file; if `at` is None, at its only occurrence."""
 
     old: str
     new: str
@@ -77,8 +76,10 @@ class Edit:
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """The parent's file after the edits, each found in the file as it was before all of them. Raises ValueError when
-    one does not fit or two overlap."""
+    """The parent's file after the edits, each found in the file as it was before all of them.
+
+    Raises ValueError if one does not fit or two overlap.
+    """
     spans: list[tuple[int, int, str]] = []
     for number, edit in enumerate(edits, 1):
         count = text.count(edit.old) if edit.old else 0
@@ -98,7 +99,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
 
 @dataclass(frozen=True)
 class Proposal:
-    """One step an expert wants; exactly one of `recipe`, `edits`, `source` carries it."""
+    """One step that an expert wants; exactly one of `recipe`, `edits`, `source` carries it."""
 
     id: str
     expert: ExpertName
@@ -109,7 +110,7 @@ class Proposal:
     recipe: Recipe | None = None
     edits: tuple[Edit, ...] = ()
     source: str = ""  # a whole kernel file's text
-    cites: tuple[str, ...] = ()  # "d3" directives and "x<id>" experience records it follows
+    cites: tuple[str, ...] = ()  # directives ("d3") and experience records ("x<id>") that it follows
     brain: str = "playbook"
 
 
@@ -117,9 +118,9 @@ class Proposal:
 class Directive:
     """A user's word to an expert (or to all), read from the inbox when a step begins.
 
-    `command["verb"]` says which form of the steering language the line matched; a line outside it has no command, and
-    only a chat model reads it. Verbs for experts: set (name, value, optionally value2, kernel), avoid (name, value),
-    free (name), keep (name), split (name), apply (name), drop (name). For the run: pause, resume, stop,
+    `command["verb"]` is the form of the steering language that the line matched; a line outside it has no command,
+    and only a chat model reads it. Verbs for experts: set (name, value, optionally value2, kernel), avoid (name,
+    value), free (name), keep (name), split (name), apply (name), drop (name). For the run: pause, resume, stop,
     budget (amount, unit).
     """
 
