@@ -1,1 +1,1 @@
-"""What earlier runs learnt: an append-only SQLite journal and its rebuildable Chroma index."""
+"""Lessons of earlier runs: an append-only SQLite journal and its rebuildable Chroma index."""

@@ -1,9 +1,9 @@
-"""What each move of a step is credited with: a regression of measured steps over the moves that they made.
+"""Credits each move of a step with its effect, by a regression of measured steps over the moves that they made.
 
-The logarithm of what a step brought is the sum of its moves' effects, and of what nobody knows. A move's effect on a
-graph has three parts, all near nothing until something was measured: its template's everywhere, its template's at this
-size, this graph's own. So few steps say little, steps of other graphs say what this graph has not shown yet, and
-moves that were only made together share what they brought, with wide intervals, until a step has made them apart.
+The logarithm of a step's speedup is the sum of its moves' effects and of an unexplained rest. A move's effect on a
+graph has three parts, all near zero until something is measured: its template's everywhere, its template's at this
+size, this graph's own. So few steps say little, and steps of other graphs fill in what this graph has not shown yet.
+Moves that were only made together share their effect, with wide intervals, until a step has made them apart.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from foundry.knowledge.experience.record import Credit, ExperienceRecord, Query
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-# Deviations of the logarithm of a move's effect, and of what a step brings beside its moves' effects and its timings:
-# how they meet, and where they lead from. Of those on a grid they make most likely what 1,080 steps of searches of 24
-# recorded tasks brought (benchmarks/results/landscapes-*.jsonl).
+# Prior standard deviations of the logarithm of a move's effect, and of the rest that moves and timing noise do not
+# explain. They are the values on a grid with the largest likelihood of
+# 1,080 steps of searches of 24 recorded tasks (benchmarks/results/landscapes-*.jsonl).
 TEMPLATE, SHAPE, GRAPH = 0.3, 0.1, 0.1
 UNEXPLAINED = 0.4
-OTHER_LIMITER = 0.7  # how alike a move's effects are where the parents' limiters differ
-OTHER_DEVICE = 0.6  # and where the devices do
-MOST = math.log(4.0)  # that a step counts as gain or loss: a slow parent is easily improved
-MOST_DEVIATION = 2.0  # of what a timing says
-MOST_STEPS = 400  # that are read: this graph's first, then those of its size, then the newest
-CITED = 4  # records that stand for a move
+OTHER_LIMITER = 0.7  # correlation of a move's effects under different limiters of the parents
+OTHER_DEVICE = 0.6  # correlation of a move's effects on different devices
+MOST = math.log(4.0)  # largest log gain or loss that counts: a slow parent is easily improved
+MOST_DEVIATION = 2.0  # largest standard deviation taken from a timing
+MOST_STEPS = 400  # steps that are read: this graph's first, then those of its size, then the newest
+CITED = 4  # records cited for a move
 
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """What a step did and what it brought. `moves`: key -> how often, of all that it made at once."""
+    """The moves of a step and its measured effect. `moves`: key -> how often, of all that it made at once."""
 
     graph_signature: str
     shape_class: str
@@ -43,12 +43,12 @@ class MeasuredStep:
     op_kinds: frozenset[str]
     moves: Mapping[str, int]
     log_lift: float
-    deviation: float  # of it, by the timings
+    deviation: float  # standard deviation of log_lift, by the timings
     records: Mapping[str, str]  # move -> id of its lesson
 
 
 def step_of(record: ExperienceRecord, records: Mapping[str, str]) -> MeasuredStep:
-    """The step that a lesson is of, with the ids of its lessons. Only of a lesson that has a lift."""
+    """The step behind a lesson, with the ids of its lessons. The lesson must have a lift."""
     assert record.log_lift is not None
     return MeasuredStep(
         record.graph_signature,
@@ -64,8 +64,10 @@ def step_of(record: ExperienceRecord, records: Mapping[str, str]) -> MeasuredSte
 
 
 def nearest(steps: Sequence[MeasuredStep], query: Query) -> list[MeasuredStep]:
-    """The steps that are worth reading: of this graph, and of graphs with some of its operators. Of several that are
-    equally near, those that are given first."""
+    """The steps worth reading: of this graph, and of graphs with some of its operators.
+
+    Among equally near ones, those given first.
+    """
     wanted = set(query.op_kinds)
     ranked = sorted(
         (step for step in steps if step.graph_signature == query.graph_signature or wanted & step.op_kinds),
@@ -75,7 +77,7 @@ def nearest(steps: Sequence[MeasuredStep], query: Query) -> list[MeasuredStep]:
 
 
 def fit(steps: Sequence[MeasuredStep], query: Query, wanted: Collection[str] | None = None) -> list[Credit]:
-    """What each move (or the wanted ones) is credited with on the query's graph, by these steps; best first."""
+    """The credit of each move (or of the wanted ones) on the query's graph, by these steps; best first."""
     moves = sorted({move for step in steps for move in step.moves} if wanted is None else wanted)
     if not steps or not moves:
         return []
@@ -97,7 +99,7 @@ def fit(steps: Sequence[MeasuredStep], query: Query, wanted: Collection[str] | N
 
 
 def log_likelihood(steps: Sequence[MeasuredStep]) -> float:
-    """Of what the steps brought, given which moves they made."""
+    """Logarithm of the likelihood of the steps' effects, given their moves."""
     made = _made(steps, sorted({move for step in steps for move in step.moves}))
     root = np.linalg.cholesky(_covariance(steps, made))
     half = np.linalg.solve(root, _brought(steps))
@@ -105,11 +107,12 @@ def log_likelihood(steps: Sequence[MeasuredStep]) -> float:
 
 
 def _brought(steps: Sequence[MeasuredStep]) -> Array:
+    """The steps' log effects, clipped to MOST."""
     return np.clip([step.log_lift for step in steps], -MOST, MOST)
 
 
 def _made(steps: Sequence[MeasuredStep], moves: Sequence[str]) -> Array:
-    """Step x move: how often."""
+    """Matrix step x move: number of times."""
     columns = {move: column for column, move in enumerate(moves)}
     found = np.zeros((len(steps), len(moves)))
     for row, step in enumerate(steps):
@@ -119,7 +122,8 @@ def _made(steps: Sequence[MeasuredStep], moves: Sequence[str]) -> Array:
 
 
 def _covariance(steps: Sequence[MeasuredStep], made: Array) -> Array:
-    """Of what the steps brought: of a move that two of them made, as much as its effects there have in common."""
+    """Prior covariance of the steps' effects: for each shared move, the covariance of its effects in both steps,
+    plus noise."""
 
     def same(values: Sequence[str]) -> Array:
         found = np.unique(np.array(values), return_inverse=True)[1]
@@ -135,7 +139,7 @@ def _covariance(steps: Sequence[MeasuredStep], made: Array) -> Array:
 
 
 def _alike(steps: Sequence[MeasuredStep], query: Query) -> Array:
-    """How much a move's effect in each step has in common with that on the query's graph."""
+    """Covariance of a move's effect in each step with that on the query's graph."""
     return np.array(
         [
             (

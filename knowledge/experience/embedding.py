@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 
-EMBEDDER = "hash-1-2gram-v1"  # stored with an index; another name or version means the index is rebuilt
+EMBEDDER = "hash-1-2gram-v1"  # stored with an index; another name or version makes the index be rebuilt
 DIMENSIONS = 384
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|\d+(?:\.\d+)?|[^\sA-Za-z0-9_]")
 

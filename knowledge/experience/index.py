@@ -1,7 +1,7 @@
 """The Chroma index over the journal: rebuildable, owned by one process at a time.
 
-An embedded Chroma opened by two processes loses vectors, so the owner holds a file lock; a process that does not get
-it searches the journal's vectors directly, which is exact and slower.
+An embedded Chroma opened by two processes loses vectors, so the owner holds a file lock. A process without the lock
+searches the journal's vectors directly, which is exact and slower.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 BATCH = 200
 COLLECTION = f"experience-{VERSION}"
-STAMP = f"{EMBEDDER} of version {VERSION}"  # what an index was made from and with; another one is made anew
+STAMP = f"{EMBEDDER} of version {VERSION}"  # versions an index was made with; an index with another stamp is rebuilt
 
 
 def index_text(record: ExperienceRecord) -> str:
-    """The text of a record that similarity is computed on: operators, shape, limiter, move, the sentence."""
+    """The text of a record on which similarity is computed: operators, shape, limiter, move, the sentence."""
     return " ".join([*record.op_kinds, record.shape_class, record.limiter, record.move, record.text])
 
 
@@ -49,12 +49,12 @@ class Index(Protocol):
 
 
 class ScanIndex:
-    """No Chroma: every live record's vector is compared. Exact; about 0.2 ms a record the first time."""
+    """An index without Chroma: compares every live record's vector. Exact; about 0.2 ms a record the first time."""
 
     kind = "scan"
 
     def __init__(self) -> None:
-        self._rows: dict[str, tuple[ExperienceRecord, Any]] = {}  # with its vector
+        self._rows: dict[str, tuple[ExperienceRecord, Any]] = {}  # each record with its vector
         self._seq = 0
 
     def sync(self, journal: LessonJournal) -> int:
@@ -93,15 +93,15 @@ class ChromaIndex:
     def __init__(self, client: ClientAPI, kind: str, state: Path, lock: Any = None) -> None:
         self.kind = kind
         self._client = client
-        self._state = state  # how far the journal is indexed, and by which embedder
+        self._state = state  # position in the journal up to which it is indexed, and by which embedder
         self._lock = lock
         self._turn = threading.RLock()  # a query beside an insertion fails with "Error finding id" under load
         self._collection = self._open_collection()
 
     @classmethod
     def open_embedded(cls, folder: Path) -> ChromaIndex | None:
-        """The index in `folder`, or None when another process owns it. A damaged index is deleted: it is rebuilt
-        from the journal at the next sync."""
+        """The index in `folder`, or None if another process owns it. A damaged index is deleted, and rebuilt at the
+        next sync."""
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "owner.lock").open("w")
         try:
@@ -123,7 +123,7 @@ class ChromaIndex:
                 if attempt == 2:
                     lock.close()
                     raise
-                # Chroma keeps the failed system cached by its path: the next one gets another name.
+                # Chroma caches the failed system by its path, so the next one gets another name.
                 _generation(folder, after=chroma).mkdir()
                 shutil.rmtree(chroma, ignore_errors=True)
                 (folder / "indexed.json").unlink(missing_ok=True)
@@ -131,7 +131,7 @@ class ChromaIndex:
 
     @classmethod
     def server(cls, url: str, folder: Path) -> ChromaIndex:
-        """The index on a Chroma server; raises UsageError when it does not answer."""
+        """The index on a Chroma server; raises UsageError if it does not answer."""
         import chromadb
         from chromadb.config import Settings
 
@@ -149,7 +149,7 @@ class ChromaIndex:
             raise UsageError(f"no Chroma server answers at {url}: {error}") from error
 
     def sync(self, journal: LessonJournal) -> int:
-        """Indexes what the journal gained and drops what it forgot; returns how many records were added."""
+        """Indexes new records of the journal and drops forgotten ones; returns the number added."""
         with self._turn:
             return self._sync(journal)
 
@@ -212,6 +212,7 @@ class ChromaIndex:
         return collection
 
     def _indexed(self) -> int:
+        """Position in the journal up to which it is indexed; 0 for an index with another stamp."""
         try:
             state = json.loads(self._state.read_text())
         except (OSError, ValueError):

@@ -1,4 +1,5 @@
-"""The append-only SQLite journal: the truth of the experience store. Forgetting is a row too."""
+"""The append-only SQLite journal, from which the rest of the experience store can be rebuilt. Forgetting is a row
+too."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from foundry.knowledge.errors import FoundryError, UsageError
 from foundry.knowledge.experience.credit import MOST_DEVIATION, MeasuredStep
 from foundry.knowledge.experience.record import ExperienceRecord
 
-VERSION = 3  # of the tables and of what a record means; what an older version wrote is set aside, not read
+VERSION = 3  # version of the tables and of a record's meaning; data of an older version is set aside, not read
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS records ("
     " seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, created TEXT NOT NULL,"
@@ -33,9 +34,9 @@ class LessonJournal:
     """Rows of `ExperienceRecord` in one SQLite file; safe for threads and for several processes (WAL)."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or creates the file; raises UsageError when it is corrupt or cannot be written."""
+        """Opens or creates the file; raises UsageError if it is corrupt or cannot be written."""
         self.path = path
-        self.note = ""  # what a user should know about the opening
+        self.note = ""  # a remark for the user about the opening
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +78,7 @@ class LessonJournal:
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def append(self, records: Iterable[ExperienceRecord]) -> int:
-        """Adds the records whose ids are new, all or none; returns how many were. Raises FoundryError when the disk
+        """Adds the records whose ids are new, all or none; returns their number. Raises FoundryError if the disk
         refuses."""
         rows = [
             (
@@ -122,18 +123,20 @@ class LessonJournal:
         return self._select("graph_signature = ? AND target = ? ORDER BY seq DESC", [graph_signature, target])
 
     def measured(self, target: str, limit: int) -> list[ExperienceRecord]:
-        """Live records of one kind of target, the newest first, at most so many."""
+        """Live records of one kind of target, the newest first, at most `limit`."""
         return [record for _, record in self._select("target = ? ORDER BY seq DESC LIMIT ?", [target, limit])]
 
     def configurations(self, target: str, limit: int) -> list[ExperienceRecord]:
-        """One live record of each of the newest steps on one kind of target: what it made, whatever its moves."""
+        """One live record of each of the newest steps on one kind of target: the configuration that the step made."""
         where = f"target = ? AND seq IN (SELECT MIN(seq) FROM records WHERE {_LIVE} AND target = ? GROUP BY step)"
         return [record for _, record in self._select(f"{where} ORDER BY seq DESC LIMIT ?", [target, target, limit])]
 
     def steps(self, graph_signature: str, target: str, limit: int) -> list[MeasuredStep]:
-        """What measured steps on one kind of target did and brought, the newest first: of one graph structure all, of
-        others what the newest so many records tell. A step one of whose lessons is forgotten says nothing of its other
-        moves any more."""
+        """Measured steps on one kind of target, the newest first: all of one graph, of others those of the newest
+        `limit` records.
+
+        If one lesson of a step is forgotten, the step no longer counts for its other moves.
+        """
         known = f"{_LIVE} AND target = ? AND log_lift IS NOT NULL"
         rows = self._rows(
             "SELECT step, move, id, graph_signature, shape_class, device, limiter, op_kinds, together, log_lift,"
@@ -159,6 +162,7 @@ class LessonJournal:
         return self._select("1 ORDER BY seq DESC LIMIT ?", [limit])
 
     def by_prefix(self, prefix: str) -> list[tuple[int, ExperienceRecord]]:
+        """Live records whose ids start with a prefix."""
         return self._select("id >= ? AND id < ? ORDER BY seq", [prefix, prefix + "\uffff"])
 
     def by_ids(self, ids: Sequence[str]) -> list[ExperienceRecord]:
@@ -167,7 +171,7 @@ class LessonJournal:
         return [record for _, record in self._select(f"id IN ({marks}) ORDER BY seq", list(ids))]
 
     def known_ids(self, ids: Sequence[str]) -> set[str]:
-        """Which of these ids the journal holds."""
+        """Those of these ids that the journal holds."""
         marks = ", ".join("?" for _ in ids)
         return {row[0] for row in self._rows(f"SELECT id FROM records WHERE id IN ({marks})", list(ids))}
 

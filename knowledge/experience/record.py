@@ -1,4 +1,4 @@
-"""One lesson of one evaluation: what was tried on which graph and device, and what it brought."""
+"""One lesson of one evaluation: the move, the graph and the device it was tried on, and its effect."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from foundry.knowledge.device import TargetName
 from foundry.knowledge.merit import HALF_WIDTH_IN_DEVIATIONS
 
 SEED = "seed"  # filed in place of a move: a first candidate, or the winner of a run
-WHOLE_KERNEL = "source"  # a model wrote the file
+WHOLE_KERNEL = "source"  # filed in place of a move: a model wrote the file
 NO_MOVES = frozenset({SEED, WHOLE_KERNEL})
-FAILED_LIFT = 0.8  # a step whose child failed counts as a 20 % loss
+FAILED_LIFT = 0.8  # speedup that a failed child counts as: a 20 % loss
 NAMED = 3  # moves that a credit names as inseparable from its own
 
 
 @dataclass(frozen=True)
 class KernelChoices:
-    """A kernel of a measured configuration: what it is printed with. `place` names the work that it does within its
-    graph, `share` is its part of the bytes that all of them move."""
+    """A kernel of a measured configuration with its printed choices.
+
+    `place` names its work within the graph, `share` is its part of the bytes that all kernels move.
+    """
 
     name: str
     template: str
@@ -31,17 +33,19 @@ class KernelChoices:
 
 @dataclass(frozen=True)
 class Credit:
-    """What a move is thought to bring by itself: the logarithm of a factor, normal, with its deviation. It is fitted to
-    what whole steps brought (credit.py)."""
+    """The estimated effect of a move by itself: the logarithm of a speedup factor, normal, with its standard deviation.
+
+    It is fitted to the effects of whole steps (credit.py).
+    """
 
     move: str
     log_effect: float
     deviation: float
-    steps: int  # that made it and were read
-    here: int  # of them on this graph
-    alone: int  # of them made nothing else
-    wins: int  # of them were faster than what they began from
-    inseparable: tuple[str, ...] = ()  # the moves that each of them made as well
+    steps: int  # steps that made it and were read
+    here: int  # those of them on this graph
+    alone: int  # those of them that made nothing else
+    wins: int  # those of them that were faster than their parent
+    inseparable: tuple[str, ...] = ()  # moves that each of them made as well
     records: tuple[str, ...] = ()  # ids of a few, this graph's first
 
     @property
@@ -61,7 +65,8 @@ class Credit:
 
     @property
     def words(self) -> str:
-        """`1.12x [0.98, 1.28] by 5 steps, 2 of this graph, 3 faster; never made without gemm:set:stages=3`."""
+        """The credit in words: `1.12x [0.98, 1.28] by 5 steps, 2 of this graph, 3 faster; never made without
+        gemm:set:stages=3`."""
         count = f"{self.steps} step{'s' if self.steps != 1 else ''}"
         here = f", {self.here} of this graph" if self.here else " elsewhere"
         here = "" if self.here == self.steps else here
@@ -88,31 +93,33 @@ class ExperienceRecord:
     evidence: str
     move: str  # the key of one move, "seed", or "source" for a model's own kernel
     outcome: str  # Outcome of the child
-    parent_speedup: float | None  # by all its timings
-    child_speedup: float | None  # by all its timings
+    parent_speedup: float | None  # from all its timings
+    child_speedup: float | None  # from all its timings
     child_ci95: tuple[float, float] | None
     is_run_best: bool = False  # the recipe that won its run: recalled as a seed
-    recipe: Recipe | None = None  # with kernel names replaced by position ("#0") so that it fits other graphs
+    recipe: Recipe | None = None  # with kernel names replaced by position ("#0"), so that it fits other graphs
     source_digest: str = ""
     receipt: str = ""
     lineage: tuple[str, ...] = ()
     text: str = ""  # a sentence a human can read
-    kernels: tuple[KernelChoices, ...] = ()  # of the child, named by position as in the recipe
+    kernels: tuple[KernelChoices, ...] = ()  # kernels of the child, named by position as in the recipe
     together: Mapping[str, int] = field(default_factory=dict)  # every move of the step -> how often
-    log_deviation: float = 0.0  # of the logarithm of the step's lift, by the timings
-    credit: Credit | None = None  # what the move was credited with when the step was booked
+    log_deviation: float = 0.0  # standard deviation of the logarithm of the step's lift, by the timings
+    credit: Credit | None = None  # credit of the move at the time of recording
 
     @property
     def lift(self) -> float | None:
-        """Child over parent speedup of the whole step, None when either is unknown."""
+        """Child over parent speedup of the whole step; None if either is unknown."""
         if self.parent_speedup is None or self.child_speedup is None:
             return None
         return self.child_speedup / self.parent_speedup
 
     @property
     def log_lift(self) -> float | None:
-        """The logarithm of `lift`, a failed child counted as FAILED_LIFT; None for what is no move, and where the
-        parent had failed already."""
+        """Logarithm of `lift`, with a failed child counted as FAILED_LIFT.
+
+        None for a record without a move, and if the parent had failed already.
+        """
         if self.move in NO_MOVES or not self.parent_speedup or self.outcome == "unproven":
             return None
         if self.outcome != "correct":
@@ -122,9 +129,11 @@ class ExperienceRecord:
 
 @dataclass(frozen=True)
 class Known:
-    """A configuration whose time is known, or that it fails. `run` names what it was measured beside, "" this run
-    itself; `graph` is "" for this graph, `site` for this size on this device. One that is `pending` is being
-    measured."""
+    """A configuration with a known time, or known to fail.
+
+    `run` names the run that measured it ("" for this run), `graph` is "" for this graph, `site` is "" for this size
+    on this device. A `pending` one is being measured.
+    """
 
     run: str
     structure: str
@@ -139,7 +148,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Query:
-    """What a recall asks for: exact keys first, similarity second. `run`: the one that asks; its own steps it knows."""
+    """A recall: exact keys first, similarity second. `run` is the asking run, whose own steps are left out."""
 
     graph_signature: str
     op_kinds: tuple[str, ...]
@@ -153,7 +162,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Hit:
-    """A recalled record and how near it is: 1.0 same graph, shape class and device; falls with each difference."""
+    """A recalled record and its nearness: 1.0 for the same graph, shape class and device; less for each difference."""
 
     record: ExperienceRecord
     nearness: float

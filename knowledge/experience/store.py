@@ -1,4 +1,4 @@
-"""The experience store: recall what worked on graphs like this one, learn from what this run tries."""
+"""The experience store: recalls what worked on similar graphs, and records what this run tries."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit, K
 from foundry.knowledge.experience.variants import VariantArchive
 from foundry.knowledge.home import foundry_home
 
-SIMILAR = 0.5  # a record of another graph weighs at most half of one of the same graph
-READ_BEYOND = 64  # records that only a shared index knows and that are asked what their moves brought, at most
-READ_STEPS = 4000  # records of other graphs, the newest, that are asked what their moves brought
-MOST_CREDITS = 96
-READ_KNOWN = 4000  # steps, the newest, that are looked through for what was measured
-RUNS_OF_A_GRAPH = 5  # the newest, that are read
-OF_A_GRAPH, MOST_KNOWN = 30, 300  # configurations
+SIMILAR = 0.5  # largest weight of a record of another graph, relative to one of the same graph
+READ_BEYOND = 64  # records, at most, of a shared index alone that are read for credits
+READ_STEPS = 4000  # newest records of other graphs that are read for credits
+MOST_CREDITS = 96  # credits returned
+READ_KNOWN = 4000  # newest steps that are searched for measurements
+RUNS_OF_A_GRAPH = 5  # newest runs of a graph that are read
+OF_A_GRAPH, MOST_KNOWN = 30, 300  # configurations read of a graph, and of all
 
 
 class ExperienceStore:
-    """A journal and its index. Thread-safe in one process; several processes may open the same folder: the first owns
-    the Chroma index, the others search the journal itself."""
+    """A journal and its index. Thread-safe in one process.
+
+    Several processes may open the same folder: the first owns the Chroma index, the others search the journal
+    itself.
+    """
 
     def __init__(self, journal: LessonJournal, index: Index) -> None:
         self._journal = journal
@@ -40,8 +43,11 @@ class ExperienceStore:
 
     @classmethod
     def open(cls, location: str | Path | None = None) -> ExperienceStore:
-        """The store in a folder (default $FOUNDRY_HOME/experience), or shared through a Chroma server by URL: then
-        the journal holds what this machine learnt, and the server what all did. Raises UsageError."""
+        """The store in a folder (default $FOUNDRY_HOME/experience), or shared through a Chroma server by URL. Raises
+        UsageError.
+
+        With a server the journal holds this machine's lessons, and the server those of all machines.
+        """
         folder = folder_of(location)
         journal = LessonJournal(folder / "journal.sqlite")
         if _is_server(location):
@@ -54,29 +60,32 @@ class ExperienceStore:
 
     @property
     def prompts(self) -> VariantArchive:
-        """The experts' prompts that models have rewritten; opened when it is first asked for. Raises UsageError."""
+        """The archive of rewritten expert prompts, opened at the first use. Raises UsageError."""
         if self._prompts is None:
             self._prompts = VariantArchive(self._journal.path.parent)
         return self._prompts
 
     @property
     def index_kind(self) -> str:
-        """ "chroma", "chroma server", or "scan" when another process owns the index."""
+        """ "chroma", "chroma server", or "scan" if another process owns the index."""
         return self._index.kind
 
     @property
     def note(self) -> str:
-        """What a user should know about the opening, in one line; "" for nothing."""
+        """A remark for the user about the opening, in one line; "" for nothing."""
         return self._journal.note
 
     def add(self, records: Iterable[ExperienceRecord]) -> int:
-        """Journals new records (same id twice counts once), each with what its move is credited with by now; returns
-        how many were new. They are indexed at the next recall, in one batch."""
+        """Journals new records (same id twice counts once), each with its move's present credit; returns their number.
+
+        They are indexed at the next recall, in one batch.
+        """
         given = list(records)
         known = self._journal.known_ids([record.id for record in given])
         return self._journal.append(self._credited([record for record in given if record.id not in known]))
 
     def _credited(self, records: Sequence[ExperienceRecord]) -> list[ExperienceRecord]:
+        """The records with their moves' credits, fitted with all steps of the store."""
         found, waiting = [], dict[tuple[str, str], list[ExperienceRecord]]()
         for record in records:
             if record.log_lift is None or record.credit is not None:
@@ -93,13 +102,16 @@ class ExperienceStore:
         return found
 
     def booked(self, ids: Sequence[str]) -> list[Credit]:
-        """What the moves of these lessons were credited with when they were journalled, best first."""
+        """Credits of these lessons' moves at the time of recording, best first."""
         credits = [record.credit for record in self._journal.by_ids(ids) if record.credit is not None]
         return sorted(credits, key=lambda credit: (-credit.log_effect, credit.move))
 
     def recall(self, query: Query, k: int = 8) -> list[Hit]:
-        """The k nearest records of other runs, one a step: winners of a run, then exact graph first, similar operators
-        after; among equals those that say most, gain or loss."""
+        """The k nearest records of other runs, one a step: winners of a run, then the same graph, then similar
+        operators.
+
+        Among equals, those with the largest gain or loss.
+        """
         self._index.sync(self._journal)
         exact = self._journal.exact(query.graph_signature, query.target)
         hits = [
@@ -114,7 +126,7 @@ class ExperienceStore:
         return list(found.values())[:k]
 
     def credits(self, query: Query) -> list[Credit]:
-        """What each move is credited with on the query's graph, by this graph's steps and those of similar ones, best
+        """The credit of each move on the query's graph, by this graph's steps and those of similar graphs, best
         first."""
         self._index.sync(self._journal)
         found = fit(nearest([*self._steps(query), *self._steps_abroad(query)], query), query)
@@ -122,8 +134,10 @@ class ExperienceStore:
         return [credit for credit in found if credit in kept]
 
     def overview(self, target: TargetName, task: str = "") -> list[Credit]:
-        """What each move is credited with on a task's graph as it was last seen, or, without a task, on a graph of any
-        operators that nothing is known of, on the machine that learnt last. Raises UsageError for an unknown task."""
+        """The credit of each move on a task's graph as last seen. Raises UsageError for an unknown task.
+
+        Without a task: on an unknown graph with any operators, on the machine of the newest lesson.
+        """
         records = [one for one in self._journal.measured(target, READ_STEPS) if task in ("", one.task)]
         if not records:
             if task:
@@ -139,7 +153,7 @@ class ExperienceStore:
         return self._journal.steps(query.graph_signature, query.target, READ_STEPS)
 
     def _steps_abroad(self, query: Query) -> list[MeasuredStep]:
-        """What other machines learnt, through a shared server: the nearest."""
+        """The nearest steps that other machines recorded on a shared server."""
         records = [hit.record for hit in self._beyond(query, READ_BEYOND) if hit.record.log_lift is not None]
         own = self._journal.known_ids([record.id for record in records])
         steps: dict[tuple[str, str], list[ExperienceRecord]] = {}
@@ -149,8 +163,8 @@ class ExperienceStore:
         return [step_of(made[0], {record.move: record.id for record in made}) for made in steps.values()]
 
     def known(self, query: Query, templates: Collection[str]) -> list[Known]:
-        """What was measured of kernels of these templates: of each graph so much, of its newest runs, the nearest
-        graphs first."""
+        """Measured configurations of kernels of these templates: a limited number of each graph's newest runs,
+        nearest graphs first."""
         graphs: dict[tuple[str, str], dict[str, dict[str, Known]]] = {}
         likeness: dict[tuple[str, str], float] = {}
         for record in self._journal.configurations(query.target, READ_KNOWN):
@@ -163,8 +177,8 @@ class ExperienceStore:
         return [item for where in ranked for item in _of_graph(list(graphs[where].values()))][:MOST_KNOWN]
 
     def _beyond(self, query: Query, k: int) -> list[Hit]:
-        """What only the index finds: other graphs with some of the operators, and what another machine learnt of this
-        graph through a shared server."""
+        """Hits that only the index finds: other graphs with shared operators, and this graph's lessons from other
+        machines."""
         text = " ".join([*query.op_kinds, query.shape_class, query.limiter, query.text])
         near = [item for item in self._index.near(text, query.target, k) if item[1] > 0.0]
         own = self._journal.known_ids(
@@ -188,7 +202,7 @@ class ExperienceStore:
         return self._index.near(text, target, k)
 
     def show(self, record_id: str) -> ExperienceRecord:
-        """The record whose id starts with `record_id`; raises UsageError when none or several do."""
+        """The record whose id starts with `record_id`; raises UsageError if there is none or several."""
         found = self._journal.by_prefix(record_id.removeprefix("x"))
         if len(found) != 1:
             many = "no record" if not found else f"{len(found)} records"
@@ -196,14 +210,16 @@ class ExperienceStore:
         return found[0][1]
 
     def export(self, path: Path) -> int:
-        """Writes every live record as a JSON line; returns how many."""
+        """Writes every live record as a JSON line; returns their number."""
         records = [record for _, record in self._journal.after(0)]
         path.write_text("".join(encode(record) + "\n" for record in records))
         return len(records)
 
     def import_(self, path: Path) -> int:
-        """Adds the records of an exported file, all or none; returns how many were new. Raises UsageError naming the
-        first bad line."""
+        """Adds the records of an exported file, all or none; returns the number of new ones.
+
+        Raises UsageError naming the first bad line.
+        """
         records: list[ExperienceRecord] = []
         try:
             lines = path.read_text().splitlines()
@@ -233,7 +249,7 @@ class ExperienceStore:
 
 
 def folder_of(location: str | Path | None) -> Path:
-    """The folder of a store on this machine, that of one which is shared through a server too. Raises UsageError."""
+    """The folder of a store on this machine, also of one that is shared through a server. Raises UsageError."""
     if _is_server(location):
         return foundry_home() / f"experience-{hashlib.sha256(str(location).encode()).hexdigest()[:12]}"
     folder = Path(location) if location else foundry_home() / "experience"
@@ -260,13 +276,13 @@ def record_id(*parts: object) -> str:
 
 
 def _query_of(record: ExperienceRecord) -> Query:
-    """What recalls a record's own graph."""
+    """A query that recalls a record's own graph."""
     where = (record.graph_signature, record.op_kinds, record.shape_class, record.device)
     return Query(*where, record.target, record.limiter)
 
 
 def _exact_nearness(query: Query, shapes: str, device: str, limiter: str) -> tuple[float, str]:
-    """How near a record of the query's own graph is, and why."""
+    """(nearness of a record of the query's own graph, reason in words)."""
     nearness, why = 1.0, "same graph and size"
     if shapes != query.shape_class:
         nearness, why = 0.8, "same graph, other size"
@@ -278,15 +294,16 @@ def _exact_nearness(query: Query, shapes: str, device: str, limiter: str) -> tup
 
 
 def _of_graph(runs: Sequence[dict[str, Known]]) -> list[Known]:
-    """What tells most of a graph's newest runs: each run's differences count, and several runs make up for the noise
-    and the chance of one."""
+    """The most informative configurations of a graph's newest runs; several runs make up for the noise of one."""
     newest = runs[:RUNS_OF_A_GRAPH]
     return [item for run in newest for item in _telling(list(run.values()), OF_A_GRAPH // len(newest))]
 
 
 def _telling(found: Sequence[Known], most: int) -> list[Known]:
-    """Of what one run measured the best, and others from all the way down: where speed is lost is worth as much as
-    where it is found, and ten more of either tell little and take long to think about."""
+    """The best configurations of one run, and others from all the way down.
+
+    Lost speed is as informative as found speed, and more of either cost time to evaluate and say little.
+    """
     ranked = sorted(found, key=lambda item: (item.failed, -item.log_speedup))
     if len(ranked) <= most:
         return ranked
@@ -296,6 +313,7 @@ def _telling(found: Sequence[Known], most: int) -> list[Known]:
 
 
 def _as_known(record: ExperienceRecord, query: Query) -> Known:
+    """A record as a known configuration, seen from the query."""
     is_here = record.graph_signature == query.graph_signature
     is_same = is_here and (record.shape_class, record.device) == (query.shape_class, query.device)
     graph = "" if is_here else record.graph_signature
@@ -309,7 +327,7 @@ def _as_known(record: ExperienceRecord, query: Query) -> Known:
 
 
 def _likeness(record: ExperienceRecord, query: Query) -> float:
-    """How much a record's graph has in common with the query's."""
+    """Similarity of a record's graph, device and size to the query's."""
     theirs, wanted = set(record.op_kinds), set(query.op_kinds)
     shared = len(theirs & wanted) / max(1, len(theirs | wanted))
     same = record.graph_signature == query.graph_signature
@@ -317,6 +335,7 @@ def _likeness(record: ExperienceRecord, query: Query) -> float:
 
 
 def _rank(hit: Hit) -> tuple[float, float, float, str]:
+    """Sort key of hits: winners, nearness, size of the effect, id."""
     record = hit.record
     best = float(record.is_run_best and hit.nearness > SIMILAR)
     return (-best, -hit.nearness, -abs(record.log_lift or 0.0), record.id)

@@ -1,5 +1,8 @@
-"""The archive of prompt variants: the sections of the experts' prompts that a model has rewritten, and what each text
-brought in each run. A database of its own beside the lessons. Rows are only added; a reset is a row too."""
+"""The archive of prompt variants: sections of the experts' prompts that a model has rewritten, and their effect in each
+run.
+
+A database of its own beside the lessons. Rows are only added; a reset is a row too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError, UsageError
 
-VERSION = 1  # of the tables and of what their rows mean
+VERSION = 1  # version of the tables and of their rows' meaning
 FILE = "prompts.sqlite"
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS variants ("
@@ -32,8 +35,11 @@ _SCHEMA = (
 
 @dataclass(frozen=True)
 class PromptVariant:
-    """A text of an expert's prompt: the shipped one with `sections` in place of its own. `changed` is the one that was
-    rewritten, `parent` the variant whose others it keeps ("" for the shipped text). `base` names the shipped file."""
+    """A text of an expert's prompt: the shipped one with `sections` in place of its own.
+
+    `changed` is the rewritten section, `parent` the variant whose other sections it keeps ("" for the shipped text).
+    `base` names the shipped file.
+    """
 
     id: str
     expert: str
@@ -50,8 +56,11 @@ class PromptVariant:
 
 @dataclass(frozen=True)
 class Use:
-    """What the steps of an expert that were asked with one text brought in a run: the logarithm of each child's speedup
-    over its parent's, 0 where it is no faster. `failed` of them gave no correct child."""
+    """The effect of one prompt text in a run, over the steps of an expert that used it.
+
+    `gains` are logarithms of each child's speedup over its parent's, 0 if it is no faster. `failed` steps gave no
+    correct child.
+    """
 
     run: str
     expert: str
@@ -62,7 +71,7 @@ class Use:
 
 
 def variant_id(expert: str, target: str, base: str, sections: Mapping[str, str]) -> str:
-    """The same text has the same id, whoever wrote it: what was dropped or forgotten does not come back."""
+    """An id from the text alone, so that a dropped or forgotten text does not come back under another author."""
     said = json.dumps([expert, target, base, sorted(sections.items())])
     return hashlib.sha256(said.encode()).hexdigest()[:12]
 
@@ -75,7 +84,7 @@ class VariantArchive:
     """Variants and their uses in one SQLite file; safe for threads and for several processes (WAL)."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens or creates the archive of a store; raises UsageError when it is damaged or cannot be written."""
+        """Opens or creates the archive of a store; raises UsageError if it is damaged or cannot be written."""
         self.path = folder / FILE
         self._lock = threading.Lock()
         try:
@@ -98,7 +107,7 @@ class VariantArchive:
             ) from error
 
     def add(self, variant: PromptVariant) -> bool:
-        """Whether the text is new."""
+        """Adds a variant; True if its text is new."""
         return bool(
             self._write(
                 "INSERT OR IGNORE INTO variants (id, expert, target, body) VALUES (?,?,?,?)",
@@ -107,14 +116,14 @@ class VariantArchive:
         )
 
     def note(self, uses: Iterable[Use]) -> int:
-        """Adds what texts brought in a run, each once; returns how many rows were new."""
+        """Adds the effects of texts in a run, each once; returns the number of new rows."""
         return self._write(
             "INSERT OR IGNORE INTO uses (run, expert, target, variant, body) VALUES (?,?,?,?,?)",
             [(use.run, use.expert, use.target, use.variant, encode(use)) for use in uses],
         )
 
     def variants(self, *, gone: bool = False) -> list[PromptVariant]:
-        """Oldest first; `gone`: also those that a user has taken back."""
+        """All variants, oldest first; with `gone` also those that a user has withdrawn."""
         live = "" if gone else " WHERE id NOT IN (SELECT id FROM gone)"
         return [decode(PromptVariant, body) for (body,) in self._rows(f"SELECT body FROM variants{live} ORDER BY seq")]
 
@@ -122,13 +131,13 @@ class VariantArchive:
         return [decode(Use, body) for (body,) in self._rows("SELECT body FROM uses ORDER BY rowid")]
 
     def forget(self, ids: Sequence[str], reason: str) -> int:
-        """Takes variants back: they are never used, listed or written again."""
+        """Withdraws variants: they are never used, listed or written again."""
         return self._write(
             "INSERT OR IGNORE INTO gone (id, gone, reason) VALUES (?,?,?)", [(name, now(), reason) for name in ids]
         )
 
     def export(self, path: Path) -> int:
-        """Writes every live variant and every use as a line of JSON; returns how many lines."""
+        """Writes every live variant and every use as a line of JSON; returns the number of lines."""
         lines = [encode(item) for item in (*self.variants(), *self.uses())]
         path.write_text("".join(f"{line}\n" for line in lines))
         return len(lines)
