@@ -1,1 +1,1 @@
-"""Kernels that an author wrote, wrapped as the library's own: buffers, expressions, the printed step."""
+"""Wraps an author's kernel like the compiler's own: buffers, expressions, the printed step."""

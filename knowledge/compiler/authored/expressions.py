@@ -10,7 +10,7 @@ from foundry.knowledge import syntax
 from foundry.knowledge.errors import CannotLower
 
 LONGEST = 300  # characters of an expression
-LARGEST = 2**62
+LARGEST = 2**62  # largest absolute value
 
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -36,7 +36,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 
 
 def evaluate(text: str, names: Mapping[str, int]) -> int:
-    """The value of an expression; a condition is 1 or 0. Raises CannotLower with what is wrong with it."""
+    """The value of an expression; a condition is 1 or 0. Raises CannotLower that says what is wrong."""
     if len(text) > LONGEST:
         raise CannotLower(f"the expression {text[:40]!r}... is longer than {LONGEST} characters")
     try:
@@ -54,10 +54,11 @@ def evaluate(text: str, names: Mapping[str, int]) -> int:
 
 
 class _Unknown(Exception):
-    """Something in an expression that has no value."""
+    """A part of an expression has no value."""
 
 
 def _value(node: ast.expr, names: Mapping[str, int]) -> int:
+    """The value of a node; raises _Unknown beyond LARGEST."""
     found = _compute(node, names)
     if abs(found) > LARGEST:
         raise _Unknown("a value is too large")

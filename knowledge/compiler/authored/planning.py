@@ -12,13 +12,15 @@ from foundry.knowledge.compiler.rules.builder import Builder
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import DType, OpGraph, Ref, contiguous_strides
 
-NAME = "authored"  # of the one step
+NAME = "authored"  # name of the one step
 _BARE = re.compile(r"[A-Za-z_]\w*\Z")
 
 
 def authored_buffers(graph: OpGraph) -> dict[str, Buffer]:
-    """What the code may be given, by name: inputs, parameters, outputs, and new values of buffers that forward
-    changes. Outputs are contiguous. Raises CannotLower for a graph whose results are nested."""
+    """Buffers that the code may be given, by name: inputs, parameters, outputs, and new values of buffers.
+
+    Outputs are contiguous. Raises CannotLower for a graph with nested results.
+    """
     graph = graph.with_dense_inputs()
     builder = Builder(graph, "")
     for value in [*graph.inputs, *graph.state]:
@@ -46,7 +48,7 @@ def _results(graph: OpGraph) -> Iterator[tuple[str, str]]:
 
 
 def sizes(buffers: Mapping[str, Buffer]) -> dict[str, int]:
-    """The constants that code and expressions may use: x_n elements of x, and its extents x_d0, x_d1, ..."""
+    """Constants for code and expressions: x_n is the number of elements of x, x_d0, x_d1, ... are its extents."""
     found: dict[str, int] = {}
     for name, buffer in buffers.items():
         found[f"{name}_n"] = buffer.numel
@@ -55,7 +57,7 @@ def sizes(buffers: Mapping[str, Buffer]) -> dict[str, int]:
 
 
 def strides_of(buffers: Mapping[str, Buffer]) -> dict[str, int]:
-    """Further constants, of buffers that are not contiguous: x_s0, x_s1, ... elements from one index to the next."""
+    """Constants for buffers that are not contiguous: x_s0, x_s1, ... are its strides in elements."""
     return {
         f"{name}_s{axis}": stride
         for name, buffer in buffers.items()
@@ -65,8 +67,10 @@ def strides_of(buffers: Mapping[str, Buffer]) -> dict[str, int]:
 
 
 def plan_authored(graph: OpGraph, kernel: AuthoredKernel, *, ieee_only: bool = False) -> Plan:
-    """The plan whose one step is the author's kernel. Raises CannotLower when an output is never written or what
-    forward returns has no buffer."""
+    """The plan whose one step is the author's kernel.
+
+    Raises CannotLower if an output is never written or a result of forward has no buffer.
+    """
     known = authored_buffers(graph)
     named = {arg for launch in kernel.launches for arg in launch.args if _BARE.match(arg)}
     written = tuple(name for name, buffer in known.items() if buffer.role in ("output", "temporary"))
@@ -86,6 +90,7 @@ def plan_authored(graph: OpGraph, kernel: AuthoredKernel, *, ieee_only: bool = F
 
 
 def _output(item: object, graph: OpGraph, buffers: Mapping[str, Buffer]) -> OutputView:
+    """The view of one result of forward."""
     if isinstance(item, Ref):
         names = dict.fromkeys(graph.output_names)
         written = [buffer for buffer in buffers.values() if buffer.role == "output"]

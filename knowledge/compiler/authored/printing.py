@@ -1,7 +1,7 @@
-"""Prints an author's kernel as one step of a module: sizes and tunables as constants, the code as it was written, and
-its launches worked out. `#line` gives the compiler's messages the lines of the author's text.
+"""Prints an author's kernel as one step of a module: sizes and tunables as constants, its code unchanged, its launches.
 
-Nothing here trusts the author: names are identifiers, sizes are numbers, the code stands in the source literal only.
+`#line` gives the compiler's messages the lines of the author's text. Nothing here trusts the author: names are
+identifiers, sizes are numbers, the code stands in the source literal only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_LAUNCHES, MOST_ARGS, MOST_TUNABLES, MOST_VALUES = 64, 48, 16, 32
 LONGEST_MEANING = 120
 MOST_SCRATCH_BYTES = 16 << 30
 NAMESPACE = f"{KERNEL_PREFIX}author"
-FILE = "author"  # as compilers name the author's text
+FILE = "author"  # name of the author's text in compilers' messages
 _ALIGN = 256
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
@@ -66,11 +66,12 @@ def print_authored(
 
 
 def template_of(kernel: AuthoredKernel) -> str:
-    """What experience files the kernel's settings under."""
+    """The template name under which experience files the kernel's settings."""
     return f"authored_{kernel.digest[:8]}"
 
 
 def tunables_of(kernel: AuthoredKernel) -> tuple[Tunable, ...]:
+    """The author's tunables as the tuner sees them."""
     return tuple(
         Tunable(item.name, item.values, item.default, _aspect(item.name), _line(item.meaning) or "its author's number")
         for item in kernel.tunables
@@ -78,7 +79,7 @@ def tunables_of(kernel: AuthoredKernel) -> tuple[Tunable, ...]:
 
 
 def _line(text: str) -> str:
-    """An author's words as part of a line of ours."""
+    """An author's text as part of one line."""
     return " ".join(text.split())[:LONGEST_MEANING]
 
 
@@ -90,7 +91,7 @@ def _chosen(value: Choice | None, values: tuple[int, ...], default: int) -> int:
     return value if isinstance(value, int) and value in values else default
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- checks
 
 
 def check_form(kernel: AuthoredKernel, buffers: Mapping[str, Buffer]) -> None:
@@ -99,7 +100,7 @@ def check_form(kernel: AuthoredKernel, buffers: Mapping[str, Buffer]) -> None:
         raise CannotLower(f"the code has {len(kernel.code)} characters; 1 to {LONGEST_CODE} are accepted")
     if not all(char.isprintable() or char in "\n\t" for char in kernel.code):
         raise CannotLower("the code holds a control character")
-    if '"""' in kernel.code or "```" in kernel.code:  # it stands in a literal here, and in a fence where it is shown
+    if '"""' in kernel.code or "```" in kernel.code:  # it stands in a string literal, and in a fence where it is shown
         raise CannotLower('the code cannot hold """ or ```')
     if not 1 <= len(kernel.launches) <= MOST_LAUNCHES:
         raise CannotLower(f"{len(kernel.launches)} launches; 1 to {MOST_LAUNCHES} are accepted")
@@ -155,7 +156,7 @@ class Page(ABC):
     device: Device
     chosen: Mapping[str, int]
     numbers: dict[str, int] = field(init=False)
-    places: dict[str, int] = field(init=False)  # byte offsets of scratch
+    places: dict[str, int] = field(init=False)  # byte offsets of scratch memory
     workspace_bytes: int = field(init=False, default=0)
     prepared_bytes: int = field(init=False, default=0)
     prepared_sizes: dict[str, int] = field(init=False)
@@ -190,7 +191,7 @@ class Page(ABC):
 
     @property
     def includes(self) -> tuple[str, ...]:
-        """What has to stand outside of the namespace."""
+        """Include lines, which must stand outside of the namespace."""
         return tuple(found[0].strip() for found in _INCLUDE.finditer(self.kernel.code))
 
     def functions(self) -> str:

@@ -1,1 +1,1 @@
-"""The candidate's Python file, and the texts that it is made of."""
+"""Writes the candidate's Python file from its template and texts."""

@@ -1,4 +1,4 @@
-"""Says in one text what a model is constructed with. The kernel's file carries `describe` word for word."""
+"""Describes a constructor's arguments in one text. The kernel's file carries the source of `describe` word for word."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The candidate file: one self-contained Python module with `class ModelNew(Model)`.
 
 Every target's file has the same top (a comment line, the literals FOUNDRY and SOURCE that `ast.literal_eval` reads),
-the task's own model, and a loader; what differs is in `<target>/module.py.txt` and `<target>/module.py`.
+the task's own model, and a loader; the differences are in `<target>/module.py.txt` and `<target>/module.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Body:
-    """What a target fills into its template."""
+    """A target's texts for its template."""
 
     about: dict[str, object]  # the FOUNDRY literal
     source: str  # the SOURCE literal
@@ -45,21 +45,21 @@ class Body:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a file keeps of the task, for the parameters of its model."""
+    """The part of the task that a file keeps, for the parameters of its model."""
 
     source: str
     overrides: Mapping[str, int] = field(default_factory=dict)  # module constants with other values (`SCALE = 1`)
-    constructions: tuple[Construction, ...] = ()  # of each captured case, where the class itself is not kept
-    kept_class: str = ""  # why a class that needs more than torch is kept all the same
+    constructions: tuple[Construction, ...] = ()  # one for each captured case, if the class itself is not kept
+    kept_class: str = ""  # the reason why a class that needs more than torch is kept all the same
 
     def model(self) -> tuple[str, str]:
-        """(its __future__ imports, `class Model` and what that needs)."""
+        """(its __future__ imports, `class Model` and everything it needs)."""
         return (
             ("", skeleton_text(self.constructions)) if self.constructions else split_task(self.source, self.overrides)
         )
 
     def needs(self, compiler: str) -> str:
-        """What the file needs where it is used, in words."""
+        """The packages and compilers that the file needs, in words."""
         if not self.kept_class:
             return f"torch and {compiler} only"
         return f"torch, {compiler} and {', '.join(foreign_imports(self.source))}, because {self.kept_class}"
@@ -85,14 +85,14 @@ def assemble(reference: Reference, entries: Sequence[Entry], body: Body, target:
 
 
 def _keys_text(entries: Sequence[Entry]) -> str:
-    """Lines of forward that refuse dicts with other keys than those that were captured."""
+    """Lines of forward that refuse dicts with other keys than the captured ones."""
     graph = entries[0].plan.graph if entries else None
     lines = [] if graph is None or graph.takes is None else _key_refusals(graph.takes, "args")
     return "".join(f"    {line}\n" for line in lines)
 
 
 def _key_refusals(arrangement: Arrangement, where: str) -> Iterator[str]:
-    """Lines that refuse dicts with other keys, or in another order; `where` holds what is arranged."""
+    """Lines that refuse dicts with other keys, or in another order; `where` is the expression of the nested value."""
     if arrangement.kind == "dict":
         keys = list(arrangement.keys)
         yield f"_only(list({where}), {f'the keys of {where}'!r}, {keys!r})"
@@ -104,7 +104,7 @@ def _key_refusals(arrangement: Arrangement, where: str) -> Iterator[str]:
 
 
 def _mode_text(entries: Sequence[Entry]) -> str:
-    """Lines of forward that refuse the mode that was not captured, where the model does something else in it."""
+    """Lines of forward that refuse the mode that was not captured, if the model computes something else in it."""
     graph = entries[0].plan.graph if entries else None
     if graph is None or not graph.reads_mode:
         return ""
@@ -141,6 +141,7 @@ def split_task(source: str, overrides: Mapping[str, int]) -> tuple[str, str]:
 
 
 def _overridden(node: ast.stmt) -> str:
+    """The name that a statement assigns, or ""."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
         return node.targets[0].id
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -149,11 +150,12 @@ def _overridden(node: ast.stmt) -> str:
 
 
 def _is_dropped(node: ast.stmt) -> bool:
+    """True for input makers and the main guard."""
     if isinstance(node, ast.FunctionDef):
         return node.name in _NOT_KEPT
     return isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
 
 
 def build_key(source: str, flags: Sequence[str], compiler_version: str, machine: str) -> str:
-    """Names a build in the cache. The candidate's own loader computes the same from its literals."""
+    """The name of a build in the cache. The candidate's own loader computes the same from its literals."""
     return hashlib.sha256(json.dumps([source, list(flags), compiler_version, machine]).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""What both targets' candidates have in common as Python: variables, arguments, results, and where buffers lie."""
+"""Python text that both targets' candidates share: variables, arguments, results, and places of buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foundry.knowledge.opgraph import ITEM_BYTES, Arrangement, Ref, overlaps
 if TYPE_CHECKING:
     from foundry.knowledge.compiler.file.assemble import Entry
 
-Traffic = Sequence[tuple[Sequence[str], Sequence[str]]]  # buffers that each step reads, and that it writes
+Traffic = Sequence[tuple[Sequence[str], Sequence[str]]]  # for each step: (buffers read, buffers written)
 
 # Names that the candidates' own Python uses.
 _RESERVED = frozenset(
@@ -31,7 +31,7 @@ _TORCH_NAMES = _DTYPE_NAMES | {"contiguous_format", "channels_last", "channels_l
 
 
 def labels_of(entry: Entry) -> Iterator[str]:
-    """What the plan and its kernels declare about their arithmetic."""
+    """Labels that the plan and its kernels declare about their arithmetic."""
     yield from entry.plan.labels
     for kernel in entry.kernels:
         yield from kernel.labels if kernel else ()
@@ -43,12 +43,13 @@ def inputs_of(plan: Plan) -> list[Buffer]:
 
 
 def exact_strides(buffer: Buffer) -> tuple[int, ...] | None:
-    """The strides that an input must have where no copy could have them: elements lie in one place."""
+    """The strides that an input must have because its elements share memory, so that no copy could have them; else
+    None."""
     return buffer.strides if overlaps(buffer.shape, buffer.strides) else None
 
 
 def is_parameter(buffer: Buffer) -> bool:
-    """Whether the buffer comes from the module's parameters and buffers; constants with data stand in the file."""
+    """True if the buffer comes from the module's parameters and buffers; constants with data are in the file."""
     return buffer.role in ("parameter", "constant") and buffer.data is None
 
 
@@ -59,7 +60,7 @@ def parameter_keys(plan: Plan) -> list[str]:
 
 
 def write_back_text(held: str, value: str, buffer: Buffer) -> str:
-    """The line that leaves a tensor of the module, `held`, with its new value."""
+    """The line that stores a new value in `held`, a tensor of the module."""
     return f"_note_change({held}, {value})" if buffer.is_in_place else f"{held}.copy_({value})"
 
 
@@ -74,7 +75,7 @@ def tuple_text(values: Sequence[object]) -> str:
 
 
 def argument_text(argument: object, devices: Mapping[str, str]) -> str:
-    """An operator's argument as Python source. `devices`: what stands for a device's name ("cpu", "cuda")."""
+    """An operator's argument as Python source. `devices` maps a device's name ("cpu", "cuda") to its text."""
     if isinstance(argument, Ref):
         return variable(argument.ref)
     if isinstance(argument, list | tuple):
@@ -90,7 +91,7 @@ def argument_text(argument: object, devices: Mapping[str, str]) -> str:
 
 
 def calls_text(plans: Sequence[Plan], parameters: Sequence[str], *, prepares: bool) -> str:
-    """What every call of a candidate begins with; with `prepares` also what tells whether parameters have changed."""
+    """The text that starts every call of a candidate; with `prepares` also the check for changed parameters."""
     texts = [read_library_text("file/calls.py.txt").strip()]
     if prepares:
         texts.append(read_library_text("file/prepared.py.txt").strip())
@@ -108,12 +109,12 @@ def call_text(step: TorchCall, devices: Mapping[str, str]) -> str:
     """A call of a PyTorch operator, its results assigned."""
     arguments = [argument_text(argument, devices) for argument in step.args]
     arguments += [f"{name}={argument_text(value, devices)}" for name, value in step.kwargs.items()]
-    results = [variable(name) if name else "_" for name in step.results]  # "" where nothing is to be had
+    results = [variable(name) if name else "_" for name in step.results]  # "" for an undefined result
     return f"{', '.join(results)} = torch.ops.{step.target}({', '.join(arguments)})"
 
 
 def results_text(plan: Plan) -> str:
-    """What the candidate's forward returns."""
+    """The expression that the candidate's forward returns."""
     items = []
     for view in plan.outputs:
         if not view.buffer:
@@ -136,7 +137,7 @@ def _arranged_text(arrangement: Arrangement, results: Iterator[str]) -> str:
 
 
 def refusals(plan: Plan, inputs: str) -> list[str]:
-    """Lines that refuse other arguments than those that were captured; `inputs` names the list of their leaves."""
+    """Lines that refuse other arguments than the captured ones; `inputs` names the list of their leaves."""
     takes = plan.graph.takes if plan.graph else None
     lines = [] if takes is None else [f"_only(len({inputs}), 'number of inputs', {takes.leaves})"]
     return lines + [f"_only({inputs}[{key}], 'input {key}', {value!r})" for key, value in plan.fixed.items()]
@@ -152,13 +153,13 @@ def traffic_of(plan: Plan) -> list[tuple[list[str], list[str]]]:
 
 
 def memory_of(plan: Plan, name: str) -> str:
-    """The buffer whose memory it is; what is no buffer keeps its name."""
+    """The buffer that owns this buffer's memory; a name that is no buffer stays."""
     buffer = plan.buffers.get(name)
     return name if buffer is None else buffer.memory or name
 
 
 def find_tensors(plan: Plan, traffic: Traffic) -> set[str]:
-    """Buffers that are tensors of their own: outputs, what PyTorch calls touch, what is written back."""
+    """Buffers that are tensors of their own: outputs, operands of PyTorch calls, values that are written back."""
     found = {name for name, buffer in plan.buffers.items() if buffer.role == "output" or buffer.is_in_place}
     found |= {view.buffer for view in plan.outputs if view.buffer}
     found |= set(plan.write_backs.values())
@@ -186,8 +187,10 @@ def round_up(size: int, step: int) -> int:
 def place_temporaries(
     plan: Plan, traffic: Traffic, tensors: Collection[str], workspace_bytes: int, align: int
 ) -> tuple[dict[str, int], int]:
-    """Byte offsets of temporaries in scratch memory, behind the kernels' workspace, reusing what is dead (first fit);
-    and the bytes of all scratch memory. `tensors` lie elsewhere."""
+    """(byte offsets of temporaries in scratch memory, bytes of all scratch memory).
+
+    Temporaries lie behind the kernels' workspace and reuse dead memory (first fit). `tensors` lie elsewhere.
+    """
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for position, (reads, writes) in enumerate(traffic):

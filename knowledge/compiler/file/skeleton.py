@@ -1,7 +1,6 @@
-"""A stand-in for the task's class, where that needs more than torch: a tree of plain modules with the same tensors.
+"""A stand-in for a task's class that needs more than torch: a tree of plain modules with the same tensors.
 
-The tensors are made by the calls that the task's constructor made to torch, in their order, so that equal seeds give
-equal initial values.
+The constructor's calls to torch make the tensors, in their order, so that equal seeds give equal initial values.
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ _DEVICES = {HERE: "device"}
 
 
 def skeleton_text(constructions: Sequence[Construction]) -> str:
-    """`class Model` and what it is built with. Constructions of other arguments are chosen by the arguments; of those
-    with the same ones the first stands."""
+    """`class Model` and its builders. The constructor's arguments choose among several constructions.
+
+    Of constructions with the same arguments the first is kept.
+    """
     first = constructions[0]
     distinct: dict[str, Construction] = {}
     for construction in constructions:
@@ -55,7 +56,7 @@ def _parameters(first: str, others: str) -> str:
 
 
 def given_text(takes: str) -> str:
-    """An expression for what the constructor was given: `{"width": width}`."""
+    """An expression for the constructor's arguments: `{"width": width}`."""
     spec = _signature(takes)
     names = [item.arg for item in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]]
     names += [item.arg for item in (spec.vararg, spec.kwarg) if item is not None]
@@ -63,7 +64,7 @@ def given_text(takes: str) -> str:
 
 
 def _signature(takes: str) -> ast.arguments:
-    """Parses parameters; raises CannotLower for a text that is more than that."""
+    """Parses parameters; raises CannotLower for any other text."""
     tree = syntax.parse(f"def takes({takes}): pass")
     (function,) = tree.body
     if not isinstance(function, ast.FunctionDef) or len(function.body) != 1:
@@ -72,6 +73,7 @@ def _signature(takes: str) -> ast.arguments:
 
 
 def _build(construction: Construction, index: int) -> str:
+    """The function that builds one construction's tensors and modules."""
     lines = ["device = torch.empty(0).device  # where torch makes tensors now"]
     lines += [_call(call) for call in construction.calls]
     lines += [line for part in construction.parts for line in _part(part)]
@@ -84,6 +86,7 @@ def _build(construction: Construction, index: int) -> str:
 
 
 def _call(call: MakingCall) -> str:
+    """The line of one recorded call."""
     if call.target == LITERAL:
         dtype, shape, digits = call.args
         assert isinstance(shape, list)
@@ -97,6 +100,7 @@ def _call(call: MakingCall) -> str:
 
 
 def _part(part: ModulePart) -> Iterator[str]:
+    """The line that makes one module."""
     if not part.path:
         yield f"model.training = {part.training}"
     elif part.same_as is not None:
@@ -108,7 +112,7 @@ def _part(part: ModulePart) -> Iterator[str]:
 
 
 def _hold(item: HeldTensor, names: dict[str, str]) -> Iterator[str]:
-    """Lines that put a tensor in its place; `names` has the variables of tensors that stand in several places."""
+    """Lines that put a tensor in its place; `names` has the variables of tensors with several places."""
     if item.kind == "attribute":
         *above, name = item.path.split(".")
         yield f"_at(model, {above!r}).__dict__[{name!r}] = {variable(item.value)}"

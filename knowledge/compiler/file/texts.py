@@ -1,4 +1,4 @@
-"""The texts that ship inside the library: kernel templates, run-time headers, module templates."""
+"""The texts that ship inside the compiler: kernel templates, run-time headers, module templates."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ENDINGS = (".cpp", ".cu", ".h", ".cuh", ".py.txt")
 
 @functools.cache
 def library_texts() -> Mapping[str, str]:
-    """Every text by its path below the library's folder, in whichever of its folders it lies."""
+    """Every text by its path below the compiler's folder."""
     return dict(_texts(importlib.resources.files("foundry.knowledge.compiler"), ""))
 
 
 def read_library_text(name: str) -> str:
-    """One text by its path below the library's folder; raises KeyError when there is none."""
+    """One text by its path below the compiler's folder; raises KeyError if there is none."""
     return library_texts()[name]
 
 
@@ -30,7 +30,7 @@ def _texts(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def fill(template: str, holes: Mapping[str, str]) -> str:
-    """Replaces each line `@NAME@` (or the word inside a line) once; text that is filled in is not searched again."""
+    """Replaces each `@NAME@` of a template once; inserted text is not searched again."""
     parts = template.split("@")
     if len(parts) % 2 == 0:
         raise ValueError("a template has an unpaired @")
