@@ -1,1 +1,1 @@
-"""Loop nests over scalar expressions, and the arithmetic on them; no target."""
+"""The intermediate form: loop nests over scalar expressions, and operations on them; independent of targets."""

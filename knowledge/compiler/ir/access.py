@@ -1,4 +1,4 @@
-"""Uniform access to the kernels of the intermediate form: their expressions with their spaces, reads and writes."""
+"""Uniform access to the kernels of the intermediate form: expressions with their iteration spaces, reads and writes."""
 
 from __future__ import annotations
 
@@ -80,26 +80,29 @@ def transposed(kernel: GemmKernel) -> GemmKernel:
 
 
 def column_axis(kernel: GemmKernel | ConvKernel) -> int:
-    """The axis of the store space that is n, where it is one, or the channel."""
+    """The axis of the store space that is n of a product (if n is one axis), or the channel of a convolution."""
     return len(kernel.batch) + 1 if isinstance(kernel, GemmKernel) else 1
 
 
 def tail_of(kernel: Step) -> Tail | None:
+    """A product's or convolution's reduction epilogue, else None."""
     return kernel.tail if isinstance(kernel, GemmKernel | ConvKernel) else None
 
 
 def tail_outer(kernel: GemmKernel | ConvKernel) -> Shape:
-    """The space of a tail's rows: whole boxes along each axis of the store space."""
+    """The iteration space of a reduction epilogue's rows: the number of whole boxes along each axis of the store
+    space."""
     assert kernel.tail is not None
     return tuple(size // extent for size, extent in zip(store_space(kernel), kernel.tail.extent, strict=True))
 
 
 def tail_stores(tail: Tail) -> list[Store]:
+    """The stores of a reduction epilogue."""
     return [stage.store for stage in tail.stages if isinstance(stage, Emit | EmitRow)]
 
 
 def _tail_parts(kernel: GemmKernel | ConvKernel, tail: Tail) -> list[tuple[Expr, Shape]]:
-    """(expression, its space) of a tail's value and stages, in order."""
+    """(expression, its space) of an epilogue's value and stages, in order."""
     space, outer = store_space(kernel), tail_outer(kernel)
     parts = [(tail.value, space)]
     for stage in tail.stages:
@@ -109,6 +112,7 @@ def _tail_parts(kernel: GemmKernel | ConvKernel, tail: Tail) -> list[tuple[Expr,
 
 
 def _rewritten_tail(kernel: GemmKernel | ConvKernel, visit: Visit) -> Tail | None:
+    """The epilogue with every expression replaced by `visit(expression, space)`; None without one."""
     tail = kernel.tail
     if tail is None:
         return None
@@ -123,7 +127,7 @@ def _rewritten_tail(kernel: GemmKernel | ConvKernel, visit: Visit) -> Tail | Non
 
 
 def stores_of(kernel: Kernel) -> list[Store]:
-    """The stores over the store space (of row kernels also those once a row), without those of a tail."""
+    """The stores over the store space (of row kernels also those once a row), without those of an epilogue."""
     if isinstance(kernel, RowKernel):
         return [stage.store for stage in kernel.stages if isinstance(stage, Emit | EmitRow)]
     return list(kernel.stores)
@@ -204,11 +208,12 @@ def rewritten(kernel: Kernel, visit: Visit) -> Kernel:
 
 
 def loaded_names(*exprs: Expr) -> set[str]:
+    """Buffers that the expressions load or gather from."""
     return {node.buffer for node in views.nodes(*exprs) if isinstance(node, Load | Gather)}
 
 
 def fixed_reads(step: Step) -> set[str]:
-    """Buffers that a step has to read from memory: an expression cannot take the place of the load."""
+    """Buffers that a step must read from memory, because no expression can replace these loads."""
     if isinstance(step, ConvKernel):
         return {step.x, step.weight}
     if isinstance(step, AttentionKernel):
@@ -225,17 +230,19 @@ def fixed_reads(step: Step) -> set[str]:
 
 
 def cell_loads(kernel: RecurrentKernel) -> list[Load]:
-    """What the cells of recurrent layers read."""
+    """All loads of the cells of recurrent layers."""
     cells = [cell for layer in kernel.layers for cell in layer]
     found = [load for c in cells for load in (c.weight, c.bias, c.h, c.c, c.given, c.below, c.below_bias)]
     return [load for load in found if load is not None]
 
 
 def last_states(kernel: RecurrentKernel) -> list[str]:
+    """Buffers of the states after the last step."""
     return [name for name in (kernel.last_h, kernel.last_c) if name]
 
 
 def _refs(items: list[object]) -> Iterator[str]:
+    """Names of the values among a call's arguments."""
     for item in items:
         if isinstance(item, Ref):
             yield item.ref
@@ -244,6 +251,7 @@ def _refs(items: list[object]) -> Iterator[str]:
 
 
 def reads(step: Step) -> set[str]:
+    """Buffers that a step reads."""
     found = fixed_reads(step)
     if not isinstance(step, TorchCall):
         found |= loaded_names(*(expr for expr, _ in expressions(step)))
@@ -251,6 +259,7 @@ def reads(step: Step) -> set[str]:
 
 
 def writes(step: Step) -> set[str]:
+    """Buffers that a step writes."""
     if isinstance(step, TorchCall):
         return {name for name in step.results if name}
     if isinstance(step, AuthoredStep):
@@ -267,7 +276,7 @@ def buffers_of_step(step: Step) -> set[str]:
 
 
 def is_prepared(step: Step, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether a step runs only when a parameter has changed."""
+    """True if a step runs only after a parameter has changed."""
     made = writes(step)
     return bool(made) and all(buffers[name].role == "prepared" for name in made)
 

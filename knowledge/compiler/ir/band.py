@@ -1,4 +1,4 @@
-"""Which part of a product its stores need: triu, tril and causal masks leave a band of diagonals."""
+"""Finds the part of a product that its stores need: triu, tril and causal masks leave a band of diagonals."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ class Band:
     high: float = math.inf
 
     def meets(self, other: Band) -> Band:
+        """The intersection with another band."""
         return Band(max(self.low, other.low), min(self.high, other.high))
 
     def joins(self, other: Band) -> Band:
+        """The smallest band that holds both."""
         return Band(min(self.low, other.low), max(self.high, other.high))
 
 
@@ -28,7 +30,8 @@ NONE = Band(math.inf, -math.inf)
 
 
 def needed_band(kernel: GemmKernel) -> Band:
-    """The diagonals of which some store, or the tail, needs the accumulator; elsewhere its value changes nothing."""
+    """The diagonals on which some store, or the epilogue, needs the accumulator; elsewhere its value changes
+    nothing."""
     band = NONE if kernel.tail is None else _needed(kernel.tail.value, len(kernel.batch))
     for store in kernel.stores:
         band = band.joins(_needed(store.value, len(kernel.batch)))
@@ -36,6 +39,7 @@ def needed_band(kernel: GemmKernel) -> Band:
 
 
 def _needed(expr: Expr, rank: int) -> Band:
+    """The diagonals on which an expression uses the accumulator."""
     if isinstance(expr, Named):
         return Band()
     if not isinstance(expr, Apply) or not any(isinstance(node, Named) for node in walk(expr)):
@@ -50,7 +54,8 @@ def _needed(expr: Expr, rank: int) -> Band:
 
 
 def _compared(condition: Expr, rank: int) -> tuple[Band, Band] | None:
-    """The diagonals on which a comparison of n - m with a number holds, and those on which it does not."""
+    """(diagonals on which a comparison of n - m with a number holds, diagonals on which it does not); None for
+    others."""
     if not isinstance(condition, Apply) or condition.op not in _OPPOSITE:
         return None
     distance, number = condition.args
@@ -64,6 +69,7 @@ def _compared(condition: Expr, rank: int) -> tuple[Band, Band] | None:
 
 
 def _side(op: str, edge: float) -> Band:
+    """The diagonals on one side of an edge."""
     if op in ("ge", "gt"):
         return Band(low=edge if op == "ge" else edge + 1)
     return Band(high=edge if op == "le" else edge - 1)

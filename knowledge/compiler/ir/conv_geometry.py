@@ -1,10 +1,9 @@
-"""Index arithmetic of convolutions, for every target: which taps reach which output, and where a staged band holds
-them.
+"""Index arithmetic of convolutions, for every target: the taps of each output, and their places in a staged band.
 
-Along one axis with stride s, dilation d and padding p, output o reads inputs o * s + k * d - p. Written as
-(o + k * d // s) * s + k * d % s, the inputs of one phase (k * d mod s) lie one after the other for consecutive o. A
-transposed convolution adds input i to outputs i * s - p + k * d: the outputs of one phase (o mod s) are a convolution
-of stride 1 with the taps for which (o + p - k * d) is a multiple of s.
+Along one axis with stride s, dilation d and padding p, output o reads inputs o * s + k * d - p. Written as (o + k *
+d // s) * s + k * d % s, the inputs of one phase (k * d mod s) are contiguous for consecutive o. A transposed
+convolution adds input i to outputs i * s - p + k * d: the outputs of one phase (o mod s) are a convolution of stride
+1 with the taps for which (o + p - k * d) is a multiple of s.
 """
 
 from __future__ import annotations
@@ -47,25 +46,28 @@ class Axis:
 
     @property
     def count(self) -> int:
+        """Number of outputs of the longest part."""
         return max(part.count for part in self.parts)
 
     @property
     def reach(self) -> int:
-        """The largest distance in staged positions from an output's index to what one of its taps reads."""
+        """The largest distance, in staged positions, from an output's index to the position that one of its taps
+        reads."""
         return max((tap.shift for part in self.parts for tap in part.taps), default=0)
 
     @property
     def phases(self) -> tuple[int, ...]:
+        """The input phases that taps read."""
         return tuple(sorted({tap.phase for part in self.parts for tap in part.taps})) or (0,)
 
     @property
     def stays_inside(self) -> bool:
-        """Whether no tap reads padding, for any output up to the count of the longest part."""
+        """True if no tap reads padding, for any output up to the count of the longest part."""
         reads = [tap.shift * self.in_step + tap.phase - self.lead for part in self.parts for tap in part.taps]
         return not reads or (min(reads) >= 0 and max(reads) + (self.count - 1) * self.in_step < self.in_size)
 
     def shared_zeros(self) -> int:
-        """How many zeros at the end of a staged row may also serve as zeros at the start of the next row."""
+        """Number of zeros at the end of a staged row that may also serve as zeros at the start of the next row."""
         length = self.count + self.reach
         starts = [max(0, math.ceil((self.lead - phase) / self.in_step)) for phase in self.phases]
         ends = [max(0, length - math.ceil((self.in_size + self.lead - phase) / self.in_step)) for phase in self.phases]
@@ -73,11 +75,13 @@ class Axis:
 
 
 def forward_axis(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Axis:
+    """An axis of an ordinary convolution, with one part."""
     taps = tuple(Tap(k, k * dilation % stride, k * dilation // stride) for k in range(kernel))
     return Axis(size, stride, padding, (AxisPart(0, 1, out, taps),))
 
 
 def transposed_axis(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Axis:
+    """An axis of a transposed convolution, with one part for each output phase."""
     parts = []
     for start in range(min(stride, out)):
         offsets = [(k, start + padding - k * dilation) for k in range(kernel)]
@@ -105,19 +109,22 @@ class Geometry:
 
     @property
     def phases(self) -> list[tuple[int, ...]]:
+        """Combinations of the axes' input phases."""
         return list(product(*(axis.phases for axis in self.axes)))
 
     @property
     def parts(self) -> list[tuple[AxisPart, ...]]:
+        """Combinations of the axes' parts."""
         return list(product(*(axis.parts for axis in self.axes)))
 
     @property
     def most_taps(self) -> int:
+        """The largest number of taps of any part."""
         return max(math.prod(len(axis.taps) for axis in part) for part in self.parts)
 
     @property
     def reads_in_place(self) -> bool:
-        """Whether the input's own rows can serve as the staged band: no padding, stride 1, contiguous along the
+        """True if the input's own rows can serve as the staged band: no padding, stride 1, contiguous along the
         width."""
         fits = all(
             axis.in_step == 1 and axis.lead == 0 and len(axis.parts) == 1 and axis.count + axis.reach <= axis.in_size
@@ -127,7 +134,7 @@ class Geometry:
 
 
 def flatten_pixels(kernel: ConvKernel) -> ConvKernel:
-    """A 1x1 convolution over contiguous images as a one-dimensional one over all their pixels."""
+    """A 1x1 convolution over contiguous images as a one-dimensional one over all their pixels; others unchanged."""
     ones = all((k, s, p) == (1, 1, 0) for k, s, p in zip(kernel.kernel, kernel.stride, kernel.padding, strict=True))
     sizes = kernel.output_size
     if not ones or len(sizes) == 1 or sizes != kernel.input_size or kernel.tail is not None:
@@ -183,7 +190,7 @@ def three_dimensional(kernel: ConvKernel) -> ConvKernel:
 
 
 def _widen_tail(tail: Tail, missing: int) -> Tail:
-    """The tail over as many more spatial axes, of size 1."""
+    """The epilogue with `missing` more spatial axes, of size 1."""
 
     def widen(view: View) -> View:
         return View(view.offset, (*view.strides[:2], *(0,) * missing, *view.strides[2:]))
@@ -199,6 +206,7 @@ def _widen_tail(tail: Tail, missing: int) -> Tail:
 
 
 def geometry(kernel: ConvKernel) -> Geometry:
+    """The geometry of any convolution, brought to three spatial axes."""
     kernel = three_dimensional(flatten_pixels(kernel))
     make = transposed_axis if kernel.transposed else forward_axis
     sizes = zip(
@@ -227,13 +235,15 @@ class Staging:
     shared_zeros: int
 
     def offset(self, found: Geometry, taps: tuple[Tap, ...]) -> int:
+        """The element offset of a combination of taps."""
         phase = found.phases.index(tuple(tap.phase for tap in taps))
         depth, height, width = (tap.shift for tap in taps)
         return phase * self.phase_stride + depth * self.depth_stride + height * self.pitch + width
 
 
 def staging(found: Geometry, band: tuple[int, int, int], copied: bool) -> Staging:
-    """Layout for a band of (depth, rows, columns) outputs."""
+    """The layout of the staged band for (depth, rows, columns) outputs; with `copied` false, that of the input in
+    place."""
     depth, height, width = found.axes
     if not copied:
         _, channel, by_depth, by_row, _ = found.kernel.x_strides
@@ -248,7 +258,7 @@ def staging(found: Geometry, band: tuple[int, int, int], copied: bool) -> Stagin
 
 
 def tap_tables(found: Geometry, layout: Staging) -> list[tuple[list[int], list[int]]]:
-    """For each part: (element offsets of its taps in the staged band, their row-major positions in the kernel)."""
+    """(element offsets of a part's taps in the staged band, their row-major positions in the kernel) for each part."""
     _, high, wide = found.kernel.kernel
     tables = []
     for part in found.parts:

@@ -1,4 +1,4 @@
-"""Work and compulsory traffic of one kernel: what the roofline says about it."""
+"""Arithmetic and compulsory memory traffic of one kernel, for the roofline."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ Shape = tuple[int, ...]
 
 
 def _operations(expr: Expr) -> int:
+    """Number of scalar operations in an expression."""
     return sum(isinstance(node, Apply) and node.op != "cast" for node in views.nodes(expr))
 
 
@@ -71,7 +72,7 @@ def flops(kernel: Kernel) -> int:
         total += len(reductions_of(kernel)) * math.prod(store_space(kernel))
     elif isinstance(kernel, ScanKernel):
         total += math.prod(kernel.shape)
-    elif isinstance(kernel, SelectKernel):  # each element is compared once at least
+    elif isinstance(kernel, SelectKernel):  # each element is compared at least once
         total += math.prod(kernel.outer) * kernel.length
     elif isinstance(kernel, SegmentKernel):
         total += kernel.items * math.prod(kernel.shape[1:])
@@ -86,6 +87,7 @@ def flops(kernel: Kernel) -> int:
 
 
 def _recurrent_flops(kernel: RecurrentKernel) -> int:
+    """Operations of the products of a recurrent kernel."""
     _, steps, batch, hidden = kernel.shape
     cells = [cell for layer in kernel.layers for cell in layer]
     products = len(cells) + sum(cell.below is not None for cell in cells)
@@ -98,6 +100,7 @@ def _distinct(view: View, space: Shape, limit: int) -> int:
 
 
 def _image_elements(kernel: ConvKernel) -> int:
+    """Number of elements of a convolution's input."""
     return kernel.batch * kernel.in_channels * math.prod(kernel.input_size)
 
 
@@ -115,7 +118,7 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
             elif isinstance(node, Gather):
                 note(node.buffer, min(plan.buffers[node.buffer].numel, math.prod(space)))
     for name in fixed_reads(kernel):
-        if isinstance(kernel, ConvKernel) and name == kernel.x:  # its images may lie in a larger buffer
+        if isinstance(kernel, ConvKernel) and name == kernel.x:  # its images may be part of a larger buffer
             note(name, _image_elements(kernel))
         else:
             note(name, plan.buffers[name].numel)
@@ -140,8 +143,8 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
 
 
 def compulsory_bytes(plan: Plan) -> int:
-    """Bytes of the inputs and weights that any step of a call reads, counted once, and of what forward returns or
-    writes back."""
+    """Bytes of inputs and weights that the steps of a call read, counted once, and of values returned or written
+    back."""
     read: set[str] = set()
     for step in plan.steps:
         if is_prepared(step, plan.buffers):

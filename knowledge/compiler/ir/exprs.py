@@ -1,4 +1,4 @@
-"""Scalar expressions over views of buffers: what the kernels of the intermediate form compute at each point."""
+"""Scalar expressions over views of buffers: the computation of the intermediate form's kernels at each point."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class View:
 
 @dataclass(frozen=True)
 class Load:
-    """buffer[view]"""
+    """The element buffer[view]."""
 
     buffer: str
     view: View
@@ -30,9 +30,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Gather:
-    """buffer[view + index * step]: `index` is an integer expression, valid when 0 <= index < bound (negative wraps).
+    """The element buffer[view + index * step]; `index` is an integer expression, valid for 0 <= index < bound (negative
+    wraps).
 
-    `fill` is the value for an index outside, None when PyTorch would raise.
+    `fill` is the value for an index outside, None if PyTorch would raise.
     """
 
     buffer: str
@@ -54,6 +55,8 @@ class Iota:
 
 @dataclass(frozen=True)
 class Const:
+    """A literal."""
+
     value: float | int | bool
     dtype: DType
 
@@ -69,8 +72,11 @@ class Apply:
 
 @dataclass(frozen=True)
 class Named:
-    """A value computed by the kernel itself: a reduction's result or Let at this row, a scan's running value, the
-    contraction's accumulator ("acc"), a pool's result ("acc")."""
+    """A value that the kernel itself computes.
+
+    Examples: a reduction's result or Let at this row, a scan's running value, the contraction's accumulator ("acc"),
+    a pool's result ("acc").
+    """
 
     name: str
     dtype: DType
@@ -88,7 +94,8 @@ SCALAR_OPS: dict[str, int] = {
     ),
     **dict.fromkeys(["mish", "hardswish", "hardsigmoid", "sign", "floor", "ceil", "round", "trunc", "reciprocal"], 1),
     **dict.fromkeys(["square", "softsign", "selu", "logical_not", "isnan", "isinf", "cast"], 1),
-    **dict.fromkeys(["order_key", "of_order_key"], 1),  # float32 as the upper half of an int64 that orders it, and back
+    # Float32 as the upper half of an int64 with the same order, and back.
+    **dict.fromkeys(["order_key", "of_order_key"], 1),
     **dict.fromkeys(["asin", "acos", "atan", "sinh", "cosh", "frac", "softplus", "logsigmoid"], 1),
     **dict.fromkeys(["add", "sub", "mul", "div", "floordiv", "remainder", "fmod", "pow", "maximum", "minimum"], 2),
     **dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"], 2),

@@ -1,7 +1,7 @@
 """The intermediate form between lowering and the printers: a few loop-nest shapes over scalar expressions.
 
-Lowering (`lower.py`) turns an operator graph into a `Plan` of these; a printer (`cpu_*.py`, `cuda_*.py`) turns each
-kernel into source text. Nothing here knows a target. All offsets and strides are in elements.
+Lowering (`lower.py`) turns an operator graph into a `Plan` of these; a target's printers (`cpu/`, `cuda/`) turn each
+kernel into source text. Nothing here depends on a target. All offsets and strides are in elements.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from foundry.knowledge.opgraph import Argument, Arrangement, DType, OpGraph
 
 @dataclass(frozen=True)
 class Store:
-    """buffer[view] = value at each point of the iteration space (or once a row, see RowKernel)."""
+    """The statement buffer[view] = value at each point of the iteration space (or once a row, see RowKernel)."""
 
     buffer: str
     view: View
@@ -40,7 +40,8 @@ class Store:
 
 @dataclass(frozen=True)
 class MapKernel:
-    """For every point of `shape`: the stores, in order. Stores never feed loads of the same kernel."""
+    """Elementwise kernel: for every point of `shape` the stores, in order. Stores never feed loads of the same
+    kernel."""
 
     name: str
     shape: tuple[int, ...]
@@ -90,7 +91,8 @@ class EmitRow:
 
 @dataclass(frozen=True)
 class RowKernel:
-    """For every point of `outer`, stages in order over `reduced`. Views' strides: outer dimensions, then reduced.
+    """Row-wise kernel: for every point of `outer` the stages, in order, over `reduced`. Views' strides: outer, then
+    reduced.
 
     Covers reductions, softmax, all normalisations, losses. Rows are independent. `outer` may be empty (one row).
     """
@@ -104,12 +106,12 @@ class RowKernel:
 
 @dataclass(frozen=True)
 class Tail:
-    """What a row kernel would make of a contraction's result, made of it before it leaves the registers.
+    """Reduction epilogue: a row kernel applied to a contraction's result while it is in registers.
 
-    `value`, an expression of the contraction's "acc" over the store space, is what rows consist of; in `stages`
-    Named("acc") is this value. A row is a box of the store space, `extent` elements along each axis; elements behind
-    the last whole box are in none. What varies along a row (Reduction, Emit) is over the store space, what does not
-    (Let, EmitRow) over the boxes' numbers along each axis (`tail_outer`).
+    `value`, an expression of the contraction's "acc" over the store space, gives the elements of the rows; in
+    `stages` Named("acc") is this value. A row is a box of the store space, `extent` elements along each axis;
+    elements behind the last whole box belong to none. Stages that vary along a row (Reduction, Emit) are over the
+    store space, the others (Let, EmitRow) over the numbers of boxes along each axis (`tail_outer`).
     """
 
     value: Expr
@@ -134,12 +136,13 @@ class ScanKernel:
 
 @dataclass(frozen=True)
 class GemmKernel:
-    """acc[batch..., m, n] = sum_k a[batch..., m, k] * b[batch..., k, n], then the stores over batch + (m, n).
+    """Matrix product: acc[batch..., m, n] = sum_k a[batch..., m, k] * b[batch..., k, n], then the stores over batch +
+    (m, n).
 
     `a` and `b` are expressions over (batch..., row, column) = batch + (m, k) and batch + (k, n): usually one Load,
     else a prologue. `constant_b` (`constant_a`): the operand is only parameters, so its layout may be prepared when
-    the weights load. `tail`: reductions of the result, made with it. Stores may see m and n as several dimensions:
-    `m_sizes` and `n_sizes`, () as the one that it is.
+    the weights load. `tail`: an epilogue of reductions. Stores may see m and n as several dimensions: `m_sizes` and
+    `n_sizes`, () for a single one.
     """
 
     name: str
@@ -160,25 +163,27 @@ class GemmKernel:
 
     @property
     def m_shape(self) -> tuple[int, ...]:
-        """The dimensions of the store space that are m."""
+        """The dimensions of the store space that make up m."""
         return self.m_sizes or (self.m,)
 
     @property
     def n_shape(self) -> tuple[int, ...]:
-        """The dimensions of the store space that are n."""
+        """The dimensions of the store space that make up n."""
         return self.n_sizes or (self.n,)
 
     @property
     def is_split(self) -> bool:
-        """Whether stores see m or n as several dimensions."""
+        """True if stores see m or n as several dimensions."""
         return bool(self.m_sizes or self.n_sizes)
 
 
 @dataclass(frozen=True)
 class ConvKernel:
-    """1-3 spatial dimensions. x: (batch, in_channels, *input_size) through `x_strides`; weight contiguous
-    (out, in/groups, *kernel), or (in, out/groups, *kernel) when transposed. Stores over
-    (batch, out_channels, *output_size) with Named("acc"); the bias is part of the store's expression.
+    """Convolution over 1 to 3 spatial dimensions.
+
+    x: (batch, in_channels, *input_size) through `x_strides`; weight contiguous (out, in/groups, *kernel), or (in,
+    out/groups, *kernel) when transposed. Stores over (batch, out_channels, *output_size) with Named("acc"); the bias
+    is part of the store's expression.
     """
 
     name: str
@@ -205,11 +210,13 @@ class ConvKernel:
 
 @dataclass(frozen=True)
 class PoolKernel:
-    """Windows over the last len(kernel) dimensions. `value` is an expression over outer + input_size; stores are over
-    outer + output_size with Named("acc") (and Named("index") for max with indices, flat over input_size).
+    """Pooling over windows of the last len(kernel) dimensions.
 
-    Average: divides by `divisor`, or by the window's count with or without padding (`count_include_pad`).
-    Adaptive pooling has `kernel` = () and windows floor(i*in/out) .. ceil((i+1)*in/out).
+    `value` is an expression over outer + input_size; stores are over outer + output_size with Named("acc") (and
+    Named("index") for max with indices, flat over input_size).
+
+    Average: divides by `divisor`, or by the window's count with or without padding (`count_include_pad`). Adaptive
+    pooling has `kernel` = () and windows floor(i*in/out) .. ceil((i+1)*in/out).
     """
 
     name: str
@@ -231,12 +238,13 @@ class PoolKernel:
 
 @dataclass(frozen=True)
 class AttentionKernel:
-    """softmax(scale * q k^T + mask) v per batch point, in one pass (online softmax, Milakov and Gimelshein 2018).
+    """Attention: softmax(scale * q k^T + mask) v per batch point, in one pass (online softmax, Milakov and Gimelshein
+    2018).
 
     q: batch + (rows, head), k: batch + (columns, head), v: batch + (columns, value_head), as Loads with views over
     those; `mask` is an additive expression over batch + (rows, columns), or None; `causal` masks column > row.
-    Stores over batch + (rows, value_head) with Named("acc"). A row whose scores are all -inf gives zeros as PyTorch's
-    scaled_dot_product_attention does, or NaN as a softmax written out does (`empty_rows`).
+    Stores over batch + (rows, value_head) with Named("acc"). A row whose scores are all -inf gives zeros as
+    PyTorch's scaled_dot_product_attention does, or NaN as an explicit softmax does (`empty_rows`).
     """
 
     name: str
@@ -262,10 +270,13 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 @dataclass(frozen=True)
 class RecurrentCell:
-    """A recurrent layer in one direction. Its input is the layer below in the same kernel, through `below`, or `given`
-    is its share of the gates. Biases are over (gate * hidden); states before the first step are zeros for None."""
+    """A recurrent layer in one direction.
 
-    weight: Load  # of the hidden state, over (gate * hidden, hidden)
+    Its input is the layer below in the same kernel, through `below`, or `given` is the input's contribution to the
+    gates. Biases are over (gate * hidden); states before the first step are zeros if None.
+    """
+
+    weight: Load  # weight of the hidden state, over (gate * hidden, hidden)
     bias: Load | None
     h: Load | None  # over (batch, hidden)
     c: Load | None
@@ -276,9 +287,11 @@ class RecurrentCell:
 
 @dataclass(frozen=True)
 class RecurrentKernel:
-    """Layers, one above the other, over `shape` = (directions, steps, batch, hidden); the second direction runs back.
+    """Stacked recurrent layers over `shape` = (directions, steps, batch, hidden); the second direction runs backwards.
+
     Stores over `shape` with Named("acc"), the last layer's hidden state. `last_h` and `last_c`: contiguous buffers
-    (layer * direction, batch, hidden) for the states after the last step, from row `first` on."""
+    (layer * direction, batch, hidden) for the states after the last step, from row `first` on.
+    """
 
     name: str
     cell: Literal["lstm", "gru", "rnn_tanh", "rnn_relu"]
@@ -297,12 +310,15 @@ Ties = Literal["first", "as in topk", "as in unsorted topk"]
 
 @dataclass(frozen=True)
 class SelectKernel:
-    """Of each row the elements number `first` to `count` (without it) in order: the smallest first, or the `largest`.
-    NaN is larger than all. `ties`: of equal elements the "first" comes first; or those come that PyTorch's topk takes
-    on the target, in its order: "as in topk", or "as in unsorted topk", where all are in its order then.
+    """Selection (top-k, sort): of each row the elements number `first` to below `count` in order.
+
+    The smallest come first, or the `largest`; NaN is larger than all. `ties` orders equal elements: "first" by their
+    place; "as in topk" like PyTorch's topk on the target; "as in unsorted topk" likewise, with all elements in that
+    order.
 
     `value` is over (*outer, length); stores over (*outer, count - first) with Named("acc") and Named("index"), an
-    int64: the element and its place in the row."""
+    int64: the element and its place in the row.
+    """
 
     name: str
     outer: tuple[int, ...]
@@ -319,9 +335,12 @@ class SelectKernel:
 
 @dataclass(frozen=True)
 class SortKernel:
-    """Sorts `items` by segment: `key`, an integer expression over (items,), is the segment of each. Fills two buffers
-    of int32: `order` with the items of segment 0, then those of segment 1 and so on, each segment's as they come, and
-    `starts` (segments + 1) with where each segment's begin. A key outside of 0 .. segments - 1 is in none."""
+    """Sorts `items` by segment: `key`, an integer expression over (items,), is the segment of each.
+
+    Fills two int32 buffers: `order` with the items of segment 0, then those of segment 1 and so on (stable), and
+    `starts` (segments + 1) with the position at which each segment begins. Items with a key outside 0 .. segments -
+    1 are left out.
+    """
 
     name: str
     items: int
@@ -336,14 +355,15 @@ class SortKernel:
 
 @dataclass(frozen=True)
 class SegmentKernel:
-    """acc[segment, inner...] = `op` of `value` over the items of each segment: as a SortKernel has put them in order,
-    or with `key`, over (items,), as they come, and without `starts` and `order`. Without
-    `order` alone the items are in order as they are.
+    """Segment reduction: acc[segment, inner...] = `op` of `value` over the items of each segment.
 
-    `value` is over (items, *inner); stores over `shape` = (segments, *inner) with Named("acc"), the operation's neutral
-    element (of "last": anything) where a segment has no items, and Named("count"), their number as int64. "last" is the
-    value of the last item. `in_place`, with a key: the stores are made for each item, in order, with its value as
-    Named("acc"), and what no item names stays as it is.
+    A SortKernel gives the items' `order` and `starts`; with `key`, over (items,), items are taken as they come, without
+    `starts` and `order`. Without `order` alone the items are sorted already.
+
+    `value` is over (items, *inner); stores over `shape` = (segments, *inner) with Named("acc"), the operation's
+    neutral element (of "last": anything) for a segment without items, and Named("count"), their number as int64.
+    "last" is the value of the last item. `in_place`, with a key: the stores are made for each item, in order, with
+    its value as Named("acc"), and elements that no item names stay unchanged.
     """
 
     name: str
@@ -362,14 +382,16 @@ class SegmentKernel:
 
 @dataclass(frozen=True)
 class AuthoredStep:
-    """A whole forward that an author wrote: what it reads and writes, its text and launches. What it computes is not
-    known, so it has neither expressions nor stores."""
+    """A whole forward written by an author: its buffers, text and launches.
+
+    Its computation is unknown, so it has neither expressions nor stores.
+    """
 
     name: str
     kernel: AuthoredKernel
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    flops: int  # of the graph
+    flops: int  # FLOPs of the graph
     ops: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     stores: tuple[Store, ...] = ()
@@ -382,7 +404,7 @@ Kernel = _LoopNest | GemmKernel | ConvKernel | AttentionKernel | RecurrentKernel
 
 @dataclass(frozen=True)
 class TorchCall:
-    """An operator the library has no template for: the candidate calls PyTorch, and the audit says so."""
+    """An operator without a template: the candidate calls PyTorch, and the audit says so."""
 
     name: str
     target: str
@@ -392,16 +414,19 @@ class TorchCall:
     ops: tuple[str, ...] = ()
 
 
-# ---------------------------------------------------------------- plans, and what printers make of them
+# ---------------------------------------------------------------- plans
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory a plan uses. `source`: input index, state-dict key, or "" for temporaries, outputs and constants. What is
-    prepared is made of parameters only, when one of them has changed. Inputs and parameters carry their real strides;
-    temporaries and outputs are contiguous unless the reference's output is not. `data` is an inline constant. `memory`:
-    the buffer that this one is another name of. A temporary with a `source` is the module's own tensor of that name,
-    which the steps change in place."""
+    """Memory that a plan uses.
+
+    `source`: input index, state-dict key, or "" for temporaries, outputs and constants. A "prepared" buffer is
+    computed from parameters only, after one of them has changed. Inputs and parameters have their real strides;
+    temporaries and outputs are contiguous unless the reference's output is not. `data` is an inline constant.
+    `memory`: the buffer of which this one is another name. A temporary with a `source` is the module's own tensor of
+    that name, changed in place.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -449,4 +474,4 @@ class Plan:
     write_backs: dict[str, str] = field(default_factory=dict)  # state-dict key -> buffer with its new value
     fixed: dict[str, Argument] = field(default_factory=dict)  # position -> value of an input that the kernels hold
     ieee_only: bool = False  # no product of float32 in TF32
-    graph: OpGraph | None = None  # what the steps compute: the task's graph as rewritten
+    graph: OpGraph | None = None  # the graph that the steps compute: the task's, as rewritten

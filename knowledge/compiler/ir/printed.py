@@ -1,4 +1,4 @@
-"""What printers make of kernels: source text, and the choices that it was printed with."""
+"""Results of the printers: source text, and the choices that it was printed with."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from foundry.knowledge.candidate import Choice
 
 @dataclass(frozen=True)
 class Tunable:
-    """A number or a choice of a template. `values` are all legal for this kernel on this device; numbers belong to
-    the tuner, never to a language model."""
+    """A number or a choice of a template. `values` are all legal for this kernel on this device.
+
+    Numbers are left to the tuner, never to a language model.
+    """
 
     name: str
     values: tuple[Choice, ...]
     default: Choice
     aspect: Literal["tile", "vector", "memory", "parallel", "algorithm", "precision"]
-    meaning: str  # what a larger value trades
+    meaning: str  # the trade-off of a larger value
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,15 @@ class PrintedKernel:
     launches: int = 1
     prepare: dict[str, str] = field(default_factory=dict)  # prepared buffer -> C statements filling it from weights
     prepared_sizes: dict[str, int] = field(default_factory=dict)  # prepared buffer -> elements of float32
-    prepared_bytes: int = 0  # CUDA: memory that launches which prepare fill, kept while parameters stay as they are
+    prepared_bytes: int = 0  # CUDA: bytes that preparing launches fill, kept while parameters do not change
     labels: tuple[str, ...] = ()
     arch_feature: str = ""  # CUDA: the letter that the architecture's name needs, "a" for sm_90a
-    shared: tuple[str, ...] = ()  # library texts `functions` needs, once a file and at its scope, in this order
+    shared: tuple[str, ...] = ()  # compiler's texts that `functions` needs, once a file and at its scope, in this order
 
 
 @dataclass(frozen=True)
 class KernelSummary:
-    """What the search needs to know of one kernel of a lowered candidate."""
+    """Facts about one kernel of a lowered candidate, for the search."""
 
     name: str
     template: str

@@ -1,10 +1,10 @@
-"""Concatenations that lie inside others: a chain of them has one memory, into which every part is written once.
+"""Concatenations inside others: a chain of them has one memory, into which every part is written once.
 
-A concatenation whose parts are neighbours, in the same order, among those of a longer one is a region of the longer
-one's memory: what makes a part writes it there once, and whatever reads a concatenation reads its region through
-strides. Parts of a concatenation of concatenations count as its own. It has memory of its own where forward returns it
-or state is written back from it, where its type is another one, where it is made of parameters alone and the longer one
-is not, and where a reader of the region would lose its widest loads.
+A concatenation whose parts are neighbours, in the same order, in a longer one is a region of the longer one's
+memory. Each part is written there once, and readers of a concatenation read its region through strides. Parts of
+nested concatenations count as parts of the outer one. A concatenation keeps its own memory if forward returns it or
+state is written back from it. So it does if its dtype differs, if only one of both is made of parameters alone, or
+if a reader of the region would lose its widest loads.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ _VECTOR_BYTES = 16
 
 @dataclass(frozen=True)
 class Region:
-    """Where a concatenation lies in the memory of `whole`: from `start` on along `axis`. `parts`: each value that it
-    is made of, and where along the axis that begins."""
+    """The place of a concatenation in the memory of `whole`: from `start` on along `axis`.
+
+    `parts`: (value, its start along the axis) of each part.
+    """
 
     whole: Value
     axis: int
@@ -33,22 +35,25 @@ class Region:
 
 @dataclass(frozen=True)
 class _Concatenation:
+    """A concatenation with its parts, nested ones flattened."""
+
     value: Value
     axis: int
-    parts: tuple[str, ...]  # with those of other concatenations in their places
-    starts: tuple[int, ...]  # of each part along the axis
+    parts: tuple[str, ...]  # parts of nested concatenations included
+    starts: tuple[int, ...]  # start of each part along the axis
     is_fixed: bool  # made of parameters alone
 
     @property
     def run(self) -> int:
-        """Elements that lie side by side."""
+        """Elements of one contiguous run."""
         return math.prod(self.value.spec.shape[self.axis :])
 
 
 def find_regions(graph: OpGraph) -> dict[str, Region]:
     """The region of each concatenation that shares its memory with another one, by its name."""
     returned = {*graph.output_names, *graph.mutations.values()}
-    members: list[tuple[_Concatenation, list[tuple[_Concatenation, int]]]] = []  # of each memory: (member, first part)
+    # For each memory: (member, its first part).
+    members: list[tuple[_Concatenation, list[tuple[_Concatenation, int]]]] = []
     for found in sorted(_concatenations(graph), key=lambda item: -len(item.parts)):
         for whole, inside in members:
             place = None if found.value.name in returned else _place(found, whole)
@@ -62,6 +67,7 @@ def find_regions(graph: OpGraph) -> dict[str, Region]:
 
 
 def _concatenations(graph: OpGraph) -> list[_Concatenation]:
+    """The concatenations of a graph, in order."""
     found: dict[str, _Concatenation] = {}
     for op in graph.ops:
         if op.kind in _KINDS and op.target.startswith("aten."):
@@ -76,13 +82,14 @@ def _concatenations(graph: OpGraph) -> list[_Concatenation]:
 
 
 def _axis(op: Op) -> int:
+    """The axis of a concatenation, from 0."""
     given = op.args[1] if len(op.args) > 1 else op.kwargs.get("dim", 0)
     assert isinstance(given, int)
     return given % len(op.outputs[0].spec.shape)
 
 
 def _parts(graph: OpGraph, op: Op, axis: int, known: dict[str, _Concatenation]) -> Iterator[str]:
-    """The values that a concatenation is made of, those without elements left out."""
+    """The values that a concatenation joins, without empty ones."""
     items = op.args[0]
     assert isinstance(items, list)
     for name in [item.ref for item in items if isinstance(item, Ref)]:
@@ -94,7 +101,7 @@ def _parts(graph: OpGraph, op: Op, axis: int, known: dict[str, _Concatenation]) 
 
 
 def _place(found: _Concatenation, whole: _Concatenation) -> int | None:
-    """Which of `whole`'s parts `found` begins with; None if it cannot lie there."""
+    """The number of `whole`'s part with which `found` begins; None if it cannot be a region of it."""
     if found.value.spec.dtype != whole.value.spec.dtype or found.axis != whole.axis or found.is_fixed != whole.is_fixed:
         return None
     count = len(found.parts)
@@ -105,7 +112,7 @@ def _place(found: _Concatenation, whole: _Concatenation) -> int | None:
 
 
 def _keeps_wide_loads(found: _Concatenation, whole: _Concatenation, first: int) -> bool:
-    """Whether all that lies side by side still begins and ends with whole vectors."""
+    """True if each contiguous run still begins and ends at whole vectors."""
     shape, axis = found.value.spec.shape, found.axis
     vector = _VECTOR_BYTES // ITEM_BYTES[found.value.spec.dtype]
     begin = whole.starts[first] * math.prod(shape[axis + 1 :])
@@ -114,5 +121,6 @@ def _keeps_wide_loads(found: _Concatenation, whole: _Concatenation, first: int) 
 
 
 def _region(found: _Concatenation, first: int, whole: _Concatenation) -> Region:
+    """The region of a concatenation that begins at part `first` of `whole`."""
     starts = whole.starts[first : first + len(found.parts)]
     return Region(whole.value, whole.axis, starts[0], tuple(zip(found.parts, starts, strict=True)))

@@ -1,9 +1,9 @@
 """Prints scalar expressions as C, for any C-like target. Targets differ only in their `Dialect`.
 
-Two ways to print. `expression` gives one nested C expression. `Emitter` gives statements: values that are used more
-than once become constants, so that shared work is computed once and an epilogue reads like handwritten code. Both
-number values first (local value numbering, Cocke and Schwartz 1970), so that a graph with sharing prints in linear
-time.
+There are two ways to print. `expression` gives one nested C expression. `Emitter` gives statements: values that are
+used more than once become constants, so that shared work is computed once and an epilogue reads like handwritten
+code. Both number values first (local value numbering, Cocke and Schwartz 1970), so that a graph with sharing prints
+in linear time.
 """
 
 from __future__ import annotations
@@ -69,26 +69,26 @@ MATH_FORMATS: dict[str, str] = {
     "shift_right": "({0} >> {1})",
 }
 
-OF_POINTS = ("acc", "index", "window", "count")  # named values of which each point has its own
+OF_POINTS = ("acc", "index", "window", "count")  # named values that differ from point to point
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one target writes types, constants, conversions and operations."""
+    """A target's spelling of types, constants, conversions and operations."""
 
     storage: Mapping[DType, str]  # element type in memory
-    register: Mapping[DType, str]  # type of a value being computed with; 16-bit floats compute in float
+    register: Mapping[DType, str]  # type of a value in computations; 16-bit floats are computed as float
     formats: Mapping[str, str] = field(default_factory=lambda: MATH_FORMATS)
-    widen: Mapping[DType, str] = field(default_factory=dict)  # stored element -> register, where not the identity
+    widen: Mapping[DType, str] = field(default_factory=dict)  # stored element -> register, unless identical
     narrow: Mapping[DType, str] = field(default_factory=dict)  # register -> stored element
-    long_suffix: str = "L"  # of literals of exactly int64's register type: templates tell long from long long
-    divided: str = ""  # a float32 by a constant that neither overflows nor vanishes, where "/" is not the fastest way
-    divided_by: str = ""  # a float32 by what is named once a row
+    long_suffix: str = "L"  # suffix of literals of exactly int64's register type: templates tell long from long long
+    divided: str = ""  # a float32 divided by a constant that neither overflows nor vanishes, if "/" is not fastest
+    divided_by: str = ""  # a float32 divided by a value named once a row
     infinity: str = "INFINITY"
     nan: str = "NAN"
 
     def load(self, element: str, dtype: DType) -> str:
-        """C expression that converts a stored element (`b_x[i]`) to the type in which it is computed."""
+        """C expression that converts a stored element (`b_x[i]`) to its register type."""
         return self.widen.get(dtype, "{0}").format(element)
 
     def store(self, value: str, dtype: DType) -> str:
@@ -173,7 +173,7 @@ def affine(offset: int, terms: Iterable[tuple[int, str]]) -> str:
 
 
 def loader(dialect: Dialect, offset: Callable[[View], str], pointer: Callable[[str], str] = "b_{}".format) -> LoadFn:
-    """The usual leaf printer: `offset` gives the C element offset of a view at the point being computed.
+    """The usual printer of leaves: `offset` gives the C element offset of a view at the current point.
 
     A gather clamps indices that PyTorch would refuse, so that no input can make a kernel read outside its buffer.
     """
@@ -210,6 +210,7 @@ class Numbering:
         self.children: list[tuple[int, ...]] = []
 
     def number(self, expr: Expr) -> int:
+        """The number of an expression's value."""
         found = self._by_identity.get(id(expr))
         if found is not None:
             return found
@@ -234,9 +235,9 @@ class Numbering:
         return number
 
     def depth(self) -> int:
-        """Operations one upon the other in the deepest value."""
+        """Length of the longest chain of operations."""
         depths: list[int] = []
-        for children in self.children:  # what a value is made of has a smaller number
+        for children in self.children:  # operands have smaller numbers
             depths.append(1 + max((depths[child] for child in children), default=0))
         return max(depths, default=0)
 
@@ -272,7 +273,7 @@ def _simple_power(dialect: Dialect, base: str, exponent: Expr, dtype: DType) -> 
 
 
 def _is_plain(divisor: Expr) -> bool:
-    """Whether it is a constant near enough to one, and none that compilers multiply by the inverse of (2, 0.25)."""
+    """True for a constant near enough to one, except powers of two, for which compilers multiply by the inverse."""
     size = abs(float(divisor.value)) if isinstance(divisor, Const) else 0.0
     return 2.0**-64 <= size <= 2.0**64 and math.frexp(size)[0] != 0.5
 
@@ -280,9 +281,9 @@ def _is_plain(divisor: Expr) -> bool:
 class Emitter:
     """Prints expressions as C statements, each distinct shared value once.
 
-    `known` pairs expressions with identifiers that already hold their value (a staged row, an accumulator). `lines` are
-    the statements so far; `value(expr)` returns the C text of a value and appends what it needs to `lines`. Call
-    `reserve` with all expressions of a body before `value`, so that uses across them are counted.
+    `known` pairs expressions with identifiers that already hold their value (a staged row, an accumulator). `lines`
+    are the statements so far; `value(expr)` returns the C text of a value and appends the statements it needs to
+    `lines`. Call `reserve` with all expressions of a body before `value`, so that uses across them are counted.
     """
 
     def __init__(
@@ -334,6 +335,7 @@ class Emitter:
         self.lines.append(f"{target}[{offset(store.view)}] = {value};")
 
     def _use(self, number: int) -> None:
+        """Counts one use of a value, and at the first use those of its operands."""
         stack = [number]
         while stack:
             current = stack.pop()
@@ -345,6 +347,7 @@ class Emitter:
                     stack.append(self._numbering.children[current][0])  # x * x repeats its base
 
     def _print(self, number: int) -> str:
+        """The C text of a value: its identifier, or its expression if it is used once."""
         if number in self._text:
             return self._text[number]
         node = self._numbering.nodes[number]
@@ -356,6 +359,7 @@ class Emitter:
         return text
 
     def _bind(self, number: int, text: str) -> str:
+        """Declares a constant for a value and returns its name."""
         name = f"{self._prefix}{self._count}"
         self._count += 1
         self.lines.append(f"const {self.dialect.register[self._numbering.nodes[number].dtype]} {name} = {text};")
@@ -363,6 +367,7 @@ class Emitter:
         return name
 
     def _node(self, number: int, node: Expr) -> str:
+        """The C text of one node over its operands."""
         if isinstance(node, Const):
             return self.dialect.constant(node.value, node.dtype)
         if isinstance(node, Named):
@@ -392,7 +397,8 @@ class Emitter:
         return self.dialect.apply(node.op, arguments, node.dtype)
 
     def _find_mish(self, factors: Sequence[int]) -> int | None:
-        """The factor x of x * tanh(softplus(x)), which is one function and a third of the work."""
+        """The factor x of x * tanh(softplus(x)), which is one function (mish) and a third of the work; None if there
+        is none."""
         nodes, children = self._numbering.nodes, self._numbering.children
         for number, other in (factors, factors[::-1]):
             outer = nodes[number]

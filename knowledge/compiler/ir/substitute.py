@@ -1,4 +1,4 @@
-"""Putting a producer's stored values in place of a consumer's loads."""
+"""Substitutes a producer's stored values for a consumer's loads."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _ROUNDED = ("float16", "bfloat16")
 def replace_loads(expr: Expr, leaf: Callable[[Load | Gather], Expr | None]) -> Expr:
     """`expr` with each load for which `leaf` gives an expression replaced by it.
 
-    A value that was rounded to 16 bits only because it was stored to memory now keeps its float32 precision.
+    A value that was rounded to 16 bits only because it was stored to memory keeps its float32 precision then.
     """
     return replace_all_loads((expr,), leaf)[0]
 
 
 def replace_all_loads(exprs: Sequence[Expr], leaf: Callable[[Load | Gather], Expr | None]) -> tuple[Expr, ...]:
-    """`replace_loads` of several expressions: what they share stays shared."""
+    """`replace_loads` of several expressions; shared nodes stay shared."""
     memo: dict[int, Expr] = {}
 
     def visit(node: Expr) -> Expr:
@@ -64,7 +64,7 @@ def replace_all_loads(exprs: Sequence[Expr], leaf: Callable[[Load | Gather], Exp
 
 
 def replace_names(expr: Expr, leaf: Callable[[Named], Expr]) -> Expr:
-    """`expr` with each value that the kernel computes itself replaced."""
+    """`expr` with each Named value replaced."""
     memo: dict[int, Expr] = {}
 
     def visit(node: Expr) -> Expr:
@@ -89,7 +89,7 @@ def _before_rounding(load: Expr, value: Expr) -> Expr | None:
 
 
 def sought(kernel: Kernel, name: str) -> View | None:
-    """The view through which a kernel loads a buffer; None if it gathers from it."""
+    """The view through which a kernel loads a buffer; None if it gathers from it or does not load it."""
     for expr, _ in expressions(kernel):
         for node in views.nodes(expr):
             if isinstance(node, Load) and node.buffer == name:
@@ -100,15 +100,18 @@ def sought(kernel: Kernel, name: str) -> View | None:
 
 
 def with_shared_parts(kernel: MapKernel, numbering: Numbering | None = None) -> MapKernel:
-    """The map with equal parts of what it stores as one node each; `numbering` may know them."""
+    """The map with equal parts of its stored values as one node each; `numbering` may know them already."""
     numbering, made = numbering or Numbering(), list[Expr]()
     return replace(kernel, stores=tuple(replace(s, value=numbering.shared(s.value, made)) for s in kernel.stores))
 
 
 @dataclass(frozen=True)
 class SpaceMap:
-    """From a producer's space to a consumer's: the consumer's dimensions in the order of the producer's positions,
-    then through the producer's own numbering."""
+    """A map from a producer's iteration space to a consumer's.
+
+    It takes the consumer's dimensions in the order of the producer's positions, and then the producer's own
+    numbering.
+    """
 
     old: Shape
     order: tuple[int, ...]
@@ -116,20 +119,25 @@ class SpaceMap:
     new: Shape
 
     def _turn(self) -> tuple[View, Shape]:
+        """The permutation of the consumer's dimensions, and the resulting shape."""
         return views.permute_map(self.old, self.order)
 
     def expr(self, expr: Expr) -> Expr:
+        """An expression over the old space as one over the new space."""
         turn, shape = self._turn()
         return views.remap(views.remap(expr, self.old, turn, shape), shape, self.point_map, self.new)
 
     def view(self, view: View) -> View:
+        """A view over the old space as one over the new space."""
         turn, shape = self._turn()
         return views.remap_view(views.remap_view(view, self.old, turn, shape), shape, self.point_map, self.new)
 
 
 def aligned_map(shape: Shape, view: View | None, stored: View, space: Shape) -> SpaceMap | None:
-    """The map from producer to consumer, if a consumer over `shape` reads through `view` exactly once each element that
-    a producer over `space` stores through `stored`; else None."""
+    """The map from producer to consumer; None unless the consumer reads each stored element exactly once.
+
+    The producer stores through `stored` over `space`, the consumer reads through `view` over `shape`.
+    """
     if view is None or math.prod(shape) != math.prod(space):
         return None
     order = views.covering_order(shape, view)
@@ -139,14 +147,17 @@ def aligned_map(shape: Shape, view: View | None, stored: View, space: Shape) -> 
 
 
 def same_view(left: View, right: View, space: Shape) -> bool:
+    """True if two views of a space reach the same elements in the same order."""
     return left.offset == right.offset and all(
         size == 1 or one == other for size, one, other in zip(space, left.strides, right.strides, strict=True)
     )
 
 
 def substitute_loads(expr: Expr, produced: Mapping[str, Store], space: Shape) -> Expr:
-    """`expr` over the producer's space, with each load of a produced buffer replaced by the produced value. Raises
-    NotAffine if a load reads another element than the one that is computed at the same point."""
+    """`expr` over the producer's space, with each load of a produced buffer replaced by the produced value.
+
+    Raises NotAffine if a load reads another element than the one computed at the same point.
+    """
 
     def leaf(node: Load | Gather) -> Expr | None:
         store = produced.get(node.buffer)

@@ -1,7 +1,7 @@
 """Affine index arithmetic: re-indexes the leaves of an expression when its iteration space changes.
 
-A map takes a point of a new space to the row-major position in the old space: position = offset + sum(strides * point).
-Slices, permutations, expansions, flips, reshapes and the inlining of a producer are all such maps.
+A map takes a point of a new space to the row-major position in the old space: position = offset + sum(strides *
+point). Slices, permutations, expansions, flips, reshapes and the inlining of a producer are all such maps.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def identity(shape: Shape, offset: int = 0) -> View:
 
 
 def is_identity(view: View, shape: Shape) -> bool:
+    """True if a view has offset 0 and the row-major strides of `shape`."""
     wanted = contiguous_strides(shape)
     return view.offset == 0 and all(
         size == 1 or have == want for size, have, want in zip(shape, view.strides, wanted, strict=True)
@@ -54,8 +55,10 @@ def _digits(value: int, radices: Sequence[int]) -> list[int]:
 
 
 def _decompose(sizes: Sequence[int], point_map: View, shape: Shape) -> tuple[list[int], list[list[int]]] | None:
-    """`point_map` split by the dimensions of `sizes`: (offset in each, step in each of every new dimension). None if a
-    dimension of the new space would carry from one old dimension into the next."""
+    """`point_map` split by the dimensions of `sizes`: (offset in each, step in each for every new dimension).
+
+    None if a dimension of the new space would carry from one old dimension into the next.
+    """
     radices = contiguous_strides(tuple(sizes))
     offsets = _digits(point_map.offset, radices)
     steps = [
@@ -73,8 +76,8 @@ def _decompose(sizes: Sequence[int], point_map: View, shape: Shape) -> tuple[lis
 
 @functools.lru_cache(maxsize=1 << 15)  # a search makes a hundred plans of a graph, nearly the same
 def through(view: View, old: Shape, point_map: View, new: Shape) -> View | None:
-    """`view` of the space `old` as a view of the space `new`, whose points `point_map` sends to `old`; None if that is
-    not affine."""
+    """`view` of the space `old` as a view of `new`, whose points `point_map` sends to `old`; None if that is not
+    affine."""
     groups = merge_dimensions(old, view.strides)
     if not groups or all(stride == 0 for _, stride in groups):
         return View(view.offset, (0,) * len(new))
@@ -92,7 +95,7 @@ class NotAffine(Exception):
 
 
 def nodes(*exprs: Expr) -> Iterator[Expr]:
-    """Every distinct node, each once: `ir.walk` would visit a shared one as often as it is used."""
+    """Every distinct node, each once; `walk` would visit a shared one at each of its uses."""
     seen: set[int] = set()
     stack = [*reversed(exprs)]
     while stack:
@@ -117,7 +120,7 @@ def rebuild(expr: Expr, leaf: Callable[[Load | Gather | Iota], Expr]) -> Expr:
             if isinstance(node, Apply):
                 arguments = tuple(visit(argument) for argument in node.args)
                 same = all(new is old for new, old in zip(arguments, node.args, strict=True))
-                known = node if same else Apply(node.op, arguments, node.dtype)  # thrice as fast as `replace`
+                known = node if same else Apply(node.op, arguments, node.dtype)  # three times as fast as `replace`
             elif isinstance(node, Gather):
                 index = visit(node.index)
                 known = leaf(node if index is node.index else replace(node, index=index))
@@ -137,6 +140,7 @@ def map_views(expr: Expr, change: Callable[[View], View]) -> Expr:
 
 
 def map_store(store: Store, change: Callable[[View], View]) -> Store:
+    """The store with every view changed."""
     return replace(store, view=change(store.view), value=map_views(store.value, change))
 
 
@@ -154,7 +158,7 @@ def swap_last(view: View) -> View:
 
 
 def stored_views(stores: Iterable[Store]) -> list[View]:
-    """All views of the stores: their targets and what their values read."""
+    """All views of the stores: their targets' and their values' leaves'."""
     leaves = [node for store in stores for node in nodes(store.value) if isinstance(node, Load | Gather | Iota)]
     return [*(store.view for store in stores), *(leaf.view for leaf in leaves)]
 
@@ -214,13 +218,14 @@ def _as_int64(expr: Expr) -> Expr:
 
 
 def _wrap_index(index: Expr, bound: int) -> Expr:
+    """The index as int64, with negative values counted from the end."""
     wide = _as_int64(index)
     negative = Apply("lt", (wide, Const(0, "int64")), "bool")
     return Apply("where", (negative, Apply("add", (wide, Const(bound, "int64")), "int64"), wide), "int64")
 
 
 def permute_map(shape: Shape, order: Sequence[int]) -> tuple[View, Shape]:
-    """The map and the new shape of `permute(order)`."""
+    """(map, new shape) of `permute(order)`."""
     strides = contiguous_strides(shape)
     return View(0, tuple(strides[axis] for axis in order)), tuple(shape[axis] for axis in order)
 

@@ -1,4 +1,4 @@
-"""How much work an expression is."""
+"""Measures the work of an expression, to decide if it may be recomputed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from foundry.knowledge.compiler.ir.kernels import Apply, Const, Expr, Gather, Lo
 from foundry.knowledge.compiler.ir.scalar import EXPENSIVE
 
 _CHEAP_OPERATIONS = 12
-# An expression of more distinct nodes than this is written to memory rather than inlined once more.
+# Distinct nodes; a larger expression is written to memory rather than inlined once more.
 _LARGEST_EXPRESSION = 300
 
 
 def parts_of(kernel: MapKernel) -> int:
-    """How many different operations, loads and constants a point of a map has."""
+    """Number of different operations, loads and constants at a point of a map."""
     return sum(1 for _ in views.nodes(*(store.value for store in kernel.stores)))
 
 
@@ -28,22 +28,26 @@ def limit_weight(expr: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class Weight:
+    """The work of an expression at one point."""
+
     operations: int
     expensive: int
-    roots: int  # square roots and divisions: fine once more, not once for each element of a broadcast
-    large_loads: int  # of at least half as many distinct elements as the space has
+    roots: int  # square roots and divisions: may be repeated once, but not for each element of a broadcast
+    large_loads: int  # loads of at least half as many distinct elements as the space has
 
     @property
     def cheap(self) -> bool:
+        """True if recomputing it costs little."""
         return self.expensive == 0 and self.operations <= _CHEAP_OPERATIONS
 
     @property
     def nothing(self) -> bool:
-        """A copy or a constant."""
+        """True for a copy or a constant."""
         return self.operations == 0 and self.large_loads <= 1
 
 
 def weight_of(expr: Expr, shape: tuple[int, ...]) -> Weight:
+    """The work of an expression over a space."""
     operations = expensive = roots = 0
     large: set[Load | tuple[str, int]] = set()
     for node in views.nodes(expr):
