@@ -1,8 +1,8 @@
-"""The affine operators between a product or convolution and what adds its results up.
+"""Affine operators between a product or convolution and the reduction of its results.
 
-Sums, means and averages over windows are linear, so they may be taken before a multiplication by what does not vary
-along their axes, and they apply to each term of a sum alone:
-    mean(c * y) = c * mean(y),   mean(y + b) = mean(y) + mean(b).
+Sums, means and averages over windows are linear, so they may be taken before a multiplication by a factor that does not
+vary along their axes, and they apply to each term of a sum alone:
+ mean(c * y) = c * mean(y),   mean(y + b) = mean(y) + mean(b).
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ _ALONE = frozenset({"neg", "clone", "contiguous", "detach", "alias"})
 
 @dataclass(frozen=True)
 class Link:
-    """One affine operator; the value that is added up enters it at position `at`."""
+    """One affine operator; the value to be reduced enters it as operand `at`."""
 
     op: Op
     at: int
 
     @property
     def other(self) -> Argument:
+        """The operator's other operand, or None."""
         return self.op.args[1 - self.at] if len(self.op.args) > 1 else None
 
 
 @dataclass(frozen=True)
 class Chain:
-    """`anchor` makes the value `start`, which the first of `links` alone reads, and so on to the last one's result."""
+    """`anchor` makes the value `start`, which only the first of `links` reads, and so on to the last one's result."""
 
     anchor: Op
     start: Ref
@@ -42,8 +43,10 @@ class Chain:
 
 
 def chains_above(editor: Editor, item: Argument, axes: Collection[int], *, tensors: bool = True) -> Iterator[Chain]:
-    """The affine operators that lead to `item`, up to the first other one, along each operand of a sum. Factors do not
-    vary along `axes`; with `tensors` a term may be a tensor that does."""
+    """The chains of affine operators that lead to `item`, up to the first other operator, along each operand of a sum.
+
+    Factors do not vary along `axes`; with `tensors` a term may be a tensor that does.
+    """
     if not isinstance(item, Ref) or not editor.only_reader(item.ref) or item.ref not in editor.graph.producers:
         return
     op = editor.graph.producers[item.ref]
@@ -55,7 +58,7 @@ def chains_above(editor: Editor, item: Argument, axes: Collection[int], *, tenso
 
 
 def _is_link(editor: Editor, link: Link, axes: Collection[int], tensors: bool) -> bool:
-    """Whether the operator is an affine map of one operand, which has the result's own shape."""
+    """True if the operator is an affine map of one operand that has the result's own shape."""
     op, spec = link.op, link.op.outputs[0].spec
     item = op.args[link.at]
     if op.kwargs or spec.dtype not in FLOATS or not isinstance(item, Ref):
@@ -68,6 +71,7 @@ def _is_link(editor: Editor, link: Link, axes: Collection[int], tensors: bool) -
 
 
 def _is_affine(editor: Editor, link: Link, shape: Shape, axes: Collection[int], tensors: bool) -> bool:
+    """True if the operator adds or multiplies by an operand that may vary as allowed."""
     kind, other = link.op.kind, link.other
     if kind in _ALONE:
         return len(link.op.args) == 1
@@ -80,14 +84,16 @@ def _is_affine(editor: Editor, link: Link, shape: Shape, axes: Collection[int], 
 
 
 def _size(shape: Shape, full: Shape, axis: int) -> int:
-    """The size that a tensor which broadcasts to `full` has along an axis of it."""
+    """The size that a tensor which broadcasts to `full` has along one of its axes."""
     own = axis - (len(full) - len(shape))
     return shape[own] if own >= 0 else 1
 
 
 def follow(editor: Editor, chain: Chain, value: Ref, term: Callable[[Argument, Shape], Argument]) -> Ref:
-    """The chain's operators applied to `value`, which was added up before them. `term` gives what a term of a chain
-    over a shape becomes by the same adding up."""
+    """The chain's operators applied to `value`, which was reduced before them.
+
+    `term(other, shape)` gives the reduced form of a term.
+    """
     for link in chain.links:
         op, other = link.op, link.other
         spec = op.outputs[0].spec
@@ -99,8 +105,10 @@ def follow(editor: Editor, chain: Chain, value: Ref, term: Callable[[Argument, S
 
 
 def reduced_term(editor: Editor, kind: str, axes: Collection[int]) -> Callable[[Argument, Shape], Argument]:
-    """What a term becomes by a sum or mean along `axes`: itself in a mean where it is the same everywhere, as often as
-    there are elements in a sum."""
+    """A function that reduces a term by a sum or mean along `axes`.
+
+    A term that is constant along the axes stays in a mean, and is multiplied by the number of elements in a sum.
+    """
 
     def term(other: Argument, full: Shape) -> Argument:
         missing = math.prod(full[axis] for axis in axes if not _varies(other, full, axis))

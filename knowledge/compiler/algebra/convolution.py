@@ -1,4 +1,4 @@
-"""Convolutions as the rewrites see them, and new weights made of sums of the old ones."""
+"""A view of convolutions for the rewrites, and new weights made of sums of old ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from foundry.knowledge.compiler.algebra.editor import Editor, Shape, numbers
 from foundry.knowledge.opgraph import Argument, Op, Ref
 
 _NAMES = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-MOST_PARTS = 64  # operators that new weights of one axis may take
+MOST_PARTS = 64  # operators that the new weights of one axis may take
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """y[o] = sum over taps k of w[k] x[o * stride - padding + k * dilation], or, transposed, of w[k] x[i] where
-    o = i * stride - padding + k * dilation."""
+    """A batched convolution: y[o] = sum over taps k of w[k] x[o * stride - padding + k * dilation].
+
+    If transposed, w[k] x[i] is added to y[o] with o = i * stride - padding + k * dilation.
+    """
 
     x: Ref
     weight: Ref
@@ -33,7 +35,7 @@ class Convolution:
 
 
 def convolution_of(editor: Editor, op: Op) -> Convolution | None:
-    """The operator as a batched convolution with numbers for padding, or None."""
+    """The operator as a batched convolution with numeric padding, or None."""
     if op.kind not in _NAMES or op.kwargs or not all(isinstance(item, Ref) for item in op.args[:2]):
         return None
     x, weight = op.args[0], op.args[1]
@@ -53,6 +55,7 @@ def convolution_of(editor: Editor, op: Op) -> Convolution | None:
 
 
 def _each(op: Op, index: int, default: int, rank: int) -> tuple[int, ...] | None:
+    """One number for each spatial axis from an operator's argument; None if it holds other values."""
     given = op.args[index] if len(op.args) > index else default
     listed = given if isinstance(given, list) else [given]
     found = tuple(item for item in listed if isinstance(item, int))
@@ -79,7 +82,7 @@ def convolve(editor: Editor, conv: Convolution, sizes: Shape) -> Ref:
 
 
 def sum_taps(editor: Editor, weight: Ref, axis: int, parts: Sequence[Sequence[int]]) -> Ref:
-    """A weight whose element t along an axis is the sum of the old one's elements in `parts[t]`; none give zero."""
+    """A weight whose element t along an axis is the sum of the old elements in `parts[t]`; zero for an empty part."""
     size = editor.shape(weight)[axis]
     if [list(part) for part in parts] == [[index] for index in range(size)]:
         return weight
@@ -99,7 +102,7 @@ def _with_zero(editor: Editor, weight: Ref, axis: int) -> Ref:
 
 
 def _sum_of(editor: Editor, weight: Ref, axis: int, taps: list[int]) -> Ref:
-    """Every run of neighbours is one slice that is added up along the axis."""
+    """The sum of a weight's elements at `taps` along an axis; each run of neighbours is one slice."""
     found: Ref | None = None
     while taps:
         step = taps[1] - taps[0] if len(taps) > 1 else 1

@@ -1,4 +1,4 @@
-"""Edits an operator graph: new operators in place of one, without those that nothing reads any more."""
+"""Edits an operator graph: puts new operators in place of one and drops operators that are no longer read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def numbers(items: Sequence[int]) -> list[Argument]:
 
 @dataclass
 class Editor:
-    """The new operators that take the place of `op`, in order. Nothing changes until `put` gives the changed graph."""
+    """The new operators that replace `op`, in order. Nothing changes until `put` returns the changed graph."""
 
     graph: OpGraph
     op: Op
@@ -33,14 +33,16 @@ class Editor:
 
     @cached_property
     def _kept(self) -> list[str]:
+        """Values that forward returns or writes back."""
         return [*self.graph.output_names, *self.graph.mutations.values()]
 
     def only_reader(self, name: str) -> bool:
-        """Whether exactly one operator reads a value, once, and forward does not return it."""
+        """True if exactly one operator reads a value, once, and forward does not return it."""
         users = self.graph.users.get(name, [])
         return len(users) == 1 and name not in self._kept and _times_read(users[0], name) == 1
 
     def is_read(self, name: str) -> bool:
+        """True if an operator reads a value, or forward returns it or writes it back."""
         return bool(self.graph.users.get(name)) or name in self._kept
 
     def spec(self, item: Ref) -> TensorSpec:
@@ -52,8 +54,11 @@ class Editor:
     # ------------------------------------------------ new operators
 
     def emit(self, target: str, args: Sequence[Argument], shape: Shape, dtype: DType, flops: int | None = None) -> Ref:
-        """A new operator with one contiguous result. `flops` are one for each element unless given; what is made of
-        parameters only is worked out once for all calls and counts none."""
+        """Adds an operator with one contiguous result.
+
+        `flops` are one for each element unless given. Values made of parameters only are computed once for all calls
+        and count none.
+        """
         name = self._name()
         spec = TensorSpec(shape, contiguous_strides(shape), dtype)
         op = Op(target, list(args), {}, [Value(name, spec, "op")])
@@ -100,6 +105,7 @@ class Editor:
         return self.emit(target, [item, numbers(axes), True], shape, self.spec(item).dtype, math.prod(whole))
 
     def cat(self, items: Sequence[Ref], axis: int) -> Ref:
+        """The concatenation along an axis."""
         first = self.shape(items[0])
         if len(items) == 1:
             return items[0]
@@ -111,6 +117,7 @@ class Editor:
         return self.emit("aten.add.Tensor", [one, other], self.shape(one), self.spec(one).dtype)
 
     def times(self, item: Ref, factor: float) -> Ref:
+        """The tensor times a number."""
         if factor == 1:
             return item
         return self.emit("aten.mul.Tensor", [item, factor], self.shape(item), self.spec(item).dtype)
@@ -120,13 +127,13 @@ class Editor:
         return item if spec.dtype == dtype else self.emit("aten.to.dtype", [item, dtype], spec.shape, dtype, 0)
 
     def widen(self, item: Ref) -> Ref:
-        """In float32 where it is of 16 bits, so that sums of weights are rounded once."""
+        """The tensor in float32 if it has 16 bits, so that sums of weights are rounded once."""
         return self.cast(item, "float32") if self.spec(item).dtype in _NARROW else item
 
     # ------------------------------------------------ the changed graph
 
     def put(self, result: Ref) -> OpGraph:
-        """The graph with `result` as the only result of `op` that is read, in the shape and dtype that it had."""
+        """The graph in which `result` replaces the result of `op`, in its shape and dtype."""
         value, spec = self.op.outputs[0], self.op.outputs[0].spec
         last = self.view(self.cast(result, spec.dtype), spec.shape)
         at = next(index for index, other in enumerate(self.graph.ops) if other is self.op)
@@ -160,13 +167,14 @@ def _with_other(graph: OpGraph, name: str, other: Ref) -> OpGraph:
 
 
 def _times_read(op: Op, name: str) -> int:
+    """Number of times that an operator reads a value."""
     items = [*op.args, *op.kwargs.values()]
     flat = [member for item in items for member in (item if isinstance(item, list) else [item])]
     return sum(isinstance(item, Ref) and item.ref == name for item in flat)
 
 
 def without_unread(graph: OpGraph) -> OpGraph:
-    """The graph without operators whose results nothing reads."""
+    """The graph without operators whose results are never read."""
     wanted = {*graph.output_names, *graph.mutations.values()}
     ops: list[Op] = []
     for op in reversed(graph.ops):

@@ -1,8 +1,9 @@
-"""Averages over windows that join the weights before them, and pools of pools.
+"""Folds averages over windows into the weights before them, and merges pools of pools.
 
 p[j] = 1/R sum_r y[j * step + r] of y[o] = sum_k w[k] x[position(o, k)] is again a convolution of x: the tap at the
-distance t has the sum of all w[k] whose r and k lead to t, over R. After a transposed convolution whose stride divides
-the windows' step it is an ordinary one. The pooled result alone is worked out, instead of every position before it.
+distance t has the sum of all w[k] whose r and k lead to t, over R. After a transposed convolution whose stride
+divides the windows' step it is an ordinary one. Only the pooled result is computed, instead of every position before
+it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Windows:
 
 
 def windows_of(editor: Editor, op: Op) -> Windows | None:
-    """The operator as plain windows, or None. Its second result, the place of a maximum, is not read."""
+    """The operator as plain windows, or None. Its second result, the place of a maximum, must not be read."""
     kind, _, tail = op.kind.partition("_pool")
     if kind not in ("avg", "max") or not tail[:1].isdigit() or op.kwargs or not isinstance(op.args[0], Ref):
         return None
@@ -80,8 +81,10 @@ class _Axis:
 
 
 def average_of_convolution(graph: OpGraph, op: Op) -> OpGraph | None:
-    """The average joins the convolution's weights. Less work: the composed taps are fewer than those of the positions
-    that an average takes together."""
+    """Folds an average over windows into the convolution's weights; None if that does not apply.
+
+    Less work: the composed taps are fewer than those of the positions that an average combines.
+    """
     editor = Editor(graph, op)
     pool = windows_of(editor, op)
     if pool is None or pool.kind != "avg":
@@ -99,7 +102,7 @@ def average_of_convolution(graph: OpGraph, op: Op) -> OpGraph | None:
 
 
 def _composed(editor: Editor, conv: Convolution, pool: Windows, result: Shape, axis: int) -> _Axis | None:
-    """The axis after the pool, None where it is no plain convolution with as many outputs."""
+    """The axis after the pool; None if it is no plain convolution with as many outputs."""
     taps, inputs = editor.shape(conv.weight)[2 + axis], editor.shape(conv.x)[2 + axis]
     stride, padding, dilation = conv.stride[axis], conv.padding[axis], conv.dilation[axis]
     step = pool.step[axis]
@@ -126,6 +129,7 @@ def _composed(editor: Editor, conv: Convolution, pool: Windows, result: Shape, a
 
 
 def _is_less(editor: Editor, conv: Convolution, chain: Chain, result: Shape, axes: list[_Axis]) -> bool:
+    """True if the composed convolution does fewer multiplications."""
     old = editor.shape(conv.weight)[2:]
     positions = editor.shape(conv.x)[2:] if conv.transposed else editor.shape(chain.start)[2:]
     before = math.prod(old) * math.prod(positions)
@@ -133,6 +137,7 @@ def _is_less(editor: Editor, conv: Convolution, chain: Chain, result: Shape, axe
 
 
 def _join_weights(editor: Editor, pool: Windows, chain: Chain, conv: Convolution, axes: list[_Axis]) -> OpGraph:
+    """The graph with the composed convolution."""
     dtype = editor.spec(conv.weight).dtype
     weight = editor.widen(conv.weight)
     if conv.transposed:
@@ -170,8 +175,10 @@ def _as_ordinary(editor: Editor, weight: Ref, groups: int) -> Ref:
 
 
 def average_of_columns(graph: OpGraph, op: Op) -> OpGraph | None:
-    """Averages of neighbouring columns of a product with a weight: the average of the weight's columns. Less work: as
-    many columns as windows."""
+    """Averages a weight's neighbouring columns instead of the product's; None if that does not apply.
+
+    Less work: as many columns as windows.
+    """
     editor = Editor(graph, op)
     pool = windows_of(editor, op)
     if pool is None or pool.kind != "avg" or pool.rank != 1 or pool.size != pool.step:
@@ -191,6 +198,7 @@ def average_of_columns(graph: OpGraph, op: Op) -> OpGraph | None:
 
 
 def _average_columns(editor: Editor, width: int, chain: Chain, product: Product) -> OpGraph:
+    """The graph with the averaged columns."""
     columns, depth = editor.shape(product.right)
     count = columns // width
     dtype = editor.spec(product.right).dtype
@@ -213,8 +221,11 @@ def _average_columns(editor: Editor, width: int, chain: Chain, product: Product)
 
 
 def pool_of_pool(graph: OpGraph, op: Op) -> OpGraph | None:
-    """Two maxima, or two averages, over windows are one over larger windows: those of the first must leave no gap, and
-    those of averages must not overlap either. Not more work: each element is met as often as before."""
+    """Merges two maxima, or two averages, over windows into one over larger windows; None if that does not apply.
+
+    The windows of the first must leave no gap, and those of averages must not overlap either. Not more work: each
+    element is read as often as before.
+    """
     editor = Editor(graph, op)
     outer = windows_of(editor, op)
     if outer is None or not editor.only_reader(outer.source.ref):

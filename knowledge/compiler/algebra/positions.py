@@ -1,11 +1,11 @@
-"""Sums and means over a convolution's output channels or positions.
+"""Sums and means over a convolution's output channels or positions, taken before the convolution.
 
 Over channels: the weights of all output channels are added up first, as for a product's columns.
 
-Over positions o of one axis, y[o] = sum_k w[k] x[position(o, k)] gives sum_o y[o] = sum_k w[k] X[k] with X[k] the sum
-of x over the positions that tap k meets. Taps that meet the same positions share one X, and their weights are added
-up; the others become input channels of their own. Positions that all taps meet are added up once, and the few at the
-borders are added to that, never subtracted from a larger sum.
+Over positions o of one axis, y[o] = sum_k w[k] x[position(o, k)] gives sum_o y[o] = sum_k w[k] X[k] with X[k] the
+sum of x over the positions that tap k reads. Taps that read the same positions share one X, and their weights are
+added up; the others become input channels of their own. Positions that all taps read are added up once, and the few
+at the borders are added to that, never subtracted from a larger sum.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class _Run:
 
 
 def total_of_channels(graph: OpGraph, op: Op) -> OpGraph | None:
-    """Adds up the weights of all output channels. Less work: one output channel instead of several."""
+    """Adds up the weights of all output channels; None if that does not apply. Less work: one output channel for
+    several."""
     editor = Editor(graph, op)
     total = total_of(editor, op)
     if total is None or 1 not in total.axes:
@@ -57,8 +58,10 @@ def total_of_channels(graph: OpGraph, op: Op) -> OpGraph | None:
 
 
 def total_of_positions(graph: OpGraph, op: Op) -> OpGraph | None:
-    """Adds up the input before the convolution. Less work: each position of the axis is multiplied once instead of
-    once for each tap and output channel."""
+    """Adds up the input before the convolution; None if that does not apply.
+
+    Less work: each position of the axis is multiplied once instead of once for each tap and output channel.
+    """
     editor = Editor(graph, op)
     total = total_of(editor, op)
     if total is None:
@@ -75,7 +78,7 @@ def total_of_positions(graph: OpGraph, op: Op) -> OpGraph | None:
 
 
 def _is_less(editor: Editor, conv: Convolution, size: int, axis: int) -> bool:
-    """Whether the taps that stay apart are fewer than the positions that are worked out without the rewrite."""
+    """True if the taps that stay apart are fewer than the positions computed without the rewrite."""
     runs = _runs(editor, conv, size, axis)
     taps = editor.shape(conv.weight)[2 + axis]
     before = taps * (editor.shape(conv.x)[2 + axis] if conv.transposed else size)
@@ -84,7 +87,7 @@ def _is_less(editor: Editor, conv: Convolution, size: int, axis: int) -> bool:
 
 
 def _runs(editor: Editor, conv: Convolution, size: int, axis: int) -> list[_Run]:
-    """For each tap the input positions that it meets while it makes `size` outputs."""
+    """The input positions that each tap reads for `size` outputs."""
     inputs = _length(editor, conv, axis)
     stride, padding, dilation = conv.stride[axis], conv.padding[axis], conv.dilation[axis]
     found = []
@@ -105,6 +108,7 @@ def _length(editor: Editor, conv: Convolution, axis: int) -> int:
 
 
 def _reduce_positions(editor: Editor, total: Total, chain: Chain, conv: Convolution, axes: list[int]) -> OpGraph:
+    """The graph with the input added up along `axes`."""
     sizes = list(editor.shape(chain.start)[2:])
     done, count = {axis + 2 for axis in axes}, math.prod(sizes[axis] for axis in axes)
     dtype = editor.spec(chain.start).dtype
@@ -128,7 +132,7 @@ def _reduce_positions(editor: Editor, total: Total, chain: Chain, conv: Convolut
 def _without_whole_axes(
     editor: Editor, conv: Convolution, sizes: list[int], axes: list[int]
 ) -> tuple[Convolution, list[int]]:
-    """The convolution without the axes all of whose taps meet the whole input, which go at once; and the others."""
+    """The convolution without the axes all of whose taps read the whole input, and the remaining axes."""
     whole = [
         axis
         for axis in axes
@@ -153,7 +157,7 @@ def _without_axis(editor: Editor, conv: Convolution, runs: list[_Run], axis: int
 
 
 def _at_one_position(conv: Convolution, axis: int) -> Convolution:
-    """Plain along an axis that has one position and one tap."""
+    """The convolution with stride 1 and no padding along an axis of one position and one tap."""
     return replace(
         conv,
         stride=_at(conv.stride, axis, 1),
@@ -163,11 +167,12 @@ def _at_one_position(conv: Convolution, axis: int) -> Convolution:
 
 
 def _at(values: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
+    """The tuple with one value replaced."""
     return (*values[:axis], value, *values[axis + 1 :])
 
 
 def _sums(editor: Editor, x: Ref, axis: int, runs: list[_Run]) -> list[Ref]:
-    """The sums of x over runs. What all runs share is read once."""
+    """The sums of x over runs. The part that all runs share is read once."""
     start, stop = max(run.start for run in runs), min(run.stop for run in runs)
     if any(run.step != 1 for run in runs) or stop <= start or len(runs) == 1:
         return [_sum(editor, x, axis, run) for run in runs]
@@ -182,6 +187,7 @@ def _sums(editor: Editor, x: Ref, axis: int, runs: list[_Run]) -> list[Ref]:
 
 
 def _borders(run: _Run, start: int, stop: int) -> Iterable[_Run]:
+    """The parts of a run outside start .. stop."""
     return [_Run(*pair, 1) for pair in ((run.start, start), (stop, run.stop)) if pair[1] > pair[0]]
 
 
@@ -191,7 +197,7 @@ def _sum(editor: Editor, x: Ref, axis: int, run: _Run) -> Ref:
 
 
 def _axis_to_channels(editor: Editor, item: Ref, axis: int, channels: int) -> Ref:
-    """Moves an axis behind the channel axis and makes one of both; the axis stays with size 1."""
+    """Moves an axis behind the channel axis and merges both; the axis stays with size 1."""
     shape = editor.shape(item)
     if shape[axis] == 1:
         return item
@@ -204,7 +210,7 @@ def _axis_to_channels(editor: Editor, item: Ref, axis: int, channels: int) -> Re
 
 
 def _product(editor: Editor, conv: Convolution) -> Ref:
-    """A convolution of one position and one tap is a matrix product over the channels."""
+    """A convolution of one position and one tap as a matrix product over the channels."""
     x, weight = editor.shape(conv.x), editor.shape(conv.weight)
     rows, matrix = editor.view(conv.x, x[:2]), editor.view(conv.weight, weight[:2])
     columns = weight[1] if conv.transposed else weight[0]

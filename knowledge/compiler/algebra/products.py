@@ -1,8 +1,8 @@
-"""Sums and means over a matrix product's rows or columns, and products with a diagonal matrix.
+"""Sums and means over a matrix product's rows or columns, taken before it, and products with a diagonal matrix.
 
-sum_n (a b)[m, n] = sum_k a[m, k] (sum_n b[k, n]) and sum_m (a b)[m, n] = sum_k (sum_m a[m, k]) b[k, n]: the sums change
-places, so one of the operands is added up first and the product has one column or one row. Where that operand is a
-weight, it is added up once for all calls.
+sum_n (a b)[m, n] = sum_k a[m, k] (sum_n b[k, n]) and sum_m (a b)[m, n] = sum_k (sum_m a[m, k]) b[k, n]: the sums are
+exchanged, so one operand is added up first and the product has one column or one row. A weight is added up once for
+all calls.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _PLAIN = frozenset({"mm", "bmm", "matmul"})
 
 @dataclass(frozen=True)
 class Total:
-    """A sum or mean along axes: `source` is what it adds up."""
+    """A sum or mean of `source` along axes."""
 
     kind: str  # "sum" | "mean"
     source: Ref
     axes: tuple[int, ...]
-    keeps: bool  # whether the axes stay with size 1
+    keeps: bool  # true if the axes stay with size 1
 
 
 def total_of(editor: Editor, op: Op) -> Total | None:
@@ -47,7 +47,7 @@ def total_of(editor: Editor, op: Op) -> Total | None:
 
 
 def finish_total(editor: Editor, total: Total, chain: Chain, value: Ref, done: set[int]) -> OpGraph:
-    """The graph after `value`, the chain's start added up along `done`, took the chain and the other axes."""
+    """The graph in which `value`, the chain's start reduced along `done`, has passed the chain and the other axes."""
     value = follow(editor, chain, value, reduced_term(editor, total.kind, done))
     rest = [axis for axis in total.axes if axis not in done]
     return editor.put(editor.reduce(value, total.kind, rest))
@@ -58,7 +58,8 @@ def finish_total(editor: Editor, total: Total, chain: Chain, value: Ref, done: s
 
 @dataclass(frozen=True)
 class Product:
-    """left (..., m, k) times right (..., k, n); `weight` is stored as (n, k), as nn.Linear has it."""
+    """A matrix product: left (..., m, k) times right (..., k, n). If `is_linear`, right is stored as (n, k), like
+    nn.Linear's."""
 
     left: Ref
     right: Ref
@@ -67,6 +68,7 @@ class Product:
 
 
 def product_of(editor: Editor, op: Op) -> Product | None:
+    """The operator as a matrix product, or None."""
     if op.kwargs or not all(isinstance(item, Ref) for item in op.args):
         return None
     refs = [item for item in op.args if isinstance(item, Ref)]
@@ -80,7 +82,10 @@ def product_of(editor: Editor, op: Op) -> Product | None:
 
 
 def total_of_product(graph: OpGraph, op: Op) -> OpGraph | None:
-    """Adds up an operand before the product. Less work: m, n and k are larger than 1, and only the total is read."""
+    """Adds up an operand before the product; None if that does not apply.
+
+    Less work: m, n and k are larger than 1, and only the total is read.
+    """
     editor = Editor(graph, op)
     total = total_of(editor, op)
     if total is None:
@@ -99,7 +104,7 @@ def total_of_product(graph: OpGraph, op: Op) -> OpGraph | None:
 
 
 def _is_row_axis(editor: Editor, product: Product, axis: int, rank: int) -> bool:
-    """Whether an axis of the result is one of the left operand alone."""
+    """True if an axis of the result belongs to the left operand alone."""
     left, right = editor.shape(product.left), editor.shape(product.right)
     if len(left) != rank or left[axis] == 1:
         return False
@@ -110,7 +115,7 @@ def _is_row_axis(editor: Editor, product: Product, axis: int, rank: int) -> bool
 
 
 def _over_columns(editor: Editor, total: Total, chain: Chain, product: Product) -> OpGraph:
-    """With one column for all. A weight of 16 bits is added up, and multiplied, in float32."""
+    """The graph with one column for all. A 16-bit weight is added up, and multiplied, in float32."""
     axis = 0 if product.is_linear else len(editor.shape(product.right)) - 2 + 1
     last = len(editor.shape(chain.start)) - 1
     column = editor.reduce(editor.widen(product.right), total.kind, [axis])
@@ -125,7 +130,7 @@ def _over_columns(editor: Editor, total: Total, chain: Chain, product: Product) 
 
 
 def _over_rows(editor: Editor, total: Total, chain: Chain, product: Product, rows: set[int]) -> OpGraph:
-    """With one row for all; the bias is the same for every row."""
+    """The graph with one row for all; the bias is the same for every row."""
     row = editor.reduce(product.left, total.kind, sorted(rows))
     bias = product.bias
     if bias is not None and total.kind == "sum":
@@ -135,6 +140,7 @@ def _over_rows(editor: Editor, total: Total, chain: Chain, product: Product, row
 
 
 def _multiply(editor: Editor, product: Product, left: Ref, right: Ref, bias: Ref | None) -> Ref:
+    """The product as a new operator."""
     one, other = editor.shape(left), editor.shape(right)
     columns = other[0] if product.is_linear else other[-1]
     lead = one[:-1] if product.is_linear else _lead(one, other)
@@ -158,7 +164,10 @@ def _lead(one: Shape, other: Shape) -> Shape:
 
 
 def product_with_diagonal(graph: OpGraph, op: Op) -> OpGraph | None:
-    """diag(a) b = a[:, None] * b and b diag(a) = b * a: everything beside the diagonal is zero."""
+    """Scales rows or columns instead of multiplying by a diagonal matrix; None if that does not apply.
+
+    diag(a) b = a[:, None] * b and b diag(a) = b * a.
+    """
     editor = Editor(graph, op)
     product = product_of(editor, op)
     if product is None or product.bias is not None or product.is_linear:
@@ -175,7 +184,7 @@ def product_with_diagonal(graph: OpGraph, op: Op) -> OpGraph | None:
 
 
 def _diagonal(editor: Editor, item: Ref) -> Ref | None:
-    """The vector on the diagonal of a matrix that has nothing else."""
+    """The vector on the diagonal of a diagonal matrix, or None."""
     maker = editor.graph.producers.get(item.ref)
     if maker is None or maker.kind not in ("diag", "diag_embed") or maker.kwargs or len(editor.shape(item)) != 2:
         return None

@@ -1,7 +1,7 @@
-"""The exact rewrites by name, and the graph after those that are on.
+"""The exact rewrites by name, and the graph after the chosen ones.
 
-Each gives the same function in real arithmetic from less work; what rounding makes of it is measured like any other
-candidate's error. A candidate that uses one carries the label "algebra:NAME", so that a reader of its receipt knows.
+Each gives the same function in real arithmetic with less work; its rounding is measured like any other candidate's
+error. A candidate that uses one carries the label "algebra:NAME", so that a reader of its receipt knows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from foundry.knowledge.compiler.algebra.units import fold_constants, single_elem
 from foundry.knowledge.opgraph import Op, OpGraph
 
 Step = Callable[[OpGraph, Op], OpGraph | None]
-_MOST_STEPS = 256  # of one graph; each step removes work, so this is no more than a guard
+_MOST_STEPS = 256  # rewrites of one graph; each removes work, so this is only a guard
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """`steps` each try one operator: the changed graph, or None where their precondition does not hold."""
+    """A named rewrite. `steps` each try one operator and return the changed graph, or None if their precondition
+    fails."""
 
     name: str
     steps: tuple[Step, ...]
@@ -30,7 +31,7 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """`applied` changed the graph; `possible` would with all of them on, because one may open the way for another."""
+    """`applied` changed the graph; `possible` would with all of them on, because one may enable another."""
 
     graph: OpGraph
     applied: tuple[str, ...]
@@ -70,12 +71,12 @@ def rewrite_graph(graph: OpGraph, names: Collection[str]) -> Rewritten:
 
 
 def as_labelled(graph: OpGraph, labels: Collection[str]) -> OpGraph:
-    """The graph after the rewrites that a candidate's labels declare: what its time is measured against."""
+    """The graph after the rewrites that a candidate's labels declare, against which its time is measured."""
     return rewrite_graph(graph, [label.removeprefix(LABEL) for label in labels if label.startswith(LABEL)]).graph
 
 
 def _exhaust(graph: OpGraph, rewrites: Collection[Rewrite]) -> tuple[OpGraph, tuple[str, ...]]:
-    """The graph after passes over its operators until one changes nothing, and the rewrites that changed it."""
+    """(graph after repeated passes over its operators until nothing changes, rewrites that changed it)."""
     steps = [(rewrite.name, step) for rewrite in rewrites for step in rewrite.steps]
     applied: dict[str, None] = {}
     made, at, unchanged = 0, 0, 0
@@ -91,6 +92,7 @@ def _exhaust(graph: OpGraph, rewrites: Collection[Rewrite]) -> tuple[OpGraph, tu
 
 
 def _change(graph: OpGraph, op: Op, steps: Sequence[tuple[str, Step]]) -> tuple[str, OpGraph] | None:
+    """(name of the first step that changes an operator, the changed graph), or None."""
     for name, step in steps:
         changed = step(graph, op)
         if changed is not None:

@@ -1,4 +1,4 @@
-"""Operators that change nothing or are constant, and numbers that join: one operator is left of them, or none."""
+"""Removes operators that change nothing or are constant, and merges numbers of neighbouring operators."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ _SAME = frozenset({"sum", "mean", "prod", "amax", "amin", "max", "min", "logsume
 _ONES, _ZEROS = frozenset({"softmax", "_softmax"}), frozenset({"log_softmax", "_log_softmax"})
 _VIEWS = frozenset({"view", "reshape", "unsqueeze", "squeeze", "detach", "alias", "clone"})
 _IDEMPOTENT = frozenset({"relu", "abs", "floor", "ceil", "round", "trunc", "sign"})
-_LARGEST = 1e30  # of a factor that neighbours may join to: float32 holds it and its inverse
+_LARGEST = 1e30  # largest factor that neighbours may join to: float32 holds it and its inverse
 _BOUNDS = {"relu": (0.0, None), "relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0), "clamp": (None, None)}
 
 
 def single_element(graph: OpGraph, op: Op) -> OpGraph | None:
-    """A sum, mean, maximum or log-sum-exp of one number is that number, its softmax is 1, and a number minus itself is
-    0. (Not for infinities, of which softmax and difference are NaN.)"""
+    """Replaces operators over one element; None if that does not apply.
+
+    A sum, mean, maximum or log-sum-exp of one number is that number, its softmax is 1, and a number minus itself is
+    0. (Not for infinities, whose softmax and difference are NaN.)
+    """
     editor = Editor(graph, op)
     source = op.args[0] if op.args else None
     if not isinstance(source, Ref) or op.outputs[0].spec.dtype not in FLOATS:
@@ -36,6 +39,7 @@ def single_element(graph: OpGraph, op: Op) -> OpGraph | None:
 
 
 def _root(editor: Editor, item: Ref) -> str:
+    """The value behind views of it."""
     maker = editor.graph.producers.get(item.ref)
     while maker is not None and maker.kind in _VIEWS and isinstance(maker.args[0], Ref):
         item = maker.args[0]
@@ -44,7 +48,7 @@ def _root(editor: Editor, item: Ref) -> str:
 
 
 def _one_each(editor: Editor, op: Op, source: Ref) -> bool:
-    """Whether the operator takes each element alone, along axes of size 1."""
+    """True if the operator reduces single elements, along axes of size 1."""
     shape = editor.shape(source)
     if op.kind not in _SAME | _ONES | _ZEROS or editor.spec(source).dtype != op.outputs[0].spec.dtype:
         return False
@@ -56,6 +60,7 @@ def _one_each(editor: Editor, op: Op, source: Ref) -> bool:
 
 
 def _fill(editor: Editor, number: float) -> OpGraph:
+    """The graph with a constant in place of the operator."""
     spec = editor.op.outputs[0].spec
     return editor.put(editor.emit("aten.full.default", [numbers(spec.shape), number], spec.shape, spec.dtype, 0))
 
@@ -64,8 +69,11 @@ def _fill(editor: Editor, number: float) -> OpGraph:
 
 
 def fold_constants(graph: OpGraph, op: Op) -> OpGraph | None:
-    """Numbers of neighbouring operators join, what changes nothing goes: x * 1, x + 0, dropout in evaluation,
-    x * a * b, x + a + b, relu(relu(x)), clamp(clamp(x)). At most one rounding less."""
+    """Merges numbers of neighbouring operators and drops operators that change nothing; None if that does not apply.
+
+    Examples: x * 1, x + 0, dropout in evaluation, x * a * b, x + a + b, relu(relu(x)), clamp(clamp(x)). At most one
+    rounding less.
+    """
     editor = Editor(graph, op)
     source = op.args[0] if op.args else None
     spec = op.outputs[0].spec
@@ -88,11 +96,13 @@ def fold_constants(graph: OpGraph, op: Op) -> OpGraph | None:
 
 
 def _number(op: Op) -> float | None:
+    """The number that is an operator's second operand, or None."""
     found = op.args[1] if len(op.args) == 2 else None
     return found if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
 def _is_neutral(op: Op) -> bool:
+    """True if the operator changes nothing."""
     if op.kind == "dropout":
         return len(op.args) == 3 and op.args[2] is False
     number = _number(op)
@@ -100,7 +110,7 @@ def _is_neutral(op: Op) -> bool:
 
 
 def _joined(first: Op, second: Op) -> tuple[str, list[Argument]] | None:
-    """Both operators as one: its target and its arguments after the tensor."""
+    """(target, arguments after the tensor) of one operator for both, or None."""
     one, other = _number(first), _number(second)
     kinds = {first.kind, second.kind}
     if one is not None and other is not None and kinds <= {"mul", "div"} and one * other:
@@ -128,7 +138,7 @@ def _clamp(number: float | None, bounds: tuple[float | None, float | None]) -> f
 
 
 def _bounds(op: Op) -> tuple[float | None, float | None] | None:
-    """The numbers between which an operator clamps, None where it does not."""
+    """(lower, upper) bounds between which an operator clamps; None if it does not clamp."""
     if op.kind not in _BOUNDS:
         return None
     given = list(op.args[1:3])
