@@ -349,7 +349,6 @@ async def run_search(
     store: Path | None = None,
     learn: Path | None = None,
     islands: int | None = None,
-    in_flight: int = 1,
 ) -> Trail:
     """The real search. `store`: the experience that it recalls, and adds to. `learn`: the store that it only writes."""
     folder = Path(tempfile.mkdtemp(prefix="foundry-search-", dir=memory()))
@@ -364,7 +363,6 @@ async def run_search(
         rivals=(),
         without=without,
         islands=islands,
-        in_flight=in_flight,
     )
     parts = RecordedParts(library, seed, store)
     kept = EFFORTS["quick"]

@@ -55,9 +55,7 @@ ABLATED: tuple[Mechanism, ...] = ("estimates", "archive", "roles", "profiler")
 # Left out together as well: what each of them alone does not show, all may.
 BARE = "without these three together"
 TOGETHER: tuple[Mechanism, ...] = ("archive", "roles", "profiler")
-# (islands, in-flight steps of each): four steps at a time as separate islands or as one population with four workers,
-# two mixed forms, and one step at a time, which knows all earlier results.
-PARALLEL = ((1, 1), (4, 1), (2, 2), (1, 4), (4, 4))
+ISLANDS = (1, 4)
 RESAMPLED = 4000
 TEACHERS = 3  # cold searches of each other task that the experience is from, with stores of their own
 EARLY = (4, 8, 16, 24)  # evaluations after which a warm start is compared with a cold one
@@ -181,14 +179,11 @@ async def recall_and_search(
     records: Sequence[ExperienceRecord],
     without: tuple[Mechanism, ...] = OFF,
     islands: int | None = None,
-    in_flight: int = 1,
 ) -> Trail:
     """The real search with a store of its own that holds these records."""
     with tempfile.TemporaryDirectory(prefix="foundry-store-", dir=memory()) as folder:
         (Path(folder) / "journal.sqlite").write_bytes(journal_of(records))
-        return await run_search(
-            library, seed, evaluations, store=Path(folder), without=without, islands=islands, in_flight=in_flight
-        )
+        return await run_search(library, seed, evaluations, store=Path(folder), without=without, islands=islands)
 
 
 def journal_of(records: Sequence[ExperienceRecord]) -> bytes:
@@ -228,9 +223,8 @@ def variants() -> dict[str, Variant]:
         found[f"with {name}"] = partial(recall_and_search, without=others)
     kept_out = tuple(name for name in OFF if name not in ("gradients", "migration"))
     found["with gradients and migration"] = partial(recall_and_search, without=kept_out)
-    for islands, in_flight in PARALLEL:
-        name = f"{islands} islands of {in_flight} steps"
-        found[name] = partial(recall_and_search, islands=islands, in_flight=in_flight)
+    for islands in ISLANDS:
+        found[f"{islands} islands"] = partial(recall_and_search, islands=islands)
     return found
 
 

@@ -53,8 +53,8 @@ async def fan_out(state: RunState, runtime: Runtime[Services]) -> list[Send] | s
     return [Send("island", inputs) for inputs in island_inputs(state, services)]
 
 
-async def round_or_end(state: RunState, runtime: Runtime[Services]) -> list[Send] | str:
-    """After `decide`: another round of islands, or the end."""
+async def search_or_end(state: RunState, runtime: Runtime[Services]) -> list[Send] | str:
+    """After `decide`: the islands once more, or the end."""
     return "prove" if state.get("ending") else await fan_out(state, runtime)
 
 
@@ -86,7 +86,7 @@ def make_graph(checkpointer: Checkpointer = None) -> CompiledStateGraph[Any, Any
     graph.add_edge("recall", "seed")
     graph.add_conditional_edges("seed", fan_out, ["island", "prove"])
     graph.add_edge("island", "decide")
-    graph.add_conditional_edges("decide", round_or_end, ["island", "prove"])
+    graph.add_conditional_edges("decide", search_or_end, ["island", "prove"])
     graph.add_edge("prove", "compare")
     graph.add_edge("compare", "finish")
     graph.add_edge("finish", END)

@@ -1,9 +1,9 @@
-"""A strand of an island: it loops the steps of a population with a role and random streams of its own until it stops.
+"""An island: a branch of the graph that loops the steps of a population of its own until it stops.
 
 select -> diagnose -> an expert -> write -> build -> verify -> auditor -> time -> profile -> prove -> learn -> migrate
 
 Nodes are functions of state in, update out. None raises for a bad candidate. An internal error ends only its own
-strand; as an exception it would cancel all others.
+island; as an exception it would cancel all others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from foundry.graph.nodes.island.learn import learn
 from foundry.graph.nodes.island.migrate import migrate
 from foundry.graph.nodes.island.profile import profile
 from foundry.graph.nodes.island.prove import prove
-from foundry.graph.nodes.island.select import next_step, report, select
+from foundry.graph.nodes.island.select import next_step, select
 from foundry.graph.nodes.island.time import time
 from foundry.graph.nodes.island.tools import use_tools
 from foundry.graph.nodes.island.verify import verify
@@ -36,7 +36,7 @@ from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.events import streaming
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.services import Services
-from foundry.graph.search.state import IslandOutput, IslandState, Stop, Update, report_key
+from foundry.graph.search.state import IslandOutput, IslandState, Stop, Update
 from foundry.knowledge.thought import ExpertName
 
 IslandNode = Callable[[IslandState, Services], Awaitable[Update]]
@@ -122,14 +122,13 @@ def unless_stopped(choose: Callable[[IslandState], str]) -> Callable[[IslandStat
 
 
 def contain(name: str, work: IslandNode) -> Any:
-    """The node around a step: a span in the trace, and an error that ends this strand instead of all of them."""
+    """The node around a step: a span in the trace, and an error that ends this island instead of all of them."""
 
     async def node(state: IslandState, runtime: Runtime[Services]) -> Update:
         services = await services_of(state, runtime)
-        here = next_step(state, services) if name == "select" else state["step"]
+        here = next_step(state) if name == "select" else state["step"]
         if name != "select":
-            place = state["island"], state["strand"]
-            services.flight.tell(place, here, state.get("parent", ""), state.get("candidate", ""))
+            services.flight.tell(state["island"], here, state.get("parent", ""), state.get("candidate", ""))
         with streaming(runtime.stream_writer), services.log.at(state["island"], here):
             try:
                 with services.log.span("node", name):
@@ -151,14 +150,12 @@ def contain(name: str, work: IslandNode) -> Any:
 
 
 async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
-    """Reports to the root graph what the next round starts from."""
+    """Hands the island's state to the root graph, which may send it again."""
     services = await services_of(state, runtime)
     with streaming(runtime.stream_writer), services.log.at(state["island"], state["step"]):
-        is_last = services.flight.leave((state["island"], state["strand"]))
-        reason = state["stop"]["text"] if state["stop"] else ""
-        name = "island ends" if is_last else "strand ends"
-        services.log.note_once("note", name, reason=reason, round=state.get("round", 0))
-    return {"islands": {report_key(state["island"], state["strand"]): report(state)}}
+        services.flight.leave(state["island"])
+        services.log.note_once("note", "island ends", reason=state["stop"]["text"] if state["stop"] else "")
+    return {"islands": {str(state["island"]): {key: value for key, value in state.items() if key != "islands"}}}
 
 
 def make_island() -> CompiledStateGraph[Any, Any, Any, Any]:

@@ -12,7 +12,6 @@ from foundry.knowledge.errors import UsageError
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 MOST_PARALLEL = 64
 MOST_CALLS = 64  # of tools, in one step
-MOST_IN_FLIGHT = 8  # steps of one island at a time
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from foundry.agents.chat.options import (
     MOST_CALLS,
-    MOST_IN_FLIGHT,
     MOST_PARALLEL,
     ChatOptions,
     ReasoningEffort,
@@ -94,8 +93,6 @@ class SettingsFile(ModelOptions):
 
     model: Names = Field(default_factory=list)
     """For every expert that `experts` does not name; several: each step comes from the one that promises most."""
-    in_flight: Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)] | None = None
-    """Steps that each island takes at a time."""
     experts: dict[str, Names] = Field(default_factory=dict)
     models: dict[str, ModelTable] = Field(default_factory=dict)
     prompts: str = ""
@@ -121,12 +118,6 @@ def read_models(wanted: list[str] | None = None, flags: Mapping[str, Any] | None
         raise UsageError(f"--{flag} is about a chat model, but none is asked for", "add --model NAME")
     over = {**_validated(_of_environment(), is_flag=False), **_validated(flags, is_flag=True)}
     return Models(tuple(_spec(name, file, over) for name in names), everyone, by_expert)
-
-
-def read_in_flight(flag: int | None = None) -> int | None:
-    """How many steps each island shall take at a time: the flag before the file; None where neither says."""
-    path = find_file(Path.cwd()) if flag is None else None
-    return _read_file(path).in_flight if path else flag
 
 
 def read_prompts(flag: str | None) -> tuple[str, bool]:

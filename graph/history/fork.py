@@ -56,7 +56,7 @@ def _change(run: RunDirectory, request: SolveRequest, change: Change, step: str)
         run.set("brain", change.models.title)
         run.set(MIXED, "yes")
     if not step:
-        run.set(FURTHER, "1")
+        run.set(FURTHER, "yes")
     wanted = change.limits
     if not step or wanted.evaluations or wanted.minutes:  # of which one is said, the other is as much as ever
         evaluations, minutes = wanted.evaluations or request.max_evaluations, wanted.minutes or request.max_minutes

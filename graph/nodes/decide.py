@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from foundry.graph.run.run_directory import FURTHER
 from foundry.graph.run.services import Services
 from foundry.graph.search.asking import ask_for_budget
@@ -11,36 +13,25 @@ from foundry.graph.search.stops import find_ordered_stop
 
 
 async def decide(state: RunState, services: Services) -> Update:
-    """When the islands are back: another round with other roles, or the end of the search."""
-    reports = state.get("islands", {})
-    if any(report["stop"] and report["stop"]["kind"] == "regroup" for report in reports.values()):
-        return _regroup(state, services)
-    stops = {number: stop for number, report in sorted(reports.items()) if (stop := report["stop"])}
-    reasons = {number: stop["text"] for number, stop in stops.items()}
-    round_ = state.get("round", 0) + 1
-    again = services.journal.plain(f"decide{round_}", "outside", lambda: _again(services, round_, list(stops.values())))
-    again = again or ask_for_budget(services, round_, list(stops.values()))
-    services.log.note_once("note", f"round {round_} ends", reasons=reasons, again=again)
-    if again:
-        return {"round": round_, "ending": ""}
-    return {"round": round_, "ending": _ending(list(reasons.values()))}
+    """The islands go on where users have added one, a fork has more budget, or a person grants some; else the search
+    ends."""
+    stops = {name: island["stop"] for name, island in sorted(state.get("islands", {}).items())}
+    number = state.get("decisions", 0) + 1
+    key, ended = f"decide{number}", list(stops.values())
+    found: dict[str, Any] = services.journal.plain(key, "outside", lambda: _look_around(ended, services))
+    services.run.set(FURTHER, "")
+    again = found["again"] or ask_for_budget(services, number, ended)
+    reasons = {island: stop["text"] for island, stop in stops.items()}
+    services.log.note_once("note", f"decision {number}", reasons=reasons, again=again)
+    told = dict.fromkeys(stop["text"] for stop in ended if stop["kind"] != "joined")
+    ending = "" if again else "; ".join(told) or found["stop"] or "the islands returned"
+    return {"decisions": number, "added": found["added"], "ending": ending}
 
 
-def _regroup(state: RunState, services: Services) -> Update:
-    """The same round goes on, with the islands that users have added, unless the search is to end by now."""
-    key = f"regroup{len(state.get('added', []))}"
-    stop: Stop | None = services.journal.plain(f"{key}/stop", "outside", lambda: find_ordered_stop(services))
-    added = services.journal.plain(key, "outside", lambda: added_islands(services.directives()))
-    services.log.note_once("note", "regroup", added=len(added), reason=stop["text"] if stop else "")
-    return {"added": added, "ending": stop["text"] if stop else ""}
-
-
-def _again(services: Services, round_: int, stops: list[Stop]) -> bool:
-    stuck = all(stop["kind"] in ("error", "exhausted") for stop in stops)
-    rounds = services.effort.rounds + int(services.run.get(FURTHER, "0"))
-    return find_ordered_stop(services) is None and not stuck and round_ < rounds
-
-
-def _ending(reasons: list[str]) -> str:
-    """The islands' reasons in one line, the same one once."""
-    return "; ".join(dict.fromkeys(reasons)) or "the islands returned"
+def _look_around(stops: list[Stop], services: Services) -> dict[str, Any]:
+    """Whether the search goes on without anybody being asked, why it should end, and the islands that users added."""
+    stop, added = find_ordered_stop(services), added_islands(services.directives())
+    is_joined = any(item["kind"] == "joined" for item in stops)
+    is_stuck = all(item["kind"] in ("error", "exhausted") for item in stops)
+    goes_on = is_joined or (services.run.get(FURTHER) == "yes" and not is_stuck)
+    return {"again": stop is None and goes_on, "stop": stop["text"] if stop else "", "added": added}

@@ -26,4 +26,4 @@ async def intake(state: RunState, services: Services) -> Update:
         inputs=[list(spec.shape) for spec in found.inputs],
         outputs=[list(spec.shape) for spec in found.outputs],
     )
-    return {"round": 0}
+    return {"decisions": 0}

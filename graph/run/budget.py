@@ -20,8 +20,6 @@ from foundry.knowledge.merit import estimate_of
 FLOOR_REACHED = 0.97  # fraction of the roofline floor beyond which nothing is left to gain
 TRIALS = 0.5  # of a run's evaluations: what experts may have tried by tools
 
-Place = tuple[int, int]  # island and strand
-
 
 @dataclass(frozen=True)
 class Spent:
@@ -83,7 +81,7 @@ class Ledger:
         self._request = request
         self._run = run
         self._log = log
-        self._excused: dict[Place, float] = {}
+        self._excused: dict[int, float] = {}
         self._waited_s = 0.0
         self.thinking = ModelLedger(book=RunCalls(run.database))
         self.refresh()
@@ -94,9 +92,9 @@ class Ledger:
         self.thinking.max_tokens, self.thinking.max_dollars = allowed.tokens, allowed.dollars
         self.thinking.max_calls = allowed.calls
 
-    def excuse(self, place: Place, seconds: float) -> None:
-        """Takes `seconds` of pause off the run's time. Strands pause together, so only the longest pause counts."""
-        self._excused[place] = self._excused.get(place, 0.0) + seconds
+    def excuse(self, island: int, seconds: float) -> None:
+        """Takes `seconds` of pause off the run's time. Islands pause together, so only the longest pause counts."""
+        self._excused[island] = self._excused.get(island, 0.0) + seconds
 
     def excuse_waiting(self, seconds: float) -> None:
         """Takes off the run's time what a person took to answer a question."""
@@ -191,25 +189,24 @@ class Underway:
 
 
 class Flight:
-    """Each strand tells where it is. A process that resumes a run learns it as the strands go on."""
+    """Each island tells where it is. A process that resumes a run learns it as the islands go on."""
 
     def __init__(self) -> None:
-        self._steps: dict[Place, Underway] = {}
+        self._steps: dict[int, Underway] = {}
 
-    def tell(self, place: Place, step: str, parent: str = "", candidate: str = "") -> None:
-        """The strand at `place` is at this step; what it had before is done."""
-        self._steps[place] = Underway(step, parent, candidate)
+    def tell(self, island: int, step: str, parent: str = "", candidate: str = "") -> None:
+        """The island is at this step; what it had before is done."""
+        self._steps[island] = Underway(step, parent, candidate)
 
-    def leave(self, place: Place) -> bool:
-        """The strand ends; whether it was the last one of its island."""
-        self._steps.pop(place, None)
-        return not any(island == place[0] for island, _ in self._steps)
+    def leave(self, island: int) -> None:
+        """The island ends."""
+        self._steps.pop(island, None)
 
-    def reserved(self, but: Place | None = None) -> int:
-        """How many evaluations the steps under way may still claim, those of the strand at `but` aside."""
-        return sum(not item.candidate for place, item in self._steps.items() if place != but)
+    def reserved(self, but: int | None = None) -> int:
+        """How many evaluations the steps under way may still claim, that of island `but` aside."""
+        return sum(not item.candidate for island, item in self._steps.items() if island != but)
 
-    def thinking(self, but: Place) -> list[Underway]:
-        """The steps of the other strands from which no candidate has come yet, in the order of their places."""
-        found = [item for place, item in sorted(self._steps.items()) if place != but]
+    def thinking(self, but: int) -> list[Underway]:
+        """The steps of the other islands from which no candidate has come yet, in the order of the islands."""
+        found = [item for island, item in sorted(self._steps.items()) if island != but]
         return [item for item in found if item.parent and not item.candidate]

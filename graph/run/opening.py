@@ -189,7 +189,7 @@ def create(request: SolveRequest, parts: Parts) -> RunDirectory:
     if not request.models:
         check_language(task.options.instructions)
     device = parts.device(request)
-    run = RunDirectory.create(replace(request, in_flight=request.strands))  # so many, whoever thinks later on
+    run = RunDirectory.create(replace(request, islands=request.island_count))  # so many, whoever thinks later on
     run.set("task", encode(task))
     run.set("task_name", task.name)
     run.set("device", encode(device))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from foundry.agents.chat.options import MOST_IN_FLIGHT, TapeOptions
+from foundry.agents.chat.options import TapeOptions
 from foundry.agents.models.models import Models
 from foundry.knowledge.candidate import ForeignName, RivalName
 from foundry.knowledge.device import TargetName
@@ -15,7 +14,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.task import Policy
 from foundry.knowledge.thought import Role
 
-USUALLY_IN_FLIGHT = 3  # at most: whoever thinks knows less of what the others find
+ISLANDS_FOR_A_MODEL = 3  # that keep a model's requests busy where the effort has fewer
 # Parts of the search that may be left out, to measure what each brings (benchmarks/search.py).
 Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "estimates", "credits"]
 SEARCHES = 2.0  # times the search's minutes that a run takes at most, beside one proof
@@ -41,11 +40,10 @@ class Effort:
     minutes: float
     total_minutes: float
     islands: int
-    rounds: int  # how often `decide` may start the islands again, with other roles
     seeds: int  # first candidates evaluated before the islands start; further ones while none of them is correct
     proofs: int  # full verifications and timings of new elites in a run, before the finalists'
     finalists: int  # re-verified and re-timed in fresh processes at the end
-    plateau: int  # generations without a better candidate after which an island ends its round
+    plateau: int  # generations without a better candidate after which an island ends
     stagnation: int  # generations without a better candidate after which it takes migrants
     counted: int  # elites of stagnating islands of which the hardware's counters are read, ten seconds each
     tune_s: float  # of the search's time, for each structure that is handed to the tuner
@@ -59,7 +57,6 @@ BENCH = Effort(
     0.4,
     0.65,
     islands=1,
-    rounds=1,
     seeds=1,
     proofs=0,
     finalists=1,
@@ -76,7 +73,6 @@ QUICK = Effort(
     2.0,
     2.9,
     islands=4,
-    rounds=1,
     seeds=4,
     proofs=2,
     finalists=3,
@@ -93,11 +89,10 @@ STANDARD = Effort(
     15.0,
     20.0,
     islands=4,
-    rounds=2,
     seeds=6,
     proofs=12,
     finalists=4,
-    plateau=24,
+    plateau=48,
     stagnation=4,
     counted=8,
     tune_s=45,
@@ -110,11 +105,10 @@ DEEP = Effort(
     120.0,
     140.0,
     islands=6,
-    rounds=4,
     seeds=8,
     proofs=40,
     finalists=6,
-    plateau=48,
+    plateau=192,
     stagnation=5,
     counted=40,
     tune_s=120,
@@ -159,7 +153,6 @@ class SolveRequest:
     gpus: int = 1  # of those that this process sees; the islands share them
     without: tuple[Mechanism, ...] | None = None  # exactly these; None: what shows no use for who thinks (`left_out`)
     switched_on: tuple[Mechanism, ...] = ()  # though they are off by default
-    in_flight: int | None = None  # steps that each island takes at a time; a run's own request says how many
     prompts: PromptMode = "shipped"  # where a model thinks: their advice evolves only on request
     model_class: str = ""  # its name; "": as the task's options or its file say
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
@@ -169,8 +162,6 @@ class SolveRequest:
             raise UsageError(f"unknown effort {self.effort!r}", f"one of {', '.join(EFFORTS)}")
         if self.islands is not None and not 1 <= self.islands <= 64:
             raise UsageError(f"{self.islands} islands", "a number from 1 to 64")
-        if self.in_flight is not None and not 1 <= self.in_flight <= MOST_IN_FLIGHT:
-            raise UsageError(f"{self.in_flight} steps in flight", f"a number from 1 to {MOST_IN_FLIGHT}")
         if self.finalists is not None and self.finalists < 1:
             raise UsageError(f"{self.finalists} finalists", "at least one must be proven")
         limits = self.limits
@@ -193,14 +184,9 @@ class SolveRequest:
 
     @property
     def island_count(self) -> int:
-        return self.islands or self.plan.islands
-
-    @property
-    def strands(self) -> int:
-        """Steps that each island takes at a time. Where nobody says: as many as keep busy all requests that a model
-        takes at once; with the playbook, whose thought takes no time, one."""
+        """The user's, else the effort's; while a model thinks at least as many as keep its requests busy."""
         at_once = max((spec.options.parallel for spec in self.models.specs), default=1)
-        return self.in_flight or min(USUALLY_IN_FLIGHT, math.ceil(at_once / self.island_count))
+        return self.islands or max(self.plan.islands, min(ISLANDS_FOR_A_MODEL, at_once))
 
     @property
     def finalist_count(self) -> int:
@@ -221,6 +207,6 @@ class SolveRequest:
         return min(self.max_minutes + self.plan.total_minutes - self.plan.minutes, SEARCHES * self.max_minutes)
 
 
-def role_of(island: int, round_: int, without: Sequence[Mechanism] = ()) -> Role:
-    """Roles rotate by one each round, so that every population is seen through every role."""
-    return "any" if "roles" in without else ROLES[(island + round_) % len(ROLES)]
+def role_of(island: int, without: Sequence[Mechanism] = ()) -> Role:
+    """The role that an island has by itself."""
+    return "any" if "roles" in without else ROLES[island % len(ROLES)]

@@ -51,7 +51,7 @@ LAST = (1 << 63) - 1  # beyond any row
 STAGES: tuple[Stage, ...] = ("screen", "full", "final")
 ORIGIN = "origin"  # the fact of a run that says what it was forked from
 MIXED = "mixed"  # the fact of a run that several brains thought for: a replay asks none of them
-FURTHER = "further_rounds"  # the fact of a run that its islands may start so many times more than its effort has it
+FURTHER = "further"  # the fact of a fork that its islands start once more, though all had ended
 LATEST_FIRST = "CASE stage WHEN 'final' THEN 0 WHEN 'full' THEN 1 ELSE 2 END"
 
 

@@ -106,7 +106,7 @@ class Services:
     write_receipt: Callable[[Services, Evaluation], None]
     recorded: RunDirectory | None = None
     flight: Flight = field(default_factory=Flight)
-    briefs: dict[str, Brief] = field(default_factory=dict)  # each strand's latest, by its step
+    briefs: dict[str, Brief] = field(default_factory=dict)  # each island's latest, by its step
     known: dict[str, Known | None] = field(default_factory=dict)  # by candidate and stage, for the estimates
     estimates: dict[str, Estimate | None] = field(default_factory=dict)  # by candidate and stage
     others: tuple[Known, ...] | None = None  # what earlier runs measured of kernels like these, once asked

@@ -52,9 +52,9 @@ def ask_for_model(services: Services) -> bool:
     return ask(services, "model", text)
 
 
-def ask_for_budget(services: Services, round_: int, stops: list[Stop]) -> bool:
+def ask_for_budget(services: Services, number: int, stops: list[Stop]) -> bool:
     """When the budget is what ended the search: whether it may go on with half as much again, which is then granted as
-    if the user had said so."""
+    if the user had said so. `number`: how often `decide` has been asked."""
     if not services.request.ask or not any(stop["kind"] == "budget" for stop in stops):
         return False
     evaluations = max(1, int(MORE * services.request.max_evaluations))
@@ -65,9 +65,9 @@ def ask_for_budget(services: Services, round_: int, stops: list[Stop]) -> bool:
         f"the budget is used up ({spent.evaluations} evaluations, {spent.minutes:.1f} minutes); {found}: "
         f"search on with {evaluations} more evaluations and {minutes:g} more minutes?"
     )
-    if not ask(services, f"budget{round_}", text):
+    if not ask(services, f"budget{number}", text):
         return False
-    services.journal.plain(f"grant{round_}", "outside", lambda: _grant(services, evaluations, minutes))
+    services.journal.plain(f"grant{number}", "outside", lambda: _grant(services, evaluations, minutes))
     return True
 
 

@@ -14,7 +14,7 @@ from foundry.graph.run.run_directory import Mark
 from foundry.graph.run.services import Recalled, Services
 from foundry.graph.search.known import known_kernels
 from foundry.graph.search.lessons import query
-from foundry.graph.search.state import BudgetLeft, IslandState, island_of, left_out_of, step_name
+from foundry.graph.search.state import BudgetLeft, IslandState, island_of, step_name
 from foundry.graph.search.strategies.archive import (
     ONE_CELL,
     candidate_number,
@@ -58,7 +58,7 @@ async def add_diagnosis(brief: Brief, diagnosis: Diagnosis, services: Services) 
 
 def _remember(brief: Brief, services: Services) -> Brief:
     """Keeps the brief while its step lasts."""
-    services.briefs.pop(step_name(brief.island, brief.generation - services.request.strands), None)
+    services.briefs.pop(step_name(brief.island, brief.generation - 1), None)
     services.briefs[brief.step] = brief
     return brief
 
@@ -90,7 +90,7 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
             lowered = await services.lower(parent.candidate.recipe)
     graphs = await services.graphs()
     archive, population = state["archive"], state["population"]
-    if "archive" in left_out_of(state["outside"], services):
+    if "archive" in state["outside"]["left_out"]:
         archive, population = without_cells(archive, population)
     elites = rank_elites(archive)
     cell = population[state["parent"]][0] if state["parent"] in population else ONE_CELL
@@ -130,7 +130,7 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         compiled=(await services.measure.rivals()).rival("compile") if state["outside"]["rivals"] else None,
         attempts=_attempts(state, services),
         examples=examples,
-        budget=_budget_words(state["outside"].get("budget")),
+        budget=_budget_words(state["outside"]["budget"]),
         thinking=tuple(parent for _, parent in state["outside"]["thinking"]),
         others=_others(state, services),
     )
@@ -144,17 +144,15 @@ def _others(state: IslandState, services: Services) -> tuple[str, ...]:
     for step, parent in state["outside"]["thinking"]:
         if parent == state["parent"]:
             island = island_of(step)
-            role = role_of(island, state.get("round", 0), left_out_of(state["outside"], services))
+            role = role_of(island, state["outside"]["left_out"])
             last = made[island].proposal if island in made else None
             before = f', whose last step was: "{brief_words(last.rationale)}"' if last else ""
             found.append(f"island {island} (emphasis on {role}){before}")
     return tuple(dict.fromkeys(found))
 
 
-def _budget_words(left: BudgetLeft | None) -> str:
+def _budget_words(left: BudgetLeft) -> str:
     """What the search has left, and what a step costs of it."""
-    if left is None:
-        return ""
     under_way = f", {left['reserved']} are kept for other steps under way" if left["reserved"] else ""
     tries = f"{max(0, left['tries'] - left['tried'])} of {left['tries']}"
     return (

@@ -31,13 +31,13 @@ def find_ordered_stop(services: Services, reserved: int = 0) -> Stop | None:
 
 
 def find_island_stop(state: IslandState, services: Services) -> Stop | None:
-    """Why a user wants this island to end, or all of them to end their round: one is added."""
+    """Why a user wants this island to end, or all of them to end a step: another island joins."""
     directives = services.directives()
     wanted, number = find_wanted_state(directives, state["island"])
     if wanted == "stop":
         return Stop(kind="user", text=f"stopped by the user (d{number})")
-    if services.request.island_count + len(added_islands(directives)) > state["islands_now"]:
-        return Stop(kind="regroup", text="makes room for one more island")
+    if len(added_islands(directives)) > state["added"]:
+        return Stop(kind="joined", text="another island joins")
     return None
 
 

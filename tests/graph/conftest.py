@@ -324,7 +324,6 @@ def make_request(tmp_path: Path) -> Callable[..., SolveRequest]:
             "runs": str(tmp_path / "runs"),
             "seed": 1,
             "limits": limits,
-            "in_flight": 1,
         }
         return SolveRequest("relu_add.py", **{**settings, **changes})
 

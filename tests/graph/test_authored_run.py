@@ -84,7 +84,6 @@ async def test_a_models_kernel_is_repaired_tuned_accepted_and_found_again(
         str(tmp_path / "distances.py"),
         target="cpu",
         islands=1,
-        in_flight=1,  # the author answers by the parent alone: several steps would have the same kernel of it
         limits=RunLimits(evaluations=4, minutes=2.0),
         finalists=1,
         rivals=(),
@@ -141,7 +140,6 @@ async def test_a_draft_is_swept_before_it_is_proposed(
         str(tmp_path / "distances.py"),
         target="cpu",
         islands=1,
-        in_flight=1,
         limits=RunLimits(evaluations=2, minutes=1.0),
         finalists=1,
         rivals=(),

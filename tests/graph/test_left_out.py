@@ -3,7 +3,6 @@ model does, and on or off again as before when the run is replayed."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from foundry.agents.models.models import one_model
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.graph.history.fork import Change, fork
 from foundry.graph.history.replay import replay
-from foundry.graph.run.request import OFF, RunLimits, SolveRequest
-from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.solve import resume, solve
-from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.thought import ExpertName
 
 MakeRequest = Callable[..., SolveRequest]
@@ -73,23 +70,3 @@ async def test_a_fork_to_a_model_has_roles_and_the_archive(make_request: MakeReq
     await resume(path, parts=watching(parts, library, seen))
     assert {role for _, role, _ in seen} == {"fusion"} and min(elites for _, _, elites in seen) > 1
     assert (await replay(path, watching(parts, library, []))).differences == ()
-
-
-async def test_a_run_of_before_keeps_all_that_it_began_with(
-    make_request: MakeRequest, parts: Any, library: Any
-) -> None:
-    """Its request names what it does without, and its steps do not."""
-    told = json.loads(encode(make_request(8, islands=1)))
-    del told["switched_on"]
-    old = decode(SolveRequest, json.dumps({**told, "without": list(OFF)}))
-    assert old.left_out == OFF
-    seen: Seen = []
-    summary = await solve(old, parts=watching(parts, library, seen))
-    assert {role for _, role, _ in seen} == {"fusion"} and max(elites for _, _, elites in seen) > 1
-    run = RunDirectory.open(Path(summary.run))
-    for key, value in run.database.run("SELECT key, value FROM journal WHERE key LIKE '%/outside'"):
-        outside = json.loads(value)
-        del outside["left_out"]
-        run.database.run("UPDATE journal SET value = ? WHERE key = ?", (json.dumps(outside), key))
-    run.close()
-    assert (await replay(Path(summary.run), watching(parts, library, []))).differences == ()

@@ -61,7 +61,7 @@ async def test_a_file_is_tried_and_candidates_are_started_from_and_frozen(
     mine = tmp_path / "mine.py"
     mine.write_text(f"{SUMMIT}\nclass ModelNew: ...\n")
     lines = {1: [f"try {mine}"], 3: ["freeze c1", "start from c2 on island 1"]}
-    run, replies = await run_saying(make_request, parts(), tmp_path, lines, evaluations=14, islands=2, in_flight=2)
+    run, replies = await run_saying(make_request, parts(), tmp_path, lines, evaluations=14, islands=2)
     assert all(reply.understood for reply in replies)
     (made,) = (item for item in run.decisions() if item.proposal and item.proposal.expert == "user")
     assert made.candidate.origin == "user" and run.text(made.candidate.source) == mine.read_text()
@@ -77,8 +77,8 @@ async def test_a_file_is_tried_and_candidates_are_started_from_and_frozen(
     order = [item.step for item in run.decisions()]
     for island in (0, 1):
         heard = int(taken[2, f"island {island}"].partition("g")[2])
-        strand = [f"i{island}g{number}" for number in range(heard, 99, 2)]  # the step itself may have made nothing new
-        later = order[next(place for place, step in enumerate(order) if step in strand) :]
+        after_it = [f"i{island}g{number}" for number in range(heard, 99)]  # the step itself may have made nothing new
+        later = order[next(place for place, step in enumerate(order) if step in after_it) :]
         assert not [
             step for step in later if step.startswith(f"i{island}") and after[step].candidate.parents == ("c1",)
         ]

@@ -113,15 +113,15 @@ async def test_a_step_that_is_taken_up_again_is_shown_the_same_brief(
 
 
 @pytest.mark.parametrize(
-    ("lines", "strands"),
-    [pytest.param(3, 1, marks=pytest.mark.slow), (30, 3), pytest.param(90, 1, marks=pytest.mark.slow)],
-    ids=["before the islands", "with several in flight", "late"],
+    "lines",
+    [pytest.param(3, marks=pytest.mark.slow), 30, pytest.param(90, marks=pytest.mark.slow)],
+    ids=["before the islands", "in their midst", "late"],
 )
 async def test_kill_9_loses_only_what_was_in_flight(
-    make_request: Callable[..., SolveRequest], parts: Any, machine: Any, tmp_path: Path, lines: int, strands: int
+    make_request: Callable[..., SolveRequest], parts: Any, machine: Any, tmp_path: Path, lines: int
 ) -> None:
     log = tmp_path / "machine.log"
-    request = make_request(24, in_flight=strands)
+    request = make_request(24)
     path = run_and_kill(request, log, lines)
     run = RunDirectory.inspect(path)
     recorded = {f"{item.candidate.id}" for item, _ in run.evaluations()}
@@ -139,7 +139,7 @@ async def test_kill_9_loses_only_what_was_in_flight(
     usual = {"intake", "closed", "tune", first_build, f"build {winner}"}
     asked = Counter(lines_of_log)
     repeated = {what: times for what, times in asked.items() if times > 1 and what not in usual}
-    assert sum(repeated.values()) - len(repeated) <= 4 * strands, f"more than four islands had in flight: {repeated}"
+    assert sum(repeated.values()) - len(repeated) <= 4, f"more than four islands had in flight: {repeated}"
     run = RunDirectory.inspect(path)
     assert recorded <= {item.candidate.id for item, _ in run.evaluations()}
     steps = [event.step for event in EventLog(run.database, reading=True).read("evaluation")]

@@ -102,7 +102,6 @@ async def test_a_model_tries_its_file_by_tools_and_it_is_accepted(
         str(path),
         target="cpu",
         islands=1,
-        in_flight=1,
         limits=RunLimits(evaluations=4, minutes=2.0),
         finalists=1,
         rivals=(),

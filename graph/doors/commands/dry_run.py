@@ -102,7 +102,7 @@ def first_brief(
         graph=graphs[0] if graphs else None,
         device=device,
         baseline=Baseline(PLACEHOLDER_MS, 0.02, []),
-        role=role_of(0, 0),
+        role=role_of(0),
         island=0,
         generation=1,
         step="i0g1",

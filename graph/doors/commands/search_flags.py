@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foundry.agents.chat.options import MOST_IN_FLIGHT
 from foundry.graph.doors.commands.options import ClassOption, StoreOption
 
 if TYPE_CHECKING:
@@ -20,12 +19,11 @@ class SearchFlags:
 
     seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0
     islands: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Populations that search side by side; default: the effort's.")
-    ] = None
-    in_flight: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_IN_FLIGHT, help="Steps of an island at a time; default: 1, or what keeps models busy."
+            min=1,
+            max=64,
+            help="Populations that search side by side; default: the effort's, or what keeps a model busy.",
         ),
     ] = None
     evaluations: Annotated[int | None, typer.Option(min=1, help="Budget: candidates to evaluate.")] = None

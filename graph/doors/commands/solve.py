@@ -77,7 +77,7 @@ def solve(
 def _read_request(task: str, target: str, effort: str, chat: ModelFlags, search: SearchFlags) -> SolveRequest:
     """What the options ask for; raises UsageError in one line where they contradict each other."""
     from foundry.agents.chat.options import TapeOptions
-    from foundry.agents.models.settings import read_in_flight, read_models
+    from foundry.agents.models.settings import read_models
     from foundry.graph.run.request import EFFORTS, SolveRequest
     from foundry.tools.machine.device import see_gpus
 
@@ -95,7 +95,6 @@ def _read_request(task: str, target: str, effort: str, chat: ModelFlags, search:
         search.scale,
         choose_policy(search.policy),
         models,
-        in_flight=read_in_flight(search.in_flight),
         store=search.store,
         learn=search.learn,
         finalists=search.finalists,

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from foundry.graph.run.services import Services
-from foundry.graph.search.fold import find_results, fold
 from foundry.graph.search.lessons import counted, lessons
 from foundry.graph.search.measure import evaluation_facts, examine_step
 from foundry.graph.search.state import (
-    Findings,
     IslandState,
     Update,
 )
+from foundry.graph.search.strategies.archive import ONE_CELL, Gain, cell_of, insert
+from foundry.graph.search.strategies.gradients import remember
 from foundry.knowledge.candidate import Candidate, Evaluation
 from foundry.knowledge.compiler.moves import name_kernel
-from foundry.knowledge.merit import CORRECT, merit
+from foundry.knowledge.merit import CORRECT, WRONG, merit
 
+GAIN = 1.005  # the merit that counts as a better candidate
+KEPT = 64  # candidates an island remembers as possible parents
 REPAIRS = {"library": 1, "model": 2, "user": 1}  # tries to repair a broken candidate, by origin
 
 
 async def learn(state: IslandState, services: Services) -> Update:
-    """Records the evaluation and the lesson for the store; takes in what the island's strands have found by now."""
+    """Records the evaluation, takes the candidate in as a possible parent, and leaves the lesson in the store."""
     step = state["step"]
     candidate = services.candidate(state["candidate"])
     evaluation = await examine_step(state, services, "screen")
@@ -31,15 +33,42 @@ async def learn(state: IslandState, services: Services) -> Update:
         evaluation = await examine_step(state, services, "full")
         services.run.add_evaluation(evaluation, "full", step)
         records.append(evaluation)
-    results: Findings = services.journal.plain(f"{step}/results", "outside", lambda: find_results(state, services))
-    found, gains = fold(state, results, services)
-    facts = evaluation_facts(evaluation, gains.get(candidate.id, ""))
+    found, gain = _take_in(state, records, services)
+    facts = evaluation_facts(evaluation, gain)
     services.log.note_once("evaluation", candidate.id, **facts, expert=_expert_of(services, candidate))
     await _teach(state, services, records)
     value = merit(records)
     repairs = state.get("repairs", 0) + 1 if state.get("broken") else 0
     mend = value < CORRECT and repairs < REPAIRS[candidate.origin]
     return {**found, "broken": candidate.id if mend else "", "repairs": repairs if mend else 0}
+
+
+def _take_in(state: IslandState, records: Sequence[Evaluation], services: Services) -> tuple[Update, Gain]:
+    """The island with this candidate, and what that gained in the archive."""
+    candidate, value = records[-1].candidate, merit(records)
+    population, archive, transitions = dict(state["population"]), state["archive"], state["transitions"]
+    is_better = value > GAIN * state["best"]
+    before = population.get(candidate.parents[0], (ONE_CELL, WRONG))
+    coordinates = records[-1].coordinates
+    gain: Gain = ""
+    if coordinates is None or value < CORRECT:
+        population[candidate.id] = (before[0], value)
+    else:
+        cell = cell_of(coordinates)
+        archive, gain = insert(archive, candidate.id, cell, value)
+        population[candidate.id] = (cell, value)
+        if {"gradients", "archive"}.isdisjoint(services.request.left_out):
+            transitions = remember(transitions, (before[0], cell, before[1], value))
+    update: Update = {"population": keep_best(population), "archive": archive, "transitions": transitions}
+    if is_better:
+        return {**update, "best": value, "idle": 0}, gain
+    return {**update, "idle": state["idle"] + 1}, gain
+
+
+def keep_best(population: Mapping[str, tuple[str, float]]) -> dict[str, tuple[str, float]]:
+    """The best candidates of a population, in the order they came."""
+    best = set(sorted(population, key=lambda name: -population[name][1])[:KEPT])
+    return {name: place for name, place in population.items() if name in best}
 
 
 def _expert_of(services: Services, candidate: Candidate) -> str:

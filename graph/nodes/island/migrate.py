@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from foundry.graph.nodes.island.learn import keep_best
 from foundry.graph.run.services import Services
-from foundry.graph.search.fold import keep_best
 from foundry.graph.search.state import (
     IslandState,
     Update,

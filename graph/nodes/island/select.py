@@ -6,21 +6,17 @@ import asyncio
 import math
 import time
 from collections.abc import Iterable, Mapping
-from typing import cast
 
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.request import role_of
 from foundry.graph.run.services import Services
-from foundry.graph.search.fold import find_results, fold
 from foundry.graph.search.orders import UserOrders, acknowledge, find_left_out, heed, wanted_model
 from foundry.graph.search.state import (
     BudgetLeft,
-    IslandReport,
     IslandState,
     Outside,
     Stop,
     Update,
-    left_out_of,
     step_name,
 )
 from foundry.graph.search.stops import find_island_stop, find_ordered_stop, find_own_stop
@@ -28,48 +24,25 @@ from foundry.graph.search.strategies.archive import cell_of, without_cells
 from foundry.graph.search.strategies.gradients import choose_parent
 from foundry.knowledge.candidate import REFERENCE, Stage
 from foundry.knowledge.merit import CORRECT, Estimate, merit
-from foundry.knowledge.thought import Directive, Role
+from foundry.knowledge.thought import Role
 
-ONCE = ("try", "from")  # orders that one strand of an island follows
 POLL_S = 0.2
 
 
-def report(state: IslandState) -> IslandReport:
-    """What the next round starts from."""
-    return IslandReport(
-        island=state["island"],
-        strand=state["strand"],
-        round=state.get("round", 0),
-        generation=state["generation"],
-        folded=state["folded"],
-        archive=state["archive"],
-        population=state["population"],
-        dry=state["dry"],
-        transitions=state["transitions"],
-        directives=state["directives"],
-        inbox_after=state["inbox_after"],
-        orders=state["orders"],
-        stop=state["stop"],
-    )
-
-
-def next_step(state: IslandState, services: Services) -> str:
-    """The step that comes next; the strands of an island count its generations in turns."""
-    return step_name(state["island"], state["generation"] + services.request.strands)
+def next_step(state: IslandState) -> str:
+    """The step that comes next."""
+    return step_name(state["island"], state["generation"] + 1)
 
 
 async def select(state: IslandState, services: Services) -> Update:
-    """Begins a step: reads the inbox and the budget, takes in what the island's other strands have found, then chooses
-    the parent of this generation."""
-    step, place = next_step(state, services), (state["island"], state["strand"])
-    generation, key = state["generation"] + services.request.strands, f"{step}/outside"
+    """Begins a step: reads the inbox and the budget, then chooses the parent of this generation."""
+    step, island = next_step(state), state["island"]
+    key = f"{step}/outside"
     if services.journal.lookup(key) is None and not services.journal.replaying:
         await _wait_while_paused(state, step, services)
-    outside: Outside = services.journal.plain(key, "outside", lambda: _look_around(state, step, services))
+    outside: Outside = services.journal.plain(key, "outside", lambda: _look_around(state, services))
     if outside["stop"] is None:
-        services.flight.tell(place, step)
-    found, _ = fold(state, outside["results"], services)
-    state = cast("IslandState", {**state, **found})
+        services.flight.tell(island, step)
     services.log.mark_alive()
     services.ledger.refresh()
     known = services.directives()
@@ -77,12 +50,11 @@ async def select(state: IslandState, services: Services) -> Update:
     fresh = [item for item in known if item.id in {*outside["directives"], *outside["to_run"]}]
     if not services.journal.replaying and (wanted := wanted_model(said)):
         services.use_models(wanted)  # a replay finds what they thought in its recording
-    await acknowledge(state["island"], state["population"], services, step, fresh)
+    await acknowledge(island, state["population"], services, step, fresh)
     orders = heed(state["orders"], said, known)
     withdrawn = {item.command["directive"] for item in said if item.verb == "withdraw"}
     update: Update = {
-        **found,
-        "generation": generation,
+        "generation": state["generation"] + 1,
         "step": step,
         "outside": outside,
         "directives": [item for item in (*state["directives"], *outside["directives"]) if item not in withdrawn],
@@ -92,18 +64,16 @@ async def select(state: IslandState, services: Services) -> Update:
     }
     stop = outside["stop"] or find_own_stop(state, services)
     if stop:
-        services.flight.leave(place)
+        services.flight.leave(island)
         return {**update, "stop": stop}
     update = {**update, **_choose_parent(state, orders, step, outside, services)}
-    services.flight.tell(place, step, update.get("parent", ""))
+    services.flight.tell(island, step, update.get("parent", ""))
     return update
 
 
 def _role(state: IslandState, orders: UserOrders, outside: Outside, services: Services) -> Role:
-    """The role that a user gave the island, else the round's; what the round did not begin with is told."""
-    usual = role_of(state["island"], state.get("round", 0), left_out_of(outside, services))
-    own = state.get("own_role", None if state["orders"]["role"] else state["role"])  # a run of before: the latter
-    role = orders["role"] or own or usual
+    """The role that a user gave the island, else its own; a change is told."""
+    role = orders["role"] or state["own_role"] or role_of(state["island"], outside["left_out"])
     if role != state["role"]:
         services.log.note_once("note", "role", role=role)
     return role
@@ -146,7 +116,7 @@ def _choose_parent(state: IslandState, orders: UserOrders, step: str, outside: O
         return {"stop": Stop(kind="exhausted", text="exhausted: every move from every candidate here has been tried")}
     stream, estimates = services.stream(f"{step}:select"), _estimates(correct, outside["stages"], services)
     archive, candidates = state["archive"], correct or open_parents
-    if "archive" in left_out_of(outside, services):
+    if "archive" in outside["left_out"]:
         archive, candidates = without_cells(archive, candidates)
     parent = choose_parent(candidates, estimates, state["transitions"], archive, stream)
     return {**fresh, "parent": parent}
@@ -165,26 +135,24 @@ def _place_of(name: str, services: Services) -> tuple[str, float]:
     return cell_of(coordinates) if coordinates else "000", merit(records)
 
 
-def _look_around(state: IslandState, step: str, services: Services) -> Outside:
+def _look_around(state: IslandState, services: Services) -> Outside:
     directives = services.directives(state["inbox_after"])
-    island, place = state["island"], (state["island"], state["strand"])
-    results = find_results(state, services)
+    island = state["island"]
     elites = (elite["candidate"] for elite in state["archive"].values())
-    fresh = (name for name, _ in results["found"])
-    shown = dict.fromkeys([*state["population"], *elites, *fresh, *([state["broken"]] if state["broken"] else [])])
-    reserved = services.flight.reserved(but=place)
-    to_run = [item for item in directives if item.to == "run" and _is_ours(item, island, step, services)]
+    shown = dict.fromkeys([*state["population"], *elites, *([state["broken"]] if state["broken"] else [])])
+    reserved = services.flight.reserved(but=island)
+    here = [item for item in directives if item.island in (None, island)]
+    to_run = [item for item in here if item.to == "run"]
     return Outside(
         stop=find_ordered_stop(services, reserved) or find_island_stop(state, services),
         seen=max([state["inbox_after"], *(item.id for item in directives)]),
-        directives=[item.id for item in directives if item.to != "run" and item.island in (None, island)],
+        directives=[item.id for item in here if item.to != "run"],
         to_run=[item.id for item in to_run],
         tried=services.run.tried()[0],
         rivals=services.measure.knows_rivals,
         mark=list(services.run.mark()),
         stages=services.run.stages(list(shown)),
-        results=results,
-        thinking=[(item.step, item.parent) for item in services.flight.thinking(but=place)],
+        thinking=[(item.step, item.parent) for item in services.flight.thinking(but=island)],
         left_out=find_left_out(to_run, services),
         budget=_budget_left(reserved, services),
     )
@@ -202,17 +170,6 @@ def _budget_left(reserved: int, services: Services) -> BudgetLeft:
         minutes=round(spent.minutes, 2),
         allowed_minutes=allowed.minutes,
     )
-
-
-def _is_ours(item: Directive, island: int, step: str, services: Services) -> bool:
-    """Whether a strand heeds what was said to the run: what is to be done once, by the first strand of an island that
-    hears it."""
-    if item.island not in (None, island):
-        return False
-    if item.verb not in ONCE:
-        return True
-    taken: str = services.journal.plain(f"i{island}/order/{item.id}", "outside", lambda: step)
-    return taken == step
 
 
 async def _wait_while_paused(state: IslandState, step: str, services: Services) -> None:
@@ -233,4 +190,4 @@ async def _wait_while_paused(state: IslandState, step: str, services: Services) 
             services.log.mark_alive()
             wanted, number = find_wanted_state(services.directives(), island)
         if is_all:  # while others work, the run's time goes on
-            services.ledger.excuse((island, state["strand"]), time.monotonic() - started)
+            services.ledger.excuse(island, time.monotonic() - started)

@@ -27,7 +27,7 @@ async def write(state: IslandState, services: Services) -> Update:
     proposal = recorded_answer(state, services, state["turns"]).proposal
     assert proposal is not None
     if asks_tuner(proposal):
-        services.flight.tell((state["island"], state["strand"]), step)  # nobody thinks about the parent while it sweeps
+        services.flight.tell(state["island"], step)  # nobody thinks about the parent while it sweeps
         tuned = await with_numbers(proposal, brief, services)
         if tuned is None:
             return missed
@@ -58,7 +58,7 @@ async def write(state: IslandState, services: Services) -> Update:
         parents=(proposal.parent,),
         proposal=proposal.id,
     )
-    services.flight.tell((state["island"], state["strand"]), step, state["parent"], candidate.id)
+    services.flight.tell(state["island"], step, state["parent"], candidate.id)
     if services.run.add_decision(Decision(step, state["island"], candidate, state["diagnosis"], proposal)):
         services.log.note("proposal", proposal.expert, **_proposal_facts(candidate, proposal, state.get("ordered", 0)))
     return {"candidate": candidate.id, "text": candidate.source, "misses": 0}

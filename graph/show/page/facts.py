@@ -109,7 +109,7 @@ def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
         directive_facts(run, candidates, began),
         expert_facts(events, candidates),
         [record.words for record in summary.models],
-        [role_of(island, 0, request.left_out) for island in range(request.island_count)],
+        [role_of(island, request.left_out) for island in range(request.island_count)],
     )
 
 

@@ -44,18 +44,14 @@ class StepScene:
 
 @dataclass
 class IslandScene:
-    """One island: its steps under way, and the reason that was given last."""
+    """One island: its step under way, and the reason that was given last."""
 
     number: int
-    steps: dict[int, StepScene] = field(default_factory=lambda: {0: StepScene()})  # by strand
+    step: StepScene = field(default_factory=StepScene)
     reason: str = ""
     best: float | None = None
     tried: int = 0
     ended: str = ""
-
-    @property
-    def generation(self) -> int:
-        return max(step.generation for step in self.steps.values())
 
 
 @dataclass(frozen=True)
@@ -90,8 +86,7 @@ class Scene:
     cells: dict[str, float] = field(default_factory=dict)  # cell of the archive -> the best in it, so compared
     tokens: int = 0
     dollars: float = 0.0
-    round: int = 0
-    roles: dict[int, str] = field(default_factory=dict)  # those with which the round did not begin
+    roles: dict[int, str] = field(default_factory=dict)  # those with which the search did not begin
     history: History = field(default_factory=History)
     last_at: float = 0.0
 
@@ -116,16 +111,14 @@ class Scene:
 
     def role(self, island: int) -> str:
         """ "any" prefers nothing."""
-        return self.roles.get(island) or role_of(island, self.round, self.request.left_out)
+        return self.roles.get(island) or role_of(island, self.request.left_out)
 
     def _take_root(self, event: Event) -> None:
         if event.kind == "node" and event.ended is None:
             self.phase = event.name
         elif event.kind == "tool" and event.ended is None and event.island is None:
             self.phase = f"{self.phase.split(':')[0]}: {event.name}"
-        elif event.kind == "note" and (event.name == "regroup" or event.data.get("again")):
-            self.round += event.name != "regroup"
-            self.roles.clear()  # those that users gave are told again
+        elif event.kind == "note" and event.data.get("again"):
             for island in self.islands.values():
                 island.ended = ""
         if event.kind == "tool" and event.name == "baseline" and event.ended is not None:
@@ -151,24 +144,15 @@ class Scene:
             self.roles[number] = event.data["role"]
         elif event.kind == "note" and event.name == "paused":
             step.doing = "paused" if event.ended is None else "goes on"
-        elif event.kind == "note" and event.name == "strand ends" and len(island.steps) > 1:
-            island.steps = {key: other for key, other in island.steps.items() if other is not step}
         elif event.kind == "note" and event.name == "island ends":
             island.ended = str(event.data.get("reason", "")) or "done"
 
     def _step_of(self, island: IslandScene, event: Event) -> StepScene:
-        """The step that an event is about. Of several strands each takes the next step in turn."""
+        """The step that an event is about."""
         found = _STEP.search(event.step)
-        if not found:
-            return island.steps[max(island.steps, key=lambda key: island.steps[key].generation)]
-        generation = int(found[2])
-        strand = generation % self.request.strands
-        if strand not in island.steps or island.steps[strand].generation != generation:
-            if island.generation == 0:
-                island.steps.clear()
-            doing = island.steps[strand].doing if strand in island.steps else "starts"
-            island.steps[strand] = StepScene(generation, doing)
-        return island.steps[strand]
+        if found and int(found[2]) != island.step.generation:
+            island.step = StepScene(int(found[2]), island.step.doing)
+        return island.step
 
     def _take_evaluation(self, event: Event) -> None:
         data = event.data

@@ -112,36 +112,31 @@ def _islands(scene: Scene, width: int, height: int) -> list[Text]:
 
 
 def _island_block(scene: Scene, island: IslandScene, width: int) -> list[Text]:
-    """Four lines: who it is, each step that is under way, and the latest reason in those that are left."""
+    """Four lines: who it is, its step, and the latest reason."""
     gain = f" {island.best:.2f}x" if island.best else ""
     star = "*" if scene.best_island == island.number else ""
     role = scene.role(island.number)
     name = (f"{island.number} {SHORT_ROLES.get(role, role)}".rstrip(), BOLD)
-    head = Text.assemble(name, f" g{island.generation}", (gain + star, GOOD))
+    head = Text.assemble(name, f" g{island.step.generation}", (gain + star, GOOD))
     if island.ended:
         return [head, *(Text(line, DIM) for line in _wrap(island.ended, width, 3))]
-    steps = _steps(island)[:3]
-    reason = _wrap(island.reason, width, 3 - len(steps)) if len(steps) < 3 else []
-    return [head, *(Text(line, "yellow") for line in steps), *(Text(line, DIM) for line in reason)]
+    return [head, Text(_doing(island), "yellow"), *(Text(line, DIM) for line in _wrap(island.reason, width, 2))]
 
 
 def _island_line(scene: Scene, island: IslandScene, width: int) -> Text:
     gain = f"{island.best:.2f}x" if island.best else "-"
     role = scene.role(island.number).replace("any", "")
-    head = f"{island.number:>2} {role:<10} g{island.generation:<4} {gain:>7}  "
+    head = f"{island.number:>2} {role:<10} g{island.step.generation:<4} {gain:>7}  "
     line = Text.assemble((head, BOLD), (_doing(island), "yellow"), (f"  {make_printable(island.reason)}", DIM))
     line.truncate(width, overflow="ellipsis")
     return line
 
 
 def _doing(island: IslandScene) -> str:
-    return make_printable(island.ended) if island.ended else "; ".join(_steps(island))
-
-
-def _steps(island: IslandScene) -> list[str]:
-    """Who does what, a line a step."""
-    steps = sorted(island.steps.values(), key=lambda step: step.generation)
-    return [f"{f'@{step.expert} ' if step.expert else ''}{step.doing} {step.candidate}".rstrip() for step in steps]
+    """Who does what, or why the island has ended."""
+    step = island.step
+    expert = f"@{step.expert} " if step.expert else ""
+    return make_printable(island.ended) if island.ended else f"{expert}{step.doing} {step.candidate}".rstrip()
 
 
 def _wrap(text: str, width: int, rows: int) -> list[str]:

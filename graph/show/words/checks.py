@@ -43,7 +43,7 @@ def _islands(run: RunDirectory) -> dict[int, bool]:
     for event in EventLog(run.database, reading=True).read("note"):
         if event.name == "island ends" and event.island is not None:
             found[event.island] = False
-        elif event.name == "regroup" or (event.name.startswith("round ") and event.data.get("again")):
+        elif event.data.get("again"):
             found = dict.fromkeys(found, True)
     return found
 

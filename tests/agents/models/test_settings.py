@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from foundry.agents.models.models import one_model
-from foundry.agents.models.settings import read_in_flight, read_models
+from foundry.agents.models.settings import read_models
 from foundry.knowledge.errors import UsageError
 
 FILE = """
 model = "cheap"
 tool_calls = 2
-in_flight = 2
 
 [experts]
 diagnostician = ["strong"]
@@ -48,7 +47,6 @@ def test_a_file_above_the_current_folder_names_models_for_experts(folder: Path) 
     cheap, strong = models.specs
     assert (cheap.model, cheap.base_url, cheap.price.is_free) == ("qwen3-coder", "http://localhost:8080/v1", True)
     assert (strong.model, strong.options.key_env, strong.options.answer_tokens) == ("strong", "RELAY_KEY", 20000)
-    assert (read_in_flight(), read_in_flight(3)) == (2, 3), "a flag counts before the file"
     assert strong.options.price == (2.5, 15.0) and {spec.options.tool_calls for spec in models.specs} == {2}
 
 
