@@ -29,11 +29,13 @@ from typing import Any
 from foundry.knowledge.device import Device
 from foundry.knowledge.limits import CAUSES, RUNGS
 from foundry.tools.machine.ceilings import with_ceilings
-from foundry.tools.machine.device import describe, nvcc_path
+from foundry.tools.machine.device import describe
 from foundry.tools.profiling.ladder import climb
 from foundry.tools.targets.cuda import nsight
-from foundry.tools.targets.cuda.build import occupancy, parse_ptxas
+from foundry.tools.targets.cuda.build import CudaTarget, parse_ptxas
+from foundry.tools.targets.cuda.describe import nvcc_path
 from foundry.tools.targets.cuda.disassembly import instructions, tool_path
+from foundry.tools.targets.cuda.occupancy import occupancy
 from foundry.tools.targets.evidence import KernelEvidence, Whole
 
 HERE = Path(__file__).resolve().parent / "limiters"
@@ -86,7 +88,7 @@ def measure(plan: Plan, device: Device, folder: Path) -> dict[str, Any]:
             seen["times"] = replace(built[name], ms=times[name]["kernel_ms"], calls=facts["launches"])
         if number < len(counted):
             seen["counters"] = replace(seen.get("times", built[name]), counters=counted[number][1])
-        named = {rung: climb([kernel], whole, "cuda") for rung, kernel in seen.items()}
+        named = {rung: climb([kernel], whole, CudaTarget()) for rung, kernel in seen.items()}
         row = {
             "kernel": name,
             "label": facts["cause"],

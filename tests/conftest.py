@@ -135,7 +135,7 @@ def own_cache() -> Iterator[None]:
     """The CPU as the tests describe it has a last-level cache of 8 MiB. Before each timed call twice as much is
     evicted; of a cache that is shared with other virtual machines (480 MiB here) that was a fifth of a solve."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("foundry.tools.machine.device._last_level_cache_bytes", lambda: OWN_CACHE_BYTES)
+        patch.setattr("foundry.tools.targets.cpu.describe._last_level_cache_bytes", lambda: OWN_CACHE_BYTES)
         yield
 
 

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 
-from foundry.tools.machine.device import visible_gpus
+from foundry.tools.targets.cuda.describe import visible_gpus
 
 QUEUES = (8, 4, 2, 1)
 AT_ONCE = 8

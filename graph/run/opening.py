@@ -155,7 +155,7 @@ class WarmParts(Parts):
 
 def places_of(request: SolveRequest, device: Device) -> list[dict[str, str]]:
     """What the environment of each lane says beyond ours: which GPU it sees. None where there is one GPU, or a CPU."""
-    from foundry.tools.machine.device import visible_gpus
+    from foundry.tools.targets.cuda.describe import visible_gpus
 
     if request.gpus == 1 or not device.traits.visible_devices:
         return []

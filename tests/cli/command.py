@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from foundry.cli import app
 from foundry.graph.run import request
-from foundry.tools.machine import device
 from foundry.tools.protocol.statistics import EFFORTS, MIN_GROUPS
+from foundry.tools.targets.cpu import describe
 
 SHORTEST_S = EFFORTS["screen"].group_s
 SHORT_EFFORTS = {
@@ -19,5 +19,5 @@ UNTUNED_EFFORTS = {name: replace(effort, tune_s=0) for name, effort in request.E
 if __name__ == "__main__":
     EFFORTS.update(SHORT_EFFORTS)
     request.EFFORTS.update(UNTUNED_EFFORTS)
-    device._last_level_cache_bytes = lambda: 8 << 20  # OWN_CACHE_BYTES of tests/conftest.py
+    describe._last_level_cache_bytes = lambda: 8 << 20  # OWN_CACHE_BYTES of tests/conftest.py
     app()

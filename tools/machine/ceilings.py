@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import datetime
 import hashlib
-import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
-import threading
 from pathlib import Path
-from subprocess import PIPE
+from typing import Any
 
 from foundry.knowledge.codec import decode, encode
-from foundry.knowledge.device import Ceilings, Device, TargetName
-from foundry.knowledge.errors import FoundryError, MissingTool, UsageError
+from foundry.knowledge.device import Ceilings, Device
+from foundry.knowledge.errors import MissingTool, UsageError
 from foundry.knowledge.home import foundry_home
-from foundry.tools.machine.device import gxx_path
+from foundry.knowledge.targets import load_part
 from foundry.tools.machine.lock import DeviceLock
 
-BENCHMARKS: dict[TargetName, Path] = {
-    "cpu": Path(__file__).parents[1] / "targets/cpu/ceilings.cpp",
-    "cuda": Path(__file__).parents[1] / "targets/cuda/measuring.py",
-}
-Started = subprocess.Popen[str]
-CPU_SECONDS = 1.5
-LIMIT_SECONDS = 120.0
+Started = subprocess.Popen[str]  # the process that measures, where that is one of its own
 
 
 def with_ceilings(device: Device) -> Device:
@@ -56,7 +46,7 @@ async def measure_alone(device: Device) -> Device:
     """
     if not device.present or device.ceilings is not None or _kept(_path(device)) is not None:
         return with_ceilings(device)
-    started = await asyncio.to_thread(_start_cuda) if device.target == "cuda" else None
+    started = await asyncio.to_thread(_toolchain(device).start_measuring)
     async with DeviceLock(device).exclusive():
         return dataclasses.replace(device, ceilings=await asyncio.to_thread(ceilings, device, started=started))
 
@@ -77,7 +67,7 @@ def ceilings(device: Device, *, again: bool = False, started: Started | None = N
         if started is not None:
             started.kill()
         return kept
-    found = _measure_cpu(device) if device.target == "cpu" else _measure_cuda(started or _start_cuda())
+    found: Ceilings = _toolchain(device).measure(started)
     if kept is not None:
         found = _better(kept, found)
     _keep(path, found)
@@ -96,9 +86,13 @@ def _better(one: Ceilings, other: Ceilings) -> Ceilings:
     )
 
 
+def _toolchain(device: Device) -> Any:
+    return load_part(device.traits.toolchain)(device)
+
+
 def _path(device: Device) -> Path:
     """One file a physical device and version of its benchmark."""
-    version = hashlib.sha256(BENCHMARKS[device.target].read_bytes()).hexdigest()[:8]
+    version = hashlib.sha256(_toolchain(device).benchmark.read_bytes()).hexdigest()[:8]
     slug = re.sub(r"[^A-Za-z0-9]+", "-", device.unit).strip("-").lower()
     return foundry_home() / "ceilings" / f"{slug}-{version}.json"
 
@@ -119,70 +113,3 @@ def _keep(path: Path, found: Ceilings) -> None:
         Path(temporary).replace(path)
     except OSError:
         return
-
-
-def _measure_cpu(device: Device) -> Ceilings:
-    with tempfile.TemporaryDirectory(prefix="foundry-ceilings-") as folder:
-        program = Path(folder) / "ceilings"
-        _answer(
-            [str(gxx_path()), "-O3", "-march=native", "-fopenmp", str(BENCHMARKS["cpu"]), "-o", str(program)],
-            "the benchmark did not compile",
-        )
-        environment = {**os.environ, "OMP_NUM_THREADS": str(device.cores), "OMP_DYNAMIC": "false"}
-        text = _answer(
-            [str(program), str(device.cache_bytes), str(CPU_SECONDS)], "the benchmark did not run", environment
-        )
-    rates: dict[str, float] = json.loads(text)
-    return Ceilings(
-        copy_bytes_per_s=rates["copy_bytes_per_s"],
-        cache_bytes_per_s=max(rates["cache_bytes_per_s"], rates["copy_bytes_per_s"]),
-        ieee_flops_per_s=rates["flops_per_s"],
-        tf32_flops_per_s=rates["flops_per_s"],
-        half_flops_per_s=rates["half_flops_per_s"],
-        launch_ms=rates["launch_ms"],
-        measured_on=datetime.date.today().isoformat(),
-    )
-
-
-def _start_cuda() -> Started:
-    """The process that measures a GPU, with PyTorch imported and a context; it waits for a line."""
-    command = [sys.executable, "-m", "foundry.tools.targets.cuda.measuring"]
-    started = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
-    watchdog = threading.Timer(LIMIT_SECONDS, started.kill)
-    watchdog.start()
-    try:
-        if started.stdout is not None:
-            started.stdout.readline()  # "ready"; whatever else shows when it is asked to measure
-    finally:
-        watchdog.cancel()
-    return started
-
-
-def _measure_cuda(started: Started) -> Ceilings:
-    problem = "the GPU measurement failed"
-    try:
-        answer, said = started.communicate("measure\n", timeout=LIMIT_SECONDS)
-    except (subprocess.TimeoutExpired, BrokenPipeError):
-        started.kill()
-        raise FoundryError(f"{problem}: no answer within {LIMIT_SECONDS:.0f} s") from None
-    if started.returncode != 0:
-        raise FoundryError(f"{problem}: {_complaint(said, started.returncode)}")
-    rates: dict[str, float] = json.loads(answer.strip().splitlines()[-1])
-    return Ceilings(**rates, measured_on=datetime.date.today().isoformat())
-
-
-def _complaint(said: str, code: int) -> str:
-    """The line of a program's standard error that says what is wrong."""
-    lines = [line for line in said.splitlines() if line.strip()] or [f"exit {code}"]
-    return next((line for line in lines if "error" in line.lower()), lines[-1])[:300]
-
-
-def _answer(command: list[str], problem: str, environment: dict[str, str] | None = None) -> str:
-    """Standard output of a child process; raises FoundryError with its first line of complaint."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment)
-    except subprocess.TimeoutExpired:
-        raise FoundryError(f"{problem}: no answer within {LIMIT_SECONDS:.0f} s") from None
-    if done.returncode != 0:
-        raise FoundryError(f"{problem}: {_complaint(done.stderr, done.returncode)}")
-    return done.stdout

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.candidate import KernelProfile, Profile
 from foundry.knowledge.device import Device
 from foundry.knowledge.limits import CAUSES, REUSE_FLOPS_PER_BYTE, Rung
-from foundry.tools.targets.cpu.rules import cpu_cause
-from foundry.tools.targets.cuda.rules import SATURATED, gpu_cause, launch_cause
-from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole, percent
+from foundry.tools.targets.base import Target
+from foundry.tools.targets.evidence import SATURATED, Finding, KernelEvidence, Whole, percent
 
 FULLY_TOLD: tuple[Rung, ...] = ("times", "counters")  # rungs that always name a limiter
 
@@ -25,15 +24,15 @@ class Climbed:
     kernels: tuple[KernelProfile, ...] = ()
 
 
-def climb(kernels: Sequence[KernelEvidence], whole: Whole, target: str) -> Climbed:
-    """Names the kernel with most of the time (if it was measured) and its cause."""
+def climb(kernels: Sequence[KernelEvidence], whole: Whole, target: Target) -> Climbed:
+    """The kernel with most of the time (as far as it was measured), and its cause."""
     ordered = sorted(kernels, key=lambda kernel: (-kernel.ms, -kernel.traffic_bytes))
     total = sum(kernel.ms for kernel in ordered)
-    shown = [_shown(kernel, _cause(kernel, whole, target), total) for kernel in ordered]
+    shown = [_shown(kernel, target.cause(kernel, whole), total) for kernel in ordered]
     rung = rung_of(ordered)
-    if outside := launch_cause(ordered, whole) if target == "cuda" else None:
+    if outside := target.cause_outside(ordered, whole):
         return Climbed(rung, *outside, tuple(shown))
-    if target == "cpu" and rung not in FULLY_TOLD:  # without times, a slow loop that hardly runs cannot be told apart
+    if not target.names_untimed and rung not in FULLY_TOLD:
         return Climbed(rung, kernels=tuple(shown))
     named = next((kernel for kernel in shown if kernel.cause), None)
     if total > 0 and shown:  # a cause in a kernel of small share limits nothing
@@ -95,11 +94,6 @@ def _by_roofline(profile: Profile) -> Finding:
     intensity = profile.facts.get("flops_per_byte")
     reuses = side == "arithmetic" and isinstance(intensity, float) and intensity >= REUSE_FLOPS_PER_BYTE
     return (side if used[side] >= SATURATED or reuses else "latency"), words
-
-
-def _cause(kernel: KernelEvidence, whole: Whole, target: str) -> Finding | None:
-    """The cause of one kernel by its target's rules."""
-    return gpu_cause(kernel, whole) if target == "cuda" else cpu_cause(kernel, whole)
 
 
 def _shown(kernel: KernelEvidence, found: Finding | None, total_ms: float) -> KernelProfile:

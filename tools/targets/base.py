@@ -4,27 +4,61 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from foundry.knowledge.candidate import Build
-from foundry.knowledge.device import Device, TargetName
+from foundry.knowledge.compiler.ir.kernels import PrintedKernel
+from foundry.knowledge.device import Ceilings, Device, TargetName
 from foundry.tools.process.child import Limits
+from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole
 from foundry.tools.task.plain_file import parse_python
 
 ERROR_CHARS = 4_000
+Started = subprocess.Popen[str]
 
 
 class Target(Protocol):
     """`build` blocks (call it in a thread) and never raises for a bad candidate: its failure is in the Build."""
 
     @property
-    def name(self) -> TargetName: ...
+    def name(self) -> TargetName:
+        """As `--target` names it."""
 
-    def build(self, text: str) -> Build: ...
+    def build(self, text: str) -> Build:
+        """Compiles a candidate file, unless that was done before."""
 
-    def describe(self) -> Device: ...
+    def describe(self) -> Device:
+        """The device, read from the system. Raises MissingTool without a compiler."""
+
+    def is_here(self) -> bool:
+        """True if the compiler and a device of the target's own are here: `--target auto` takes it."""
+
+    def unfit(self, printed: PrintedKernel) -> str:
+        """Why the device cannot start a kernel at all, "" if it can: no compiler need see it."""
+
+    @property
+    def names_untimed(self) -> bool:
+        """True if a kernel's code alone names what limits it; else its share of the time has to be known."""
+
+    def cause(self, kernel: KernelEvidence, whole: Whole) -> Finding | None:
+        """What limits a kernel, and the evidence; None where no rule says."""
+
+    def cause_outside(self, kernels: Sequence[KernelEvidence], whole: Whole) -> Finding | None:
+        """What limits a forward outside of its kernels, if that takes most of the time."""
+
+    @property
+    def benchmark(self) -> Path:
+        """The file that measures the device's best rates; they are measured again when its text changes."""
+
+    def start_measuring(self) -> Started | None:
+        """Starts the process that measures where that takes seconds, before the device is held alone for it."""
+
+    def measure(self, started: Started | None) -> Ceilings:
+        """The device's best rates; ends what was started. Raises FoundryError when the measurement fails."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,6 @@ from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 from foundry.tools.targets.base import Target, build_cache
 from foundry.tools.targets.registry import target_of
 from foundry.tools.tune.alone import Subject
-from foundry.tools.tune.prune import unfit
 from foundry.tools.tune.space import KernelSpace
 from foundry.tools.tune.sweep import NOT_REACHED, Job
 
@@ -173,7 +172,7 @@ class Session:
         if self._closed:
             return "the session is closed"
         printed = self._spaces[job.kernel].printed(job.setting)
-        if reason := unfit(printed, self._crew.device):
+        if reason := self._crew.target().unfit(printed):
             return f"pruned: {reason}"
         text = self._texts[job] = self._subjects[job.kernel].file(printed)
         left_s = self.left_s()

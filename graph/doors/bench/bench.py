@@ -22,7 +22,8 @@ from foundry.graph.doors.bench.request import BenchRequest
 from foundry.graph.doors.bench.results import ResultFile, TaskResult, settle
 from foundry.graph.doors.bench.tasks import BenchTask, digest_of, find_tasks
 from foundry.knowledge.errors import MissingTool, UsageError
-from foundry.tools.machine.device import chosen_gpus, describe
+from foundry.tools.machine.device import describe
+from foundry.tools.targets.cuda.describe import chosen_gpus
 from foundry.tools.task.limits import GPU_GIGABYTES
 
 LARGE_SHARE = 0.8  # of a GPU's memory, for one of its lanes: large tasks go on beside small ones, one at a time

@@ -79,7 +79,7 @@ def _read_request(task: str, target: str, effort: str, chat: ModelFlags, search:
     from foundry.agents.chat.options import TapeOptions
     from foundry.agents.models.settings import read_models
     from foundry.graph.run.request import EFFORTS, SolveRequest
-    from foundry.tools.machine.device import see_gpus
+    from foundry.tools.targets.cuda.describe import see_gpus
 
     models = read_models(chat.model, chat.options)
     machine, plan = choose_target(target), choose("--effort", effort, tuple(EFFORTS))

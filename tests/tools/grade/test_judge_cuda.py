@@ -20,8 +20,9 @@ from foundry.tools.grade.host import grader as grader_module
 from foundry.tools.grade.host.grader import Grader
 from foundry.tools.grade.host.sanitizing import CHECKS
 from foundry.tools.grade.host.workbench import open_workbench
-from foundry.tools.machine.device import describe, nvcc_path
+from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
+from foundry.tools.targets.cuda.describe import nvcc_path
 from foundry.tools.targets.cuda.disassembly import tool_path
 from foundry.tools.task.file import read_task
 from foundry.tools.task.gpu_plan import CONTEXT_BYTES, GpuPlan, Sizes, plan_memory

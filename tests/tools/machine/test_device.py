@@ -17,9 +17,11 @@ from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.errors import MissingTool
 from foundry.tools.machine import device as device_module
 from foundry.tools.machine.ceilings import ceilings, with_ceilings, with_known_ceilings
-from foundry.tools.machine.device import _last_level_cache_bytes, describe, usable_cores
+from foundry.tools.machine.device import describe, usable_cores
+from foundry.tools.targets.cpu.describe import _last_level_cache_bytes
+from foundry.tools.targets.cuda import describe as cuda_module
 
-needs_nvcc = pytest.mark.skipif(device_module.nvcc_path() is None, reason="nvcc is not installed")
+needs_nvcc = pytest.mark.skipif(cuda_module.nvcc_path() is None, reason="nvcc is not installed")
 
 
 def test_the_cpu_is_described_without_torch() -> None:
@@ -59,7 +61,7 @@ def test_a_missing_compiler_is_named_with_the_command_that_installs_it(monkeypat
 
 @needs_nvcc
 def test_cuda_without_a_gpu_is_compile_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_module, "_gpu", dict)
+    monkeypatch.setattr(cuda_module, "gpu_facts", dict)
     cuda = describe("cuda")
     assert (cuda.present, cuda.arch, cuda.name) == (False, "sm_90", "none (compile only)")
     assert describe("auto").target == "cpu"
@@ -71,7 +73,7 @@ def test_cuda_without_a_gpu_is_compile_only(monkeypatch: pytest.MonkeyPatch) -> 
 @needs_nvcc
 def test_auto_takes_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = {"name": "H", "memory": 1, "cores": 132, "cache": 2, "major": 9, "minor": 0, "shared_per_block": 232448}
-    monkeypatch.setattr(device_module, "_gpu", lambda: {**answer, "driver": 13000, "uuid": "0e1b7a2c-6f2f"})
+    monkeypatch.setattr(cuda_module, "gpu_facts", lambda: {**answer, "driver": 13000, "uuid": "0e1b7a2c-6f2f"})
     gpu = describe("auto")
     assert (gpu.target, gpu.arch, gpu.cores, gpu.facts["driver"]) == ("cuda", "sm_90", 132, "CUDA 13.0")
     assert (gpu.key, gpu.unit) == ("cuda:H:132", "cuda:H:132:0e1b7a2c-6f2f")
@@ -99,11 +101,11 @@ def test_the_driver_is_asked_for_the_uuid(version: str, tmp_path: Path, monkeypa
     command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(tmp_path / "libcuda.so.1")]
     subprocess.run(command, input=DRIVER.replace("@VERSION@", version), text=True, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    device_module._gpu.cache_clear()
+    cuda_module.gpu_facts.cache_clear()
     try:
         assert describe("cuda").uuid == describe("cuda").facts["uuid"] == "00010203-0405-0607-0809-0a0b0c0d0e0f"
     finally:
-        device_module._gpu.cache_clear()
+        cuda_module.gpu_facts.cache_clear()
 
 
 def test_a_silent_driver_is_not_a_machine_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,13 +113,13 @@ def test_a_silent_driver_is_not_a_machine_without_a_gpu(tmp_path: Path, monkeypa
     command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(tmp_path / "libcuda.so.1")]
     subprocess.run(command, input=source, text=True, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setattr(device_module, "SECONDS_OF_DRIVER", 0.3)
-    device_module._gpu.cache_clear()
+    monkeypatch.setattr(cuda_module, "SECONDS_OF_DRIVER", 0.3)
+    cuda_module.gpu_facts.cache_clear()
     try:
         with pytest.raises(MissingTool, match=r"the GPU's driver gave no answer in 0.3 s"):
-            device_module.visible_gpus()
+            cuda_module.visible_gpus()
     finally:
-        device_module._gpu.cache_clear()
+        cuda_module.gpu_facts.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +161,7 @@ def test_the_floor_follows_the_slower_side(cpu_with_ceilings: tuple[Device, Path
 
 @pytest.mark.gpu
 def test_the_gpu_is_described_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if device_module.nvcc_path() is None or not describe("cuda").present:
+    if cuda_module.nvcc_path() is None or not describe("cuda").present:
         pytest.skip("no NVIDIA GPU here")
     monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path))
     gpu = with_ceilings(describe("cuda"))
@@ -172,7 +174,7 @@ def test_the_gpu_is_described_and_measured(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.gpu
 def test_a_gpu_is_told_by_its_uuid_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver's and PyTorch's are one, and CUDA_VISIBLE_DEVICES moves both."""
-    if device_module.nvcc_path() is None or not describe("cuda").present:
+    if cuda_module.nvcc_path() is None or not describe("cuda").present:
         pytest.skip("no NVIDIA GPU here")
     import torch
 
@@ -180,9 +182,9 @@ def test_a_gpu_is_told_by_its_uuid_wherever_it_stands(monkeypatch: pytest.Monkey
     found = []
     for name in expected:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"GPU-{name}")
-        device_module._gpu.cache_clear()
+        cuda_module.gpu_facts.cache_clear()
         found.append(describe("cuda").uuid)
-    device_module._gpu.cache_clear()
+    cuda_module.gpu_facts.cache_clear()
     assert found == expected and len(set(found)) == len(found)
 
 
@@ -196,7 +198,7 @@ def test_measuring_again_keeps_the_better_rate(monkeypatch: pytest.MonkeyPatch, 
             Ceilings(80e9, 300e9, 4e11, 4e11, 4e11, 0.002, "x"),
         ]
     )
-    monkeypatch.setattr("foundry.tools.machine.ceilings._measure_cpu", lambda _: next(rates))
+    monkeypatch.setattr("foundry.tools.targets.cpu.build.measure_cpu", lambda _: next(rates))
     assert ceilings(device).copy_bytes_per_s == 10e9
     better = ceilings(device, again=True)
     assert better.half_flops_per_s == 5e11
@@ -208,7 +210,7 @@ def test_ceilings_without_a_rate_of_today_are_measured_again(monkeypatch: pytest
     monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path))
     device = describe("cpu")
     rates = iter([Ceilings(10e9, 10e9, 5e11, 5e11, rate, 0.001, "2026-01-01") for rate in (5e11, 6e11)])
-    monkeypatch.setattr("foundry.tools.machine.ceilings._measure_cpu", lambda _: next(rates))
+    monkeypatch.setattr("foundry.tools.targets.cpu.build.measure_cpu", lambda _: next(rates))
     ceilings(device)
     (kept,) = (tmp_path / "ceilings").iterdir()
     old = json.loads(kept.read_text())
@@ -223,8 +225,8 @@ def test_each_gpu_keeps_ceilings_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp
     """One of two like GPUs may be throttled or shared by others."""
     monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path))
     rates = iter([Ceilings(rate, rate, 5e13, 4e14, 8e14, 0.001, "2026-01-01") for rate in (4e12, 3e12)])
-    monkeypatch.setattr("foundry.tools.machine.ceilings._measure_cuda", lambda _: next(rates))
-    monkeypatch.setattr("foundry.tools.machine.ceilings._start_cuda", lambda: None)
+    monkeypatch.setattr("foundry.tools.targets.cuda.build.measure_cuda", lambda _: next(rates))
+    monkeypatch.setattr("foundry.tools.targets.cuda.build.start_cuda", lambda: None)
     first = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30, uuid="0e1b7a2c")
     second = dataclasses.replace(first, uuid="5c3e9d11")
     assert [ceilings(gpu).copy_bytes_per_s for gpu in (first, second, first)] == [4e12, 3e12, 4e12]

@@ -16,7 +16,9 @@ from foundry.knowledge.limits import CAUSES
 from foundry.tools.grade.runner.record import read_trace
 from foundry.tools.profiling.gather import Seen, evidence, seen_launches
 from foundry.tools.profiling.ladder import Climbed, climb, told
+from foundry.tools.targets.cpu.build import CpuTarget
 from foundry.tools.targets.cpu.sampling import by_function, read_samples
+from foundry.tools.targets.cuda.build import CudaTarget
 from foundry.tools.targets.cuda.nsight import METRICS, PERMISSION, problem_of, read_counters
 from foundry.tools.targets.cuda.rules import by_code, gpu_cause
 from foundry.tools.targets.cuda.sass import read_disassembly
@@ -98,7 +100,7 @@ def test_kernel_times_share_a_forward_out(reports: dict[str, dict[str, float]]) 
             instructions={"spills_48": reports["spills_48"]},
         ),
     )
-    found = climb(evidence(build, H200, None, Seen(1.0, seen_launches(rows))), WHOLE, "cuda")
+    found = climb(evidence(build, H200, None, Seen(1.0, seen_launches(rows))), WHOLE, CudaTarget())
     assert (found.rung, found.cause) == ("times", "spills")
     assert found.evidence.startswith("spills_48 (87.3 % of the time): 780 bytes")
     assert [(kernel.name, kernel.calls) for kernel in found.kernels[:2]] == [("spills_48", 1), ("small", 2)]
@@ -107,7 +109,7 @@ def test_kernel_times_share_a_forward_out(reports: dict[str, dict[str, float]]) 
 def test_many_small_launches_are_the_limiter_whatever_the_kernels_are() -> None:
     rows = seen_launches([["tiny", 1.5, 64, 128]] * 200)
     seen = Seen(0.5, rows)
-    found = climb(evidence(Build(True, 0.1), H200, None, seen), replace(WHOLE, ms=0.5, launches=200), "cuda")
+    found = climb(evidence(Build(True, 0.1), H200, None, seen), replace(WHOLE, ms=0.5, launches=200), CudaTarget())
     assert found.cause == "launches" and "200 launches" in found.evidence
 
 
@@ -198,10 +200,10 @@ def test_a_function_with_most_samples_is_diagnosed_by_its_loops() -> None:
     cpu = Device("cpu", "test", "x86-64-v4", 2, 1 << 20, 64, 1 << 30)
     loops = {"hot_scalar_float": 9.0, "hot_other": 4.0, "loops": 1.0, "scalar_loop": 9.0, "vector_bytes": 0.0}
     build = Build(True, 0.1, resources=Resources(vector_bytes=64, instructions={"rows": loops, "columns": loops}))
-    static = climb(evidence(build, cpu, None, None), Whole(), "cpu")
+    static = climb(evidence(build, cpu, None, None), Whole(), CpuTarget())
     assert (static.rung, static.cause) == ("instructions", "") and static.kernels[0].cause == "scalar_loop"
     seen = Seen(2.0, samples=read_samples(SAMPLES))
-    found = climb(evidence(build, cpu, None, seen), Whole(2.0), "cpu")
+    found = climb(evidence(build, cpu, None, seen), Whole(2.0), CpuTarget())
     assert (found.rung, found.cause) == ("times", "scalar_loop") and found.kernels[0].ms == pytest.approx(1.0)
     profile = told(Profile("roofline", 0.0, 0.0, 0.0, 0.0, 1), found, cpu)
     assert profile.limiter == "instruction_mix" and profile.action == CAUSES["scalar_loop"].action

@@ -26,9 +26,9 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.task import Policy
 from foundry.tools.grade.host.workbench import BenchNotes, Profiled, Workbench
-from foundry.tools.machine import device as machine
 from foundry.tools.machine.lock import LockUse
 from foundry.tools.remote.lanes import GpuLanes
+from foundry.tools.targets.cuda import describe as machine
 
 DEVICE = Device("cuda", "Test GPU", "sm_90", 132, 50 << 20, 16, 1 << 36)
 

@@ -14,7 +14,8 @@ from foundry.knowledge.compiler.cuda.module import FLAGS
 from foundry.knowledge.device import Device
 from foundry.tools.grade.runner.cuda_events import time_calls
 from foundry.tools.targets.base import built_file
-from foundry.tools.targets.cuda.build import CudaTarget, occupancy, parse_ptxas, resource_lines
+from foundry.tools.targets.cuda.build import CudaTarget, parse_ptxas, resource_lines
+from foundry.tools.targets.cuda.occupancy import occupancy
 
 H200 = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")

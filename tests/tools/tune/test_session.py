@@ -32,9 +32,9 @@ from foundry.tools.process.child import Limits
 from foundry.tools.process.zygote import WorkerDied, Zygote
 from foundry.tools.targets.base import built_file, read_literals
 from foundry.tools.targets.cpu.build import CpuTarget, compiler_version, machine
+from foundry.tools.targets.cuda.unfit import unfit
 from foundry.tools.tune import session as tuning_session
 from foundry.tools.tune.alone import Subject, subjects
-from foundry.tools.tune.prune import unfit
 from foundry.tools.tune.session import ENTRY, Cell, Crew, Session, is_time
 from foundry.tools.tune.space import KernelSpace, Setting, neighbours
 from foundry.tools.tune.sweep import Job

@@ -13,10 +13,11 @@ from tests.knowledge.compiler.lowering import graph_of
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.compiler.file.assemble import build_key
-from foundry.tools.machine.device import describe, nvcc_path, version_line
+from foundry.tools.machine.device import describe, version_line
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.base import build_cache, read_literals
+from foundry.tools.targets.cuda.describe import nvcc_path
 from foundry.tools.tune.alone import Subject, subjects
 from foundry.tools.tune.session import Crew, Session
 from foundry.tools.tune.space import KernelSpace, Setting, neighbours

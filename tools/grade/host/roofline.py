@@ -18,6 +18,7 @@ from foundry.tools.audit.text.source import Unreadable, foundry_literals, read_s
 from foundry.tools.grade.host.coordinates import native_code
 from foundry.tools.profiling.gather import Seen, evidence, whole
 from foundry.tools.profiling.ladder import climb, told
+from foundry.tools.targets.registry import target_of
 
 
 def profile(
@@ -58,7 +59,7 @@ def profile(
         notes=seen.notes if seen else (),
     )
     around = whole(device, seen, timing.candidate_ms, started)
-    climbed = climb(evidence(build, device, lowered, seen), around, device.target)
+    climbed = climb(evidence(build, device, lowered, seen), around, target_of(device))
     return replace(told(analytic, climbed, device), launches=max(1, around.launches))
 
 

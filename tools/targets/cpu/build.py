@@ -17,10 +17,12 @@ from pathlib import Path
 
 from foundry.knowledge.candidate import Build, Resources
 from foundry.knowledge.compiler.file.assemble import build_key
-from foundry.knowledge.device import Device, TargetName
+from foundry.knowledge.compiler.ir.kernels import PrintedKernel
+from foundry.knowledge.device import Ceilings, Device, TargetName
 from foundry.knowledge.errors import MissingTool
 from foundry.tools.process.child import Limits, run_command
 from foundry.tools.targets.base import (
+    Started,
     build_cache,
     compiler_environment,
     compiler_limits,
@@ -28,6 +30,10 @@ from foundry.tools.targets.base import (
     first_error,
     read_literals,
 )
+from foundry.tools.targets.cpu.ceilings import BENCHMARK, measure_cpu
+from foundry.tools.targets.cpu.describe import describe_cpu
+from foundry.tools.targets.cpu.rules import cpu_cause
+from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole
 from foundry.tools.targets.loops import Loop, find_loops, hot_loop, is_skipped
 
 _ALLOWED_COMPILERS = frozenset({"g++", "c++", "clang++"})
@@ -49,9 +55,33 @@ class CpuTarget:
         return self.device.target if self.device else "cpu"
 
     def describe(self) -> Device:
-        from foundry.tools.machine.device import describe
+        return self.device or describe_cpu()
 
-        return self.device or describe("cpu")
+    def is_here(self) -> bool:
+        return False  # it has no device of its own
+
+    def unfit(self, printed: PrintedKernel) -> str:
+        return ""
+
+    @property
+    def names_untimed(self) -> bool:
+        return False  # a slow loop that hardly runs limits nothing
+
+    def cause(self, kernel: KernelEvidence, whole: Whole) -> Finding | None:
+        return cpu_cause(kernel, whole)
+
+    def cause_outside(self, kernels: Sequence[KernelEvidence], whole: Whole) -> None:
+        return None
+
+    @property
+    def benchmark(self) -> Path:
+        return BENCHMARK
+
+    def start_measuring(self) -> None:
+        return None
+
+    def measure(self, started: Started | None) -> Ceilings:
+        return measure_cpu(self.describe())
 
     def build(self, text: str) -> Build:
         """Compiles a candidate file's SOURCE unless the cache has it. Raises MissingTool without a compiler."""

@@ -12,19 +12,21 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from foundry.knowledge.candidate import Build, Resources
 from foundry.knowledge.compiler.file.assemble import build_key
-from foundry.knowledge.device import Device, TargetName
+from foundry.knowledge.compiler.ir.kernels import PrintedKernel
+from foundry.knowledge.device import Ceilings, Device, TargetName
 from foundry.knowledge.errors import MissingTool
-from foundry.tools.machine.device import INSTALL_NVCC, describe, nvcc_path, version_line
+from foundry.tools.machine.device import version_line
 from foundry.tools.process.child import run_command
 from foundry.tools.targets.base import (
     Literals,
+    Started,
     build_cache,
     compiler_environment,
     compiler_limits,
@@ -32,60 +34,16 @@ from foundry.tools.targets.base import (
     first_error,
     read_literals,
 )
+from foundry.tools.targets.cuda.ceilings import BENCHMARK, measure_cuda, start_cuda
+from foundry.tools.targets.cuda.describe import INSTALL_NVCC, describe_cuda, has_gpu, nvcc_path
 from foundry.tools.targets.cuda.disassembly import instructions
+from foundry.tools.targets.cuda.occupancy import occupancy
+from foundry.tools.targets.cuda.rules import gpu_cause, launch_cause
+from foundry.tools.targets.cuda.unfit import unfit
+from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole
 
 _LOG_BYTES = 256 * 1024
 _FORBIDDEN_FLAGS = ("-run", "--run", "-ccbin", "--compiler-bindir", "-Xcompiler", "--options-file", "-optf")
-
-
-@dataclass(frozen=True)
-class Multiprocessor:
-    """Limits of one multiprocessor (CUDA C++ Programming Guide, technical specifications by compute capability)."""
-
-    threads: int = 2048
-    blocks: int = 32
-    shared_bytes: int = 233472
-    registers: int = 65536
-
-
-_MULTIPROCESSORS: dict[str, Multiprocessor] = {
-    "sm_80": Multiprocessor(shared_bytes=167936),
-    "sm_86": Multiprocessor(threads=1536, blocks=16, shared_bytes=102400),
-    "sm_87": Multiprocessor(threads=1536, blocks=16, shared_bytes=167936),
-    "sm_89": Multiprocessor(threads=1536, blocks=24, shared_bytes=102400),
-    "sm_90": Multiprocessor(),
-    "sm_100": Multiprocessor(),
-    "sm_120": Multiprocessor(threads=1536, blocks=24, shared_bytes=102400),
-}
-_RESERVED_SHARED = 1024  # taken by the system from each block's share (compute capability 8 and later)
-
-
-@dataclass(frozen=True)
-class Occupancy:
-    """Blocks resident on a multiprocessor, the fraction of its warps they fill, and what limits them."""
-
-    blocks: int
-    fraction: float
-    limiter: str
-
-
-def occupancy(arch: str, registers: int, shared_bytes: int, threads: int) -> Occupancy:
-    """Theoretical occupancy, the closed form of NVIDIA's cuda_occupancy.h: registers are given out 256 a warp and by
-    four warps, shared memory by 128 bytes plus the system's reserve."""
-    limits = _MULTIPROCESSORS.get(arch.rstrip("af"), Multiprocessor())
-    warps = math.ceil(threads / 32)
-    per_warp = math.ceil(max(registers, 1) * 32 / 256) * 256
-    by_registers = (limits.registers // per_warp) // 4 * 4 // warps
-    by_shared = limits.shared_bytes // (math.ceil(shared_bytes / 128) * 128 + _RESERVED_SHARED)
-    by_threads = limits.threads // 32 // warps
-    found = [
-        (by_registers, "registers"),
-        (by_shared, "shared memory"),
-        (by_threads, "threads"),
-        (limits.blocks, "blocks"),
-    ]
-    blocks, limiter = min(found)
-    return Occupancy(blocks, blocks * warps / (limits.threads // 32), limiter)
 
 
 @dataclass(frozen=True)
@@ -102,7 +60,33 @@ class CudaTarget:
         return "cuda"
 
     def describe(self) -> Device:
-        return self.device or describe("cuda")
+        return self.device or describe_cuda()
+
+    def is_here(self) -> bool:
+        return has_gpu()
+
+    def unfit(self, printed: PrintedKernel) -> str:
+        return unfit(printed, self.describe())
+
+    @property
+    def names_untimed(self) -> bool:
+        return True
+
+    def cause(self, kernel: KernelEvidence, whole: Whole) -> Finding | None:
+        return gpu_cause(kernel, whole)
+
+    def cause_outside(self, kernels: Sequence[KernelEvidence], whole: Whole) -> Finding | None:
+        return launch_cause(kernels, whole)
+
+    @property
+    def benchmark(self) -> Path:
+        return BENCHMARK
+
+    def start_measuring(self) -> Started:
+        return start_cuda()
+
+    def measure(self, started: Started | None) -> Ceilings:
+        return measure_cuda(started or start_cuda())
 
     def build(self, text: str) -> Build:
         """Compiles a candidate file's SOURCE to a cubin unless the cache has it. Raises MissingTool without nvcc."""

@@ -10,9 +10,9 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from foundry.tools.machine.device import nvcc_path
 from foundry.tools.process.child import Limits, run_command
 from foundry.tools.targets.base import compiler_environment
+from foundry.tools.targets.cuda.describe import nvcc_path
 from foundry.tools.targets.cuda.sass import read_disassembly
 
 SECONDS = 30.0

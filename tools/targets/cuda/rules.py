@@ -6,14 +6,15 @@ compared with the measured ceilings, and then its machine code is examined.
 
 from __future__ import annotations
 
-from foundry.tools.targets.cuda.nsight import STALLS
-from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole, of_kinds, percent
+from collections.abc import Sequence
 
-LAUNCH_SHARE = 0.25  # share of the time that launches alone take
-BUSY_SHARE = 0.5  # share of the time in which some kernel runs; below it the time passes outside
-SATURATED = 0.6  # share of a ceiling
-DECODING = 0.5  # share of a loop's instructions; index arithmetic takes a good part in any kernel
-CONVERTING = 0.05  # share of a loop's instructions
+from foundry.tools.targets.cuda.nsight import STALLS
+from foundry.tools.targets.evidence import SATURATED, Finding, KernelEvidence, Whole, of_kinds, percent
+
+LAUNCH_SHARE = 0.25  # of the time that launches alone take
+BUSY_SHARE = 0.5  # of the time in which some kernel runs
+DECODING = 0.5  # of a loop's instructions; index arithmetic takes a good part in any kernel
+CONVERTING = 0.05  # of a loop's instructions
 FULL_PIPE = 60.0  # % of an execution unit's peak
 WARPS_A_CORE = 4  # warps on a multiprocessor, one for each of its schedulers
 FEW_ACTIVE = 20.0  # % of the warps that fit
@@ -35,9 +36,8 @@ def gpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
     return by_code(kernel, measured=kernel.ms > 0)
 
 
-def launch_cause(kernels: list[KernelEvidence], whole: Whole) -> Finding | None:
-    """The cause "launches" or "outside" if launches or the host, not the kernels, take most of a forward's time;
-    else None."""
+def launch_cause(kernels: Sequence[KernelEvidence], whole: Whole) -> Finding | None:
+    """Whether a forward is made of launches more than of kernels."""
     if whole.ms <= 0:
         return None
     share = whole.launches * whole.launch_ms / whole.ms

@@ -15,8 +15,8 @@ from foundry.graph.doors.bench.sizes import input_elements
 from foundry.graph.doors.bench.tasks import find_tasks, in_turn, mixed
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
-from foundry.tools.machine import device as device_module
-from foundry.tools.machine.device import visible_gpus
+from foundry.tools.targets.cuda import describe as device_module
+from foundry.tools.targets.cuda.describe import visible_gpus
 
 
 @pytest.fixture

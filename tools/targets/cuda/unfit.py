@@ -5,16 +5,14 @@ from __future__ import annotations
 from foundry.knowledge.compiler.cuda.launches import decode, max_shared_bytes
 from foundry.knowledge.compiler.ir.kernels import PrintedKernel
 from foundry.knowledge.device import Device
-from foundry.tools.targets.cuda.build import occupancy
+from foundry.tools.targets.cuda.occupancy import occupancy
 
 MOST_THREADS = 1024  # threads of a block
 FEWEST_REGISTERS = 16  # registers a thread of any kernel
 
 
 def unfit(printed: PrintedKernel, device: Device) -> str:
-    """Says why no block of a kernel would fit a multiprocessor; "" if one does, and always on a CPU."""
-    if device.target != "cuda":
-        return ""
+    """Why no block of a kernel would fit a multiprocessor, "" when one does."""
     for launch in decode(printed.call):
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         if threads > MOST_THREADS:
