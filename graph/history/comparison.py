@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.run.summary import Summary, summarise
-from foundry.graph.show.words.effects import History
+from foundry.graph.show.effects import History
 from foundry.knowledge.errors import UsageError
 
 

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from foundry.graph.show.effects import WAITS, History
 from foundry.graph.show.terminal.reader import RunReader
 from foundry.graph.show.words.completion import Names, complete
 from foundry.graph.show.words.conversation import Conversation
-from foundry.graph.show.words.effects import WAITS, History
 from foundry.tools.words import make_printable
 
 SIGN = "> "

@@ -10,8 +10,8 @@ from foundry.graph.run.inbox import Acknowledgement, find_wanted_state, in_force
 from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.run.summary import Summary, kept_state, summarise
 from foundry.graph.search.orders import USER
-from foundry.graph.show.words.effects import History, Step
-from foundry.graph.show.words.ranking import Ranking
+from foundry.graph.show.effects import History, Step
+from foundry.graph.show.ranking import Ranking
 from foundry.graph.show.words.trace import compare_kernels, diff
 from foundry.knowledge.candidate import Candidate, Evaluation, Stage
 from foundry.knowledge.merit import standing
