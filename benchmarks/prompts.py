@@ -33,7 +33,7 @@ from foundry.tools.task.file import read_task
 from foundry.tools.task.loading import load
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-NAMES = ("softmax", "gemm_bias_relu", "conv2d_batchnorm_relu")
+NAMES = ("softmax", "gemm_bias_relu", "conv2d_batchnorm_relu", "attention", "cross_entropy", "masked_cumsum", "mlp")
 DEVICES = (
     Device(
         "cpu",
@@ -94,26 +94,33 @@ async def size(brief: Brief) -> tuple[int, int, dict[str, int]]:
     return tokens(before + len(prompt.text)), tokens(before + prompt.standing), sizes
 
 
+def told(name: str, sizes: list[tuple[int, int]]) -> str:
+    """A line about the requests of a task, or of all of them: (tokens, those that are always the same) of each."""
+    wholes, shares = [whole for whole, _ in sizes], [100 * standing / whole for whole, standing in sizes]
+    return (
+        f"{name}: {len(sizes)} requests, median {statistics.median(wholes):,.0f} tokens, at most {max(wholes):,}; "
+        f"always the same {min(shares):.0f} to {max(shares):.0f} %, median {statistics.median(shares):.0f} %"
+    )
+
+
 async def main(names: list[str]) -> None:
     everything: list[tuple[int, int]] = []
     for name in names or NAMES:
+        found: list[tuple[int, int]] = []
         for device in DEVICES:
             brief = brief_of(name, device)
             whole, standing, sizes = await size(brief)
-            everything.append((whole, standing))
+            found.append((whole, standing))
             print(f"{name} on {device.target}: {whole:,} tokens, the first {100 * standing // whole} % always the same")
             for title, count in sorted(sizes.items(), key=lambda item: -item[1])[:10]:
                 print(f"  {count:7,}  {title}")
             for why, other in later(brief):
                 whole, standing, _ = await size(other)
-                everything.append((whole, standing))
+                found.append((whole, standing))
                 print(f"  from {why}: {whole:,} tokens, the first {100 * standing // whole} % always the same")
-    wholes, shares = [whole for whole, _ in everything], [standing / whole for whole, standing in everything]
-    middle = 100 * statistics.median(shares)
-    print(
-        f"{len(everything)} steps: median {statistics.median(wholes):,.0f} tokens, at most {max(wholes):,}; always the "
-        f"same {100 * min(shares):.0f} to {100 * max(shares):.0f} %, median {middle:.0f} %"
-    )
+        print(told(name, found))
+        everything += found
+    print(told("all", everything))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from foundry.agents.expert import Expert
 from foundry.agents.playbook.brain import MoveLibrary, fresh_recipe
 from foundry.agents.playbook.ranking import rank
 from foundry.agents.situation import Situation
-from foundry.agents.words.source import fold
+from foundry.agents.words.source import WHOLE_CHARS, fold
 from foundry.agents.words.words import MOST_MOVES
 from foundry.knowledge import syntax
 from foundry.knowledge.candidate import Recipe
@@ -154,17 +154,19 @@ def _take_draft(number: int, proposal: Proposal, menu: Menu) -> Proposal:
 
 
 def place_edits(edits: Sequence[EditAnswer], parent_text: str) -> tuple[Edit, ...]:
-    """A model's edits, each at its place in the parent's file. A model sees that file folded, so that is where its
-    `old` must occur exactly once; the hidden text may hold it any number of times. Raises AnswerError."""
-    file = fold(parent_text)
+    """A model's edits, each at its place in the parent's file. A model sees that file folded, in its prompt or by the
+    tool `show`, so that is where its `old` must occur exactly once; hidden text may hold it any number of times. Raises
+    AnswerError."""
+    views = fold(parent_text), fold(parent_text, WHOLE_CHARS)
     found = []
     for number, edit in enumerate(edits):
-        start = file.text.find(edit.old) if edit.old else -1
-        if start < 0 or file.text.find(edit.old, start + 1) >= 0:
-            count = file.text.count(edit.old) if edit.old else 0
+        file = next((view for view in views if edit.old and view.text.count(edit.old) == 1), None)
+        if file is None:
+            count = max(view.text.count(edit.old) for view in views) if edit.old else 0
             raise AnswerError(
-                f"edits[{number}].old occurs {count} times in the parent's file as it was shown, it must occur once"
+                f"edits[{number}].old occurs {count} times in the parent's code as it was shown, it must occur once"
             )
+        start = file.text.index(edit.old)
         place = file.place(start, start + len(edit.old))
         if place is None:
             raise AnswerError(f"edits[{number}].old cuts a line that stands for text which is not shown: keep it whole")

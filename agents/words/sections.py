@@ -43,13 +43,14 @@ def fit(sections: Sequence[Section]) -> tuple[dict[str, str], dict[str, int]]:
     slots: dict[str, str] = {}
     left_out: dict[str, int] = {}
     for section in sections:
-        slots[section.slot] = cut(section.text, section.most) if section.ends else _first_lines(section)
+        slots[section.slot] = cut(section.text, section.most) if section.ends else first_lines(section)
         if len(section.text) > section.most:
             left_out[section.slot] = len(section.text) - section.most
     return slots, left_out
 
 
-def _first_lines(section: Section) -> str:
+def first_lines(section: Section) -> str:
+    """The text's first lines as far as they fit, and how many are cut."""
     if len(section.text) <= section.most:
         return section.text
     kept = section.text[: section.most].rpartition("\n")[0] or section.text[: section.most]

@@ -1,49 +1,46 @@
 """A candidate's file as a model sees it: what it need not see is folded to one line each.
 
-Folded are texts that the library pastes into files unchanged, Foundry's loader with the task's model, and, where a file
-is still too long, bodies of functions, those of the library's own machinery first. That saves most of the tokens of a
-step, in both directions: an answer may use such a line too, and it is unfolded again.
+Of a file of Foundry's form a model sees the kernels in SOURCE, without the texts that the library pastes there
+unchanged. If that is still too long, bodies of functions are folded, those of the library's own machinery first. An
+answer may use such a line too, and it is unfolded again.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from foundry.knowledge.compiler.file.texts import library_texts
 from foundry.knowledge.compiler.whole_file import REGION
 
-SOURCE_CHARS = 6_000  # about 1,700 tokens: bodies are folded until a file fits
-WHOLE_CHARS = 16_000  # of files that are still longer only the two ends are shown
+SOURCE_CHARS = 4_000  # about 1,100 tokens: bodies are folded until a file fits
+WHOLE_CHARS = 16_000  # what the tool `show` gives; of files that are still longer only the two ends are shown
+MOST_LAUNCHES = 8  # that are told of one file
 LEAST_CUT = 500  # characters beyond that are worth a gap
 FOLDED_BODY = 300  # characters of a body that are worth a line
-LOADER = "# @foundry loader@ keep this line: it stands for the task's model and Foundry's own loader"
-IMPORTS = "# @foundry imports@ keep this line: it stands for imports, and flags of a CPU's compiler"
-CLASS = (
-    "# @foundry class ModelNew@ keep this line: it stands for the class, which checks its arguments and calls forward"
-)
+LOADER = "# @foundry loader@ stands for the task's model and Foundry's own loader"
+BEFORE = "# @foundry begin@ stands for imports and facts about the build"
+AFTER = "# @foundry end@ stands for the model, the loader, and forward, which launches the kernels"
 _FRAME = re.compile(
-    r"^(import ctypes\nimport hashlib\n(?:import \w+\n)+\nimport torch\n"
-    r"(?:\nFOUNDRY = \{'target': 'cpu'.*?\}\n(?=\nSOURCE))?)"
-    r"|^class ModelNew\(Model\):\n    \"\"\"Model with its forward in compiled kernels.*\Z",
+    r'\A(# Foundry kernel, target .*?^)(SOURCE = r""".*?"""\n)(.*^# ---- the task\'s model.*)\Z',
     re.MULTILINE | re.DOTALL,
 )
 _BEGIN_LOADER, _INSIDE_LOADER = "# ---- the task's model", "# ---- building and loading"
 _END_LOADER = re.compile(r"^(?:_Pointers = |_PARAMETERS = )", re.MULTILINE)
 _OPENING = re.compile(r"[A-Za-z_\[][^\n]*\{\s*\Z")  # a line at file scope that opens a body
 _NO_BODY = ("namespace", "class ", "def ", "enum", "SOURCE", "FOUNDRY")
-_OF_THE_TASK = re.compile(r"foundry_|(?:\b|_)k_")  # names that the library gives to this task's kernels
+_OF_THE_TASK = re.compile(r"(?:\b|_)k_")  # begins the names that the library gives to this task's kernels
 _GAP = "\n# ... "  # begins the line that stands for the middle of a file
 _LAUNCHES = re.compile(r"^_LAUNCHES_0 = \[.*?^\]", re.MULTILINE | re.DOTALL)
 _PASTED = (".h", ".cuh", ".cpp")
-_WORDS = {"cpu/runtime.h": "cpu runtime header", "cuda/runtime.cuh": "cuda runtime header"}
 
 
 def mark(name: str) -> str:
     """The line that stands for a text of the library."""
-    return f"// @foundry {_WORDS.get(name, name)}@ keep this line: it stands for the library's {name}"
+    return f"// @foundry {name}@"
 
 
 @dataclass(frozen=True)
@@ -92,14 +89,22 @@ class Folded:
 def fold(text: str, most: int = SOURCE_CHARS, *, to_judge: bool = False) -> Folded:
     """The file as it is shown, in `most` characters where folding bodies can do that; its two ends only when it is far
     too long. `to_judge`: whoever judges it sees what its author could have written between Foundry's marks."""
-    marked = [Part(text, text)] if to_judge else _without_regions(text)
-    parts = [piece for part in marked for piece in _without_loader(part)]
+    parts = list(_without_loader(Part(text, text)) if to_judge else _without_frame(text))
     for name, pasted in _pasted().items():
         parts = [piece for part in parts for piece in _split(part, mark(name), pasted)]
-    parts = parts if to_judge else [piece for part in parts for piece in _without_frame(part)]
     parts = _without_bodies(parts, most)
     length = sum(len(part.seen) for part in parts)
     return Folded(tuple(parts if length <= WHOLE_CHARS + LEAST_CUT else _cut(parts, length)))
+
+
+def _without_frame(text: str) -> Iterator[Part]:
+    """A file of the library as its kernels; an author's whole file with the lines that it was written with."""
+    if frame := _FRAME.match(text):
+        before, kernels, after = frame.groups()
+        yield from (Part(f"{BEFORE}\n", before), Part(kernels, kernels), Part(f"{AFTER}\n", after))
+        return
+    for part in _without_regions(text):
+        yield from _without_loader(part)
 
 
 def _without_regions(text: str) -> Iterator[Part]:
@@ -138,20 +143,6 @@ class _Body:
     of_the_task: bool
 
 
-def _without_frame(part: Part) -> Iterator[Part]:
-    """A file of Foundry's form without its imports, and without the class that only sorts arguments and calls."""
-    at = 0
-    for found in _FRAME.finditer(part.real if part.seen == part.real else ""):
-        before = part.real[at : found.start()]
-        yield from [Part(before, before)] if before else []
-        yield Part(f"{IMPORTS if found[1] else CLASS}\n", found[0])
-        at = found.end()
-    if at == 0:
-        yield part
-    elif part.real[at:]:
-        yield Part(part.real[at:], part.real[at:])
-
-
 def _without_bodies(parts: list[Part], most: int) -> list[Part]:
     """The parts with as many bodies folded as it takes to fit, the library's machinery before this task's kernels."""
     length = sum(len(part.seen) for part in parts)
@@ -172,7 +163,7 @@ def _bodies(number: int, part: Part) -> Iterator[_Body]:
         starts.append(starts[-1] + len(line))
     opened: int | None = None
     for index, line in enumerate(lines):
-        if opened is None and _OPENING.match(line) and not line.startswith(_NO_BODY):
+        if opened is None and _opens_body(lines, index):
             opened = index
         elif opened is not None and line.startswith("}"):
             begin, end = starts[opened + 1], starts[index]
@@ -181,8 +172,17 @@ def _bodies(number: int, part: Part) -> Iterator[_Body]:
             opened = None
 
 
+def _opens_body(lines: Sequence[str], index: int) -> bool:
+    """Whether a line at file scope opens a body: the only line of a signature, or the last of several."""
+    line = lines[index]
+    if line.startswith(_NO_BODY):
+        return False
+    is_continued = index > 0 and lines[index - 1].rstrip().endswith((",", "("))
+    return _OPENING.match(line) is not None or (is_continued and line.rstrip().endswith(") {"))
+
+
 def _body_mark(number: int, hidden: str) -> str:
-    return f"  // @foundry body {number}@ keep this line: it stands for {hidden.count(chr(10)):3} lines\n"
+    return f"  // @foundry body {number}@ {hidden.count(chr(10)):3} lines\n"
 
 
 def _fold_bodies(part: Part, number: int, bodies: list[_Body]) -> Iterator[Part]:
@@ -232,8 +232,41 @@ def _cut(parts: list[Part], length: int) -> list[Part]:
 
 
 def show(text: str, most: int = SOURCE_CHARS) -> str:
-    """The file as a model sees it."""
-    return fold(text, most).text
+    """The file as a model sees it: of a file of the library the code of its kernels alone."""
+    shown = fold(text, most).text
+    return shown.partition('r"""')[2].rpartition('"""')[0].strip("\n") if shown.startswith(BEFORE) else shown
+
+
+def language_of(text: str) -> str:
+    """What stands in the fence around a file as it is shown: "cpp", "cuda", or "python" for a whole file."""
+    frame = _FRAME.match(text)
+    return "python" if frame is None else "cuda" if "target cuda" in frame[1].partition("\n")[0] else "cpp"
+
+
+def launches_of(text: str) -> str:
+    """How a CUDA file of the library launches its kernels, in one line; "" for any other file."""
+    table = _LAUNCHES.search(text)
+    rows = ast.literal_eval(table[0].partition("=")[2].strip()) if table else []
+    told = [
+        f"{name} grid {_extents(grid)} block {_extents(block)}" + (f" shared_bytes {shared}" if shared else "")
+        for name, grid, block, shared, _ in rows[:MOST_LAUNCHES]
+    ]
+    told += [f"{len(rows) - MOST_LAUNCHES} more"] if len(rows) > MOST_LAUNCHES else []
+    return f"Launches: {'; '.join(told)}." if told else ""
+
+
+def _extents(extents: Sequence[int]) -> str:
+    """A grid or a block without ones at its end."""
+    kept = list(extents)
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return "x".join(map(str, kept))
+
+
+def code_words(text: str, most: int = SOURCE_CHARS) -> str:
+    """The file as it is shown, in its fence; before it how its kernels are launched."""
+    told = launches_of(text)
+    return f"{told}{chr(10) if told else ''}```{language_of(text)}\n{show(text, most)}\n```"
 
 
 def show_to_judge(text: str) -> str:

@@ -3,12 +3,13 @@ an answer. It stands first in every prompt, so that providers' caches hold it.""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from foundry.agents.brief import Brief
 from foundry.agents.prompt import render, template
 from foundry.agents.situation import COSTLY_KINDS, Situation
-from foundry.agents.words.source import is_shown_whole, outline_of_file, show
+from foundry.agents.words.source import code_words, is_shown_whole, outline_of_file
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.compiler.authored.planning import authored_buffers
 from foundry.knowledge.compiler.ir.kernels import Buffer
@@ -54,9 +55,19 @@ def standing_words(brief: Brief) -> dict[str, str]:
         "policy": task.options.policy,
         "rules": RULES[task.options.policy],
         "contract": contract(device.target, is_traced=brief.graph is not None),
-        "header": template(f"header_{device.traits.prompts}"),
+        "header": header_words(brief),
         "first": _first(brief),
     }
+
+
+def header_words(brief: Brief) -> str:
+    """What the header offers, without its 16-bit types where the task has none."""
+    text = template(f"header_{brief.device.target}")
+    graphs = [graph for graph in (brief.graph, *brief.further_graphs) if graph is not None]
+    dtypes = {value.spec.dtype for graph in graphs for value in graph.values.values()}
+    if not dtypes or dtypes & {"float16", "bfloat16"}:
+        return text
+    return "\n".join(part for part in re.split(r"\n(?=- )", text) if not part.startswith("- `float16`"))
 
 
 def _first(brief: Brief) -> str:
@@ -66,7 +77,7 @@ def _first(brief: Brief) -> str:
     title = f"## The library's first kernel, {FIRST}"
     if not is_shown_whole(brief.first):
         return f"{title}\n{outline_of_file(brief.first)}\n"
-    return f"{title}\n```python\n{show(brief.first)}\n```\n"
+    return f"{title}\n{code_words(brief.first)}\n"
 
 
 def operators(brief: Brief) -> str:

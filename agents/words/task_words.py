@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
-from foundry.knowledge.opgraph import OpGraph, Signature, TensorSpec
+from foundry.knowledge.opgraph import DType, OpGraph, Signature, TensorSpec
 from foundry.knowledge.task import TOLERANCE, Task
 from foundry.knowledge.task_text import overridden_source
 
@@ -34,7 +34,7 @@ def describe_task(task: Task, graphs: Sequence[OpGraph] = (), seen: Signature | 
     if options.input_range is not None:
         low, high = options.input_range
         lines.append(f"Floating-point inputs are drawn uniformly from {low:g} to {high:g} instead of by get_inputs.")
-    lines.append(_tolerance(task))
+    lines.append(_tolerance(task, _dtypes(graphs, seen)))
     if options.accuracy is not None:
         lines.append(f"Accuracy: class {options.accuracy} or better is accepted, nothing less.")
     return "\n".join(line if line.startswith(" ") else f"- {line}" for line in lines)
@@ -92,12 +92,21 @@ def _captured_mode(graphs: Sequence[OpGraph]) -> str:
     return f" (captured in {own} mode{differs if graph.reads_mode else ''})"
 
 
-def _tolerance(task: Task) -> str:
+def _dtypes(graphs: Sequence[OpGraph], seen: Signature | None) -> set[DType]:
+    """Those of the outputs, as far as they are known."""
+    outputs = [graph.values[name].spec for graph in graphs for name in graph.output_names]
+    return {spec.dtype for spec in (outputs or (seen.outputs if seen else ()))}
+
+
+def _tolerance(task: Task, dtypes: Set[DType]) -> str:
     told = task.options.tolerance
+    known = {dtype: value for dtype, value in TOLERANCE.items() if dtype in dtypes}
+    if dtypes and not known:
+        return "Outputs are compared exactly."
     if told is not None:
         size = f"{told:g}, as the task sets it"
     else:
-        size = ", ".join(f"{value:g} for {dtype}" for dtype, value in TOLERANCE.items())
+        size = ", ".join(f"{value:g} for {dtype}" for dtype, value in (known or TOLERANCE).items())
     return (
         f"Tolerance of an element, relative to |truth| + the output's standard deviation: {size}; "
         "more only where PyTorch itself errs by more than half of it."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from foundry.agents.brief import Brief, Example
@@ -14,8 +14,15 @@ from foundry.agents.tuning import is_tuned
 from foundry.agents.words.authored import authored_words
 from foundry.agents.words.findings import attempt_line, brief_words, measured
 from foundry.agents.words.load import load_words
-from foundry.agents.words.sections import Prompt, Section, cut, fit, tokens
-from foundry.agents.words.source import is_shown_whole, outline_of_file, show, show_to_judge
+from foundry.agents.words.sections import Prompt, Section, cut, first_lines, fit, tokens
+from foundry.agents.words.source import (
+    code_words,
+    is_shown_whole,
+    launches_of,
+    outline_of_file,
+    show,
+    show_to_judge,
+)
 from foundry.agents.words.standing import FIRST, RULES, standing_words
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.candidate import REFERENCE, Gate, Recipe, Rival
@@ -69,9 +76,9 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Pr
         **standing,
         "where": _where(brief),
         "diagnosis": _diagnosis(diagnosis, brief),
-        "card": _card(diagnosis, brief.device.traits),
-        "kernels": _kernels(brief),
-        "moves": "\n".join(f"{number}: {_move(move)}" for number, move in enumerate(moves)),
+        "card": _card(diagnosis, brief.device.target),
+        "kernels": (kernels := _kernels(brief, moves)),
+        "moves": "\n".join(_further_moves(moves, kernels)),
         "attempts": _attempts(brief),
         "experience": _experience(brief),
         "directives": _directives(brief),
@@ -176,7 +183,7 @@ def _parent(brief: Brief) -> str:
         return f"Replacements are made in this code.\n{authored_words(recipe)}"
     if not is_shown_whole(brief.parent_text):
         return outline_of_file(brief.parent_text)
-    return f"Its file. Replacements are made in it as it stands here.\n```python\n{show(brief.parent_text)}\n```"
+    return f"Replacements are made in it as it stands here.\n{code_words(brief.parent_text)}"
 
 
 def _parent_beside_first(brief: Brief) -> str:
@@ -186,15 +193,13 @@ def _parent_beside_first(brief: Brief) -> str:
         return _parent(brief)
     if not is_shown_whole(brief.first):
         return _parent(brief)
-    if brief.parent_text == brief.first:
-        return f"It is {FIRST}: its file stands above. Replacements are made in it as it stands there."
-    differs = _differences(brief.first, brief.parent_text)
-    if not differs:
+    if not (differs := _differences(brief.first, brief.parent_text)) and not _is_like_first(brief):
         return _parent(brief)
-    return (
-        f"Its file is that of {FIRST} above but for these lines (- {FIRST}'s, + its own). Replacements are made in its "
-        f"own file.\n```diff\n{differs}\n```"
-    )
+    told = [f"It is {FIRST}'s code, which stands above" + (" but for these lines" if differs else "") + "."]
+    told.append("Replacements are made in its own code.")
+    if (launches := launches_of(brief.parent_text)) != launches_of(brief.first):
+        told.append(launches)
+    return " ".join(told) + (f"\n```diff\n{differs}\n```" if differs else "")
 
 
 def _is_like_first(brief: Brief) -> bool:
@@ -202,7 +207,7 @@ def _is_like_first(brief: Brief) -> bool:
     recipe = brief.lowered.recipe if brief.lowered else None
     if recipe is None or recipe.authored is not None or not is_shown_whole(brief.first):
         return False
-    return brief.parent_text == brief.first or bool(_differences(brief.first, brief.parent_text))
+    return show(brief.parent_text) == show(brief.first) or bool(_differences(brief.first, brief.parent_text))
 
 
 def _differences(first: str, other: str) -> str:
@@ -228,7 +233,7 @@ def _example(example: Example, brief: Brief) -> str:
     told = [(_differences(text, example.text), where) for text, where in near if text]
     if likest := min((item for item in told if item[0]), key=lambda item: len(item[0]), default=None):
         return f"{head}. It is {likest[1]} but for these lines:\n```diff\n{cut(likest[0], EXAMPLE_CHARS)}\n```"
-    return f"{head}\n```\n{cut(kernels_of(show(example.text)), EXAMPLE_CHARS)}\n```"
+    return f"{head}\n{code_words(example.text, EXAMPLE_CHARS)}"
 
 
 def _authored_beside(recipe: Recipe, brief: Brief) -> str:
@@ -246,12 +251,6 @@ def _authored_beside(recipe: Recipe, brief: Brief) -> str:
     return f"It is the parent below but for these lines (- the parent's, + its own):\n```diff\n{differs}\n```"
 
 
-def kernels_of(shown: str) -> str:
-    """What stands between the quotes of SOURCE, or the whole file where there is none."""
-    _, found, rest = shown.partition('SOURCE = r"""')
-    return rest.partition('"""')[0].strip() if found else shown
-
-
 def _diagnosis(diagnosis: Diagnosis, brief: Brief) -> str:
     what = diagnosis.failure or diagnosis.limiter or "unknown"
     where = f" in {diagnosis.kernel}" if diagnosis.kernel else ""
@@ -266,42 +265,56 @@ def _evidence(diagnosis: Diagnosis, brief: Brief) -> str:
     return f"{'' if diagnosis.evidence in said else diagnosis.evidence}\n```\n{said}\n```"
 
 
-def _card(diagnosis: Diagnosis, target: TargetTraits) -> str:
-    """The playbook's card, without what concerns other targets."""
-    name = diagnosis.failure or diagnosis.limiter
-    if not name:
+def _card(diagnosis: Diagnosis, target: str) -> str:
+    """What the playbook's card says of a failure: no signs, which are the evidence, and nothing about the other target.
+    A limiter's card repeats what an engineer knows."""
+    if not diagnosis.failure:
         return ""
     others = tuple(f"- {name.upper()}:" for name in BUILT_IN if name != target.prompts)
     kept: list[str] = []
     drops = False
-    for line in cards()[name].body.splitlines():
-        drops = line.startswith(others) or (drops and line.startswith("  "))
+    for line in cards()[diagnosis.failure].body.splitlines():
+        if line.startswith("## "):
+            drops = line == "## Signs"
+        else:
+            drops = line.startswith(other) or (drops and not line.startswith("- "))
         kept += [] if drops else [line]
-    text = "\n".join(f"#{line}" if line.startswith("## ") else line for line in kept)
-    return f"<playbook-card>\n{text}\n</playbook-card>"
+    return "\n".join(f"#{line}" if line.startswith("## ") else line for line in kept)
 
 
-def _kernels(brief: Brief) -> str:
+def _kernels(brief: Brief, moves: Sequence[Move]) -> str:
+    """The parent's kernels and the legal values of their tunables; behind a value the number of the move that sets
+    it."""
     situation = Situation(brief)
     if not situation.kernels:
         return ""  # the parent is a whole file
-    lines = (
-        ["These numbers were handed to the tuner in this run; what it finds is a candidate of its own."]
-        if is_tuned(brief)
-        else []
-    )
+    numbers = {(move.kernel, move.name, move.value): number for number, move in enumerate(moves) if move.kind == "set"}
+    lines = ["`(move N)` behind a value is the move that sets it; the playbook would try the lowest numbers first."]
+    lines = lines if numbers else []
+    if is_tuned(brief):
+        lines.append("These numbers were handed to the tuner in this run; what it finds is a candidate of its own.")
+    explained = set[tuple[str, str]]()
     for kernel in situation.kernels.values():
         share = situation.shares[kernel.name]
         lines.append(
             f"- {kernel.name} ({kernel.template}): {', '.join(kernel.ops)}; {kernel.flops / 1e6:.4g} MFLOP, "
             f"{kernel.traffic_bytes / 1e6:.4g} MB, about {100 * share:.0f} % of the time"
         )
-        lines += [
-            f"  - {item.name} = {kernel.choices.get(item.name, item.default)} of "
-            f"{', '.join(map(str, item.values[:MOST_VALUES]))} [{item.aspect}] {item.meaning}"
-            for item in kernel.tunables
-        ]
-    return "\n".join(lines)
+        for item in (item for item in kernel.tunables if len(item.values) > 1):
+            known = [(value, numbers.get((kernel.name, item.name, value))) for value in item.values[:MOST_VALUES]]
+            values = ", ".join(f"{value}" if number is None else f"{value} (move {number})" for value, number in known)
+            chosen = kernel.choices.get(item.name, item.default)
+            meaning = "" if (kernel.template, item.name) in explained else f": {item.meaning}"
+            explained.add((kernel.template, item.name))
+            lines.append(f"  - {item.name} = {chosen} of {values}{meaning}")
+    return first_lines(Section("kernels", "\n".join(lines), BUDGETS["kernels"]))
+
+
+def _further_moves(moves: Sequence[Move], kernels: str) -> Iterator[str]:
+    """The moves that do not stand behind a value of a tunable, by number."""
+    for number, move in enumerate(moves):
+        if f"(move {number})" not in kernels:
+            yield f"{number}: {_move(move)}"
 
 
 def _move(move: Move) -> str:

@@ -30,8 +30,7 @@ from foundry.agents.words.findings import (
 )
 from foundry.agents.words.load import load_words
 from foundry.agents.words.sections import cut
-from foundry.agents.words.source import show
-from foundry.agents.words.words import kernels_of
+from foundry.agents.words.source import WHOLE_CHARS, code_words
 from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.services import Services
 from foundry.graph.search.strategies.archive import candidate_number
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from foundry.tools.grade.host.examine import Step
 
 ANSWER_CHARS = 4_000
-FILE_CHARS = 16_000
 ATTEMPTS = 14
 LESSONS = 8
 SHOWN_CHARS = 160  # of an answer, in the trace
@@ -121,7 +119,7 @@ async def answer(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnsw
         raise  # the run must stop and say so
     except FoundryError as error:
         return ToolAnswer(cut(f"Not called: {error.problem}.", ANSWER_CHARS))
-    most = FILE_CHARS if call.name == "show" else ANSWER_CHARS
+    most = WHOLE_CHARS + ANSWER_CHARS if call.name == "show" else ANSWER_CHARS
     return ToolAnswer(cut(found.text, most), found.recipe, found.moves)
 
 
@@ -196,7 +194,7 @@ async def _show(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswe
     known = measured(named.records) if named.records else "not evaluated yet"
     recipe = named.candidate.recipe
     is_authored = recipe is not None and recipe.authored is not None
-    text = authored_words(recipe) if recipe is not None and is_authored else kernels_of(show(named.text, FILE_CHARS))
+    text = authored_words(recipe) if recipe is not None and is_authored else code_words(named.text, WHOLE_CHARS)
     return ToolAnswer(f"{named.candidate.id}: {known}\n{text}")
 
 

@@ -150,7 +150,8 @@ def test_an_auditor_sees_what_stands_between_the_marks() -> None:
     evil = "# @foundry build@ ----- begin\nkept = {}\n# @foundry build@ ----- end\n"
     file = f"import torch\n{evil}class ModelNew(torch.nn.Module):\n    pass\n"
     assert "kept = {}" not in show(file) and "kept = {}" in show_to_judge(file)
-    hidden = 'class ModelNew(Model):\n    """Model with its forward in compiled kernels; x."""\n    kept = {}\n'
+    top = "# Foundry kernel, target cpu. Needs torch and g++ only.\n"
+    hidden = f'{top}SOURCE = r"""\nvoid f() {{}}\n"""\n# ---- the task\'s model\nkept = {{}}\n'
     assert "kept = {}" not in show(hidden) and "kept = {}" in show_to_judge(hidden)
     whole = expand(EXPERTS.file, DEVICE, EXPERTS.task, {})
     assert "def _library_path" in show_to_judge(whole) and len(show_to_judge(whole)) < 12_000

@@ -6,7 +6,18 @@ import pytest
 
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer
 from foundry.agents.chat.proposal import place_edits
-from foundry.agents.words.source import SOURCE_CHARS, WHOLE_CHARS, fold, is_shown_whole, mark, outline_of_file, show
+from foundry.agents.words.source import (
+    SOURCE_CHARS,
+    WHOLE_CHARS,
+    code_words,
+    fold,
+    is_shown_whole,
+    language_of,
+    launches_of,
+    mark,
+    outline_of_file,
+    show,
+)
 from foundry.knowledge.compiler.file.texts import library_texts, read_library_text
 from foundry.knowledge.thought import Edit, apply_edits
 
@@ -34,7 +45,7 @@ def test_a_file_that_is_too_long_is_edited_at_both_ends() -> None:
     changed = after(LONG, ("# the end", "# an end"), ("omp.h>\nint", "cmath>\nint"), ("# line 8999\n", ""))
     wanted = LONG.replace("# the end", "# an end").replace(OWN, OWN.replace("omp.h", "cmath"))
     assert changed == wanted.replace("# line 8999\n", "")
-    with pytest.raises(AnswerError, match="occurs 0 times in the parent's file as it was shown"):
+    with pytest.raises(AnswerError, match="occurs 0 times in the parent's code as it was shown"):
         after(LONG, ("# line 4500\n", ""))
 
 
@@ -69,7 +80,7 @@ def test_what_is_quoted_with_a_fold_in_it_keeps_what_the_fold_hides() -> None:
 @pytest.mark.parametrize(
     ("edits", "problem"),
     [
-        ([("cpu/runtime.h\n#include", "#include")], "cuts a line that stands for text which is not shown"),
+        ([("runtime.h@\n#include", "#include")], "cuts a line that stands for text which is not shown"),
         ([("return x + x", "return x"), ("x + x", "2 * x")], "two edits change the same text"),
         ([("x", "y")], "occurs [0-9]+ times"),
         ([("", "y")], "occurs 0 times"),
@@ -96,33 +107,59 @@ def test_the_librarys_templates_are_one_line_each() -> None:
 
 
 LOADER = """
+
 # ---- the task's model: parameters keep their names
 class Model: ...
 # ---- building and loading the library
 def _load(): return "everything"
 
 _PARAMETERS = []
+
+
+def _forward_0(leaves): return leaves
+
+
 """
 
 
-def big_file() -> str:
+def big_file(target: str = "cpu") -> str:
     """A file of the library with more kernels than are shown: its own machinery, and two of this task's."""
 
     def function(head: str, lines: int) -> str:
         return f"{head} {{\n" + "".join(f"  x[{line}] += {head[-6:]};\n" for line in range(lines)) + "}\n"
 
     parts = [function(f"static void machinery_{number:02}()", 200) for number in range(6)]
-    parts += [function('extern "C" void foundry_first()', 120), function("void k_second()", 90)]
-    return f'FOUNDRY = {{}}\nSOURCE = r"""{HEADER}\n{"".join(parts)}"""\n{LOADER}{CLASS}'
+    parts += [function("static void k_first(const float* x,\n                    float* y)", 120)]
+    parts += [function("void k_second()", 90), function('extern "C" int foundry_forward(void** buffers)', 210)]
+    top = f"# Foundry kernel, target {target}. Needs torch and g++ only.\n\nimport ctypes\n\nFOUNDRY = {{}}\n\n"
+    return f'{top}SOURCE = r"""{HEADER}\n{"".join(parts)}"""\n{LOADER}{CLASS}'
 
 
-def test_a_library_file_is_shown_without_what_no_answer_changes() -> None:
+def test_a_library_file_is_shown_as_its_kernels_alone() -> None:
+    """The machinery around every kernel took the room of the kernel itself, whose body was folded to one line."""
     file = big_file()
-    shown = show(file)
-    assert len(file) > 3 * len(shown) and len(shown) < SOURCE_CHARS
-    assert 'return "everything"' not in shown and shown.count("@foundry body") >= 3
-    assert "x[119]" in shown and "x[89]" in shown, "this task's kernels go last"
-    assert fold(file).restore(shown) == file
+    shown, whole = show(file), fold(file)
+    assert len(file) > 3 * len(shown) and len(shown) < SOURCE_CHARS and language_of(file) == "cpp"
+    hidden = ("everything", "class Model", "_forward_0", "import ctypes", "SOURCE")
+    assert not [word for word in hidden if word in shown]
+    assert shown.startswith(mark("cpu/runtime.h")) and shown.count("@foundry body") >= 3
+    assert "x[88] += cond" in shown and "x[0]" not in shown.partition("foundry_forward")[2], "kernels are folded last"
+    assert whole.restore(whole.text) == file
     old, new = "static void machinery_00() {", "static inline void machinery_00() {"
     wanted = file.replace(old, new).replace("x[88] += cond", "x[88] -= cond")
     assert after(file, (old, new), ("x[88] += cond", "x[88] -= cond")) == wanted != file
+
+
+def test_what_the_tool_showed_may_be_replaced_too() -> None:
+    """Bodies that a prompt folds are shown by the tool; a replacement there occurred 0 times."""
+    file = big_file()
+    line = "  x[150] += y_05()"
+    assert line not in show(file) and line in show(file, WHOLE_CHARS)
+    assert after(file, (line, "  x[151] += y_05()")) == file.replace(line, "  x[151] += y_05()")
+
+
+def test_the_launches_of_a_cuda_file_are_told_in_one_line() -> None:
+    rows = "    ('foundry_k_sum', (128, 1, 1), (32, 4, 1), 2048, (0, 1)),\n    ('b', (2, 3, 1), (1, 1, 1), 0, ()),\n"
+    file = big_file("cuda").replace("_PARAMETERS", f"_LAUNCHES_0 = [\n{rows}]\n\n_PARAMETERS")
+    assert launches_of(file) == "Launches: foundry_k_sum grid 128 block 32x4 shared_bytes 2048; b grid 2x3 block 1."
+    assert code_words(file).startswith(f"{launches_of(file)}\n```cuda\n// @foundry") and launches_of(big_file()) == ""

@@ -38,9 +38,9 @@ async def test_a_choice_among_moves_becomes_a_recipe(toy: Any, scripted: Any) ->
     session = Session(toy, scripted(answer(move(0, cites=["d1", "x99"]))))
     said = Directive(1, "tiling", "be bold")
     proposal = await session.propose(directives=(said,))
-    listed = next(line for line in session.server.prompt().splitlines() if line.startswith("0: set "))
+    listed = next(line for line in session.server.prompt().splitlines() if "(move 0)" in line and " of " in line)
     chosen = proposal.moves[0]
-    assert f"set {chosen.name} of k0 from {chosen.was} to {chosen.value}" in listed
+    assert f"- {chosen.name} = {chosen.was} of " in listed and f"{chosen.value} (move 0)" in listed
     assert proposal.recipe.choices["k0"][chosen.name] == chosen.value
     assert proposal.brain == "scripted-1" and proposal.rationale == "40 % of bandwidth"
     assert proposal.cites == ("d1",)  # x99 does not exist
@@ -60,7 +60,7 @@ async def test_the_prompt_holds_what_an_expert_needs(toy: Any, scripted: Any) ->
         "You are the memory-tiling expert",
         "8 GB/s is 40 % of the measured 20 GB/s",
         "Put more independent loads",  # the card of this limiter is recommended by its diagnosis text
-        "unroll = 1 of 1, 2, 4, 8",
+        "unroll = 1 of 1, 2 (move ",
         "copy 20 GB/s",
         "d4 to all: prefer short code",
         "- stagnating: no improvement in 3 generations",
@@ -206,7 +206,7 @@ def test_every_text_that_the_library_pastes_is_folded_both_ways(name: str) -> No
     pasted = read_library_text(name)
     file = f'SOURCE = r"""{read_library_text("cuda/runtime.cuh")}\n{pasted}\nvoid run();\n{pasted}"""\n'
     folded = show(file)
-    assert pasted.strip() not in folded and folded.count("@ keep this line") == 3 and unfold(folded) == file
+    assert pasted.strip() not in folded and folded.count("@foundry") == 3 and unfold(folded) == file
 
 
 async def test_a_server_without_response_formats_is_asked_without(toy: Any, scripted: Any) -> None:
