@@ -76,7 +76,7 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Pr
         **standing,
         "where": _where(brief),
         "diagnosis": _diagnosis(diagnosis, brief),
-        "card": _card(diagnosis, brief.device.target),
+        "card": _card(diagnosis, brief.device.traits),
         "kernels": (kernels := _kernels(brief, moves)),
         "moves": "\n".join(_further_moves(moves, kernels)),
         "attempts": _attempts(brief),
@@ -265,7 +265,7 @@ def _evidence(diagnosis: Diagnosis, brief: Brief) -> str:
     return f"{'' if diagnosis.evidence in said else diagnosis.evidence}\n```\n{said}\n```"
 
 
-def _card(diagnosis: Diagnosis, target: str) -> str:
+def _card(diagnosis: Diagnosis, target: TargetTraits) -> str:
     """What the playbook's card says of a failure: no signs, which are the evidence, and nothing about the other target.
     A limiter's card repeats what an engineer knows."""
     if not diagnosis.failure:
@@ -277,7 +277,7 @@ def _card(diagnosis: Diagnosis, target: str) -> str:
         if line.startswith("## "):
             drops = line == "## Signs"
         else:
-            drops = line.startswith(other) or (drops and not line.startswith("- "))
+            drops = line.startswith(others) or (drops and not line.startswith("- "))
         kept += [] if drops else [line]
     return "\n".join(f"#{line}" if line.startswith("## ") else line for line in kept)
 
