@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from foundry.knowledge.candidate import Choice, Recipe
+from foundry.knowledge.candidate import ACCURATE, ROUNDED, Choice, Recipe
 from foundry.knowledge.compiler.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.compiler.moves import name_kernel
@@ -15,6 +15,17 @@ def setting(kernel: KernelSummary, tunable: Tunable, value: Choice) -> Move:
     """The move that gives a tunable a value."""
     was = kernel.choices.get(tunable.name, tunable.default)
     return Move("set", tunable.aspect, tunable.name, kernel.name, kernel.template, value, was, tunable.meaning)
+
+
+def accurate_settings(lowered: Lowered) -> tuple[Move, ...]:
+    """The moves that make each product in TF32 as accurate as float32, the fastest way."""
+    return tuple(
+        setting(kernel, tunable, value)
+        for kernel in lowered.kernels
+        for tunable in kernel.tunables
+        if tunable.aspect == "precision" and kernel.choices.get(tunable.name, tunable.default) in ROUNDED
+        for value in [item for item in tunable.values if item in ACCURATE][:1]
+    )
 
 
 def far_settings(lowered: Lowered, near: Sequence[Move]) -> list[Move]:

@@ -1,7 +1,9 @@
 """The debugging diagnostician: turns failures into a diagnosis and repairs broken candidates.
 
 A broken library candidate differs from one that worked in a few choices. The repair undoes one of them, the most
-suspicious for this failure first; without a working relative it steps back towards the templates' defaults.
+suspicious for this failure first; without a working relative it steps back towards the templates' defaults, and then to
+structures that have not been tried. Where an answer is inaccurate and products are in TF32, all of these become
+accurate in one step: the structure stays.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from dataclasses import dataclass
 from foundry.agents.brief import Brief
 from foundry.agents.expert import Expert
 from foundry.agents.situation import Situation
-from foundry.agents.steps import setting, towards
-from foundry.knowledge.candidate import Evaluation, Recipe
+from foundry.agents.steps import accurate_settings, setting, towards
+from foundry.knowledge.candidate import ROUNDED, Evaluation, Recipe
 from foundry.knowledge.cards import cards
 from foundry.knowledge.compiler.lowered import Lowered
+from foundry.knowledge.compiler.moves import name_kernel
 from foundry.knowledge.thought import Move
 
 WITHOUT = {"unwrite": "without it", "rewrite": "with it", "fuse": "with it fused", "split": "with it in memory"}
@@ -47,6 +50,15 @@ def suspects(brief: Brief, lowered: Lowered, failure: str) -> list[Suspect]:
     card = cards()[failure]
     weighted = [Suspect(item.move, item.suspicion * card.weight(item.move.aspect), item.because) for item in found]
     return sorted(weighted, key=lambda item: (-item.suspicion, _identity(item.move), str(item.move.value)))
+
+
+def without_tf32(brief: Brief, lowered: Lowered) -> tuple[Suspect, ...]:
+    """What makes an inaccurate candidate's products in TF32 as accurate as float32, all at once; of kernels that a
+    working relative has in TF32 as well, none."""
+    relative = nearest_working(brief, lowered.recipe)
+    works = relative.candidate.recipe.rounded if relative and relative.candidate.recipe else ()
+    because = "TF32 keeps 11 bits of each operand, and PyTorch's own error leaves no room for that"
+    return tuple(Suspect(move, 3.0, because) for move in accurate_settings(lowered) if move.kernel not in works)
 
 
 def nearest_working(brief: Brief, recipe: Recipe) -> Evaluation | None:
@@ -83,12 +95,13 @@ def _against(lowered: Lowered, working: Recipe, name: str) -> Iterator[Suspect]:
 def _against_defaults(lowered: Lowered, failure: str) -> Iterator[Suspect]:
     """Choices that differ from their defaults; after an exceeded limit or a crash also the next smaller value of each
     size."""
+    is_wrong = failure in ("inaccurate", "wrong_result")
     for rewrite in lowered.rewrites_applied:
         yield Suspect(Move("unwrite", "rewrite", rewrite), 0.8, "the graph as the reference writes it")
     for kernel in lowered.kernels:
         for tunable in kernel.tunables:
             mine = kernel.choices.get(tunable.name, tunable.default)
-            if mine != tunable.default:
+            if mine != tunable.default and not (is_wrong and tunable.default in ROUNDED):
                 move = setting(kernel, tunable, tunable.default)
                 yield Suspect(move, 1.0, f"{tunable.default} is the template's default")
             smaller = [
@@ -97,19 +110,29 @@ def _against_defaults(lowered: Lowered, failure: str) -> Iterator[Suspect]:
             if smaller and failure in REPAIRABLE_BY_SIZE and tunable.aspect in ("tile", "vector", "memory"):
                 move = setting(kernel, tunable, max(smaller))
                 yield Suspect(move, 0.7, "smaller sizes need fewer registers, less memory and shorter tails")
-    if failure in ("inaccurate", "wrong_result"):
+    if is_wrong:
         yield from _safer(lowered)
+    if failure not in REPAIRABLE_BY_SIZE:
+        yield from _other_structures(lowered)
+
+
+def _other_structures(lowered: Lowered) -> Iterator[Suspect]:
+    """Structures that have not been tried, for where no smaller change helps."""
+    for value in lowered.fused:
+        yield Suspect(name_kernel(lowered, Move("split", "fusion", value)), 0.2, "a simpler kernel for each part")
+    for rewrite in lowered.rewrites_open:
+        yield Suspect(Move("rewrite", "rewrite", rewrite), 0.1, "another way to compute the same")
 
 
 def _safer(lowered: Lowered) -> Iterator[Suspect]:
-    """Other values of the tunables that decide in which order sums are formed."""
+    """Other values of the tunables that decide in which order sums are formed, and no less accurate precision."""
     for kernel in lowered.kernels:
         for tunable in kernel.tunables:
             is_sum = "accum" in tunable.name.lower() or tunable.aspect in ("precision", "algorithm")
             mine = kernel.choices.get(tunable.name, tunable.default)
             for value in tunable.values if is_sum else ():
                 larger = isinstance(value, int) and isinstance(mine, int) and value > mine
-                if value != mine and (larger or isinstance(value, str)):
+                if value != mine and value not in ROUNDED and (larger or isinstance(value, str)):
                     move = setting(kernel, tunable, value)
                     yield Suspect(move, 0.6, "sums in shorter chains round less" if larger else "another way to sum")
 

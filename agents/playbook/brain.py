@@ -15,7 +15,7 @@ from typing import Protocol
 
 from foundry.agents.brief import Brief
 from foundry.agents.expert import Expert, experts
-from foundry.agents.experts.diagnostician import Suspect, suspects
+from foundry.agents.experts.diagnostician import Suspect, suspects, without_tf32
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.obedience import Obedience
 from foundry.agents.playbook.diagnosis import diagnose
@@ -177,8 +177,13 @@ class _Search:
         return recipe
 
     def repair(self, failure: str) -> Draft | None:
-        """Undo the most suspicious untried choice, then pairs of them."""
-        found = [item for item in suspects(self.situation.brief, self.lowered, failure) if not self._is_forbidden(item)]
+        """Make an inaccurate candidate's products accurate; undo the most suspicious untried choice, then pairs."""
+        brief = self.situation.brief
+        in_tf32 = without_tf32(brief, self.lowered) if failure == "inaccurate" else ()
+        accurate = tuple(item for item in in_tf32 if not self._is_forbidden(item))
+        if accurate and (draft := self._draft((), undone=accurate)):
+            return draft
+        found = [item for item in suspects(brief, self.lowered, failure) if not self._is_forbidden(item)]
         for suspect in found:
             draft = self._draft((), undone=(suspect,))
             if draft:

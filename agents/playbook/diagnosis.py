@@ -39,8 +39,18 @@ def diagnose(brief: Brief) -> Diagnosis:
     failure = failure_of(brief.parent)
     if failure:
         name, evidence = failure
-        return Diagnosis(brief.parent.candidate.id, name, None, evidence, cards()[name].action)
+        action = (_accurate_action(brief) if name == "inaccurate" else "") or cards()[name].action
+        return Diagnosis(brief.parent.candidate.id, name, None, evidence, action)
     return limiter_of(Situation(brief))
+
+
+def _accurate_action(brief: Brief) -> str:
+    """What to do about products in TF32, "" without any."""
+    names = brief.lowered.recipe.rounded if brief.lowered else ()
+    if not names:
+        return ""
+    many = f"{', '.join(names)} multiply" if len(names) > 1 else f"{names[0]} multiplies"
+    return f"Keep the structure and multiply as accurately as float32 (tf32x3, half3 or ieee): {many} in TF32."
 
 
 def failure_of(evaluation: Evaluation) -> tuple[Failure, str] | None:

@@ -1,0 +1,76 @@
+"""A candidate that is inaccurate because it multiplies in TF32 keeps its structure and becomes accurate in one step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.knowledge.compiler.cuda.test_module import H200
+from tests.knowledge.compiler.test_accuracy import TASK, graph_of_task
+
+from foundry.agents.brief import Brief
+from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.compiler.lower import lower
+from foundry.knowledge.compiler.lowered import Lowered
+from foundry.knowledge.thought import Proposal
+
+GRAPH = graph_of_task("groups")
+BOTH = ("k_conv1d", "k_conv1d_1")
+
+
+def lowered(recipe: Recipe) -> Lowered:
+    return lower([GRAPH], recipe, task_source=TASK, device=H200)
+
+
+def brief_of(toy: Any, parent: Lowered, *elites: Lowered, outcome: str = "inaccurate") -> Brief:
+    broken = toy.evaluation(parent.recipe, name="c8", outcome=outcome, error="norm error 1e-4")
+    works = tuple(toy.evaluation(item.recipe, name=f"c{number}") for number, item in enumerate(elites, 1))
+    brief: Brief = replace(toy.brief(parent=broken, elites=works), graph=GRAPH, lowered=parent, device=H200)
+    return brief
+
+
+async def repaired(brief: Brief) -> Proposal:
+    brain = PlaybookBrain()
+    found = await brain.diagnose(brief)
+    proposal = await brain.propose("diagnostician", replace(brief, diagnosis=found))
+    assert isinstance(proposal, Proposal) and proposal.recipe is not None
+    return proposal
+
+
+@pytest.mark.parametrize("rewrites", [(), ("pointwise-convolution-as-gemm",)])
+async def test_all_products_become_accurate_at_once_and_the_structure_stays(toy: Any, rewrites: tuple[str]) -> None:
+    parent = lowered(Recipe("cuda", rewrites=rewrites))
+    assert parent.recipe.rounded == BOTH
+    brief = brief_of(toy, parent)
+    diagnosis = await PlaybookBrain().diagnose(brief)
+    assert "k_conv1d, k_conv1d_1 multiply in TF32" in diagnosis.action
+    proposal = await repaired(brief)
+    assert {move.kernel for move in proposal.moves} == set(BOTH)
+    assert "TF32 keeps 11 bits" in proposal.rationale
+    child = lowered(proposal.recipe)  # type: ignore[arg-type]
+    assert child.recipe.rounded == () and child.rewrites_applied == rewrites
+
+
+async def test_only_what_a_working_relative_does_not_have_in_tf32_is_suspected(toy: Any) -> None:
+    parent = lowered(Recipe("cuda"))
+    relative = lowered(Recipe("cuda", accurate=("conv1d",)))
+    assert relative.recipe.rounded == ("k_conv1d_1",)
+    proposal = await repaired(brief_of(toy, parent, relative))
+    assert lowered(proposal.recipe).recipe.rounded == ("k_conv1d_1",)  # type: ignore[arg-type]
+
+
+async def test_no_repair_makes_a_product_less_accurate(toy: Any) -> None:
+    parent = lowered(Recipe("cuda", accurate=("conv1d", "conv1d_1")))
+    tried: set[str] = set()
+    for _ in range(12):
+        brief = replace(brief_of(toy, parent), tried=frozenset(tried))
+        diagnosis = await PlaybookBrain().diagnose(brief)
+        assert "TF32" not in diagnosis.action
+        proposal = await PlaybookBrain().propose("diagnostician", replace(brief, diagnosis=diagnosis))
+        if not isinstance(proposal, Proposal) or proposal.recipe is None:
+            break
+        tried |= {proposal.recipe.digest}
+        assert proposal.recipe.rounded == ()
+    assert tried
