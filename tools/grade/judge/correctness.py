@@ -331,7 +331,9 @@ class Examination:
             expected = trial.expected[worst]
             text = comparison.describe_mismatch(outputs[worst], expected, limits[worst], found[worst])
             name = f"output {worst}: " if len(outputs) > 1 else ""
-            raise _Failed(gate, failure(found[worst], expected.dtype), f"{name}{text}{stale}")
+            outcome = failure(found[worst], expected.dtype)
+            arithmetic = _arithmetic_words(trial, worst) if outcome == "inaccurate" and not stale else ""
+            raise _Failed(gate, outcome, f"{name}{text}{stale}{arithmetic}")
         if accuracy == "tf32":
             self.accuracy = "tf32"
         self.gates.append(
@@ -443,6 +445,14 @@ def _excuse(failed: _Failed, distribution: Distribution) -> str:
     ):
         return "relies on what every draw of get_inputs has in common (zeros, symmetry)"
     return ""
+
+
+def _arithmetic_words(trial: Trial, index: int) -> str:
+    """PyTorch's own norm error without and with TF32, "" on a CPU."""
+    if trial.tf32 is None:
+        return ""
+    ieee, tf32 = trial.ieee[index].norm, trial.tf32[index].norm
+    return f"; PyTorch's own norm error is {ieee:.1e}, and {tf32:.1e} with TF32 allowed"
 
 
 def _keys_text(keys: Any) -> str:
