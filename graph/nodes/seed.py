@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from foundry.agents.models.models import PLAYBOOK
+from foundry.graph.proofs.causes import tf32_words
 from foundry.graph.proofs.early import prove_early
 from foundry.graph.run.closing import EARLY
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
 from foundry.graph.search.claims import claim_evaluation
-from foundry.graph.search.first_texts import first_texts
+from foundry.graph.search.first_texts import ARITHMETIC, accurate_text, first_texts
 from foundry.graph.search.lessons import lessons
 from foundry.graph.search.measure import evaluation_facts
 from foundry.graph.search.state import RunState, Update
@@ -33,6 +34,7 @@ from foundry.knowledge.candidate import (
 )
 from foundry.knowledge.experience.record import SEED
 from foundry.knowledge.merit import CORRECT, merit
+from foundry.knowledge.ruling import rule
 
 SEEDS_AT_ONCE = 2
 SHORTEST_MINUTES = 0.5  # of a search that has time for torch.compile beside it
@@ -45,14 +47,14 @@ STRICT = (
 
 async def seed(state: RunState, services: Services) -> Update:
     """Writes and evaluates the first candidates. The safest is evaluated first and alone, so that there is a proven one
-    early; while none is correct, the library's further ones follow one by one."""
+    early; while none is correct, accurate variants of inaccurate ones follow, then the library's further ones."""
     asked, further, problem = await first_texts(services, state.get("lowerable", False))
     if problem:
         services.log.note_once("note", "cannot lower", reason=problem)
     if services.task.options.policy == "strict" and any(recipe for _, recipe, _ in asked):
         services.log.note_once("note", "policy", reason=STRICT)
     numbers = itertools.count()
-    made = [found for text in asked if (found := _claim(services, next(numbers), *text))]
+    made = [found for text in asked if (found := _claim(services, f"seed{next(numbers)}", *text))]
     if not made:
         if services.brain.name != "playbook" and services.device.present:  # give a model something to rewrite
             _time_rivals(services)
@@ -61,6 +63,7 @@ async def seed(state: RunState, services: Services) -> Update:
         return {"seeds": [], "lowerable": False, "ending": ending}
     seeds = _Seeds()
     await _evaluate_seed(services, made[0], seeds)
+    await _mend_inaccurate(services, made[0], seeds)
     await _expect_contest(services)
     if not services.device.traits.uses_host_cores:
         _time_rivals(services)
@@ -72,12 +75,15 @@ async def seed(state: RunState, services: Services) -> Update:
                 await _evaluate_seed(services, decision, seeds)
 
     await asyncio.gather(*(one(decision) for decision in made[1:]))
+    for decision in made[1:]:
+        await _mend_inaccurate(services, decision, seeds)
     for text in further:
         if not services.device.present or seeds.correct:
             break
-        decision = _claim(services, next(numbers), *text)
-        if decision is not None and _has_time(services, decision, seeds):
-            await _evaluate_seed(services, decision, seeds)
+        more = _claim(services, f"seed{next(numbers)}", *text)
+        if more is not None and _has_time(services, more, seeds):
+            await _evaluate_seed(services, more, seeds)
+            await _mend_inaccurate(services, more, seeds)
     _time_rivals(services)
     ending = "" if services.device.present else f"no {services.device.target} device is here to run on"
     return {"seeds": by_number(seeds.evaluated), "refused": by_number(seeds.refused), "ending": ending}
@@ -103,11 +109,27 @@ def _time_rivals(services: Services) -> None:
 
 @dataclass
 class _Seeds:
-    """Ids of first candidates: those that were evaluated, the right ones, those that an early proof refuses."""
+    """Ids of first candidates: those that were evaluated, the right ones, those that an early proof refuses, and those
+    that are nearly right."""
 
     evaluated: list[str] = field(default_factory=list)
     correct: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    inaccurate: list[str] = field(default_factory=list)
+
+
+async def _mend_inaccurate(services: Services, decision: Decision, seeds: _Seeds) -> None:
+    """Evaluates an inaccurate first candidate's accurate variant next, as long as none is right."""
+    name, recipe = decision.candidate.id, decision.candidate.recipe
+    if name not in seeds.inaccurate or seeds.correct or recipe is None or not recipe.rounded:
+        return
+    text = await accurate_text(recipe, services)
+    mended = _claim(services, f"{decision.step}-accurate", *text) if text else None
+    if mended is None or not _has_time(services, mended, seeds):
+        return
+    reason = f"{name} is inaccurate, and {tf32_words(recipe.rounded)}: {mended.candidate.id} has accurate products"
+    services.log.note_once("note", ARITHMETIC, candidate=name, reason=reason)
+    await _evaluate_seed(services, mended, seeds)
 
 
 def _has_time(services: Services, decision: Decision, seeds: _Seeds) -> bool:
@@ -129,9 +151,8 @@ def by_number(names: Iterable[str]) -> list[str]:
     return sorted(names, key=candidate_number)
 
 
-def _claim(services: Services, number: int, text: str, recipe: Recipe | None, why: str) -> Decision | None:
+def _claim(services: Services, step: str, text: str, recipe: Recipe | None, why: str) -> Decision | None:
     """The decision to evaluate a first file, None when an earlier one is the same or the budget does not pay for it."""
-    step = f"seed{number}"
     digest = hashlib.sha256(text.encode()).hexdigest()
     claim = services.journal.plain(f"{step}/claim", "outside", lambda: claim_evaluation(digest, step, services))
     services.run.add_tried([*([recipe.digest] if recipe else []), digest])
@@ -167,6 +188,8 @@ async def _evaluate_seed(services: Services, decision: Decision, seeds: _Seeds) 
         services.log.note_once("evaluation", candidate.id, **facts, expert=candidate.proposal)
         if services.device.present and merit([evaluation]) >= CORRECT:
             evaluation = await _prove_seed(services, evaluation, text, decision.step, seeds)
+        if rule(evaluation).outcome == "inaccurate":
+            seeds.inaccurate.append(candidate.id)
         graphs = await services.graphs()
         if graphs and services.device.present:
             await services.learn(

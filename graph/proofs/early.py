@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from foundry.graph.proofs.causes import FailureCause, Outlook, ProofOutcome, cause_of, structure_of
+from foundry.graph.proofs.causes import FailureCause, Kin, Outlook, ProofOutcome, cause_of, kin_of
 from foundry.graph.run.closing import EARLY
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.services import Services
@@ -31,15 +31,16 @@ async def prove_early(
     """The records of an early proof that refuse a candidate which its screen accepts; None if it passes, or is not
     asked: its structure is known, or the search has too little time."""
     candidate = evaluation.candidate
+    kin = kin_of(candidate, lowered)
     try:
-        is_due = services.journal.plain(f"{step}/early", "outside", lambda: _is_due(services, evaluation))
+        is_due = services.journal.plain(f"{step}/early", "outside", lambda: _is_due(services, evaluation, kin))
     except Diverged:  # a recording from before there were early proofs
         return None
     if not is_due:
         return None
     start = time.monotonic()
     found = await services.measure.examine(candidate, text, "full", upto="audit", lowered=lowered)
-    outcome = ProofOutcome(candidate.id, structure_of(candidate), cause_of(found), time.monotonic() - start)
+    outcome = ProofOutcome(candidate.id, kin, cause_of(found), time.monotonic() - start)
     services.log.note_once("note", EARLY, **outcome.to_data())
     return found if outcome.cause else None
 
@@ -49,10 +50,10 @@ def common_cause(services: Services) -> FailureCause | None:
     return outlook_of(services).common_cause()
 
 
-def _is_due(services: Services, evaluation: Evaluation) -> bool:
-    outlook, structure = outlook_of(services), structure_of(evaluation.candidate)
-    failed_alike = sum(item.structure == structure for item in outlook.failures)
-    if structure in outlook.passed or failed_alike > 1 or services.effort.early_share <= 0:
+def _is_due(services: Services, evaluation: Evaluation, kin: Kin) -> bool:
+    outlook = outlook_of(services)
+    failed_alike = sum(item.kin.structure == kin.structure for item in outlook.failures)
+    if kin.structure in outlook.passed or failed_alike > 1 or services.effort.early_share <= 0:
         return False
     allowed_s = 60.0 * services.ledger.allowed().minutes
     left_s = allowed_s - 60.0 * services.ledger.spent().minutes
@@ -63,6 +64,6 @@ def _is_due(services: Services, evaluation: Evaluation) -> bool:
     if expected_s > left_s:
         return False
     if not outlook.passed:
-        return len(outlook.failures) < MOST_FAILED and expected_s <= FIRST_SHARE * allowed_s
+        return len(outlook.failures_that_tell(kin)) < MOST_FAILED and expected_s <= FIRST_SHARE * allowed_s
     spent_s = sum(item.seconds for item in outlook.outcomes)
     return spent_s + expected_s <= services.effort.early_share * allowed_s

@@ -10,7 +10,7 @@ from functools import partial
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.models.models import PLAYBOOK
 from foundry.agents.talk import Talk, ToolRequest, Turn
-from foundry.graph.proofs.causes import FailureCause, ProofOutcome, cause_of, structure_of
+from foundry.graph.proofs.causes import FailureCause, Kin, ProofOutcome, cause_of, kin_of
 from foundry.graph.proofs.early import outlook_of
 from foundry.graph.proofs.pace import rivals_in_time
 from foundry.graph.run.closing import LEFT_UNPROVEN
@@ -24,6 +24,7 @@ from foundry.knowledge.merit import estimate_of, merit
 from foundry.knowledge.ruling import rule
 
 AUDITOR = "auditor"
+RANKED = 64  # candidates among which an accurate one is looked for
 
 
 @dataclass(frozen=True)
@@ -76,32 +77,42 @@ async def _prove(services: Services) -> Evaluation | None:
     count = services.request.finalist_count
 
     async def choose() -> Finalists:
-        return Finalists(tuple(services.run.ranking(2 * count)))
+        return Finalists(_with_an_accurate_one(services.run.ranking(RANKED), 2 * count, services))
 
     finalists = await services.journal.record("finalists", "thought", Finalists, choose)
-    outlook, structures = outlook_of(services), _structures(services, finalists.candidates)
+    outlook, kins = outlook_of(services), _kins(services, finalists.candidates)
     proven: list[Evaluation] = []
-    done = 0
-    for name in outlook.order(finalists.candidates, structures):
+    done, left = 0, list(finalists.candidates)
+    while left:
+        name = outlook.order(left, kins)[0]
+        left.remove(name)
         if len(proven) == count or (proven and not _can_win(services, name, proven)):
             break
         if (proven or done > 1) and not services.journal.plain(
             f"final/{name}/time", "outside", partial(_is_time, services, done)
         ):
             break
-        if cause := outlook.shared_cause(structures[name]):
+        if cause := outlook.shared_cause(kins[name]):
             _leave_unproven(services, name, cause)
             continue
         evaluation = await _prove_one(services, name)
         done += 1
-        outlook.outcomes.append(ProofOutcome(name, structures[name], cause_of(evaluation)))
+        outlook.outcomes.append(ProofOutcome(name, kins[name], cause_of(evaluation)))
         if rule(evaluation).accepted:
             proven.append(evaluation)
     return max(proven, key=lambda evaluation: merit([evaluation]), default=None)
 
 
-def _structures(services: Services, names: Sequence[str]) -> dict[str, str]:
-    return {name: structure_of(services.candidate(name)) for name in names}
+def _kins(services: Services, names: Sequence[str]) -> dict[str, Kin]:
+    return {name: kin_of(services.candidate(name)) for name in names}
+
+
+def _with_an_accurate_one(ranked: Sequence[str], count: int, services: Services) -> tuple[str, ...]:
+    """The best candidates; if all of them multiply in TF32, which a proof may refuse, also the best one that does
+    not."""
+    kins = _kins(services, ranked)
+    accurate = [name for name in ranked if not kins[name].rounded]
+    return tuple(dict.fromkeys([*ranked[:count], *accurate[: 0 if set(accurate) & set(ranked[:count]) else 1]]))
 
 
 def _leave_unproven(services: Services, name: str, cause: FailureCause) -> None:

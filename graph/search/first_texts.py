@@ -96,6 +96,20 @@ def _arithmetic_words(products: Sequence[str], graph: OpGraph) -> str:
     )
 
 
+async def accurate_text(recipe: Recipe, services: Services) -> FirstText | None:
+    """The recipe's structure with all products as accurate as float32; None where none is in TF32."""
+    kernels = [kernel for kernel in (await services.lower(recipe)).kernels if kernel.name in recipe.rounded]
+    choices = {name: chosen for name, chosen in recipe.choices.items() if name not in recipe.rounded}
+    ops = {op for kernel in kernels for op in kernel.ops}
+    try:
+        lowered = await services.lower_to_try(
+            replace(recipe, choices=choices, accurate=tuple(sorted({*recipe.accurate, *ops})))
+        )
+    except CannotLower:
+        return None
+    return None if lowered.recipe.rounded else (lowered.source, lowered.recipe, "library")
+
+
 async def _recall_winners(services: Services) -> list[FirstText]:
     """Recipes that won an earlier run on this graph and device, with kernels named as in this capture."""
     graphs = await services.graphs()

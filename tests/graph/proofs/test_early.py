@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foundry.graph.history.replay import replay
-from foundry.graph.proofs.causes import FailureCause, Outlook, ProofOutcome, cause_of, structure_of
+from foundry.graph.proofs.causes import FailureCause, Kin, Outlook, ProofOutcome, cause_of, kin_of
 from foundry.graph.run.closing import EARLY
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.request import RunLimits, SolveRequest
@@ -98,8 +98,12 @@ async def test_a_search_without_time_for_them_asks_for_no_early_proof(
     assert any(IMPORTS in line for line in ending_lines(summary, "relu_add.py"))
 
 
-def outcome(name: str, structure: str, evidence: str = "") -> ProofOutcome:
-    return ProofOutcome(name, structure, FailureCause("other indices", evidence) if evidence else None)
+def outcome(
+    name: str, structure: str, evidence: str = "", rounded: str = "", *, variants: bool = False
+) -> ProofOutcome:
+    kin = Kin(structure, frozenset(rounded.split()), variants)
+    word = "inaccurate" if rounded else "wrong_result"
+    return ProofOutcome(name, kin, FailureCause("other indices", evidence, word) if evidence else None)
 
 
 def test_causes_are_alike_whatever_numbers_they_name() -> None:
@@ -112,34 +116,66 @@ def test_causes_are_alike_whatever_numbers_they_name() -> None:
 def test_a_cause_is_the_gate_that_refused() -> None:
     candidate = Candidate("c1", 0, 0, "cpu", "library", "ab")
     wrong = Verdict("wrong_result", "full", (Gate("x3", True, ""), Gate("sixteenths", False, "off")), evidence="off")
-    assert cause_of(Evaluation(candidate, Build(True, 0.0), wrong)) == FailureCause("sixteenths", "off")
+    assert cause_of(Evaluation(candidate, Build(True, 0.0), wrong)) == FailureCause("sixteenths", "off", "wrong_result")
     assert cause_of(Evaluation(candidate, Build(True, 0.0), Verdict("correct", "full"))) is None
-    found = outcome("c1", "s", "off")
+    found = outcome("c1", "s", "off", "k_a k_b", variants=True)
     assert ProofOutcome.from_data(found.to_data()) == found
+    assert found.to_data()["reason"].endswith("off. k_a and k_b multiply in TF32; accurate products are tried next")
 
 
 def test_candidates_share_a_structure_where_only_numbers_differ() -> None:
     plain = Candidate("c1", 0, 0, "cpu", "library", "ab", recipe=Recipe("cpu"))
     tuned = replace(plain, source="cd", recipe=Recipe("cpu", choices={"k0": {"tile": 32}}))
     other = replace(plain, recipe=Recipe("cpu", rewrites=("online",)))
-    assert structure_of(plain) == structure_of(tuned) != structure_of(other)
-    assert structure_of(replace(plain, recipe=None)) == "ab"
+    assert kin_of(plain) == kin_of(tuned) != kin_of(other)
+    assert kin_of(replace(plain, recipe=None)) == Kin("ab")
+
+
+def test_the_precision_of_a_product_is_part_of_the_structure() -> None:
+    def made(precision: str, tile: int) -> Candidate:
+        recipe = Recipe("cuda", choices={"k0": {"precision": precision, "tile": tile}})
+        return Candidate("c1", 0, 0, "cuda", "library", "ab", recipe=recipe)
+
+    rounded, accurate, tuned = made("tf32", 32), made("tf32x3", 32), made("tf32", 64)
+    assert kin_of(rounded) == kin_of(tuned) != kin_of(accurate)
+    assert kin_of(rounded).rounded == {"k0"} and kin_of(rounded).has_variants
+    assert not kin_of(accurate).rounded
 
 
 def test_after_two_failures_for_one_cause_no_other_of_the_structure_is_proven() -> None:
     outlook = Outlook([outcome("c1", "a", "row 1")])
-    assert outlook.shared_cause("a") is None and outlook.shared_cause("b") is None
+    assert outlook.shared_cause(Kin("a")) is None and outlook.shared_cause(Kin("b")) is None
     outlook.outcomes.append(outcome("c2", "a", "row 2"))
-    assert outlook.shared_cause("a") == FailureCause("other indices", "row 1")
-    assert outlook.shared_cause("b") is None, "another structure may pass"
-    assert outlook.common_cause() is not None
+    assert outlook.shared_cause(Kin("a")) == FailureCause("other indices", "row 1", "wrong_result")
+    assert outlook.shared_cause(Kin("b")) is None, "another structure may pass"
+    assert outlook.common_cause() is not None, "there is no other structure"
     outlook.outcomes.append(outcome("c3", "b", "row 3"))
-    assert outlook.shared_cause("c") is not None, "three kernels of two structures had the same cause"
+    assert outlook.shared_cause(Kin("c")) is not None, "three kernels of two structures had the same cause"
     outlook.outcomes.append(outcome("c4", "d"))
-    assert outlook.shared_cause("d") is None and outlook.common_cause() is None
-    assert outlook.order(["c2", "c5", "c6"], {"c2": "a", "c5": "d", "c6": "e"}) == ["c5", "c6", "c2"]
+    assert outlook.shared_cause(Kin("d")) is None and outlook.common_cause() is None
+    kins = {"c2": Kin("a"), "c5": Kin("d"), "c6": Kin("e")}
+    assert outlook.order(["c2", "c5", "c6"], kins) == ["c5", "c6", "c2"]
+
+
+def test_two_failures_of_one_structure_do_not_end_a_search_that_has_another() -> None:
+    outlook = Outlook([outcome("c1", "a", "row 1", variants=True), outcome("c2", "a", "row 2", variants=True)])
+    assert outlook.common_cause() is None
+    outlook.outcomes.append(outcome("c3", "b", "row 3", variants=True))
+    assert outlook.common_cause() is not None
+
+
+def test_failures_in_tf32_say_nothing_about_accurate_products() -> None:
+    three = [outcome(f"c{number}", structure, "norm 1e-4", "k0 k1") for number, structure in enumerate("abc", 1)]
+    outlook = Outlook(three)
+    accurate, partly, wholly = Kin("d"), Kin("e", frozenset({"k0"})), Kin("f", frozenset({"k0", "k1", "k2"}))
+    assert outlook.common_cause() is None
+    assert outlook.shared_cause(accurate) is None and outlook.shared_cause(partly) is None
+    assert outlook.shared_cause(wholly) is not None, "it has in TF32 what was inaccurate"
+    assert outlook.order(["w", "p", "a"], {"w": wholly, "p": partly, "a": accurate}) == ["p", "a", "w"]
+    outlook.outcomes.append(outcome("c4", "d", "norm 1e-4"))
+    assert outlook.common_cause() is not None, "accurate ones fail as well"
 
 
 def test_different_causes_are_no_common_one() -> None:
     outlook = Outlook([outcome("c1", "a", "row"), outcome("c2", "b", "another")])
-    assert outlook.common_cause() is None and outlook.shared_cause("a") is None
+    assert outlook.common_cause() is None and outlook.shared_cause(Kin("a")) is None
