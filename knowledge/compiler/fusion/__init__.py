@@ -1,1 +1,2 @@
-"""Many kernels become fewer: values move from memory into registers."""
+"""Kernel fusion: several kernels become one, and intermediate values stay in registers instead of going through
+memory."""

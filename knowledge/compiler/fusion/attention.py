@@ -1,4 +1,5 @@
-"""Recognises softmax(q k^T) v that is written as separate products, once fusion has reduced it to three kernels."""
+"""Recognises softmax(q k^T) v written as separate products, after fusion has reduced it to product, row kernel,
+product, and replaces the three by one AttentionKernel."""
 
 from __future__ import annotations
 
@@ -27,12 +28,13 @@ from foundry.knowledge.compiler.ir.kernels import (
 from foundry.knowledge.opgraph import DType
 
 Shape = tuple[int, ...]
-_WIDE: DType = "float32"  # in which masks are added
+_WIDE: DType = "float32"  # the dtype in which masks are added
 _NARROW = ("float16", "bfloat16")
 
 
 def join_attention(scores: GemmKernel, softmax: RowKernel, product: GemmKernel) -> AttentionKernel | None:
-    """One kernel that replaces the three; None if they are not an attention."""
+    """The one kernel that replaces the three: `scores` (q k^T), `softmax` over its rows, and `product`
+    (probabilities times v). None if they do not form an attention."""
     value = _softmax_argument(softmax)
     if value is None or len(scores.stores) != 1 or scores.batch != product.batch or not scores.batch:
         return None
@@ -86,13 +88,14 @@ def join_attention(scores: GemmKernel, softmax: RowKernel, product: GemmKernel) 
 
 
 def _without_casts(expr: Expr) -> Expr:
+    """The expression inside any outer casts."""
     while isinstance(expr, Apply) and expr.op == "cast":
         expr = expr.args[0]
     return expr
 
 
 def _softmax_argument(kernel: RowKernel) -> Expr | None:
-    """x, if the kernel computes exactly exp(x - max) / sum; else None."""
+    """x, if the row kernel computes exactly exp(x - max(x)) / sum; else None."""
     if len(kernel.stages) != 3:
         return None
     largest, total, emit = kernel.stages
@@ -116,7 +119,10 @@ def _softmax_argument(kernel: RowKernel) -> Expr | None:
 
 
 def _unpack_scores(node: Expr, buffer: str, stored: Expr, space: Shape) -> tuple[float, Expr | None] | None:
-    """(scale, additive mask) of a softmax argument that is a scaled and masked accumulator, else None."""
+    """(scale, additive mask) if the softmax argument `node` is the product's accumulator, scaled and masked; else None.
+
+    `buffer` holds the stored scores, `stored` is the expression stored there, `space` its shape.
+    """
     if isinstance(node, Named) and node.name == "acc":
         return 1.0, None
     if isinstance(node, Load) and node.buffer == buffer:
@@ -149,13 +155,14 @@ def _unpack_scores(node: Expr, buffer: str, stored: Expr, space: Shape) -> tuple
 
 
 def _is_scores(expr: Expr, buffer: str) -> bool:
+    """True if the expression reads the scores: the buffer that holds them, or the accumulator "acc" itself."""
     return buffer in loaded_names(expr) or any(
         isinstance(node, Named) and node.name == "acc" for node in views.nodes(expr)
     )
 
 
 def _is_causal(mask: Expr | None, row: int) -> bool:
-    """Whether an additive mask is -inf exactly where the column is beyond the row."""
+    """True if an additive mask is -inf exactly at columns beyond the row (axis `row` of the mask's shape)."""
     if not (isinstance(mask, Apply) and mask.op == "where"):
         return False
     condition, chosen, other = _without_casts(mask.args[0]), *mask.args[1:]
@@ -172,7 +179,7 @@ def _is_causal(mask: Expr | None, row: int) -> bool:
     lead = distance.view.strides[:row]
     if any(lead) or distance.view.strides[row:] != (-1, 1):
         return False
-    limit = int(bound.value) - distance.view.offset  # of column - row
+    limit = int(bound.value) - distance.view.offset  # the bound on column - row
     beyond = {"ge": (limit, True), "gt": (limit + 1, True), "lt": (limit, False), "le": (limit + 1, False)}
     if condition.op not in beyond:
         return False
@@ -183,8 +190,12 @@ def _is_causal(mask: Expr | None, row: int) -> bool:
 def load_operands(
     scores: GemmKernel, product: GemmKernel, buffers: Mapping[str, Buffer], *, in_order: bool
 ) -> tuple[list[tuple[Buffer, MapKernel]], GemmKernel, GemmKernel]:
-    """The products with what is computed of their operands (positions turned into q and k) in buffers of its own, and
-    the maps that fill them. `in_order`: so are 16-bit operands whose heads lie apart in memory."""
+    """Makes every operand of the two products a plain load. An operand that is computed (q and k after a rotary
+    position embedding) gets a buffer and a map that fills it.
+
+    Returns the (buffer, map) pairs and the two changed products. `in_order`: 16-bit operands whose last dimension is
+    not contiguous in memory are copied too.
+    """
     sides = [_unscaled(operand) for operand in (scores.a, scores.b, product.b)]
     narrow = [node.dtype for node, _ in sides if isinstance(node, Load) and node.dtype in _NARROW]
     dtype = narrow[0] if narrow else scores.dtype
@@ -212,12 +223,12 @@ def load_operands(
 
 
 def _turned(expr: Expr) -> Expr:
-    """The expression with its last two dimensions in the other order."""
+    """The expression with its last two dimensions swapped."""
     return views.map_views(expr, views.swap_last)
 
 
 def _unscaled(operand: Expr) -> tuple[Expr, float]:
-    """What is behind casts and constant factors, and their product."""
+    """The expression inside casts and constant factors, and the product of these factors."""
     scale, node = 1.0, operand
     while isinstance(node, Apply) and node.op in ("mul", "div", "cast"):
         if node.op != "cast":
@@ -230,7 +241,8 @@ def _unscaled(operand: Expr) -> tuple[Expr, float]:
 
 
 def _operands(scores: GemmKernel, product: GemmKernel) -> tuple[Load, Load, Load, float] | None:
-    """q, k (as columns x head) and v as loads, and the number that scaled q or k before the product."""
+    """q, k (as columns x head) and v as loads, and the factor that scaled q or k before the product. None if one is
+    computed, or v is scaled."""
     (q, q_scale), (k, k_scale), (v, v_scale) = (_unscaled(side) for side in (scores.a, scores.b, product.b))
     if not (isinstance(q, Load) and isinstance(k, Load) and isinstance(v, Load)) or v_scale != 1.0:
         return None

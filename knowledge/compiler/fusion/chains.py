@@ -1,5 +1,6 @@
-"""Maps over the same points become one kernel: what one makes and another reads at the same point stays in a register,
-also where it has several readers and is dear to work out. Unrolled loops over time are chains of such maps."""
+"""Joins maps (elementwise kernels) over the same points: a value that one computes and another reads at the same
+point stays in a register, even if it has several readers and is expensive to compute. Unrolled loops over time
+are chains of such maps."""
 
 from __future__ import annotations
 
@@ -14,15 +15,18 @@ from foundry.knowledge.compiler.ir.scalar import EXPENSIVE, Numbering
 from foundry.knowledge.compiler.ir.substitute import replace_all_loads, same_view, sought, with_shared_parts
 
 Shape = tuple[int, ...]
-# Of a kernel: what a compiler takes a few seconds for, an exponential or a power as much as so many additions. One of
-# 2400 parts, the Jacobians of arms and a step by them, took GCC 1.1 s and nvcc 0.7 s, and spills 156 bytes. Whoever
-# walks an expression does so by recursion.
-MOST_PARTS, OF_EXPENSIVE = 4000, 16
-MOST_LOADS, MOST_STORES, MOST_DEEP = 192, 32, 240
+# Limits of one kernel, so that GCC and nvcc compile it in a few seconds. One of 2400 parts (Jacobians of robot arms and
+# a
+# step by them) took GCC 1.1 s and nvcc 0.7 s, and spilled 156 bytes of registers.
+MOST_PARTS = 4000  # distinct sub-expressions
+OF_EXPENSIVE = 16  # an exponential or a power counts as this many additional parts
+MOST_LOADS = 192
+MOST_STORES = 32
+MOST_DEEP = 240  # levels of an expression: code that visits expressions is recursive
 
 
 def join_chains(state: FusionState) -> bool:
-    """A map joins the first map that reads its results at the same points."""
+    """Joins a map with the first map that reads its results at the same points. True if a pair was joined."""
 
     def merge(kernel: MapKernel, name: str, reader: Step) -> MapKernel | None:
         if not isinstance(reader, MapKernel) or not _are_same_points(kernel, reader, name):
@@ -36,7 +40,7 @@ def join_chains(state: FusionState) -> bool:
 
 
 def _are_same_points(kernel: MapKernel, consumer: MapKernel, name: str) -> bool:
-    """Whether both go over the elements of the buffer in the same order."""
+    """True if both maps go over the elements of buffer `name` in the same order, one writing and one reading them."""
     view, store = sought(consumer, name), next(store for store in kernel.stores if store.buffer == name)
     if view is None:
         return False
@@ -47,7 +51,7 @@ def _are_same_points(kernel: MapKernel, consumer: MapKernel, name: str) -> bool:
 
 
 def _over(kernel: MapKernel, shape: Shape) -> MapKernel:
-    """The map over other dimensions of as many points in the same order. Raises NotAffine."""
+    """The map over other dimensions with as many points in the same order. Raises NotAffine."""
     if kernel.shape == shape:
         return kernel
     numbering = views.identity(shape)
@@ -58,9 +62,12 @@ def _over(kernel: MapKernel, shape: Shape) -> MapKernel:
 def merge_maps(
     state: FusionState, kernel: MapKernel, consumer: MapKernel, known: MapKernel, most_stores: int
 ) -> MapKernel | None:
-    """Two maps of one shape as one, in which the consumer reads nothing that the kernel stores; None where it reads
-    another point's, where one of them may not move, or where the kernel would grow too large. `known` is the consumer
-    as the state has it, over its own dimensions."""
+    """Merges two maps of one shape into one, in which the consumer's loads of the kernel's stored values become these
+    values. `known` is the consumer as the state has it, over its own dimensions.
+
+    None if the consumer reads another point's value, if one of the two may not move, or if the merged kernel would
+    grow too large.
+    """
     if state.reads(kernel) & state.writes(known):
         return None
     shared = state.writes(kernel) & state.reads(known)
@@ -94,7 +101,7 @@ def merge_maps(
 
 
 def _fits(numbering: Numbering) -> bool:
-    """Whether so many different parts are not too much for one kernel."""
+    """True if the number of distinct sub-expressions, loads and levels is small enough for one kernel."""
     loads = sum(isinstance(node, Load | Gather) and any(node.view.strides) for node in numbering.nodes)
     expensive = sum(isinstance(node, Apply) and node.op in EXPENSIVE for node in numbering.nodes)
     work = len(numbering.nodes) + OF_EXPENSIVE * expensive
@@ -102,5 +109,5 @@ def _fits(numbering: Numbering) -> bool:
 
 
 def plain_view(view: View, shape: Shape) -> View:
-    """The view without strides of dimensions that have one element."""
+    """The view with stride 0 for every dimension of size 1."""
     return View(view.offset, tuple(stride if size > 1 else 0 for size, stride in zip(shape, view.strides, strict=True)))

@@ -1,4 +1,4 @@
-"""Products whose stores see m and n as several dimensions: heads split off, results reordered."""
+"""Matrix products whose stores address m and n as several dimensions: heads split off, results reordered."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Shape = tuple[int, ...]
 
 
 def finer_product(kernel: Kernel, consumer: MapKernel, name: str) -> GemmKernel | None:
-    """The product with its dimensions split at the borders of those of a map that reads all of `name`; None where there
-    is nothing to split, or their borders do not fit."""
+    """The product with its dimensions split at the boundaries of the dimensions of `consumer`, a map that reads all
+    of `name`. None if there is nothing to split, or the boundaries do not match."""
     if not isinstance(kernel, GemmKernel):
         return None
     view, space = sought(consumer, name), store_space(kernel)
@@ -36,7 +36,7 @@ def finer_product(kernel: Kernel, consumer: MapKernel, name: str) -> GemmKernel 
 
 
 def _share_out(finer: Shape, sizes: Sequence[int]) -> list[Shape]:
-    """The consecutive ones of `finer` that make up each of the sizes."""
+    """Splits `finer` into consecutive runs of dimensions, one for each of `sizes`, whose product is that size."""
     found, at = [], 0
     for size in sizes:
         first = at
@@ -47,7 +47,7 @@ def _share_out(finer: Shape, sizes: Sequence[int]) -> list[Shape]:
 
 
 def _split(kernel: GemmKernel, parts: Sequence[Shape]) -> GemmKernel:
-    """The same product with each dimension of the store space split into parts."""
+    """The same product with each dimension of the store space split into the given parts."""
     rank = len(kernel.batch)
     middle = rank + len(kernel.m_shape)
     batch, m, n = (
@@ -81,7 +81,7 @@ def has_runs(kernel: Kernel, stores: Sequence[Store], runs: tuple[float, float])
 
 
 def _run(shape: Shape, strides: Shape) -> int:
-    """Elements side by side in memory along the last dimensions."""
+    """The number of contiguous elements along the last dimensions."""
     length = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size > 1 and stride != length:

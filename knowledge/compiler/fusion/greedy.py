@@ -1,19 +1,19 @@
 """Greedy legal fusion of kernels: values move from memory into registers wherever that costs no more work.
 
-Rules, each until it finds nothing, in this order until none applies:
+Rules, each repeated until it finds nothing, in this order until none applies:
   epilogue   a map over all of a GEMM's, convolution's, pool's, scan's or attention's result joins its stores;
   rows       a map or a row kernel over the same rows joins a row kernel as later stages;
   inline     a map's expression replaces every load of its result;
   carry      a map with several readers is computed and stored by the first of them;
   attention  products around a softmax become one kernel;
   siblings   small maps that read only inputs and parameters run as one kernel;
-  windows    a pool of a convolution's result is computed where the result is made;
-  tails      so is a row kernel over a GEMM's or convolution's result;
-  reordered  a map joins a GEMM's stores that sees m and n as several dimensions: a copy that splits heads off;
-  chains     a map joins a map that reads its results at the same points, whatever else reads them;
-  items      maps over the same items of a few elements each become one over the items.
-At the end maps of one shape that write parts of one value become one, a scan behind a constant becomes an exclusive
-one, and on a GPU matrices that lie across a kernel's rows, beside others that lie along them, are turned first.
+  windows    a pool of a convolution's result becomes the convolution's reduction epilogue;
+  tails      a row kernel over a GEMM's or convolution's result becomes its reduction epilogue;
+  reordered  a map that sees m and n as several dimensions (a copy that splits heads off) joins a GEMM's stores;
+  chains     a map joins a map that reads its results at the same points, even if other steps read them too;
+  items      maps over the same items (a few elements each) become one map over the items.
+At the end, maps of one shape that write parts of one value become one. A scan after a constant becomes an exclusive
+scan. On a GPU, matrices read across a kernel's rows, beside others read along them, are transposed first.
 Values named in Recipe.materialise, and results of forward, stay in memory.
 """
 
@@ -42,7 +42,7 @@ from foundry.knowledge.compiler.ir.kernels import Buffer, GemmKernel, Kernel, Ma
 from foundry.knowledge.compiler.ir.substitute import aligned_map, sought, substitute_loads
 from foundry.knowledge.compiler.ir.weight import limit_weight
 
-# Values that may be offered for cutting: more would drown the useful ones in large models.
+# Most values offered for being kept in memory: more would hide the useful ones in large models.
 _MOST_CUTS = 24
 _SIBLING_ELEMENTS = 8192
 _MOST_PARTS = 16  # of one value that a map writes: as many lines are open at a time
@@ -53,10 +53,13 @@ _MOST_PARTS = 16  # of one value that a map writes: as many lines are open at a 
 
 @dataclass(frozen=True)
 class Fusion:
+    """The result of fusion: the steps, and names of values that left memory (`fused`) or stay in it by the recipe
+    (`materialised`)."""
+
     steps: tuple[Step, ...]
     fused: tuple[str, ...]
     materialised: tuple[str, ...]
-    rewrites: tuple[str, ...] = ()  # of which some place is open, or taken because the recipe asks for them
+    rewrites: tuple[str, ...] = ()  # rewrites that would change something, or that the recipe asked for
 
 
 Rule = Callable[[FusionState], bool]
@@ -65,7 +68,10 @@ Rule = Callable[[FusionState], bool]
 def fuse(
     buffers: dict[str, Buffer], steps: list[Step], kept: set[str], recipe: Recipe, apart: frozenset[str] = frozenset()
 ) -> Fusion:
-    """Steps in execution order with as few passes over memory as the rules allow."""
+    """Fuses the steps and returns them in execution order, with as few passes over memory as the rules allow.
+
+    `kept` names results of forward. Operators in `apart` join no attention and get no reduction epilogue.
+    """
     stays = {*recipe.materialise, *(name for name, buffer in buffers.items() if buffer.is_in_place)}
     state = FusionState(buffers, list(steps), set(kept), stays, recipe.target, apart)
     state.tails_anywhere = ANYWHERE in recipe.rewrites
@@ -90,15 +96,18 @@ def fuse(
 
 
 def _epilogues(state: FusionState) -> bool:
+    """Joins maps over all of a kernel's result into its stores."""
     return _join_stores(state, "epilogue", lambda kernel, consumer, name: kernel)
 
 
 def _reordered(state: FusionState) -> bool:
+    """The same as `_epilogues`, for products whose m and n must be split into several dimensions first."""
     return _join_stores(state, "reordered", finer_product)
 
 
 def _join_stores(state: FusionState, rule: str, prepare: Callable[[Kernel, MapKernel, str], Kernel | None]) -> bool:
-    """Maps over all of a kernel's result join its stores, once the kernel is prepared for them."""
+    """Joins maps over all of a kernel's result into its stores, after `prepare` has changed the kernel to fit the
+    map. True if one was joined."""
     changed = False
     for kernel, name in state.producers():
         if isinstance(kernel, MapKernel | RowKernel) or tail_of(kernel) is not None:
@@ -121,7 +130,7 @@ def _join_stores(state: FusionState, rule: str, prepare: Callable[[Kernel, MapKe
 
 
 def _epilogue(state: FusionState, kernel: Kernel, consumer: MapKernel, name: str) -> tuple[Store, ...] | None:
-    """The consumer's stores over the producer's space, or None."""
+    """The consumer's stores over the producer's space, or None if they do not fit."""
     produced = {store.buffer: store for store in stores_of(kernel)}
     if any(buffer in state.pinned for buffer in produced if buffer in state.reads(consumer)):
         return None
@@ -147,6 +156,7 @@ def _epilogue(state: FusionState, kernel: Kernel, consumer: MapKernel, name: str
 
 
 def _rows(state: FusionState) -> bool:
+    """Joins maps and row kernels over the same rows into a row kernel as later stages. True if one was joined."""
     changed = False
     for kernel, name in state.producers():
         if not isinstance(kernel, RowKernel):
@@ -175,7 +185,7 @@ def _rows(state: FusionState) -> bool:
 
 
 def _attention(state: FusionState) -> bool:
-    """Joins products around a softmax into one kernel, unless a value between them must stay in memory."""
+    """Joins the products around a softmax into one kernel, unless a value between them must stay in memory."""
     changed = False
     for kernel, name in list(state.producers()):
         readers = state.readers(name)
@@ -214,8 +224,8 @@ def _attention(state: FusionState) -> bool:
 
 
 def _siblings(state: FusionState) -> bool:
-    """Joins small maps of one shape that read only inputs and parameters into one map, which saves launches; those of
-    parameters alone, which need not run in every call, stay apart from the others."""
+    """Joins small maps of one shape that read only inputs and parameters into one map, which saves launches. Maps of
+    parameters alone, which need not run in every call, stay separate from the others."""
     written = {name for step in state.steps for name in state.writes(step)}
     groups: dict[tuple[tuple[int, ...], bool], list[MapKernel]] = {}
     for step in state.steps:
@@ -241,13 +251,13 @@ def _siblings(state: FusionState) -> bool:
 
 
 def _join_parts(state: FusionState) -> None:
-    """Maps of one shape that write parts of one value, as a stack does, become one: each alone reads what the others
-    read, and of a stack along the last dimension writes a few bytes of every line."""
+    """Joins maps of one shape that write parts of one value, as torch.stack does. Separately, each reads again what
+    the others read, and a stack along the last dimension writes a few bytes of every cache line."""
     last: dict[tuple[tuple[int, ...], str], MapKernel] = {}
     for step in list(state.steps):
         written = state.writes(step)
         if not isinstance(step, MapKernel) or len(written) != 1 or written & state.reads(step):
-            continue  # of a value that is built from its own parts the order counts
+            continue  # the order matters if a value is built from its own parts
         key = (step.shape, next(iter(written)))
         first = last.get(key)
         if first is not None and len(first.stores) + len(step.stores) <= _MOST_PARTS and _belong(state, first, step):
@@ -260,13 +270,13 @@ def _join_parts(state: FusionState) -> None:
 
 
 def _belong(state: FusionState, one: MapKernel, other: MapKernel) -> bool:
-    """Whether two maps read something that both read, or write to the same lines."""
+    """True if the two maps share a buffer that they read, or write to the same cache lines."""
     are_apart = {1, 0} >= {store.view.strides[-1] for store in (*one.stores, *other.stores) if store.view.strides}
     return bool(state.reads(one) & state.reads(other)) or not are_apart
 
 
 def _shared_targets(state: FusionState, group: list[MapKernel]) -> bool:
-    """Whether another step writes a buffer of the group, so that the order of the steps matters."""
+    """True if another step writes a buffer of the group, so that the order of the steps matters."""
     targets = {name for step in group for name in state.writes(step)}
     inside = {id(step) for step in group}
     return any(state.writes(step) & targets for step in state.steps if id(step) not in inside)

@@ -37,14 +37,17 @@ Shape = tuple[int, ...]
 
 
 def inline_maps(state: FusionState) -> bool:
+    """Inlines maps whose readers are all maps. True if one was inlined."""
     return _inline(state, lambda step: isinstance(step, MapKernel))
 
 
 def inline_anywhere(state: FusionState) -> bool:
+    """Inlines maps whatever their readers are. True if one was inlined."""
     return _inline(state, lambda step: True)
 
 
 def _inline(state: FusionState, suits: Callable[[Step], bool]) -> bool:
+    """Replaces a map by its expression in all of its readers, if `suits` accepts each. True if one was inlined."""
     changed = False
     for kernel, name in state.producers():
         if not isinstance(kernel, MapKernel) or name in state.kept:
@@ -72,7 +75,7 @@ def _inline(state: FusionState, suits: Callable[[Step], bool]) -> bool:
 
 
 def _worth_cutting(value: Expr, consumers: list[Step]) -> bool:
-    """Whether writing the value to memory may pay: it does after expensive work or before anything but a cheap
+    """True if writing the value to memory instead may pay: after expensive work, or before anything but a cheap
     pointwise chain."""
     if any(not isinstance(step, MapKernel) for step in consumers) or len(consumers) > 1:
         return any(isinstance(node, Apply) and node.op != "cast" for node in views.nodes(value))
@@ -83,7 +86,7 @@ def _worth_cutting(value: Expr, consumers: list[Step]) -> bool:
 
 
 def _inline_into_readers(kernel: MapKernel, store: Store, consumers: list[Step]) -> list[Step] | None:
-    """Every consumer with the map's expression in place of its loads, or None where it cannot or should not be."""
+    """The consumers with the map's expression in place of their loads, or None if one cannot take it or should not."""
     if not views.is_identity(store.view, kernel.shape):
         return None
     weight = weight_of(store.value, kernel.shape)
@@ -100,7 +103,8 @@ def _inline_into_readers(kernel: MapKernel, store: Store, consumers: list[Step])
 
 
 def _with_inlined(step: Kernel, store: Store, shape: Shape) -> Kernel | None:
-    """The consumer with the stored expression inlined, over finer dimensions where its own are too coarse."""
+    """The consumer with the stored expression inlined, over finer dimensions if its own are too coarse. None if
+    neither works."""
 
     def visit(expr: Expr, space: Shape) -> Expr:
         return limit_weight(inline_store(expr, space, store, shape))
@@ -115,8 +119,8 @@ def _with_inlined(step: Kernel, store: Store, shape: Shape) -> Kernel | None:
 
 
 def _with_operand(step: Kernel, store: Store, shape: Shape) -> Kernel | None:
-    """A convolution or attention that reads a copied operand, changed to read the original; None if the operand is
-    computed, because only a plain load fits there."""
+    """A convolution or attention that reads a copied operand, changed to read the original. None if the operand is
+    computed: only a plain load is possible there."""
     source = store.value
     if not isinstance(source, Load) or not isinstance(step, ConvKernel | AttentionKernel):
         return None
@@ -140,7 +144,7 @@ def _with_operand(step: Kernel, store: Store, shape: Shape) -> Kernel | None:
 
 
 def inline_store(expr: Expr, space: Shape, store: Store, shape: Shape) -> Expr:
-    """`expr` with every load of the stored buffer replaced by the stored expression at that point."""
+    """`expr` (over `space`) with each load of the stored buffer replaced by the expression stored at that point."""
 
     def leaf(node: Load | Gather) -> Expr | None:
         if node.buffer != store.buffer:
@@ -153,7 +157,7 @@ def inline_store(expr: Expr, space: Shape, store: Store, shape: Shape) -> Expr:
 
 
 def _worth_inlining(kernel: MapKernel, weight: Weight, store: Store, step: Kernel, readers: int) -> bool:
-    """Whether computing the value in its consumer costs no more than writing and reading it."""
+    """True if computing the value in its consumer costs no more than writing and reading it."""
     if weight.nothing:
         return True
     if readers > 1:
@@ -165,7 +169,7 @@ def _worth_inlining(kernel: MapKernel, weight: Weight, store: Store, step: Kerne
 
 
 def _repeats(kernel: MapKernel, store: Store, step: Kernel) -> float:
-    """How many times each element would be computed in `step`."""
+    """The number of times `step` would compute each element of the kernel's result."""
     own = math.prod(kernel.shape)
     most = 0.0
     if isinstance(step, RowKernel):
@@ -182,12 +186,13 @@ def _repeats(kernel: MapKernel, store: Store, step: Kernel) -> float:
             factor = math.prod(space) / own
             operand = isinstance(step, GemmKernel) and (expr is step.a or expr is step.b)
             window = isinstance(step, PoolKernel) and expr is step.value and _overlaps(step)
-            again = isinstance(step, SelectKernel) and expr is step.value  # rows are read in several passes
+            again = isinstance(step, SelectKernel) and expr is step.value  # selection reads rows in several passes
             most = max(most, factor + (1 if operand or window or again else 0))
     return most
 
 
 def _overlaps(kernel: PoolKernel) -> bool:
+    """True if the pool's windows overlap, so that elements are read several times."""
     return not kernel.kernel or any(width > step for width, step in zip(kernel.kernel, kernel.stride, strict=True))
 
 
@@ -195,11 +200,14 @@ def _overlaps(kernel: PoolKernel) -> bool:
 
 
 def carry(state: FusionState) -> bool:
-    """A map whose result must stay in memory is stored by its first reader, which then needs no load of it."""
+    """Moves the store of a map whose result must stay in memory into the map's first reader, which then needs no
+    load of it. True if one was moved."""
     return state.join_readers("carry", _carry_into)
 
 
 def _carry_into(kernel: MapKernel, name: str, consumer: Step) -> Kernel | None:
+    """The consumer with the kernel's store added and its load replaced, or None if the two do not cover the same
+    elements."""
     if len(kernel.stores) != 1 or not isinstance(consumer, MapKernel | RowKernel):
         return None
     (store,) = kernel.stores

@@ -1,8 +1,9 @@
-"""Many items of a few elements each (a matrix for each of a million robots, a state for each filter) as one kernel over
-the items: what lies behind an item's dimensions is written out, so that all steps of an item stay in registers.
+"""Fuses computations over many items of a few elements each (a matrix for each of a million robots, a state for each
+filter) into one kernel over the items. The elements of an item are unrolled, so that all steps of an item stay in
+registers.
 
-Where maps over (items, 3), (items, 4, 4) and (items,) read each other's elements, none goes over the other's points,
-and each would be a pass over memory and a launch of its own.
+Maps over (items, 3), (items, 4, 4) and (items,) that read each other's elements have different points. Without this
+rule each would be a pass over memory and a launch of its own.
 """
 
 from __future__ import annotations
@@ -21,22 +22,26 @@ from foundry.knowledge.compiler.ir.weight import parts_of
 from foundry.knowledge.opgraph import contiguous_strides
 
 Shape = tuple[int, ...]
-MOST_ELEMENTS = 128  # of an item, in one buffer: seven matrices of 4 x 4
-LONGEST_ROW = 16  # that is written out: a warp reads longer ones side by side
-LONGEST_COLUMN = 32  # of rows that lie across memory, where neighbours read side by side as they are
+MOST_ELEMENTS = 128  # most elements of an item in one buffer: eight 4 x 4 matrices
+LONGEST_ROW = 16  # longest row that is unrolled: a warp reads longer ones in one coalesced access
+LONGEST_COLUMN = 32  # longest row that is unrolled if rows lie across memory: neighbouring threads read coalesced
 LEAST_ITEMS = 256
-# Elements of an item are no longer read and written side by side by neighbours, which many steps outweigh and few do
-# not: so many kernels have to become one on average.
-LEAST_MAPS, LEAST_GAIN = 3, 3.0
-# What others still read is stored until they have joined, too. Where more stores are left at the end than the second
-# number, the group is joined once more with no more than that at any time.
-STORES_ON_THE_WAY, STORES_AT_THE_END = 256, 48
+# Unrolling loses coalesced access to an item's elements, which pays only if many steps join: fewest maps in a group,
+# and
+# least average number of kernels that become one.
+LEAST_MAPS = 3
+LEAST_GAIN = 3.0
+# Most stores of a kernel while a group is joined (values that others still read are stored until those join too). If
+# more
+# than the second number are left at the end, the group is joined again with at most that many at any time.
+STORES_ON_THE_WAY = 256
+STORES_AT_THE_END = 48
 
 
 def join_items(state: FusionState) -> bool:
-    """Groups of maps over the same items become few maps over items."""
+    """Joins groups of maps over the same items into few maps over items. True if a group was joined."""
     changed = False
-    known: dict[int, Step] = {}  # rows, by the maps that do the same
+    known: dict[int, Step] = {}  # the id of an unrolled map -> its row kernel
     for group in _groups(state, known):
         for most in (STORES_ON_THE_WAY, STORES_AT_THE_END):
             trial = state.copy()
@@ -46,7 +51,7 @@ def join_items(state: FusionState) -> bool:
             left = _Group(trial, group, most).join()
             is_gain = len(group) >= LEAST_GAIN * len(left)
             if not is_gain or all(len(step.stores) <= STORES_AT_THE_END for step in left):
-                break  # with fewer stores no more would join
+                break  # a lower limit on stores would not join more
         if is_gain:
             state.take(trial)
             changed = True
@@ -54,7 +59,8 @@ def join_items(state: FusionState) -> bool:
 
 
 def _groups(state: FusionState, known: dict[int, Step]) -> list[list[MapKernel]]:
-    """Maps that read each other's results or write parts of one value, over the same items; short rows as maps."""
+    """Maps over the same items that read each other's results or write parts of one value. Short row kernels count
+    as maps: `known` gets the original step by the id of its unrolled map."""
     maps: list[MapKernel] = []
     for step in state.steps:
         longest = LONGEST_COLUMN if isinstance(step, RowKernel) and _lies_across(step) else LONGEST_ROW
@@ -86,7 +92,7 @@ def _groups(state: FusionState, known: dict[int, Step]) -> list[list[MapKernel]]
 
 
 def _lies_across(step: RowKernel) -> bool:
-    """Whether all that it reads of its rows has rows, and not elements of one, side by side in memory."""
+    """True if every matrix that the row kernel reads is contiguous across its rows instead of along them."""
     rank = len(step.outer)
     leaves = (node for expr, _ in expressions(step) for node in views.nodes(expr))
     found = [leaf.view.strides for leaf in leaves if isinstance(leaf, Load)]
@@ -95,27 +101,28 @@ def _lies_across(step: RowKernel) -> bool:
 
 
 def _are_uneven(group: list[MapKernel]) -> bool:
-    """Whether they have not all the same points: those that do are chains, and joined as such."""
+    """True if the maps have different shapes; maps of one shape are joined as chains."""
     return len({step.shape for step in group}) > 1
 
 
 @dataclass(frozen=True)
 class _Items:
-    """Which dimensions of two maps are the items': the first or the last `rank`."""
+    """The dimensions that two maps share as items: the first or the last `rank`."""
 
     rank: int
     are_first: bool
 
     def of(self, shape: Shape) -> Shape:
+        """The item dimensions of a shape."""
         return shape[: self.rank] if self.are_first else shape[len(shape) - self.rank :]
 
     def elements(self, shape: Shape) -> int:
-        """Of one item."""
+        """The number of elements of one item."""
         return math.prod(shape) // math.prod(self.of(shape))
 
 
 def _items(one: Shape, other: Shape) -> Iterator[_Items]:
-    """What may be the items of two maps, the most dimensions first."""
+    """Yields each choice of shared item dimensions for two map shapes, the most dimensions first."""
     for rank in range(min(len(one), len(other)), 0, -1):
         for are_first in (True, False) if rank < max(len(one), len(other)) else (True,):
             items = _Items(rank, are_first)
@@ -129,7 +136,7 @@ Pair = tuple[MapKernel, MapKernel, list[Step], MapKernel]
 
 
 class _Group:
-    """Maps of one group while they are joined: `left`, by their identities."""
+    """A group of maps while its members are joined; `left` holds the remaining ones by id."""
 
     def __init__(self, state: FusionState, group: list[MapKernel], most_stores: int) -> None:
         self._state, self._most_stores = state, most_stores
@@ -138,7 +145,7 @@ class _Group:
         self._written_out: dict[tuple[int, _Items], tuple[MapKernel, MapKernel | None]] = {}
 
     def join(self) -> list[MapKernel]:
-        """What is left when nothing more can be joined."""
+        """Joins pairs until no more can be joined, and returns the remaining maps."""
         while True:
             found = next(self._pairs(), None)
             if found is None:
@@ -150,7 +157,7 @@ class _Group:
             self.left[id(merged)] = merged
 
     def _pairs(self) -> Iterator[Pair]:
-        """Two that can become one: (the first, the second, what has to come after them, the one)."""
+        """Yields pairs that can become one: (first, second, steps that must run after them, merged map)."""
         state = self._state
         steps = [self.left[id(step)] for step in state.steps if id(step) in self.left]
         for at, second in enumerate(steps):
@@ -165,7 +172,9 @@ class _Group:
                 self._refused[id(first), id(second)] = (first, second)
 
     def _merged(self, first: MapKernel, second: MapKernel) -> MapKernel | None:
-        if 4 * (parts_of(first) + parts_of(second)) > 5 * MOST_PARTS:  # they hardly share so much
+        """The two maps as one over items, or None if they share none or would grow too large."""
+        # Too large unless they share a fifth of their parts.
+        if 4 * (parts_of(first) + parts_of(second)) > 5 * MOST_PARTS:
             return None
         for items in _items(first.shape, second.shape):
             one, other = self._over(first, items), self._over(second, items)
@@ -176,19 +185,19 @@ class _Group:
         return None
 
     def _over(self, kernel: MapKernel, items: _Items) -> MapKernel | None:
-        """`written_out`, None where that is not affine."""
+        """`written_out`, memoised; None if it is not affine."""
         key = (id(kernel), items)
         if key not in self._written_out:
             try:
                 found = written_out(kernel, items)
             except views.NotAffine:
                 found = None
-            self._written_out[key] = (kernel, found)  # an identity is one only while its kernel lives
+            self._written_out[key] = (kernel, found)  # an id is unique only while its kernel lives
         return self._written_out[key][1]
 
 
 def written_out(kernel: MapKernel, items: _Items) -> MapKernel:
-    """The map over items, with a store for each element of one. Raises NotAffine."""
+    """The map over items, with one store for each element of an item. Raises NotAffine."""
     shape, count = items.of(kernel.shape), items.elements(kernel.shape)
     if kernel.shape == shape:
         return kernel
@@ -202,7 +211,7 @@ def written_out(kernel: MapKernel, items: _Items) -> MapKernel:
 
 
 def _are_apart(first: MapKernel, second: MapKernel) -> bool:
-    """Whether no element is written by both, in one item or in two."""
+    """True if no element is written by both maps, for the same item or two different ones."""
     both = {store.buffer for store in first.stores} & {store.buffer for store in second.stores}
     ones, others = (
         {name: [plain_view(store.view, first.shape) for store in stores if store.buffer == name] for name in both}
@@ -212,8 +221,8 @@ def _are_apart(first: MapKernel, second: MapKernel) -> bool:
 
 
 def _never_meet(ones: Sequence[View], others: Sequence[View], shape: Shape) -> bool:
-    """Whether no two views of each, all with the same strides, reach an element in common: all that one reaches is a
-    multiple of the strides' common divisor away from its offset."""
+    """True if no view of `ones` reaches an element of a view of `others`. All must have the same strides: each
+    element reached is then a multiple of their greatest common divisor away from the offset."""
     strides = ones[0].strides
     if any(view.strides != strides for view in (*ones, *others)):
         return False

@@ -1,4 +1,4 @@
-"""Joining a map or a row kernel to a row kernel that walks the same rows."""
+"""Joins a map or a row kernel to a row kernel over the same rows."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ Stage = Reduction | Let | Emit | EmitRow
 
 @dataclass(frozen=True)
 class _Join:
+    """A possible join: the row kernel (perhaps over finer dimensions) and the mapping from the consumer's space to
+    its space."""
+
     kernel: RowKernel
     mapping: SpaceMap
     per_row: bool  # the consumer's points are rows
-    spreads: bool = False  # it makes many elements of what the kernel has once a row
+    spreads: bool = False  # the consumer computes many elements from a value that each row has once
 
 
 def join_rows(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str, *, limits: JoinLimits) -> RowKernel | None:
-    """The row kernel with the consumer's work as further stages; None if their rows differ or it would not pay."""
+    """The row kernel with the consumer's work as further stages. None if their rows differ or it would not pay."""
     found = _find_join(kernel, consumer, name)
     if found is None:
         return None
@@ -59,8 +62,11 @@ def join_rows(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str, *, 
 
 
 def _walks(kernel: RowKernel, stages: tuple[Stage, ...], *, writes: bool = False) -> set[str]:
-    """Whether the matrices that stages read, and those that they write where `writes` counts, lie along the kernel's
-    rows or across them: one kernel cannot walk both ways without an element a cache line of one of them."""
+    """Directions in which matrices that the stages read are contiguous: "rows", "columns", or both. With `writes`, the
+    matrices that they write count too.
+
+    One kernel cannot walk both ways without touching one cache line per element of one matrix.
+    """
     found = set()
     rank = len(kernel.outer)
     stores = [stage.store for stage in stages if isinstance(stage, Emit | EmitRow)]
@@ -76,12 +82,15 @@ def _walks(kernel: RowKernel, stages: tuple[Stage, ...], *, writes: bool = False
 
 
 def _too_few_rows(kernel: RowKernel, limits: JoinLimits) -> bool:
+    """True if the kernel has few and long rows, so that one kernel would leave cores or SMs idle."""
     return math.prod(kernel.outer) < limits.rows and math.prod(kernel.reduced) >= limits.elements
 
 
 def _stages(
     consumer: MapKernel | RowKernel, found: _Join, produced: dict[str, Store], space: Shape
 ) -> tuple[Stage, ...]:
+    """The consumer's work as stages of the row kernel, with loads of `produced` buffers replaced by the values
+    stored there."""
     mapping = found.mapping
 
     def moved(expr: Expr) -> Expr:
@@ -103,8 +112,8 @@ def _stages(
 
 
 def _find_join(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str) -> _Join | None:
-    """How the consumer's space maps to the row kernel's, with finer dimensions if the given ones do not fit; else
-    None."""
+    """The mapping from the consumer's space to the row kernel's, over finer dimensions if the given ones do not fit.
+    None if there is none."""
     view = sought(consumer, name)
     if view is None:
         return None
@@ -113,7 +122,7 @@ def _find_join(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str) ->
 
 
 def _over_elements(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str, view: View) -> _Join | None:
-    """The consumer reads a value that the kernel has for every element."""
+    """The join for a consumer that reads a value stored for every element of the rows, or None."""
     stored = next(store for store in stores_of(kernel) if store.buffer == name)
     shape, space = store_space(consumer), store_space(kernel)
     order = views.covering_order(shape, view)
@@ -137,8 +146,8 @@ def _over_elements(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str
 def _finer(
     kernel: RowKernel, consumer: MapKernel | RowKernel, order: tuple[int, ...], stored: View
 ) -> RowKernel | None:
-    """The kernel with its dimensions split at the borders of the consumer's dimensions, if rows come first in
-    memory."""
+    """The kernel with its dimensions split at the boundaries of the consumer's dimensions, if rows come first in
+    memory; else None."""
     if views.covering_order(store_space(kernel), stored) != tuple(range(len(store_space(kernel)))):
         return None
     shape = tuple(store_space(consumer)[axis] for axis in order)
@@ -146,7 +155,8 @@ def _finer(
 
 
 def _split_along(kernel: RowKernel, shape: Shape) -> RowKernel | None:
-    """The kernel with its dimensions split so that those of `shape`, the same elements, end with them."""
+    """The kernel with its dimensions split so that they end where those of `shape` (the same elements) end. None if
+    that is impossible."""
     finer = views.common_refinement(store_space(kernel), shape)
     if finer is None:
         return None
@@ -159,7 +169,7 @@ def _split_along(kernel: RowKernel, shape: Shape) -> RowKernel | None:
 
 def finer_consumer(step: Kernel, name: str, shape: Shape) -> Kernel | None:
     """A map, row or pool kernel that reads all of a buffer in order, over dimensions as fine as the producer's
-    `shape`."""
+    `shape`. None if it is no such kernel."""
     view = sought(step, name)
     if view is not None and isinstance(step, PoolKernel):
         return _finer_pool(step, view, shape)
@@ -179,7 +189,7 @@ def finer_consumer(step: Kernel, name: str, shape: Shape) -> Kernel | None:
 
 
 def _finer_pool(pool: PoolKernel, view: View, shape: Shape) -> PoolKernel | None:
-    """The pool with its outer dimensions split at the borders of the leading ones of `shape`."""
+    """The pool with its outer dimensions split at the boundaries of the leading dimensions of `shape`."""
     images, leading = math.prod(pool.outer), 0
     while leading < len(shape) and math.prod(shape[:leading]) < images:
         leading += 1
@@ -195,7 +205,7 @@ def _finer_pool(pool: PoolKernel, view: View, shape: Shape) -> PoolKernel | None
 
 
 def _over_rows(kernel: RowKernel, consumer: MapKernel | RowKernel, view: View) -> _Join | None:
-    """The consumer reads a value that the kernel has once a row."""
+    """The join for a consumer that reads a value stored once per row, or None."""
     shape = store_space(consumer)
     long = [axis for axis, size in enumerate(shape) if size > 1]
     across = [axis for axis in long if view.strides[axis] == 0]
@@ -231,7 +241,7 @@ def _over_rows(kernel: RowKernel, consumer: MapKernel | RowKernel, view: View) -
 
 
 def _fits(join: _Join, consumer: MapKernel | RowKernel) -> bool:
-    """Whether all of the consumer's views can follow the map."""
+    """True if all views of the consumer remain affine under the join's mapping."""
     try:
         rewritten(consumer, lambda expr, _: join.mapping.expr(expr))
         for store in stores_of(consumer):
@@ -242,7 +252,7 @@ def _fits(join: _Join, consumer: MapKernel | RowKernel) -> bool:
 
 
 def _split(kernel: RowKernel, outer: Shape, reduced: Shape) -> RowKernel:
-    """The same kernel over finer dimensions; splitting never fails."""
+    """The same kernel over the finer dimensions `outer` and `reduced`; splitting never fails."""
     old = store_space(kernel)
     new = outer + reduced
     numbering = views.identity(new)

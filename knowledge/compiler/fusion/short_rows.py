@@ -1,5 +1,5 @@
-"""Rows of a few elements, such as the two sides of a box: a map with all of them in its expression needs no loop
-inside, and joins what comes before and after like any other map."""
+"""Unrolls row kernels whose rows have a few elements, such as the two sides of a box, into maps. A map has no inner
+loop, and fuses with its neighbours like any other map."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from foundry.knowledge.compiler.ir.kernels import (
 from foundry.knowledge.compiler.ir.substitute import replace_names
 from foundry.knowledge.opgraph import DType, contiguous_strides
 
-FEW = 4  # elements of a row
-# What joins two elements; sums and products go from the first to the last, as PyTorch's of so few do.
+FEW = 4  # most elements of a row that is unrolled
+# The operator that combines two elements. Sums and products go from first to last, as PyTorch's do for so few.
 _JOINS: dict[ReduceOp, str] = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
 def unroll_short_rows(state: FusionState) -> bool:
-    """Rows that stayed kernels of their own and only reduce become maps."""
+    """Replaces row kernels that stayed unfused and only reduce by maps. True if one was replaced."""
     changed = False
     for step in list(state.steps):
         if isinstance(step, RowKernel) and not any(isinstance(stage, Emit) for stage in step.stages):
@@ -44,7 +44,8 @@ def unroll_short_rows(state: FusionState) -> bool:
 
 
 def unrolled_rows(step: Step, most: int) -> MapKernel | None:
-    """The map over rows that does the same; None where they are long or have no such form."""
+    """The map over rows that does the same as a row kernel with at most `most` elements per row. None if rows are
+    longer or a stage cannot be unrolled."""
     if not isinstance(step, RowKernel) or not step.outer or not 1 < math.prod(step.reduced) <= most:
         return None
     known: dict[str, Expr] = {}
@@ -65,7 +66,7 @@ def unrolled_rows(step: Step, most: int) -> MapKernel | None:
 
 
 def _reduce(step: RowKernel, stage: Reduction, known: dict[str, Expr]) -> bool:
-    """Whether a reduction could be written out; `known` has its results then. Raises NotAffine."""
+    """Unrolls one reduction into `known`, by name. False if there is no such form. Raises NotAffine."""
     if stage.value.dtype != stage.dtype:
         return False
     terms = [_at(step, stage.value, place, known) for place in range(math.prod(step.reduced))]
@@ -82,22 +83,23 @@ def _reduce(step: RowKernel, stage: Reduction, known: dict[str, Expr]) -> bool:
 
 
 def _joined(op: str, terms: Sequence[Expr], dtype: DType) -> Expr:
-    """Elements put together one after the other."""
+    """The terms combined by `op` from first to last."""
     return reduce(lambda one, other: Apply(op, (one, other), dtype), terms)
 
 
 def _stored(step: RowKernel, store: Store, place: int, known: dict[str, Expr]) -> Store:
-    """What a row kernel stores at one place of each row, over the outer dimensions. Raises NotAffine."""
+    """The store of a row kernel at element `place` of each row, over the outer dimensions. Raises NotAffine."""
     view = views.remap_view(store.view, step.outer + step.reduced, _numbering(step, place), step.outer)
     return Store(store.buffer, view, _at(step, store.value, place, known))
 
 
 def _at(step: RowKernel, expr: Expr, place: int, known: dict[str, Expr]) -> Expr:
-    """What an expression of the row kernel is at one place of each row, over the outer dimensions. Raises NotAffine."""
+    """The expression of the row kernel at element `place` of each row, over the outer dimensions. Raises NotAffine."""
     moved = views.remap(expr, step.outer + step.reduced, _numbering(step, place), step.outer)
     return replace_names(moved, lambda node: known[node.name])
 
 
 def _numbering(step: RowKernel, place: int) -> View:
+    """The element numbers of element `place` of each row, as a view over the outer dimensions."""
     count = math.prod(step.reduced)
     return View(place, tuple(stride * count for stride in contiguous_strides(step.outer)))

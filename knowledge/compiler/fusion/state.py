@@ -1,5 +1,5 @@
-"""The list of steps during fusion: which step reads and writes what, which joins are legal, what is no longer
-stored."""
+"""The list of steps during fusion: which step reads and writes which buffer, which joins are legal, which values are
+no longer stored."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from foundry.knowledge.compiler.ir.kernels import (
 )
 from foundry.knowledge.targets import KernelForms, find_target
 
-# The rewrite that reduces results where they are made, also where that was slower on the machine that was measured.
+# Rewrite: use reduction epilogues even if they were slower on the H200 that was measured.
 ANYWHERE = "reduce-with-result"
 
 
 @dataclass
 class FusionState:
-    """`kept` are results of forward, `pinned` the values of Recipe.materialise: both stay in memory. Operators named
-    in `apart` join no attention and have no tail."""
+    """The steps during fusion. `kept` names results of forward, `pinned` values of Recipe.materialise: both stay in
+    memory. Operators named in `apart` join no attention and get no reduction epilogue."""
 
     buffers: dict[str, Buffer]
     steps: list[Step]
@@ -34,10 +34,10 @@ class FusionState:
     pinned: set[str]
     target: str
     apart: frozenset[str] = frozenset()
-    gone: dict[str, bool] = field(default_factory=dict)  # values that left memory -> worth cutting again
-    tails_anywhere: bool = False  # whether the recipe has the rewrite ANYWHERE
-    open_tails: bool = False  # whether that changes something
-    tailed: list[str] = field(default_factory=list)  # results that are reduced where they are made
+    gone: dict[str, bool] = field(default_factory=dict)  # value that left memory -> may be worth storing again
+    tails_anywhere: bool = False  # the recipe has the rewrite ANYWHERE
+    open_tails: bool = False  # the rewrite would change something
+    tailed: list[str] = field(default_factory=list)  # results with a reduction epilogue
     _failed: dict[tuple[str, int, int], tuple[Step, Step]] = field(default_factory=dict)
     _touches: dict[int, tuple[Step, frozenset[str], frozenset[str]]] = field(default_factory=dict)
     _readers: dict[str, dict[int, Step]] = field(default_factory=dict)
@@ -56,30 +56,34 @@ class FusionState:
         return find_target(self.target).forms
 
     def reads(self, step: Step) -> frozenset[str]:
+        """The names of the buffers that the step reads."""
         return self._buffers_of(step)[1]
 
     def writes(self, step: Step) -> frozenset[str]:
+        """The names of the buffers that the step writes."""
         return self._buffers_of(step)[2]
 
     def _buffers_of(self, step: Step) -> tuple[Step, frozenset[str], frozenset[str]]:
+        """(step, buffers read, buffers written), memoised by id; holding the step keeps its id unique."""
         known = self._touches.get(id(step))
         if known is None:
             known = self._touches[id(step)] = (step, frozenset(reads(step)), frozenset(writes(step)))
         return known
 
     def place(self, step: Step) -> int:
+        """The step's index in execution order."""
         if self._places is None:
             self._places = {id(other): index for index, other in enumerate(self.steps)}
         return self._places[id(step)]
 
     def readers(self, name: str) -> list[Step]:
-        """The steps that read a buffer, in order."""
+        """The steps that read a buffer, in execution order."""
         found = self._readers.get(name, {})
         return sorted(found.values(), key=self.place) if len(found) > 1 else list(found.values())
 
     def producers(self) -> Iterator[tuple[Kernel, str]]:
-        """Every kernel with each buffer that it alone writes and that fusion may move. Follows changes made while
-        it runs: steps that moved behind the present one may be missed, so go round until nothing changes."""
+        """Yields each kernel with each buffer that it alone writes and that fusion may move. Follows changes made
+        while it runs: a step that moved behind the present one may be missed, so repeat until nothing changes."""
         index = 0
         while index < len(self.steps):
             step = self.steps[index]
@@ -93,20 +97,22 @@ class FusionState:
                 index += 1
 
     def once(self, rule: str, first: Step, second: Step) -> bool:
-        """Whether this pair of steps has not been refused by this rule before."""
+        """True if this rule has not refused this pair of steps before."""
         return (rule, id(first), id(second)) not in self._failed
 
     def refuse(self, rule: str, first: Step, second: Step) -> None:
+        """Records that this rule cannot join this pair of steps."""
         self._failed[rule, id(first), id(second)] = (first, second)
 
     def must_stay(self, name: str, without: Step) -> bool:
-        """Whether a value must stay in memory once the step `without` no longer reads it."""
+        """True if a value must stay in memory once the step `without` no longer reads it."""
         if name in self.kept or name in self.pinned:
             return True
         return any(step is not without for step in self._readers.get(name, {}).values())
 
     def joinable(self, first: Step, second: Step) -> list[Step] | None:
-        """The steps between that depend on `first`, or None when `second` depends on one of them."""
+        """The steps between the two that must move after `second` when both join there. None if `second` depends on
+        one of them, so that they cannot join."""
         late: list[Step] = []
         changed, read = set(self.writes(first)), set(self.reads(first))
         carried: set[str] = set()
@@ -124,19 +130,21 @@ class FusionState:
     # ------------------------------------------------ changes
 
     def _enter(self, step: Step) -> None:
+        """Adds a step to the tables of readers and writers."""
         for name in self.reads(step):
             self._readers.setdefault(name, {})[id(step)] = step
         for name in self.writes(step):
             self._writers[name] = self._writers.get(name, 0) + 1
 
     def _leave(self, step: Step) -> None:
+        """Removes a step from the tables of readers and writers."""
         for name in self.reads(step):
             self._readers[name].pop(id(step), None)
         for name in self.writes(step):
             self._writers[name] -= 1
 
     def replace_steps(self, old: list[Step], new: list[Step], steps: list[Step]) -> None:
-        """The list becomes `steps`, in which `old` have given way to `new`."""
+        """Sets the list to `steps`, in which `old` have been replaced by `new`."""
         for step in old:
             self._leave(step)
         for step in new:
@@ -145,7 +153,7 @@ class FusionState:
         self._places = None
 
     def copy(self) -> FusionState:
-        """A state of its own with the same steps."""
+        """A separate state with the same steps."""
         return replace(
             self,
             steps=list(self.steps),
@@ -159,22 +167,24 @@ class FusionState:
         )
 
     def take(self, other: FusionState) -> None:
-        """Becomes what a copy has become."""
+        """Takes over the steps of `other`, a changed copy of this state."""
         here, there = {id(step) for step in self.steps}, {id(step) for step in other.steps}
         old = [step for step in self.steps if id(step) not in there]
         self.replace_steps(old, [step for step in other.steps if id(step) not in here], list(other.steps))
         self.gone.update(other.gone)
 
     def swap(self, old: Step, new: Step) -> None:
+        """Replaces one step by another in its place."""
         steps = list(self.steps)
         steps[self.place(old)] = new
         self.replace_steps([old], [new], steps)
 
     def remove(self, old: Step) -> None:
+        """Removes one step."""
         self.replace_steps([old], [], [step for step in self.steps if step is not old])
 
     def join(self, first: Step, second: Step, late: list[Step], merged: Step, *, worth_cutting: bool) -> None:
-        """Puts `merged` where `second` was, and the steps in `late` after it."""
+        """Puts `merged` in the place of `second`, removes `first`, and moves the steps in `late` after it."""
         at = self.place(second)
         dropped = {id(first), id(second), *(id(step) for step in late)}
         before = [step for step in self.steps[:at] if id(step) not in dropped]
@@ -184,7 +194,8 @@ class FusionState:
             self.gone[name] = worth_cutting or self.gone.get(name, False)
 
     def join_readers(self, rule: str, merge: Callable[[MapKernel, str, Step], Kernel | None]) -> bool:
-        """Joins maps with the first reader of a result, given its name, with which `merge` makes one kernel."""
+        """Joins each map with the first reader of a result for which `merge` (given map, name, reader) returns a
+        kernel. True if one was joined."""
         changed = False
         for kernel, name in self.producers():
             for reader in self.readers(name) if isinstance(kernel, MapKernel) else ():
@@ -202,7 +213,7 @@ class FusionState:
         return changed
 
     def drop_unread(self) -> None:
-        """Drops stores of values that nothing reads, and steps left without stores."""
+        """Drops stores of values that no step reads, and steps left without stores."""
         changed = True
         while changed:
             changed = False
@@ -220,7 +231,7 @@ class FusionState:
 
 
 def prune_stores(kernel: Kernel, wanted: Callable[[str], bool]) -> Kernel:
-    """The kernel without the stores that nobody wants."""
+    """The kernel without the stores whose buffer is not wanted."""
     states = last_states(kernel) if isinstance(kernel, RecurrentKernel) else []
     if all(wanted(name) for name in [*states, *(store.buffer for store in stores_of(kernel))]):
         return kernel

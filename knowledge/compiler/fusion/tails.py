@@ -1,8 +1,9 @@
-"""Reductions that leave a product or convolution with its result: a row kernel that reads all of a result becomes the
-tail of the kernel that makes it.
+"""Reduction epilogues (`tail`): a row kernel that reads all of a product's or convolution's result moves into the
+kernel that computes it.
 
-Where nothing else needs the result, it is never written. Where the row kernel also stores a value for each element, a
-convolution whose channels fit one tile stores it at once; else a map reads the result once more, with what was reduced.
+A result that no other step needs is then never written. If the row kernel also stores a value for each element, a
+convolution whose channels fit one tile stores it at once. Otherwise a map reads the result again, with the reduced
+values.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ from foundry.knowledge.compiler.ir.substitute import (
 from foundry.knowledge.compiler.ir.weight import limit_weight, weight_of
 from foundry.knowledge.opgraph import ITEM_BYTES, contiguous_strides
 
-WHOLE_CHANNELS = 128  # up to which a tile of a convolution has all channels of its pixels
+WHOLE_CHANNELS = 128  # most channels for which a convolution's tile holds all channels of its pixels
 _SIMPLE = ("sum", "max", "min")
-_LONG_ROW_BYTES = 160 << 10  # beyond which a row kernel cannot keep its row on chip, and reads it twice
+_LONG_ROW_BYTES = 160 << 10  # a row kernel reads longer rows twice: they do not fit on chip
 Contraction = GemmKernel | ConvKernel
 
 
@@ -81,7 +82,8 @@ def join_tails(state: FusionState) -> bool:
 def _join(
     state: FusionState, kernel: Contraction, reader: RowKernel, name: str
 ) -> tuple[Contraction, MapKernel | None] | None:
-    """The kernel with its tail, and the map that stores what the reader has for each element, if one is needed."""
+    """The kernel with its reduction epilogue, and the map that stores the reader's value for each element, if one is
+    needed. None if they do not fit."""
     tidied = tidy(kernel)
     assert isinstance(tidied, Contraction)
     if isinstance(tidied, GemmKernel) and tidied.is_split:
@@ -99,23 +101,25 @@ def _join(
 
 
 def _hoisted(reader: RowKernel) -> RowKernel:
-    """The reader with what its stores need once a row computed once a row."""
+    """The reader with row constants of its stores computed once per row."""
     hoisted = hoist_row_constants(reader)
     return hoisted if reductions_of(hoisted) == reductions_of(reader) else reader
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """How a row kernel's space lies over a contraction's, whose column axis is cut in two: parts, and in them."""
+    """The mapping of a row kernel's space to a contraction's store space. "Cut" means that the column axis is split
+    in two: which part, and the place in it."""
 
-    mapping: SpaceMap  # to the cut space
-    whole: SpaceMap  # to the store space
-    extent: tuple[int, ...]  # of a row along each axis of the store space
+    mapping: SpaceMap  # the row kernel's space to the cut space
+    whole: SpaceMap  # the row kernel's space to the store space
+    extent: tuple[int, ...]  # a row's length along each axis of the store space
     numbering: View  # a row's number, over the cut space
 
 
 def _widths(kernel: Contraction, reader: RowKernel) -> list[int]:
-    """Lengths that a row may have along the column axis: all of it, one, or as the reader's dimensions have it."""
+    """Lengths that a row may have along the column axis: all of it, one, or the products of the reader's reduced
+    dimensions."""
     columns = store_space(kernel)[column_axis(kernel)]
     found, length = [columns, 1], 1
     for size in reversed(reader.reduced):
@@ -127,11 +131,13 @@ def _widths(kernel: Contraction, reader: RowKernel) -> list[int]:
 
 
 def _cut(view: View, column: int, width: int) -> View:
+    """The view with its column axis split in two: parts of `width`, and the place in the part."""
     before, after = view.strides[:column], view.strides[column + 1 :]
     return View(view.offset, (*before, view.strides[column] * width, view.strides[column], *after))
 
 
 def _find_rows(kernel: Contraction, reader: RowKernel, name: str, width: int) -> _Rows | None:
+    """The mapping of the reader's rows to the kernel's result if a row takes `width` columns, else None."""
     stored = next(store.view for store in kernel.stores if store.buffer == name)
     space, column, shape = store_space(kernel), column_axis(kernel), store_space(reader)
     view = sought(reader, name)
@@ -158,6 +164,9 @@ def _find_rows(kernel: Contraction, reader: RowKernel, name: str, width: int) ->
 
 
 class _Join:
+    """Builds the kernel with a reduction epilogue, and the map that may be needed after it, from a contraction and
+    its row kernel."""
+
     def __init__(self, state: FusionState, kernel: Contraction, reader: RowKernel, name: str, rows: _Rows) -> None:
         self.state, self.kernel, self.reader, self.name, self.rows = state, kernel, reader, name, rows
         self.store = next(store for store in kernel.stores if store.buffer == name)
@@ -166,6 +175,8 @@ class _Join:
         self.others = {store.buffer for store in kernel.stores} - {name}
 
     def build(self, stays: bool) -> tuple[Contraction, MapKernel | None] | None:
+        """The kernel with its reduction epilogue and the map after it, or None if it would be illegal or slower.
+        `stays`: the result must be stored as well."""
         if not reductions_of(self.reader) or not self._reduces_at_once():
             return None
         is_whole = self._is_whole()
@@ -196,7 +207,7 @@ class _Join:
         return replace(self.kernel, stores=stores, tail=tail, ops=ops), after
 
     def _reduces_at_once(self) -> bool:
-        """Whether no reduction needs another's result, but for the sum of a softmax."""
+        """True if no reduction needs another's result, except the sum of a softmax, or if a tile holds whole rows."""
         known: set[str] = set()
         for stage in self.reader.stages:
             if isinstance(stage, Reduction):
@@ -207,7 +218,7 @@ class _Join:
         return True
 
     def _is_whole(self) -> bool:
-        """Whether a tile has whole rows in its registers: all channels of some pixels."""
+        """True if a tile has whole rows in its registers: all channels of some pixels."""
         kernel = self.kernel
         if not isinstance(kernel, ConvKernel) or kernel.groups > 1:
             return False
@@ -215,8 +226,11 @@ class _Join:
         return self.rows.extent == of_pixel and kernel.out_channels <= WHOLE_CHANNELS
 
     def _is_faster(self, value: Expr, is_whole: bool) -> bool:
-        """Whether an H200 was faster so: sums and extremes of a product's rows or a pixel's channels, and whatever is
-        made of an image of cheap values. Few warps end a tile, and exponentials take them longer than a row kernel."""
+        """True if this was faster on an H200: sums and extremes of a product's rows or a pixel's channels, and any
+        reduction of an image of cheap values.
+
+        Few warps end a tile, so exponentials take them longer than they take a row kernel.
+        """
         if not isinstance(self.kernel, GemmKernel) and not is_whole:
             return weight_of(value, store_space(self.kernel)).cheap
         found = reductions_of(self.reader)
@@ -224,13 +238,14 @@ class _Join:
         return simple and not self.emits
 
     def _is_long(self) -> bool:
+        """True if a row is too long for a row kernel to keep on chip, so that it would read the result twice."""
         item = ITEM_BYTES[self.state.buffers[self.name].dtype]
         return math.prod(self.reader.reduced) * item > _LONG_ROW_BYTES
 
     # ------------------------------------------------ expressions
 
     def _element(self, expr: Expr, loaded: Expr) -> Expr:
-        """A value of each element, over the store space."""
+        """A value of each element, over the kernel's store space. Raises NotAffine."""
 
         def leaf(node: Load | Gather) -> Expr | None:
             if node.buffer in self.others:
@@ -244,11 +259,12 @@ class _Join:
         return limit_weight(replace_loads(self.rows.whole.expr(expr), leaf))
 
     def _row_view(self, view: View) -> View:
-        """A view of the cut space that does not vary along a row, over the rows' space."""
+        """A view of the cut space that does not vary along a row, as a view over the rows."""
         axes = range(len(view.strides) - 1)
         return View(view.offset, tuple(view.strides[axis + (axis > self.column)] for axis in axes))
 
     def _once_a_row(self, expr: Expr) -> Expr:
+        """A value that each row has once, over the rows. Raises NotAffine if it reads the result."""
         moved = self.rows.mapping.expr(expr)
         own = {self.name, *self.others}
         if any(isinstance(node, Load | Gather) and node.buffer in own for node in views.nodes(moved)):
@@ -256,12 +272,14 @@ class _Join:
         return limit_weight(views.map_views(moved, self._row_view))
 
     def _row_store(self, store: Store) -> Store:
+        """The store of a value once per row, over the rows."""
         return Store(store.buffer, self._row_view(self.rows.mapping.view(store.view)), self._once_a_row(store.value))
 
     # ------------------------------------------------ the map
 
     def _map(self, stages: list[Reduction | Let | Emit | EmitRow]) -> MapKernel:
-        """The stores of each element as a map, and once a row the stores of the values that it needs."""
+        """The map that stores the reader's value for each element. Appends stages to `stages` that store the row
+        values it needs."""
         held: dict[str, str] = {}
 
         def load(node: Named) -> Expr:
@@ -281,7 +299,7 @@ class _Join:
         return MapKernel(self.reader.name, self.rows.mapping.new, stores, self.reader.ops)
 
     def _buffer(self, node: Named) -> str:
-        """A new temporary with a value a row."""
+        """Adds a temporary buffer with one value per row and returns its name."""
         base = "".join(letter if letter.isalnum() else "_" for letter in f"{self.name}_{node.name}")
         name = base
         while name in self.state.buffers:
@@ -292,8 +310,11 @@ class _Join:
 
 
 def _with_reciprocals(expr: Expr, stages: list[Reduction | Let | Emit | EmitRow]) -> Expr:
-    """The expression with divisions by what a row has once as products with its reciprocal, which the row has once too:
-    a division has a branch, and a product ends with few warps to hide it."""
+    """The expression with each division by a row value replaced by a product with its reciprocal, which is computed
+    once per row.
+
+    A division has a branch, and few warps run at the end of a tile to hide it.
+    """
     memo: dict[int, Expr] = {}
 
     def visit(node: Expr) -> Expr:
@@ -317,7 +338,7 @@ def _with_reciprocals(expr: Expr, stages: list[Reduction | Let | Emit | EmitRow]
 
 
 def _is_softmax_sum(stage: Reduction, reader: RowKernel) -> bool:
-    """Whether it adds up exp(x - maximum) of an earlier maximum of the same x."""
+    """True if the stage sums exp(x - maximum), with an earlier maximum of the same x."""
     value = stage.value
     if stage.op != "sum" or not isinstance(value, Apply) or value.op != "exp":
         return False

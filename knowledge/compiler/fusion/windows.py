@@ -1,4 +1,4 @@
-"""Pools of a convolution's result: windows that lie side by side are reduced where the result is made."""
+"""Pools of a convolution's result: windows without overlap are reduced in the convolution's epilogue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from foundry.knowledge.compiler.ir.substitute import (
     sought,
 )
 
-_WINDOWS = (2, 4, 8, 16)  # elements that a warp has side by side
+_WINDOWS = (2, 4, 8, 16)  # window sizes in outputs that the lanes of a warp can share
 
 
 def join_windows(state: FusionState) -> bool:
@@ -65,7 +65,8 @@ def join_windows(state: FusionState) -> bool:
 
 
 def _join(kernel: ConvKernel, pool: PoolKernel, name: str) -> ConvKernel | None:
-    """The convolution with the pool's stores as what is made of a box of its outputs."""
+    """The convolution with the pool's stores as the reduction epilogue over a box of its outputs, or None if they do
+    not fit."""
     if not _tiles(kernel, pool) or len(kernel.stores) != 1:
         return None
     (store,) = kernel.stores
@@ -105,12 +106,14 @@ def _join(kernel: ConvKernel, pool: PoolKernel, name: str) -> ConvKernel | None:
 
 
 def _is_faster(kernel: ConvKernel, pool: PoolKernel) -> bool:
-    """Whether an H200 was faster so: where windows are large, or hold an output of every phase."""
+    """True if this was faster on an H200: if windows are large, or hold an output of every phase of a transposed
+    convolution."""
     return kernel.transposed or math.prod(pool.kernel) >= _WINDOWS[-1]
 
 
 def _tiles(kernel: ConvKernel, pool: PoolKernel) -> bool:
-    """Whether windows lie side by side, are as many as the lanes that share one, and cover outputs alone."""
+    """True if windows do not overlap, their size is one that the lanes of a warp can share, and they cover outputs
+    only."""
     if len(pool.kernel) != len(kernel.output_size) or pool.kernel != pool.stride or pool.divisor is not None:
         return False
     if any(pool.padding) or any(step != 1 for step in pool.dilation) or not _in_one_tile(kernel, pool):
@@ -122,12 +125,14 @@ def _tiles(kernel: ConvKernel, pool: PoolKernel) -> bool:
 
 
 def _in_one_tile(kernel: ConvKernel, pool: PoolKernel) -> bool:
-    """Whether outputs of a window are neighbours of one phase, or one of each phase."""
+    """True if the outputs of a window are neighbours of one phase, or one of each phase (phases: residues of the
+    stride in a transposed convolution)."""
     return not kernel.transposed or all(step == 1 for step in kernel.stride) or kernel.stride == pool.kernel
 
 
 def split_rounding(value: Expr) -> tuple[Expr, Expr]:
-    """What a result's elements are, and what a load of one gives: a rounding that only a store needed is left out."""
+    """(result, load): the value before a rounding to 16 bits that only the store needed, and what a load of the
+    stored element gives."""
     if isinstance(value, Apply) and value.op == "cast" and value.dtype in ("float16", "bfloat16"):
         inside = value.args[0]
         return inside, Apply("cast", (Named("acc", inside.dtype),), value.dtype)

@@ -1,1 +1,1 @@
-"""What is simplified and prepared once kernels are fused, each by itself."""
+"""Simplifies and prepares each kernel by itself after fusion."""

@@ -1,5 +1,5 @@
-"""A kernel that reads one region of a memory and writes another has two names for it: compilers may then take what is
-read as constant, and no printer has to know."""
+"""Adds a second name for a buffer of which a kernel reads one region and writes another. Generated code can then
+declare the pointer that is read as const and without aliasing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from foundry.knowledge.compiler.ir.kernels import Buffer, ConvKernel, Gather, Lo
 
 
 def with_aliases(buffers: Mapping[str, Buffer], steps: tuple[Step, ...]) -> tuple[dict[str, Buffer], tuple[Step, ...]]:
-    """The buffers with a second name for each that a kernel both reads and writes, and the steps that read by it."""
+    """Adds a second name for each buffer that a kernel both reads and writes, and makes the kernel read by that
+    name. Returns the buffers and the steps."""
     known = dict(buffers)
     found: list[Step] = []
     for step in steps:
@@ -23,6 +24,7 @@ def with_aliases(buffers: Mapping[str, Buffer], steps: tuple[Step, ...]) -> tupl
 
 
 def _alias(known: dict[str, Buffer], memory: str) -> str:
+    """Adds to `known` a second name for a buffer's memory, or reuses an existing one, and returns it."""
     name = next((other.name for other in known.values() if other.memory == memory), f"{memory}_read")
     while name in known and known[name].memory != memory:
         name += "_"
@@ -31,7 +33,7 @@ def _alias(known: dict[str, Buffer], memory: str) -> str:
 
 
 def _reading(step: Step, aliases: Mapping[str, str]) -> Step:
-    """The step with every load of these buffers by the other name."""
+    """The step with each load of a buffer in `aliases` renamed."""
     memo: dict[int, Any] = {}
 
     def visit(item: Any) -> Any:

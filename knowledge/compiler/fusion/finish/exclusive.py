@@ -1,4 +1,4 @@
-"""Running sums and products that begin one place later, behind a zero or a one, as one exclusive scan."""
+"""Rewrites a running sum or product stored one place later, after a constant zero or one, as one exclusive scan."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _BEGINS_WITH = {"sum": 0.0, "prod": 1.0}
 
 
 def exclusive_scans(steps: Sequence[Step], buffers: Mapping[str, Buffer]) -> list[Step]:
-    """The steps in which a scan also writes the first element, where a map wrote a constant there: its rows then begin
-    where those of its result do, so that vectors fit again."""
+    """Makes a scan also write its first element where a separate map wrote a constant there, and drops that map. The
+    rows then start aligned, so that vector stores fit again."""
     found = list(steps)
     for scan in [step for step in steps if isinstance(step, ScanKernel)]:
         head = next((step for step in found if isinstance(step, MapKernel) and _is_head(step, scan, buffers)), None)
@@ -39,8 +39,8 @@ def exclusive_scans(steps: Sequence[Step], buffers: Mapping[str, Buffer]) -> lis
 
 
 def _is_head(head: MapKernel, scan: ScanKernel, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether the map writes what an exclusive scan begins with, one place before each of the scan's rows, and the scan
-    may read one element more."""
+    """True if the map writes the scan's initial value one place before each row of the scan, and the scan may read
+    one element more."""
     if scan.exclusive or scan.reverse or scan.op not in _BEGINS_WITH or len(head.stores) != 1 or len(scan.stores) != 1:
         return False
     first, store = head.stores[0], scan.stores[0]
@@ -57,7 +57,7 @@ def _is_head(head: MapKernel, scan: ScanKernel, buffers: Mapping[str, Buffer]) -
 
 
 def _is_plain(store: Store) -> bool:
-    """Whether the running total is stored as it is."""
+    """True if the running total is stored unchanged, but for a cast."""
     value = store.value
     if isinstance(value, Apply) and value.op == "cast":
         (value,) = value.args
@@ -65,7 +65,7 @@ def _is_plain(store: Store) -> bool:
 
 
 def _holds_one_more(node: object, scan: ScanKernel, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether what a load would read behind each row is still in its buffer. Nothing depends on its value."""
+    """True if a load of one element past each row stays inside its buffer. The value read is never used."""
     if not isinstance(node, Load):
         return isinstance(node, Apply | Const)
     buffer = buffers[node.buffer]

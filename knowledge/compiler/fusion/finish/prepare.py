@@ -1,4 +1,4 @@
-"""What is made of parameters only runs when one of them has changed, not in every call."""
+"""Marks kernels whose inputs are parameters only, so that they run again only when a parameter has changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _FIXED = ("parameter", "prepared")
 
 
 def with_prepared(buffers: dict[str, Buffer], steps: Sequence[Step]) -> dict[str, Buffer]:
-    """The buffers, those as "prepared" that kernels of ours fill from parameters alone and that only such read."""
+    """The buffers, with role "prepared" for those that our kernels fill from parameters alone and that only kernels
+    of ours read."""
     called = {name for step in steps if isinstance(step, TorchCall) for name in reads(step) | writes(step)}
     able = [step for step in steps if not isinstance(step, TorchCall)]
     while True:
@@ -29,7 +30,7 @@ def with_prepared(buffers: dict[str, Buffer], steps: Sequence[Step]) -> dict[str
 
 
 def note_constants(step: Step, buffers: Mapping[str, Buffer]) -> Step:
-    """A product with its operands marked that are made of parameters only."""
+    """The step; a matrix product has each operand that is made of parameters only marked as constant."""
     if not isinstance(step, GemmKernel):
         return step
 

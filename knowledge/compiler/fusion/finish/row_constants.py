@@ -1,4 +1,5 @@
-"""Moves sub-expressions that are constant along a row out of the loop over it, so that each row computes them once."""
+"""Hoists sub-expressions that are constant along a row out of the loop over the row, so that each row computes them
+once."""
 
 from __future__ import annotations
 
@@ -36,9 +37,10 @@ def hoist_row_constants(kernel: RowKernel) -> RowKernel:
 
 @dataclass
 class _Hoist:
-    """Nodes are told apart by identity; `kept` keeps them alive, so that identities stay unique."""
+    """State of hoisting over one kernel: memo tables by node identity; `kept` keeps nodes alive so that identities
+    stay unique."""
 
-    rank: int  # outer dimensions
+    rank: int  # number of outer dimensions
     base: str
     stages: list[Reduction | Let | Emit | EmitRow] = field(default_factory=list)
     lets: dict[int, Named] = field(default_factory=dict)
@@ -47,10 +49,12 @@ class _Hoist:
     kept: list[Expr] = field(default_factory=list)
 
     def expression(self, expr: Expr) -> Expr:
+        """The expression with its row constants replaced by names; appends the Let stages that compute them."""
         self.kept.append(expr)
         return self._visit(expr)
 
     def _visit(self, node: Expr) -> Expr:
+        """The node with its row constants replaced by names, memoised."""
         known = self.changed.get(id(node))
         if known is None:
             if isinstance(node, Apply | Gather) and self._same_along_row(node) and not _only_constants(node):
@@ -65,6 +69,7 @@ class _Hoist:
         return known
 
     def _same_along_row(self, node: Expr) -> bool:
+        """True if the node has the same value at each element of a row."""
         known = self.constant.get(id(node))
         if known is None:
             if isinstance(node, Apply):
@@ -79,6 +84,7 @@ class _Hoist:
         return known
 
     def _let(self, node: Expr) -> Named:
+        """The name for a row constant; appends its Let stage at the first use."""
         if id(node) not in self.lets:
             self.lets[id(node)] = Named(f"{self.base}_row{len(self.lets)}", node.dtype)
             self.stages.append(Let(self.lets[id(node)].name, node))
@@ -86,5 +92,5 @@ class _Hoist:
 
 
 def _only_constants(expr: Expr) -> bool:
-    """A cast or sign of a constant: not worth a name."""
+    """True if the expression reads no memory, such as a cast of a constant: not worth a name."""
     return all(isinstance(node, Const | Apply) for node in views.nodes(expr))

@@ -46,7 +46,7 @@ def tidy(step: Step) -> Step:
         return with_shared_parts(merged) if isinstance(merged, MapKernel) else merged
     if isinstance(step, ScanKernel):
         return _regroup(step, [(0, len(step.shape) - 1)])
-    if isinstance(step, GemmKernel) and step.tail is None:  # before it had its tail it was tidy
+    if isinstance(step, GemmKernel) and step.tail is None:  # a product with a reduction epilogue was tidied before
         return _stored_along_rows(_merge_split(_regroup(step, [(0, len(step.batch))])))
     if isinstance(step, PoolKernel):
         return _regroup(step, [(0, len(step.outer))])
@@ -56,6 +56,7 @@ def tidy(step: Step) -> Step:
 
 
 def _all_views(kernel: Kernel) -> list[View]:
+    """Every view by which the kernel loads or stores."""
     found = [store.view for store in stores_of(kernel)]
     for expr, _ in expressions(kernel):
         found += [node.view for node in views.nodes(expr) if isinstance(node, Load | Gather | Iota)]
@@ -65,6 +66,7 @@ def _all_views(kernel: Kernel) -> list[View]:
 
 
 def _leading_shape(kernel: Kernel) -> Shape:
+    """The dimensions of the kernel that may be merged: outer and reduced ones, batch, or the whole shape."""
     if isinstance(kernel, RowKernel):
         return kernel.outer + kernel.reduced
     if isinstance(kernel, GemmKernel | AttentionKernel):
@@ -76,7 +78,8 @@ def _leading_shape(kernel: Kernel) -> Shape:
 
 
 def _groups(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> list[list[list[int]]]:
-    """For each span of dimensions, the groups of neighbours that all views can treat as one."""
+    """For each span [start, stop) of dimensions, the groups of neighbouring dimensions that all views can treat as
+    one."""
     shape = _leading_shape(kernel)
     found = _all_views(kernel)
     result = []
@@ -88,7 +91,7 @@ def _groups(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> list[list[list[
 
 
 def _with_axes(kernel: Kernel, axes: list[int], fixed_from: int) -> Kernel:
-    """Every view reduced to the strides of `axes` and of the dimensions from `fixed_from` on."""
+    """The kernel with each view reduced to the strides of `axes` and of the dimensions from `fixed_from` on."""
 
     def reindex(view: View) -> View:
         return View(view.offset, (*(view.strides[axis] for axis in axes), *view.strides[fixed_from:]))
@@ -114,6 +117,7 @@ def _with_axes(kernel: Kernel, axes: list[int], fixed_from: int) -> Kernel:
 
 
 def _sizes(shape: Shape, groups: list[list[int]]) -> Shape:
+    """The size of each group of dimensions."""
     sizes = []
     for group in groups:
         size = 1
@@ -124,6 +128,7 @@ def _sizes(shape: Shape, groups: list[list[int]]) -> Shape:
 
 
 def _regroup(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> Kernel:
+    """The kernel with the dimensions of one span merged as far as its views allow."""
     shape = _leading_shape(kernel)
     (groups,) = _groups(kernel, spans)
     if isinstance(kernel, MapKernel) and not groups:
@@ -142,7 +147,7 @@ def _regroup(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> Kernel:
 
 
 def _merge_split(kernel: Kernel) -> Kernel:
-    """A product whose stores see m and n as few dimensions as their views allow."""
+    """The product with m and n split into as few dimensions as the views of its stores allow."""
     if not isinstance(kernel, GemmKernel) or not kernel.is_split:
         return kernel
     space, rank, found = store_space(kernel), len(kernel.batch), views.stored_views(kernel.stores)
@@ -162,7 +167,8 @@ def _merge_split(kernel: Kernel) -> Kernel:
 
 
 def _stored_along_rows(kernel: Kernel) -> Kernel:
-    """A product whose results lie along its columns as the transposed one, whose results lie along its rows."""
+    """The transposed product if its results are contiguous along columns, so that it stores along rows; else the
+    kernel itself."""
     if not isinstance(kernel, GemmKernel) or min(kernel.m, kernel.n) == 1:
         return kernel
     down = len(kernel.batch) + len(kernel.m_shape) - 1
@@ -171,7 +177,7 @@ def _stored_along_rows(kernel: Kernel) -> Kernel:
 
 
 def _scalar_map(kernel: MapKernel) -> MapKernel:
-    """A single point as a space of one dimension of size 1."""
+    """The map over a single point as a map over one dimension of size 1."""
 
     def reindex(view: View) -> View:
         return View(view.offset, (0,))
@@ -192,7 +198,7 @@ def _coalesce_row(kernel: RowKernel) -> RowKernel:
     rank = len(kernel.outer)
     shape = kernel.outer + kernel.reduced
     outer, reduced = _groups(kernel, [(0, rank), (rank, len(shape))])
-    if not reduced:  # a single element a row: the dimension stays, and nothing varies along it
+    if not reduced:  # one element per row: the dimension stays, with stride 0
         return _with_extra_axis(_without_reduced(kernel, outer))
     axes = [group[-1] for group in [*outer, *reduced]]
     changed = _with_axes(kernel, axes, len(shape))
@@ -201,6 +207,7 @@ def _coalesce_row(kernel: RowKernel) -> RowKernel:
 
 
 def _without_reduced(kernel: RowKernel, outer: list[list[int]]) -> RowKernel:
+    """The kernel with its outer dimensions merged into the groups `outer`, and no reduced dimension."""
     shape = kernel.outer + kernel.reduced
     changed = _with_axes(kernel, [group[-1] for group in outer], len(shape))
     assert isinstance(changed, RowKernel)
@@ -208,6 +215,8 @@ def _without_reduced(kernel: RowKernel, outer: list[list[int]]) -> RowKernel:
 
 
 def _with_extra_axis(kernel: RowKernel) -> RowKernel:
+    """The kernel with one reduced dimension of size 1."""
+
     def reindex(view: View) -> View:
         return View(view.offset, (*view.strides, 0))
 
