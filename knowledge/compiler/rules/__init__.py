@@ -1,1 +1,1 @@
-"""One operator becomes one kernel."""
+"""Lowering rules: each turns one ATen operator into kernels of the compiler's IR."""

@@ -1,4 +1,5 @@
-"""Attention given as one operator; attention spelled out is recognised after fusion (fusion/attention.py)."""
+"""Lowers scaled_dot_product_attention. Attention written as separate operators is recognised after fusion
+(fusion/attention.py)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from foundry.knowledge.opgraph import DType, Op, TensorSpec, contiguous_strides
 @dataclass(frozen=True)
 class _Call:
     """One call of the operator. Shapes: query (..., rows, head), key (..., columns, head), value (..., columns,
-    value head); `mask` is added to the scores over batch + (rows, columns)."""
+    value head). `mask` is added to the scores, over (*batch, rows, columns)."""
 
     query: Tensor
     key: Tensor
@@ -42,12 +43,13 @@ class _Call:
 
     @property
     def scores(self) -> tuple[int, ...]:
-        """The shape of the score matrices."""
+        """The shape of the scores: (*batch, rows, columns)."""
         return (*self.batch, self.query.shape[-2], self.key.shape[-2])
 
 
 @rule("scaled_dot_product_attention")
 def _attention(builder: Builder, op: Op) -> None:
+    """Lowers scaled_dot_product_attention to one attention kernel, or to three kernels if the recipe asks for that."""
     call = _read(builder, op)
     if op.name in builder.apart:
         _three_kernels(builder, op, call)
@@ -56,6 +58,7 @@ def _attention(builder: Builder, op: Op) -> None:
 
 
 def _read(builder: Builder, op: Op) -> _Call:
+    """The call's operands, scale and mask. Raises Unsupported for dropout."""
     query, key, value = (builder.tensor(item) for item in op.args[:3])
     mask = builder.optional(op, 3, "attn_mask")
     if number(op, 4, "dropout_p", 0.0) > 0:
@@ -76,6 +79,7 @@ def _read(builder: Builder, op: Op) -> _Call:
 
 
 def _one_kernel(builder: Builder, op: Op, call: _Call) -> None:
+    """Emits one AttentionKernel."""
     loads = []
     for tensor in (call.query, call.key, call.value):
         in_memory, _ = builder.ensure_load(tensor, op)
@@ -110,7 +114,8 @@ def _one_kernel(builder: Builder, op: Op, call: _Call) -> None:
 
 
 def _three_kernels(builder: Builder, op: Op, call: _Call) -> None:
-    """Scores, their softmax and its product with the values, each through memory: for heads of any size."""
+    """Emits scores, softmax, and product with the values as three kernels through memory: possible for heads of any
+    size."""
     begin, rank = len(builder.steps), len(call.batch)
     query, key, value = (
         builder.expand(tensor, (*call.batch, *tensor.shape[-2:]), op) for tensor in (call.query, call.key, call.value)
@@ -129,7 +134,7 @@ def _three_kernels(builder: Builder, op: Op, call: _Call) -> None:
 
     first = _inner(op, "scores", call.scores, call.dtype)
     product(builder, first, query, turned, call.scores, masked)
-    # Weights are rounded as the values are, so that the second product multiplies what the first one does.
+    # Weights are rounded to the dtype of the values, so that both products multiply the same dtype.
     rows = Rows(builder, _inner(op, "weights", call.scores, op.outputs[0].spec.dtype), call.scores, [-1])
     rows.emit(_weights(rows, rows.see(builder.tensors[first.name])))
     rows.finish()
@@ -141,7 +146,7 @@ def _three_kernels(builder: Builder, op: Op, call: _Call) -> None:
 
 
 def _weights(rows: Rows, score: Expr) -> Expr:
-    """The softmax of a row of scores; zeros where all of it is masked, as PyTorch's operator gives."""
+    """The softmax of a row of scores; zeros for a fully masked row, as PyTorch's operator gives."""
     largest = rows.reduce("max", "max", score)
     empty = apply("eq", largest, const(-math.inf, score.dtype), dtype="bool")
     top = rows.let("top", apply("where", empty, const(0.0, score.dtype), largest, dtype=score.dtype))
@@ -152,7 +157,7 @@ def _weights(rows: Rows, score: Expr) -> Expr:
 
 
 def _inner(op: Op, tag: str, shape: tuple[int, ...], dtype: DType) -> Op:
-    """The operator as one of its own steps, with a result of that step."""
+    """The operator with one output, the intermediate result `tag` of the given shape and dtype."""
     spec = TensorSpec(shape, contiguous_strides(shape), dtype)
     return replace(op, outputs=[replace(op.outputs[0], name=f"{op.name}_{tag}", spec=spec)])
 
@@ -160,7 +165,8 @@ def _inner(op: Op, tag: str, shape: tuple[int, ...], dtype: DType) -> Op:
 def _group_heads(
     builder: Builder, op: Op, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Several query heads to each key head: the group becomes a batch dimension of its own."""
+    """Grouped-query attention (several query heads per key head): the tensors with the group as a batch dimension of
+    its own."""
     *lead, heads, rows, head = query.shape
     shared = key.shape[-3]
     split = builder.reshape(query, (*lead, shared, heads // shared, rows, head), op)

@@ -1,7 +1,7 @@
-"""The unfused lowering's workplace: values as expressions over their own points, kernels appended in order.
+"""State of lowering before fusion: values as expressions over their own points, and kernels appended in order.
 
-Every operator rule reads `Tensor`s and leaves one behind. A tensor is an expression over its shape: usually one load
-of a buffer through a view, sometimes an index or a constant that needs no memory. Fusion comes later, on kernels.
+Every operator rule reads `Tensor`s and produces one. A tensor is an expression over its shape: usually one load of a
+buffer through a view, sometimes an index or a constant that needs no memory. Fusion comes later, on kernels.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def compute_dtype(dtype: DType) -> DType:
 
 
 def promote(left: DType, right: DType) -> DType:
-    """PyTorch's result type of two tensors with dimensions."""
+    """PyTorch's result dtype for two tensors that both have dimensions."""
     if left == right:
         return left
     if left in FLOATS or right in FLOATS:
@@ -60,6 +60,7 @@ def promote(left: DType, right: DType) -> DType:
 
 
 def cast(expr: Expr, dtype: DType) -> Expr:
+    """The expression converted to `dtype`; constants are converted at once."""
     if expr.dtype == dtype:
         return expr
     if isinstance(expr, Const):
@@ -68,20 +69,22 @@ def cast(expr: Expr, dtype: DType) -> Expr:
 
 
 def const(value: float | int | bool, dtype: DType) -> Const:
+    """A constant of the given dtype."""
     if dtype in FLOATS:
         return Const(float(value), dtype)
     return Const(bool(value) if dtype == "bool" else int(value), dtype)
 
 
 def apply(op: str, *args: Expr, dtype: DType | None = None) -> Expr:
-    """A scalar operation; the result has the first argument's dtype unless `dtype` says otherwise."""
+    """A scalar operation; the result has the first argument's dtype unless `dtype` says otherwise. Raises ValueError
+    for a wrong number of arguments."""
     if len(args) != SCALAR_OPS[op]:
         raise ValueError(f"{op} takes {SCALAR_OPS[op]} arguments")
     return Apply(op, args, dtype or args[0].dtype)
 
 
 def scalar(op: str, expr: Expr, value: float, *, reverse: bool = False) -> Expr:
-    """`op` of an expression and a number of its dtype."""
+    """`op` of an expression and a number of its dtype; with `reverse` the number comes first."""
     number = const(value, expr.dtype)
     return apply(op, number, expr, dtype=expr.dtype) if reverse else apply(op, expr, number)
 
@@ -98,13 +101,16 @@ class Tensor:
 
     @property
     def dtype(self) -> DType:
+        """The dtype of the elements."""
         return self.expr.dtype
 
     @property
     def numel(self) -> int:
+        """The number of elements."""
         return math.prod(self.shape)
 
     def axis(self, dim: int) -> int:
+        """The dimension's non-negative number; 0 for a scalar."""
         return dim % len(self.shape) if self.shape else 0
 
     @property
@@ -118,7 +124,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*kinds: str) -> Callable[[Rule], Rule]:
-    """Registers a lowering rule for ATen operators by name without overload."""
+    """Decorator that registers a lowering rule for ATen operators, by name without overload."""
 
     def register(function: Rule) -> Rule:
         for kind in kinds:
@@ -129,7 +135,7 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
 
 
 class Unsupported(Exception):
-    """This call of an operator has no template; it becomes a call of PyTorch."""
+    """This call of an operator has no lowering; it stays a call of PyTorch."""
 
 
 def argument(op: Op, index: int, name: str, default: Argument = None) -> Argument:
@@ -140,6 +146,7 @@ def argument(op: Op, index: int, name: str, default: Argument = None) -> Argumen
 
 
 def number(op: Op, index: int, name: str, default: float | None = None) -> float:
+    """A numeric argument. Raises Unsupported if it is something else."""
     found = argument(op, index, name, default)
     if isinstance(found, bool | int | float):
         return found
@@ -147,15 +154,18 @@ def number(op: Op, index: int, name: str, default: float | None = None) -> float
 
 
 def integer(op: Op, index: int, name: str, default: int | None = None) -> int:
+    """A numeric argument as an int. Raises Unsupported if it is not a number."""
     return int(number(op, index, name, default))
 
 
 def flag(op: Op, index: int, name: str, default: bool = False) -> bool:
+    """A boolean argument."""
     return bool(argument(op, index, name, default))
 
 
 def integers(op: Op, index: int, name: str, default: Argument = None) -> list[int] | None:
-    """A list of ints (a single int counts as one), or None."""
+    """A list of ints (a single int counts as one), or None if it was not given. Raises Unsupported if it is
+    something else."""
     found = argument(op, index, name, default)
     if found is None:
         return None
@@ -167,15 +177,15 @@ def integers(op: Op, index: int, name: str, default: Argument = None) -> list[in
 
 
 def _plain_name(name: str) -> str:
-    """A short name for readers: `batch_norm` for `_native_batch_norm_legit_functional_out0`."""
+    """A short readable name: `batch_norm` for `_native_batch_norm_legit_functional_out0`."""
     name = re.sub(r"^_*(native_)?", "", name)
     return re.sub(r"_legit(_functional|_no_training|_no_stats)?", "", name).removesuffix("_out0") or "value"
 
 
 @dataclass(frozen=True)
 class Slices:
-    """A tensor that slices along an axis were written to, in memory of its own; `written`: their indices, of all writes
-    since that memory was new."""
+    """A buffer that a chain of slice writes fills along `axis`. `written`: the indices written since the buffer was
+    new."""
 
     tensor: Tensor
     axis: int
@@ -184,7 +194,8 @@ class Slices:
 
 @dataclass(frozen=True)
 class OwnWrite:
-    """A write that the module's own tensor `key` may take. `encloses`: its source is written there already."""
+    """A write that may go directly into the module's own tensor `key`. `encloses`: its source is already in that
+    place."""
 
     key: str
     encloses: bool = False
@@ -192,7 +203,7 @@ class OwnWrite:
 
 @dataclass
 class Builder:
-    """The buffers and steps so far, and for each lowered value its tensor."""
+    """The buffers and steps emitted so far, and the tensor of each lowered value."""
 
     graph: OpGraph
     target: str
@@ -203,11 +214,13 @@ class Builder:
     rewrites: frozenset[str] = frozenset()  # the optional rewrites that are on
     apart: frozenset[str] = frozenset()  # attention operators to lower as product, softmax, product
     applicable: list[str] = field(default_factory=list)  # the optional rewrites that would change something
-    regions: Mapping[str, Region] = field(default_factory=dict)  # of concatenations that share memory
-    shared: dict[str, Tensor] = field(default_factory=dict)  # that memory, by the longest of them
-    filled: set[tuple[str, int]] = field(default_factory=set)  # which parts of it are written: (the longest, begin)
+    regions: Mapping[str, Region] = field(default_factory=dict)  # concatenations that share one buffer, by operator
+    shared: dict[str, Tensor] = field(default_factory=dict)  # that buffer, by the name of the longest concatenation
+    # Its parts that are written: (longest concatenation, start).
+    filled: set[tuple[str, int]] = field(default_factory=set)
     slices: dict[str, Slices] = field(default_factory=dict)  # values that slices were written to
-    in_place: Mapping[str, OwnWrite] = field(default_factory=dict)  # writes that a tensor of the module may take
+    # Writes that may go directly into a tensor of the module.
+    in_place: Mapping[str, OwnWrite] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)  # value -> C identifier
     taken: set[str] = field(default_factory=set)
 
@@ -230,19 +243,23 @@ class Builder:
         return self.names[name]
 
     def tensor(self, item: Argument) -> Tensor:
-        """The tensor an argument refers to; raises Unsupported when it is no tensor."""
+        """The tensor an argument refers to. Raises Unsupported if it is no tensor."""
         if not isinstance(item, Ref):
             raise Unsupported("expected a tensor")
         return self.tensors[item.ref]
 
     def tensor_at(self, op: Op, index: int, name: str) -> Tensor:
+        """The tensor argument at a position or keyword. Raises Unsupported if it is no tensor."""
         return self.tensor(argument(op, index, name))
 
     def optional(self, op: Op, index: int, name: str) -> Tensor | None:
+        """The tensor argument at a position or keyword, or None if it was not given."""
         found = argument(op, index, name)
         return None if found is None else self.tensor(found)
 
     def bind(self, op: Op, tensor: Tensor, output: int = 0) -> None:
+        """Makes `tensor`, cast to the output's dtype, the value of an output. Raises Unsupported if the shapes
+        differ."""
         value = op.outputs[output]
         if tensor.shape != value.spec.shape:
             raise Unsupported(f"{op.target}: shape {tensor.shape} is not {value.spec.shape}")
@@ -251,7 +268,7 @@ class Builder:
     # ------------------------------------------------ buffers
 
     def leaf(self, value: Value) -> None:
-        """An input, a parameter, a buffer of the model or a constant."""
+        """Registers an input, a parameter, a buffer of the model or a constant."""
         spec = value.spec
         shape, strides = spec.shape, spec.strides
         if value.data is not None:
@@ -277,16 +294,17 @@ class Builder:
         return Tensor(shape, Load(unique, views.identity(shape), dtype))
 
     def state_buffer(self, held: Buffer) -> str:
-        """The name of a tensor of the module as memory that steps change in place."""
+        """The name of a buffer for a tensor of the module that steps change in place."""
         name = self.identifier(f"{held.name}_new")
         self.buffers[name] = replace(held, name=name, role="temporary")
         return name
 
     def emit(self, kernel: Kernel | TorchCall) -> None:
+        """Appends a step."""
         self.steps.append(kernel)
 
     def store(self, name: str, shape: Shape, expr: Expr, dtype: DType, op: Op) -> Tensor:
-        """`expr` over `shape` into a new buffer by a map kernel of its own."""
+        """`expr` over `shape` stored to a new buffer by a separate map kernel."""
         target = self.buffer(name, shape, dtype)
         assert isinstance(target.expr, Load)
         store = Store(target.expr.buffer, target.expr.view, cast(expr, dtype))
@@ -294,7 +312,8 @@ class Builder:
         return target
 
     def pointwise(self, op: Op, expr: Expr, output: int = 0) -> None:
-        """An operator whose result is `expr` over its own points: one map kernel, or nothing when it loads nothing."""
+        """Sets an output to `expr` over its own points: emits one map kernel, or nothing if the expression loads
+        nothing."""
         value = op.outputs[output]
         if loads_nothing(expr):
             self.bind(op, Tensor(value.spec.shape, expr), output)
@@ -306,8 +325,11 @@ class Builder:
         self.tensors[value.name] = self.permute(stored, [order.index(axis) for axis in range(len(shape))], op)
 
     def _memory_order(self, expr: Expr, shape: Shape) -> list[int]:
-        """The order of dimensions in which the whole tensors that `expr` reads lie in memory, when they agree on it:
-        a result laid out like its operand can join the kernel that made the operand."""
+        """The dimension order, outermost first, in which the full-size tensors that `expr` reads lie in memory, if they
+        all agree; else the given order.
+
+        A result laid out like its operand can join the kernel that computes the operand.
+        """
         orders = set()
         for node in views.nodes(expr):
             if isinstance(node, Load) and self.buffers[node.buffer].numel == math.prod(shape):
@@ -320,7 +342,8 @@ class Builder:
     # ------------------------------------------------ views
 
     def reindex(self, tensor: Tensor, point_map: View, shape: Shape, op: Op) -> Tensor:
-        """`tensor` through a map of its row-major positions; copies it first when a leaf cannot follow."""
+        """`tensor` read through a view of its row-major positions. Copies it first if an expression cannot follow
+        the view."""
         try:
             return Tensor(shape, views.remap(tensor.expr, tensor.shape, point_map, shape))
         except views.NotAffine:
@@ -328,14 +351,16 @@ class Builder:
             return Tensor(shape, views.remap(copy.expr, copy.shape, point_map, shape))
 
     def reshape(self, tensor: Tensor, shape: Shape, op: Op) -> Tensor:
+        """The tensor with the same elements in row-major order and another shape."""
         return self.reindex(tensor, views.identity(shape), shape, op)
 
     def permute(self, tensor: Tensor, order: Sequence[int], op: Op) -> Tensor:
+        """The tensor with its dimensions in the given order."""
         point_map, shape = views.permute_map(tensor.shape, order)
         return self.reindex(tensor, point_map, shape, op)
 
     def expand(self, tensor: Tensor, shape: Shape, op: Op) -> Tensor:
-        """Broadcasts to `shape` by PyTorch's rules."""
+        """The tensor broadcast to `shape` by PyTorch's rules. Raises Unsupported if it does not broadcast."""
         if tensor.shape == shape:
             return tensor
         missing = len(shape) - len(tensor.shape)
@@ -347,14 +372,14 @@ class Builder:
         return self.reindex(tensor, View(0, steps), shape, op)
 
     def contiguous(self, tensor: Tensor, op: Op, name: str = "") -> Tensor:
-        """The tensor as a load of a buffer of exactly its elements in row-major order."""
+        """The tensor as a load of a buffer that holds exactly its elements in row-major order, copied if necessary."""
         expr = tensor.expr
         if isinstance(expr, Load) and views.is_identity(expr.view, tensor.shape):
             return tensor
         return self.store(name or f"{op.name}_copy", tensor.shape, expr, tensor.dtype, op)
 
     def ensure_load(self, tensor: Tensor, op: Op) -> tuple[Tensor, Load]:
-        """The tensor as one load through any view: computed ones are written to memory."""
+        """The tensor as one load through any view; a computed one is stored to memory first."""
         if isinstance(tensor.expr, Load):
             return tensor, tensor.expr
         copy = self.contiguous(tensor, op)
@@ -363,7 +388,7 @@ class Builder:
 
 
 def loads_nothing(expr: Expr) -> bool:
-    """Whether an expression is made of indices and constants only, and cheap to compute wherever it is used."""
+    """True if an expression consists of indices and constants only, and is cheap to compute at each use."""
     return all(
         isinstance(node, Const | Iota) or (isinstance(node, Apply) and node.op not in EXPENSIVE)
         for node in views.nodes(expr)

@@ -1,4 +1,4 @@
-"""Contractions: matrix products in all their spellings, as one GEMM with the operator's own epilogue."""
+"""Lowers contractions: matrix products in all their forms become one GEMM with the operator's own epilogue."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ from foundry.knowledge.opgraph import Op, TensorSpec, contiguous_strides
 
 Shape = tuple[int, ...]
 
-# A product with so few terms is written out for each element, by whatever computes elements: the smallest tile of a
-# product is 32 x 32 x 16 or 64 x 64 x 64, and a million products of 4 x 4 x 4 took 13 times as long by such tiles as by
-# PyTorch (257 ms of a task on an H200), which has tiles for them.
+# A product with at most this many terms is unrolled for each element: the smallest GEMM tile is 32 x 32 x 16 or
+# 64 x 64 x 64, and a million 4 x 4 x 4 products by such tiles took 13 times as long as PyTorch (257 ms, H200).
 WRITTEN_OUT = 8
-SHORT = 16  # with few rows or columns besides
-MANY = 1 << 10  # elements: fewer take no time either way
+SHORT = 16  # most terms that are unrolled if rows or columns are few as well
+MANY = 1 << 10  # fewest elements of a result that is unrolled: fewer take no time either way
 
 
 def product(
@@ -51,7 +50,7 @@ def product(
 ) -> None:
     """Binds `op` to a (..., m, k) times b (..., k, n), seen as `shape` (the same elements in row-major order).
 
-    `epilogue` maps the accumulator to the result, both over `shape`'s row-major points.
+    `epilogue` maps the accumulator to the result, both over the row-major points of `shape`.
     """
     value = op.outputs[0]
     dtype = compute_dtype(value.spec.dtype)
@@ -112,8 +111,11 @@ def _written_out(builder: Builder, op: Op, a: Tensor, b: Tensor, space: Shape) -
 def _in_memory_order(
     builder: Builder, op: Op, a: Tensor, b: Tensor, shape: Shape, epilogue: Callable[[Expr], Expr] | None
 ) -> bool:
-    """A transposed left operand of one matrix: its rows are taken, and the result laid out, in the order of memory,
-    so that they stay one long dimension. The result is then a transposed view."""
+    """Lowers a product whose left operand is transposed in memory: rows are taken, and the result laid out, in memory
+    order, so that they stay one long dimension. The result is then a transposed view.
+
+    False if the operand is not of this kind, and nothing was lowered.
+    """
     lead = len(a.shape) - 1
     if not isinstance(a.expr, Load) or lead < 2 or len(b.shape) != 2 or shape != (*a.shape[:-1], b.shape[-1]):
         return False
@@ -137,7 +139,8 @@ def _in_memory_order(
 
 
 def _respace(expr: Expr, shape: Shape, space: Shape) -> Expr:
-    """An epilogue written over the result's shape, over the kernel's space (both number the same elements)."""
+    """An epilogue written over the result's shape, re-expressed over the kernel's space (both number the same
+    elements). Raises Unsupported if it cannot follow."""
     try:
         return views.remap(expr, shape, views.identity(space), space)
     except views.NotAffine:
@@ -147,7 +150,8 @@ def _respace(expr: Expr, shape: Shape, space: Shape) -> Expr:
 def _rows_of_batch(
     builder: Builder, op: Op, a: Tensor, b: Tensor, batch: Shape, m: int
 ) -> tuple[Tensor, Tensor, Shape, int]:
-    """One right operand for the whole batch: batch and rows become rows, when the left one's layout allows."""
+    """Merges batch and rows into rows, if one right operand serves the whole batch and the left operand's layout
+    allows it. Returns (a, b, batch, m), changed or unchanged."""
     k, n = b.shape[-2:]
     rows = math.prod(batch) * m
     try:
@@ -167,7 +171,7 @@ def _matrix_vector(
     shape: Shape,
     buffer: str,
 ) -> None:
-    """A product with a single row or column is a reduction of each row, bound by reading the matrix once."""
+    """Lowers a product with a single row or column to one reduction per row, bound by reading the matrix once."""
     batch, m, n, k = sizes
     outer = (*batch, m, n)
     space = (*outer, k)
@@ -187,16 +191,19 @@ def _matrix_vector(
 
 
 def _column(builder: Builder, op: Op, tensor: Tensor) -> Tensor:
+    """The vector as a matrix of one column."""
     return builder.reshape(tensor, (*tensor.shape, 1), op)
 
 
 def _transpose(builder: Builder, op: Op, tensor: Tensor) -> Tensor:
+    """The tensor with its last two dimensions swapped."""
     rank = len(tensor.shape)
     return builder.permute(tensor, [*range(rank - 2), rank - 1, rank - 2], op)
 
 
 @rule("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner", "linalg_matmul")
 def _matmul(builder: Builder, op: Op) -> None:
+    """Lowers matrix, batched, matrix-vector, dot and inner products."""
     a, b = builder.tensor(op.args[0]), builder.tensor(op.args[1])
     if op.kind == "inner":
         if len(b.shape) != 2:
@@ -211,6 +218,7 @@ def _matmul(builder: Builder, op: Op) -> None:
 
 @rule("linear")
 def _linear(builder: Builder, op: Op) -> None:
+    """Lowers linear: input weight^T + bias."""
     a, weight, bias = builder.tensor_at(op, 0, "input"), builder.tensor_at(op, 1, "weight"), builder.optional(op, 2, "")
     linear(builder, op, a, weight, bias)
 
@@ -232,6 +240,7 @@ def linear(builder: Builder, op: Op, a: Tensor, weight: Tensor, bias: Tensor | N
 
 @rule("addmm", "baddbmm", "addmv")
 def _addmm(builder: Builder, op: Op) -> None:
+    """Lowers addmm, baddbmm and addmv: beta * input + alpha * (a b)."""
     a, b = builder.tensor(op.args[1]), builder.tensor(op.args[2])
     if op.kind == "addmv":
         b = _column(builder, op, b)
@@ -250,12 +259,14 @@ def _addmm(builder: Builder, op: Op) -> None:
 
 @rule("outer", "ger")
 def _outer(builder: Builder, op: Op) -> None:
+    """Lowers outer: the product of a column and a row."""
     a, b = builder.tensor(op.args[0]), builder.tensor(op.args[1])
     product(builder, op, _column(builder, op, a), builder.reshape(b, (1, *b.shape), op), op.outputs[0].spec.shape)
 
 
 @rule("tensordot")
 def _tensordot(builder: Builder, op: Op) -> None:
+    """Lowers tensordot as a two-operand einsum."""
     a, b = builder.tensor(op.args[0]), builder.tensor(op.args[1])
     left = [a.axis(dim) for dim in integers(op, 2, "dims_self") or []]
     right = [b.axis(dim) for dim in integers(op, 3, "dims_other") or []]
@@ -270,7 +281,8 @@ def _tensordot(builder: Builder, op: Op) -> None:
 
 @rule("einsum")
 def _einsum(builder: Builder, op: Op) -> None:
-    """Operands are contracted from the left; each label is a batch, row, column or contracted dimension."""
+    """Lowers einsum by contracting operands from the left. Each label is a batch, row, column or contracted
+    dimension."""
     equation, items = op.args[0], op.args[1]
     if not isinstance(equation, str) or not isinstance(items, list):
         raise Unsupported("an einsum without an equation")
@@ -296,7 +308,7 @@ def _einsum(builder: Builder, op: Op) -> None:
 
 
 def _labels(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """One letter for each dimension of each operand and of the result; an ellipsis gets letters of its own."""
+    """One letter for each dimension of each operand and of the result; an ellipsis gets unused letters."""
     inputs, arrow, output = equation.partition("->")
     terms = inputs.split(",")
     spare = [letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in equation]
@@ -314,12 +326,15 @@ def _labels(equation: str, ranks: list[int]) -> tuple[list[str], str]:
 
 
 def _rearrange(builder: Builder, op: Op, term: str, tensor: Tensor, output: str) -> None:
+    """Binds an einsum of one operand that only permutes dimensions. Raises Unsupported if it sums."""
     if sorted(term) != sorted(output):
         raise Unsupported("an einsum that sums one operand")
     builder.bind(op, builder.permute(tensor, [term.index(label) for label in output], op))
 
 
 def _contract_pair(builder: Builder, op: Op, first: str, a: Tensor, second: str, b: Tensor, output: str) -> None:
+    """Contracts two labelled operands to the labels of `output` by one batched matrix product. Raises Unsupported
+    for broadcast labels."""
     sizes = dict(zip(first, a.shape, strict=True)) | dict(zip(second, b.shape, strict=True))
     shared = [label for label in first if label in second]
     if any(a.shape[first.index(label)] != b.shape[second.index(label)] for label in shared):
@@ -356,7 +371,7 @@ def _contract_pair(builder: Builder, op: Op, first: str, a: Tensor, second: str,
 
 
 def _gates(builder: Builder, op: Op, tag: str, source: Tensor, weight: int, bias: int, addend: Expr | None) -> Tensor:
-    """source weight^T + bias + addend, a step of the cell's own."""
+    """source weight^T + bias + addend, emitted as an intermediate step of a recurrent cell."""
     right = _transpose(builder, op, builder.tensor(op.args[weight]))
     shape = (*source.shape[:-1], right.shape[-1])
     dtype = op.outputs[0].spec.dtype
@@ -377,6 +392,7 @@ def _gates(builder: Builder, op: Op, tag: str, source: Tensor, weight: int, bias
 
 
 def _parts(builder: Builder, op: Op, gates: Tensor, count: int) -> list[Expr]:
+    """The gates split into `count` equal parts along the last dimension."""
     size = gates.shape[-1] // count
     axis = len(gates.shape) - 1
     return [take(builder, op, gates, axis, part * size, size).computed for part in range(count)]
@@ -384,6 +400,7 @@ def _parts(builder: Builder, op: Op, gates: Tensor, count: int) -> list[Expr]:
 
 @rule("lstm_cell")
 def _lstm_cell(builder: Builder, op: Op) -> None:
+    """Lowers lstm_cell: one step of an LSTM with outputs (hidden, cell state)."""
     given = op.args[1]
     assert isinstance(given, list)
     hidden, memory = (builder.tensor(item) for item in given)
@@ -399,6 +416,7 @@ def _lstm_cell(builder: Builder, op: Op) -> None:
 
 @rule("gru_cell")
 def _gru_cell(builder: Builder, op: Op) -> None:
+    """Lowers gru_cell: one step of a GRU."""
     hidden = builder.tensor(op.args[1])
     own = _parts(builder, op, _gates(builder, op, "hidden", hidden, 3, 5, None), 3)
     given = _parts(builder, op, _gates(builder, op, "gates", builder.tensor(op.args[0]), 2, 4, None), 3)
@@ -411,6 +429,7 @@ def _gru_cell(builder: Builder, op: Op) -> None:
 
 @rule("rnn_tanh_cell", "rnn_relu_cell")
 def _rnn_cell(builder: Builder, op: Op) -> None:
+    """Lowers rnn_tanh_cell and rnn_relu_cell: one step of a plain recurrent layer."""
     of_hidden = _gates(builder, op, "hidden", builder.tensor(op.args[1]), 3, 5, None)
     gates = _gates(builder, op, "gates", builder.tensor(op.args[0]), 2, 4, of_hidden.computed)
     builder.pointwise(op, apply("tanh" if op.kind == "rnn_tanh_cell" else "relu", gates.computed))

@@ -1,4 +1,4 @@
-"""Convolutions: the input stays where it is, the bias joins the store."""
+"""Lowers convolutions: the input is read in its own layout, and the bias is added in the epilogue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from foundry.knowledge.compiler.rules.builder import (
 from foundry.knowledge.opgraph import Op
 
 POINTWISE_AS_GEMM = "pointwise-convolution-as-gemm"
-LEAST_OF_PATCHES = 32  # output channels, and elements of a patch
+LEAST_OF_PATCHES = 32  # fewest output channels, and fewest elements of a patch, for a GEMM
 
 
 def _each(op: Op, index: int, name: str, default: int, rank: int) -> tuple[int, ...]:
@@ -34,6 +34,9 @@ def _each(op: Op, index: int, name: str, default: int, rank: int) -> tuple[int, 
 
 @dataclass(frozen=True)
 class _Geometry:
+    """Stride, padding and dilation for each spatial dimension, the number of groups, and if the convolution is
+    transposed."""
+
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -42,7 +45,7 @@ class _Geometry:
 
 
 def _geometry(op: Op, kernel: tuple[int, ...]) -> _Geometry:
-    """The three spellings of a convolution order their arguments differently."""
+    """The geometry of a call. The three operator families order their arguments differently."""
     rank = len(kernel)
     transposed = op.kind.startswith("conv_transpose")
     if op.kind == "convolution":
@@ -58,6 +61,8 @@ def _geometry(op: Op, kernel: tuple[int, ...]) -> _Geometry:
 
 @rule("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def _convolution(builder: Builder, op: Op) -> None:
+    """Lowers convolutions of one to three spatial dimensions, transposed ones too: as a GEMM if possible and asked
+    for, else as a ConvKernel."""
     source, weight = builder.tensor_at(op, 0, "input"), builder.tensor_at(op, 1, "weight")
     bias = builder.optional(op, 2, "bias")
     rank = len(weight.shape) - 2
@@ -89,6 +94,7 @@ def _emit(
     result: Expr,
     geometry: _Geometry,
 ) -> None:
+    """Emits a ConvKernel."""
     source, load = builder.ensure_load(source, op)
     kernel = builder.contiguous(weight, op)
     assert isinstance(kernel.expr, Load)
@@ -128,13 +134,16 @@ def _emit(
 
 
 def _with_channels_last(builder: Builder, op: Op, shape: tuple[int, ...]) -> Tensor:
-    """The result's buffer with its channels side by side: each is worked out from one that lies so."""
+    """The result's buffer with channels contiguous, because a depthwise result is computed from an input of that
+    layout."""
     value = op.outputs[0]
     stored = builder.buffer(value.name, (shape[0], *shape[2:], shape[1]), value.spec.dtype)
     return builder.permute(stored, (0, len(shape) - 1, *range(1, len(shape) - 1)), op)
 
 
 def _padding(op: Op, kernel: tuple[int, ...], dilation: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """The padding for each spatial dimension. Raises Unsupported for "same" padding that differs between the two
+    sides."""
     given = argument(op, 4, "padding", 0)
     if given == "valid":
         return (0,) * rank
@@ -147,7 +156,8 @@ def _padding(op: Op, kernel: tuple[int, ...], dilation: tuple[int, ...], rank: i
 
 
 def _as_gemm(builder: Builder, op: Op, source: Tensor, weight: Tensor, shape: tuple[int, ...], result: Expr) -> bool:
-    """A 1x1 convolution as weight (out, in) times input (in, positions) for each image, when the layout allows."""
+    """Lowers a 1x1 convolution as weight (out, in) times input (in, positions) for each image. False if the layout
+    does not allow it."""
     value = op.outputs[0]
     dtype = compute_dtype(value.spec.dtype)
     batch, channels = source.shape[:2]
@@ -166,7 +176,8 @@ def _as_gemm(builder: Builder, op: Op, source: Tensor, weight: Tensor, shape: tu
 
 
 def _has_patches(geometry: _Geometry, weight: tuple[int, ...]) -> bool:
-    """Whether outputs read inputs of their own, as where images are cut into patches, and enough of them for tiles."""
+    """True if the windows do not overlap, as in patch embedding, and channels and window are large enough for a
+    GEMM's tiles."""
     kernel = weight[2:]
     plain = not geometry.transposed and geometry.groups == 1 and not any(geometry.padding)
     apart = all(size == 1 or reach == 1 for size, reach in zip(kernel, geometry.dilation, strict=True))
@@ -183,7 +194,8 @@ def _patches_as_gemm(
     result: Expr,
     geometry: _Geometry,
 ) -> bool:
-    """Patches laid out as rows, then weight (out, k) times them (k, positions) for each image."""
+    """Lowers a convolution of non-overlapping patches: copies patches to rows, then multiplies weight (out, k) by
+    (k, positions) for each image. False if the bias does not allow it."""
     kernel, positions = weight.shape[2:], math.prod(shape[2:])
     space = (shape[0], shape[1], positions)
     try:
@@ -208,7 +220,7 @@ def _patches_as_gemm(
 def _emit_gemm(
     builder: Builder, op: Op, space: tuple[int, int, int], k: int, left: Expr, right: Expr, stored: Expr
 ) -> None:
-    """The product of each image, over (image, output channel, position)."""
+    """Emits the product for each image, over (image, output channel, position)."""
     value = op.outputs[0]
     target = builder.buffer(value.name, value.spec.shape, value.spec.dtype)
     assert isinstance(target.expr, Load)

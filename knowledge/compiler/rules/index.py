@@ -1,4 +1,4 @@
-"""Reads through integer tensors: rows of tables, elements by indices, places in a sorted list."""
+"""Lowers reads through integer tensors: rows of tables, elements by index, positions in a sorted list."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from foundry.knowledge.compiler.rules.reduce import Rows, is_read
 from foundry.knowledge.compiler.rules.resample import along, between
 from foundry.knowledge.opgraph import DType, Op
 
-MOST_QUESTIONS = 1 << 31  # of all values to all boundaries
+MOST_QUESTIONS = 1 << 31  # most comparisons of values with boundaries in one kernel
 
 
 @rule("embedding", "index_select")
 def _rows_of(builder: Builder, op: Op) -> None:
-    """weight[index] along one dimension, which the index's own dimensions replace."""
+    """Lowers embedding and index_select: weight[index] along one dimension, which the index's own dimensions
+    replace."""
     source = builder.tensor(op.args[0])
     if op.kind == "embedding":
         axis, index = 0, builder.tensor(op.args[1])
@@ -43,8 +44,8 @@ def _rows_of(builder: Builder, op: Op) -> None:
 
 @rule("embedding_bag")
 def _embedding_bag(builder: Builder, op: Op) -> None:
-    """Rows of a table joined in bags: of one size, where offsets count in equal steps, as bags in two dimensions have,
-    by a row kernel; else by segments that are in order as they are."""
+    """Lowers embedding_bag: rows of a table reduced over bags. Bags of one size (offsets in equal steps, or
+    two-dimensional indices) become a row kernel, others a segment kernel over items in their given order."""
     table, index, offsets = (builder.tensor(item) for item in op.args[:3])
     if any(is_read(builder, op, output) for output in range(1, len(op.outputs))):
         raise Unsupported("where bags begin and end")
@@ -57,6 +58,7 @@ def _embedding_bag(builder: Builder, op: Op) -> None:
 
 
 def _even_bags(builder: Builder, op: Op, table: Tensor, index: Tensor, bags: int) -> None:
+    """Emits a row kernel over bags of equal size."""
     kind, scale = integer(op, 4, "mode", 0), builder.optional(op, 6, "per_sample_weights")
     size = index.numel // bags
     rows = Rows(builder, op, (bags, size, table.shape[1]), [1])
@@ -70,7 +72,7 @@ def _even_bags(builder: Builder, op: Op, table: Tensor, index: Tensor, bags: int
 
 
 def _row_of(builder: Builder, op: Op, table: Tensor, named: Expr, rank: int) -> Expr:
-    """Over `rank` dimensions, of which the second is along a row, the row of a table that an index names."""
+    """table[index] over `rank` dimensions, of which the second runs along a table row."""
     _, load = builder.ensure_load(table, op)
     step, along_row = load.view.strides
     view = View(load.view.offset, (0, along_row, 0)[:rank])
@@ -78,7 +80,7 @@ def _row_of(builder: Builder, op: Op, table: Tensor, named: Expr, rank: int) -> 
 
 
 def _bags(builder: Builder, op: Op, table: Tensor, index: Tensor, offsets: Tensor) -> None:
-    """Bags of several sizes: each begins where its offset says and ends where the next one begins."""
+    """Emits a segment kernel over bags of several sizes: each begins at its offset and ends at the next one."""
     kind, scale = integer(op, 4, "mode", 0), builder.optional(op, 6, "per_sample_weights")
     padding, items, width = argument(op, 8, "padding_idx"), index.numel, table.shape[1]
     bags = offsets.numel - flag(op, 7, "include_last_offset")
@@ -104,7 +106,7 @@ def _bags(builder: Builder, op: Op, table: Tensor, index: Tensor, offsets: Tenso
 
 
 def _joined(kind: int, dtype: DType) -> Expr:
-    """What a bag gives: the sum, the mean or the largest of its rows; zeros if it has none."""
+    """The result of a bag: the sum (kind 0), mean (1) or maximum (2) of its rows; zeros if it is empty."""
     acc, count = Named("acc", dtype), Named("count", "int64")
     if kind == 0:
         return acc
@@ -115,7 +117,7 @@ def _joined(kind: int, dtype: DType) -> Expr:
 
 
 def _begins(builder: Builder, op: Op, offsets: Tensor, bags: int, items: int) -> str:
-    """The buffer with where each bag begins, and with where the last one ends."""
+    """The name of the buffer with the start of each bag, and the end of the last one."""
     if offsets.numel > bags:
         found = cast(offsets.expr, "int64")
     else:
@@ -132,6 +134,7 @@ def _begins(builder: Builder, op: Op, offsets: Tensor, bags: int, items: int) ->
 
 @rule("index")
 def _index(builder: Builder, op: Op) -> None:
+    """Lowers index: x[i, j, ...] with integer tensors. Raises Unsupported for masks."""
     source = builder.tensor(op.args[0])
     given = op.args[1]
     assert isinstance(given, list)
@@ -144,7 +147,8 @@ def _index(builder: Builder, op: Op) -> None:
 
 
 def _indexed(builder: Builder, op: Op, source: Tensor, found: dict[int, Tensor], at: int) -> None:
-    """`source` with some dimensions indexed; the broadcast index dimensions stand at `at` in the result."""
+    """`source` with some dimensions indexed by tensors; the broadcast index dimensions stand at position `at` of the
+    result."""
     shape = op.outputs[0].spec.shape
     index_shape = broadcast(*(index.shape for index in found.values()))
     _, load = builder.ensure_load(source, op)
@@ -171,6 +175,7 @@ def _indexed(builder: Builder, op: Op, source: Tensor, found: dict[int, Tensor],
 
 
 def _position(index: Expr, size: int, stride: int) -> Expr:
+    """The element offset of an index that may count from the end."""
     negative = apply("lt", index, const(0, "int64"), dtype="bool")
     wrapped = apply("where", negative, apply("add", index, const(size, "int64")), index, dtype="int64")
     return apply("mul", wrapped, const(stride, "int64"))
@@ -178,6 +183,7 @@ def _position(index: Expr, size: int, stride: int) -> Expr:
 
 @rule("gather", "take_along_dim")
 def _gather(builder: Builder, op: Op) -> None:
+    """Lowers gather and take_along_dim."""
     source = builder.tensor(op.args[0])
     if op.kind == "gather":
         axis, index = source.axis(integer(op, 1, "dim")), builder.tensor(op.args[2])
@@ -194,6 +200,7 @@ def _gather(builder: Builder, op: Op) -> None:
 
 @rule("take")
 def _take(builder: Builder, op: Op) -> None:
+    """Lowers take: elements by their flat index."""
     source = builder.contiguous(builder.tensor(op.args[0]), op)
     _, load = builder.ensure_load(source, op)
     index = cast(builder.tensor(op.args[1]).expr, "int64")
@@ -206,7 +213,7 @@ def _take(builder: Builder, op: Op) -> None:
 
 @rule("bucketize", "searchsorted")
 def _bucketize(builder: Builder, op: Op) -> None:
-    """How many boundaries lie before a value (`right`: before or at it)."""
+    """Lowers bucketize and searchsorted: the number of boundaries before a value (with `right`, before or at it)."""
     first, second = (builder.tensor(item) for item in op.args[:2])
     values, edges = (first, second) if op.kind == "bucketize" else (second, first)
     if len(edges.shape) != 1:
@@ -221,7 +228,7 @@ def _bucketize(builder: Builder, op: Op) -> None:
     test = "le" if flag(op, 3, "right") else "lt"
     value = cast(rows.per_row(values), dtype)
     before = apply(test, cast(edge, dtype), value, dtype="bool")
-    unknown = apply("ne", value, value, dtype="bool")  # NaN is beyond all
+    unknown = apply("ne", value, value, dtype="bool")  # NaN is after all boundaries
     before = apply("logical_or", before, unknown, dtype="bool")
     rows.emit_row(rows.reduce("before", "sum", cast(before, "int64"), "int64"))
     rows.finish()

@@ -1,4 +1,4 @@
-"""Losses: a pointwise or per-row expression, then a sum or a mean over everything."""
+"""Lowers losses: a pointwise or per-row expression, then a sum or a mean over everything."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NONE, MEAN, SUM = 0, 1, 2
 
 
 def reduced(builder: Builder, op: Op, shape: Shape, expr: Expr, reduction: int) -> None:
-    """`expr` over `shape`, as it is, or its sum or mean over everything."""
+    """Binds `op` to `expr` over `shape`: unreduced, or its sum or mean over everything."""
     if reduction == NONE:
         builder.pointwise(op, expr)
         return
@@ -39,7 +39,7 @@ def reduced(builder: Builder, op: Op, shape: Shape, expr: Expr, reduction: int) 
 
 
 def _pair(builder: Builder, op: Op) -> tuple[Shape, Expr, Expr]:
-    """The first two operands, broadcast against each other, in the computing dtype of the result."""
+    """The broadcast shape of the first two operands, and both as expressions in the dtype the result is computed in."""
     first, second = builder.tensor(op.args[0]), builder.tensor(op.args[1])
     shape = broadcast(first.shape, second.shape)
     dtype = compute_dtype(op.outputs[0].spec.dtype)
@@ -48,12 +48,14 @@ def _pair(builder: Builder, op: Op) -> tuple[Shape, Expr, Expr]:
 
 
 def _weight(builder: Builder, op: Op, index: int, shape: Shape, like: Expr) -> Expr | None:
+    """The optional weight, broadcast to `shape`, in the dtype of `like`; or None."""
     weight = builder.optional(op, index, "weight")
     return None if weight is None else cast(builder.expand(weight, shape, op).expr, like.dtype)
 
 
 @rule("mse_loss", "l1_loss")
 def _distance(builder: Builder, op: Op) -> None:
+    """Lowers mse_loss and l1_loss."""
     shape, left, right = _pair(builder, op)
     difference = apply("sub", left, right)
     value = apply("mul", difference, difference) if op.kind == "mse_loss" else apply("abs", difference)
@@ -62,7 +64,8 @@ def _distance(builder: Builder, op: Op) -> None:
 
 @rule("smooth_l1_loss", "huber_loss")
 def _huber(builder: Builder, op: Op) -> None:
-    """Quadratic near zero, linear beyond; huber is smooth_l1 times its width."""
+    """Lowers smooth_l1_loss and huber_loss: quadratic near zero, linear beyond; huber_loss is smooth_l1_loss times
+    its width."""
     shape, left, right = _pair(builder, op)
     width = number(op, 3, "beta" if op.kind == "smooth_l1_loss" else "delta", 1.0)
     size = apply("abs", apply("sub", left, right))
@@ -81,7 +84,7 @@ def _huber(builder: Builder, op: Op) -> None:
 
 @rule("binary_cross_entropy")
 def _binary_cross_entropy(builder: Builder, op: Op) -> None:
-    """-(t log p + (1 - t) log(1 - p)), the logarithms no smaller than -100."""
+    """Lowers binary_cross_entropy: -(t log p + (1 - t) log(1 - p)), with logarithms clamped to at least -100."""
     shape, chance, target = _pair(builder, op)
     one = const(1.0, chance.dtype)
     positive = scalar("maximum", apply("log", chance), -100.0)
@@ -94,6 +97,7 @@ def _binary_cross_entropy(builder: Builder, op: Op) -> None:
 
 @rule("binary_cross_entropy_with_logits")
 def _binary_cross_entropy_with_logits(builder: Builder, op: Op) -> None:
+    """Lowers binary_cross_entropy_with_logits, through log-sigmoid."""
     shape, logit, target = _pair(builder, op)
     dtype = logit.dtype
     one = const(1.0, dtype)
@@ -113,6 +117,7 @@ def _binary_cross_entropy_with_logits(builder: Builder, op: Op) -> None:
 
 @rule("kl_div")
 def _kl_div(builder: Builder, op: Op) -> None:
+    """Lowers kl_div: the Kullback-Leibler divergence, pointwise."""
     shape, value, target = _pair(builder, op)
     if argument(op, 3, "log_target", False):
         loss = apply("mul", apply("exp", target), apply("sub", target, value))
@@ -123,6 +128,7 @@ def _kl_div(builder: Builder, op: Op) -> None:
 
 @rule("hinge_embedding_loss")
 def _hinge_embedding(builder: Builder, op: Op) -> None:
+    """Lowers hinge_embedding_loss."""
     shape, value, target = _pair(builder, op)
     dtype = value.dtype
     zero = const(0.0, dtype)
@@ -134,6 +140,7 @@ def _hinge_embedding(builder: Builder, op: Op) -> None:
 
 @rule("margin_ranking_loss")
 def _margin_ranking(builder: Builder, op: Op) -> None:
+    """Lowers margin_ranking_loss."""
     first, second, target = (builder.tensor(item) for item in op.args[:3])
     shape = broadcast(first.shape, second.shape, target.shape)
     dtype = compute_dtype(op.outputs[0].spec.dtype)
@@ -145,6 +152,7 @@ def _margin_ranking(builder: Builder, op: Op) -> None:
 
 @rule("soft_margin_loss")
 def _soft_margin(builder: Builder, op: Op) -> None:
+    """Lowers soft_margin_loss: log(1 + exp(-target * value))."""
     shape, value, target = _pair(builder, op)
     loss = apply("log1p", apply("exp", apply("mul", apply("neg", target), value)))
     reduced(builder, op, shape, loss, integer(op, 2, "reduction", MEAN))
@@ -152,6 +160,7 @@ def _soft_margin(builder: Builder, op: Op) -> None:
 
 @rule("poisson_nll_loss")
 def _poisson_nll(builder: Builder, op: Op) -> None:
+    """Lowers poisson_nll_loss. Raises Unsupported for `full`."""
     if argument(op, 3, "full", False):
         raise Unsupported("the full Poisson loss")
     shape, value, target = _pair(builder, op)
@@ -166,7 +175,7 @@ def _poisson_nll(builder: Builder, op: Op) -> None:
 
 
 def _then_reduce(builder: Builder, op: Op, rows: Rows, value: Expr, reduction: int) -> None:
-    """Finishes a kernel with one value a row, and reduces those in a second, small one."""
+    """Finishes a kernel with one value per row, and reduces those in a second, small kernel."""
     if reduction == NONE:
         rows.emit_row(value)
         rows.finish()
@@ -178,6 +187,7 @@ def _then_reduce(builder: Builder, op: Op, rows: Rows, value: Expr, reduction: i
 
 @rule("triplet_margin_loss")
 def _triplet_margin(builder: Builder, op: Op) -> None:
+    """Lowers triplet_margin_loss for the Euclidean norm. Raises Unsupported for other norms."""
     anchor, positive, negative = (builder.tensor(item) for item in op.args[:3])
     shape = broadcast(anchor.shape, positive.shape, negative.shape)
     margin, power, eps = (
@@ -202,7 +212,7 @@ def _triplet_margin(builder: Builder, op: Op) -> None:
 
 @rule("cosine_embedding_loss")
 def _cosine_embedding(builder: Builder, op: Op) -> None:
-    """PyTorch adds 1e-12 under each root here instead of clamping the norms."""
+    """Lowers cosine_embedding_loss. PyTorch adds 1e-12 under each root here instead of clamping the norms."""
     first, second, target = (builder.tensor(item) for item in op.args[:3])
     margin = number(op, 3, "margin", 0.0)
     rows = pair_rows(builder, op, first, second, -1)
@@ -224,11 +234,13 @@ def _cosine_embedding(builder: Builder, op: Op) -> None:
 
 
 def _class_axis(shape: Shape) -> int:
+    """The dimension of a loss's input that holds the classes."""
     return 0 if len(shape) == 1 else 1
 
 
 def _pick_class(rows: Rows, value: Tensor, target: Expr) -> Expr:
-    """value[class = target] of each row: a gather where the value is in memory, else a sum that keeps one term."""
+    """value[class = target] of each row: a gather if the value is in memory. Raises Unsupported if the value is
+    itself a gather that is not affine."""
     strides = contiguous_strides(rows.outer + rows.reduced)
     space = rows.outer + rows.reduced
     base = View(0, strides[: len(rows.outer)] + (0,) * len(rows.reduced))
@@ -242,13 +254,15 @@ def _pick_class(rows: Rows, value: Tensor, target: Expr) -> Expr:
 
 
 def _class_losses(builder: Builder, op: Op, rows: Rows, target: Tensor, ignore: int) -> tuple[Expr, Expr]:
-    """The target class of each row made safe to index with, and whether the row counts."""
+    """(index, counts): the target class of each row, made safe to index with, and a flag that is false for ignored
+    rows."""
     own = rows.per_row(target)
     counts = apply("ne", own, const(ignore, own.dtype), dtype="bool")
     return apply("where", counts, own, const(0, own.dtype), dtype=own.dtype), counts
 
 
 def _weight_of(builder: Builder, op: Op, weight: Tensor | None, target: Expr, rows: Rows) -> Expr | None:
+    """The weight of each row's target class, or None."""
     if weight is None:
         return None
     _, load = builder.ensure_load(weight, op)
@@ -259,7 +273,7 @@ def _weight_of(builder: Builder, op: Op, weight: Tensor | None, target: Expr, ro
 def _finish_classes(
     builder: Builder, op: Op, rows: Rows, losses: list[Expr], weight: Expr | None, counts: Expr, reduction: int
 ) -> None:
-    """Row losses to the result; a mean divides by the weight of the rows that count. `losses` are summed."""
+    """Reduces the summed row losses to the result; a mean divides by the total weight of the rows that count."""
     dtype = losses[0].dtype
     zero = const(0.0, dtype)
     total = losses[0]
@@ -286,6 +300,7 @@ def _finish_classes(
 
 @rule("nll_loss_nd", "nll_loss", "nll_loss2d", "nll_loss_forward")
 def _nll_loss(builder: Builder, op: Op) -> None:
+    """Lowers the negative log likelihood losses."""
     value, target = builder.tensor_at(op, 0, "self"), builder.tensor_at(op, 1, "target")
     weight = builder.optional(op, 2, "weight")
     reduction, ignore = integer(op, 3, "reduction", MEAN), integer(op, 4, "ignore_index", -100)
@@ -300,6 +315,7 @@ def _nll_loss(builder: Builder, op: Op) -> None:
 
 @rule("cross_entropy_loss")
 def _cross_entropy(builder: Builder, op: Op) -> None:
+    """Lowers cross_entropy_loss: log-softmax, target class, label smoothing and reduction."""
     value, target = builder.tensor_at(op, 0, "self"), builder.tensor_at(op, 1, "target")
     weight = builder.optional(op, 2, "weight")
     reduction, ignore = integer(op, 3, "reduction", MEAN), integer(op, 4, "ignore_index", -100)
@@ -339,7 +355,7 @@ def _cross_entropy_of_chances(
     smoothing: float,
     reduction: int,
 ) -> None:
-    """Targets given as probabilities; a mean divides by the number of rows."""
+    """Emits cross entropy with targets given as probabilities; a mean divides by the number of rows."""
     logits = rows.see(value)
     log_chance = log_softmax(rows, logits)
     goal = rows.see(target)

@@ -1,4 +1,4 @@
-"""Normalisations: moments of a group of elements, then scale and shift."""
+"""Lowers normalisations: mean and variance of a group of elements, then scale and shift."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ _EPSILON: dict[DType, float] = {
 
 
 def _inverse_deviation(rows: Rows, variance: Expr, eps: float) -> Expr:
+    """1 / sqrt(variance + eps), once per row."""
     return rows.let("rstd", apply("rsqrt", scalar("add", variance, eps)))
 
 
 def _scale(value: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
+    """value * weight + bias, either of which may be missing."""
     if weight is not None:
         value = apply("mul", value, weight)
     return value if bias is None else apply("add", value, bias)
@@ -43,6 +45,7 @@ def _scale(value: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
 
 @rule("layer_norm", "native_layer_norm")
 def _layer_norm(builder: Builder, op: Op) -> None:
+    """Lowers layer_norm; mean and reciprocal deviation are stored if they are read."""
     source = builder.tensor_at(op, 0, "input")
     normalized = integers(op, 1, "normalized_shape") or []
     weight, bias = builder.optional(op, 2, "weight"), builder.optional(op, 3, "bias")
@@ -63,6 +66,7 @@ def _layer_norm(builder: Builder, op: Op) -> None:
 
 @rule("rms_norm", "_fused_rms_norm")
 def _rms_norm(builder: Builder, op: Op) -> None:
+    """Lowers rms_norm; the reciprocal root is stored if it is read."""
     source = builder.tensor_at(op, 0, "input")
     normalized = integers(op, 1, "normalized_shape") or []
     weight = builder.optional(op, 2, "weight")
@@ -82,6 +86,7 @@ def _rms_norm(builder: Builder, op: Op) -> None:
 
 @rule("group_norm", "native_group_norm")
 def _group_norm(builder: Builder, op: Op) -> None:
+    """Lowers group_norm; mean and reciprocal deviation are stored if they are read."""
     if op.kind == "native_group_norm":
         weight, bias = builder.optional(op, 1, "weight"), builder.optional(op, 2, "bias")
         groups, eps = integer(op, 6, "group"), number(op, 7, "eps")
@@ -111,7 +116,7 @@ def _group_norm(builder: Builder, op: Op) -> None:
 
 
 def _channel(builder: Builder, op: Op, tensor: Tensor, rank: int) -> Tensor:
-    """A tensor of one element a channel, shaped to broadcast over (batch, channels, ...)."""
+    """A tensor with one element per channel, shaped to broadcast over (batch, channels, ...)."""
     return builder.reshape(tensor, (tensor.numel,) + (1,) * (rank - 2), op)
 
 
@@ -124,7 +129,7 @@ def _statistics(
     eps: float,
     outputs: dict[str, int],
 ) -> None:
-    """Normalises by the input's own moments over the dimensions `over`, and updates running statistics when
+    """Normalises by the input's own mean and variance over the dimensions `over`. Updates running statistics if
     `outputs` names results for them ("mean", "rstd", "running_mean", "running_var")."""
     source = builder.tensor_at(op, 0, "input")
     rank = len(source.shape)
@@ -150,6 +155,7 @@ def _statistics(
 
 @rule("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional")
 def _batch_norm(builder: Builder, op: Op) -> None:
+    """Lowers batch norm operators with a training flag."""
     source = builder.tensor_at(op, 0, "input")
     stateless = op.kind == "_native_batch_norm_legit" and op.target.endswith("no_stats")
     running = (None, None) if stateless else (builder.optional(op, 3, "rm"), builder.optional(op, 4, "rv"))
@@ -172,6 +178,7 @@ def _batch_norm(builder: Builder, op: Op) -> None:
 
 @rule("_native_batch_norm_legit_no_training", "cudnn_batch_norm")
 def _batch_norm_inference(builder: Builder, op: Op) -> None:
+    """Lowers batch norm operators that use running statistics only."""
     if op.kind == "cudnn_batch_norm":
         raise Unsupported("cudnn_batch_norm")
     running = (builder.optional(op, 3, "running_mean"), builder.optional(op, 4, "running_var"))
@@ -181,8 +188,11 @@ def _batch_norm_inference(builder: Builder, op: Op) -> None:
 def _batch_norm_by_statistics(
     builder: Builder, op: Op, running: tuple[Tensor | None, Tensor | None], eps: float
 ) -> None:
-    """(x - mean) * scale + bias with one scale a channel; folded: x * scale + shift, one rounding less and, where
-    mean is much larger than the deviation, a cancellation more."""
+    """Emits batch norm by running statistics: (x - mean) * scale + bias with one scale per channel.
+
+    The rewrite FOLD_BATCH_NORM computes x * scale + shift: one rounding less, but with cancellation if the mean is
+    much larger than the deviation.
+    """
     mean, variance = running
     if mean is None or variance is None:
         raise Unsupported("batch norm without statistics")
@@ -214,7 +224,7 @@ def _batch_norm_by_statistics(
 
 
 def _per_channel(builder: Builder, op: Op, channels: int, exprs: dict[str, Expr], dtype: DType) -> dict[str, Tensor]:
-    """Small vectors computed once a call from the parameters."""
+    """Small vectors of one element per channel, computed from the parameters by one map per call; by tag."""
     found: dict[str, Tensor] = {}
     stores = []
     for tag, expr in exprs.items():
@@ -228,6 +238,7 @@ def _per_channel(builder: Builder, op: Op, channels: int, exprs: dict[str, Expr]
 
 @rule("instance_norm")
 def _instance_norm(builder: Builder, op: Op) -> None:
+    """Lowers instance_norm. Raises Unsupported if it updates running statistics."""
     source = builder.tensor_at(op, 0, "input")
     running = (builder.optional(op, 3, "running_mean"), builder.optional(op, 4, "running_var"))
     use_input, momentum, eps = flag(op, 5, "use_input_stats"), number(op, 6, "momentum"), number(op, 7, "eps")
@@ -241,7 +252,7 @@ def _instance_norm(builder: Builder, op: Op) -> None:
 
 @rule("weight_norm_interface", "_weight_norm", "_weight_norm_interface")
 def _weight_norm(builder: Builder, op: Op) -> None:
-    """v * (g / norm(v)) with one norm for each index of `dim`."""
+    """Lowers weight norm: v * (g / norm(v)) with one norm for each index of `dim`."""
     direction, gain = builder.tensor_at(op, 0, "v"), builder.tensor_at(op, 1, "g")
     dim = integer(op, 2, "dim", 0) % len(direction.shape)
     rows = Rows(builder, op, direction.shape, [axis for axis in range(len(direction.shape)) if axis != dim])

@@ -1,8 +1,8 @@
-"""Elements in order: the largest few, sorting, medians.
+"""Lowers topk, sort, median and kthvalue.
 
-The largest few are found one after the other in one kernel. Otherwise a kernel of its own selects what is wanted of
-each row and puts only that in order. In CUDA short rows need none: an element's place is the number of those that come
-before it, and every element asks every other one.
+The largest few are found one after the other in one kernel. Otherwise a selection kernel selects the wanted elements
+of each row and sorts only those. On CUDA short rows need none: an element's rank is the number of elements before
+it, found by comparing all pairs.
 """
 
 from __future__ import annotations
@@ -42,23 +42,28 @@ MOST_QUESTIONS = 1 << 31
 
 
 def _both(left: Expr, right: Expr) -> Expr:
+    """left and right."""
     return apply("logical_and", left, right, dtype="bool")
 
 
 def _either(left: Expr, right: Expr) -> Expr:
+    """left or right."""
     return apply("logical_or", left, right, dtype="bool")
 
 
 def _compare(op: str, left: Expr, right: Expr) -> Expr:
+    """A comparison, as a bool."""
     return apply(op, left, right, dtype="bool")
 
 
 def _unknown(expr: Expr) -> Expr:
+    """True at NaN."""
     return apply("isnan", expr, dtype="bool") if expr.dtype in FLOATS else const(False, "bool")
 
 
 @rule("topk")
 def _topk(builder: Builder, op: Op) -> None:
+    """Lowers topk."""
     source = builder.tensor(op.args[0])
     count, axis = integer(op, 1, "k"), source.axis(integer(op, 2, "dim", -1))
     largest = flag(op, 3, "largest", True)
@@ -100,7 +105,7 @@ def _topk(builder: Builder, op: Op) -> None:
 
 
 def _is_known_by_ties(builder: Builder, op: Op, count: int) -> bool:
-    """Whether it shows which of equal elements are taken, and they may be others than the first."""
+    """True if the indices are read and the kernel might choose other equal elements than PyTorch would."""
     name = op.outputs[1].name
     returned = [item.ref for item in builder.graph.outputs if isinstance(item, Ref)]
     is_asked = name in returned or any(name in other.reads for other in builder.graph.ops)
@@ -108,12 +113,12 @@ def _is_known_by_ties(builder: Builder, op: Op, count: int) -> bool:
 
 
 def _last_if_unknown(value: Expr) -> Expr:
-    """Among the smallest, NaN comes last."""
+    """The value with NaN replaced by infinity, so that it comes last among the smallest."""
     return apply("where", _unknown(value), const(math.inf, value.dtype), value, dtype=value.dtype)
 
 
 def _ends(dtype: DType) -> tuple[float, float]:
-    """The least and the greatest value."""
+    """The least and the greatest value of a dtype."""
     if dtype in FLOATS:
         return -math.inf, math.inf
     if dtype == "bool":
@@ -123,6 +128,7 @@ def _ends(dtype: DType) -> tuple[float, float]:
 
 
 def _whole_buffer(builder: Builder, op: Op, output: int) -> Load:
+    """Adds a buffer for an output, binds the output to it and returns its load."""
     value = op.outputs[output]
     tensor = builder.buffer(value.name, value.spec.shape, value.spec.dtype)
     builder.tensors[value.name] = tensor
@@ -131,13 +137,13 @@ def _whole_buffer(builder: Builder, op: Op, output: int) -> Load:
 
 
 def _slice(target: Load, axis: int, index: int) -> View:
-    """Rows' view of the elements at `index` of one dimension."""
+    """The view, over the rows, of the elements at `index` of one dimension."""
     strides = target.view.strides
     return View(index * strides[axis], (*strides[:axis], *strides[axis + 1 :], 0))
 
 
 def _element(builder: Builder, op: Op, source: Tensor, axis: int, index: Expr) -> Expr:
-    """Of rows along `axis`, the element at `index`."""
+    """The element at `index` of each row along `axis`."""
     load = builder.ensure_load(source, op)[1]
     steps = load.view.strides
     view = View(load.view.offset, (*steps[:axis], *steps[axis + 1 :], 0))
@@ -148,7 +154,7 @@ def _element(builder: Builder, op: Op, source: Tensor, axis: int, index: Expr) -
 
 
 def _is_long(builder: Builder, source: Tensor, axis: int) -> bool:
-    """Whether a row's elements are too many to ask each other."""
+    """True if rows are too long to compare all pairs of elements."""
     size = source.shape[axis]
     return size > builder.forms.longest_asking_row or source.numel * size > MOST_QUESTIONS
 
@@ -164,8 +170,11 @@ def _select(
     largest: bool,
     ties: Ties = "first",
 ) -> None:
-    """A kernel that stores those of each row along `axis` whose place in order is in `ranks`: values and indices in
-    `targets`, laid out with that dimension where it was."""
+    """Emits a kernel that stores the elements of each row along `axis` whose rank is in `ranks` (first, end).
+
+    Values and indices go to `targets`, in which `axis` keeps its place. Raises Unsupported if they do not fit in a
+    CUDA block.
+    """
     first, count = ranks
     value = cast(source.expr, compute_dtype(source.dtype))
     item_bytes = 8 if value.dtype in ("float64", "int64") else 4
@@ -186,7 +195,7 @@ def _select(
 
 
 def _selected_one(builder: Builder, op: Op, source: Tensor, axis: int, rank: int) -> tuple[Tensor, Tensor]:
-    """The value and the index, of every row, of the element at one place in order."""
+    """(value, index) of the element of one rank in each row."""
     shape = (*source.shape[:axis], 1, *source.shape[axis + 1 :])
     outer = (*source.shape[:axis], *source.shape[axis + 1 :])
     made = [
@@ -204,7 +213,7 @@ def _selected_one(builder: Builder, op: Op, source: Tensor, axis: int, rank: int
 
 
 def _places(builder: Builder, op: Op, source: Tensor, axis: int, *, descending: bool) -> Tensor:
-    """For each element the number of those of its row that come before it; of equal ones the first comes first."""
+    """The rank of each element in its row: the number of elements before it; among equal ones the first comes first."""
     if not source.shape:
         raise Unsupported("a number in order")
     size = source.shape[axis]
@@ -214,7 +223,7 @@ def _places(builder: Builder, op: Op, source: Tensor, axis: int, *, descending: 
     turned = builder.permute(source, order, op)
     spread = builder.reshape(turned, (*turned.shape[:axis], 1, *turned.shape[axis:]), op)
     other, own = rows.see(spread), cast(rows.per_row(source), compute_dtype(source.dtype))
-    first, last = (own, other) if descending else (other, own)  # the first is smaller, so comes first
+    first, last = (own, other) if descending else (other, own)  # `first` is before `last` in order
     equal = _compare("eq", other, own)
     before = _compare("lt", first, last)
     if own.dtype in FLOATS:
@@ -228,7 +237,7 @@ def _places(builder: Builder, op: Op, source: Tensor, axis: int, *, descending: 
 
 
 def _sorted(builder: Builder, op: Op, source: Tensor, axis: int, *, descending: bool) -> None:
-    """Values and indices in order, as many as the result has; argsort has no values."""
+    """Emits values and indices in order, as many as the result has; argsort has no values."""
     place = _places(builder, op, source, axis, descending=descending)
     shape = op.outputs[-1].spec.shape
     rank = len(shape)
@@ -254,7 +263,7 @@ def _sorted(builder: Builder, op: Op, source: Tensor, axis: int, *, descending: 
 
 @rule("sort", "argsort")
 def _sort(builder: Builder, op: Op) -> None:
-    """Also the stable forms, whose flag comes first and by name."""
+    """Lowers sort and argsort, and their stable forms, which have a flag as the first argument."""
     source = builder.tensor_at(op, 0, "self")
     given = list(op.args[1:])
     if ".stable" in op.target and given and (given[0] is None or isinstance(given[0], bool)):
@@ -275,6 +284,7 @@ def _sort(builder: Builder, op: Op) -> None:
 
 @rule("median", "kthvalue")
 def _median(builder: Builder, op: Op) -> None:
+    """Lowers median and kthvalue along a dimension."""
     source = builder.tensor_at(op, 0, "self")
     if not source.shape or (op.kind == "median" and len(op.outputs) == 1):
         raise Unsupported("the median of all elements")
@@ -293,7 +303,7 @@ def _median(builder: Builder, op: Op) -> None:
         found, where = (rows.per_row(tensor) for tensor in known)
     else:
         found, where = _at_place(rows, value, index, _compare("eq", rows.see(place), const(wanted, "int64")))
-    if op.kind == "median" and value.dtype in FLOATS:  # the first NaN is everybody's median
+    if op.kind == "median" and value.dtype in FLOATS:  # a row with NaN has its first NaN as the median
         none = const(size, "int64")
         first = rows.reduce("unknown", "min", apply("where", _unknown(value), index, none, dtype="int64"), "int64")
         is_unknown = _compare("lt", first, none)

@@ -1,4 +1,4 @@
-"""Operators that are one scalar expression of their operands' elements."""
+"""Lowers operators that are one scalar expression of their operands' elements."""
 
 from __future__ import annotations
 
@@ -64,12 +64,14 @@ _FULL_NAMES = {
 
 
 def _result(op: Op) -> tuple[tuple[int, ...], DType]:
+    """The shape of the result and the dtype it is computed in."""
     spec = op.outputs[0].spec
     return spec.shape, compute_dtype(spec.dtype)
 
 
 def operand(builder: Builder, op: Op, item: Argument, dtype: DType) -> Expr:
-    """A tensor broadcast to the result's shape, or a number, as an expression of `dtype`."""
+    """A tensor broadcast to the result's shape, or a number, as an expression of `dtype`. Raises Unsupported for
+    anything else."""
     if isinstance(item, Ref):
         tensor = builder.expand(builder.tensor(item), op.outputs[0].spec.shape, op)
         return cast(tensor.expr, dtype)
@@ -85,6 +87,7 @@ def _first(builder: Builder, op: Op) -> Expr:
 
 @rule(*_UNARY)
 def _unary(builder: Builder, op: Op) -> None:
+    """Lowers operators with one scalar operation of the same meaning."""
     if op.kind == "round" and (len(op.args) > 1 or op.kwargs.get("decimals")):
         raise Unsupported("round to decimals")
     builder.pointwise(op, apply(_UNARY[op.kind], _first(builder, op)))
@@ -92,6 +95,7 @@ def _unary(builder: Builder, op: Op) -> None:
 
 @rule("add", "sub", "rsub", "subtract")
 def _add(builder: Builder, op: Op) -> None:
+    """Lowers add, sub and rsub: left + alpha * right, or left - alpha * right."""
     dtype = _result(op)[1]
     left, right = (operand(builder, op, item, dtype) for item in op.args[:2])
     alpha = number(op, 2, "alpha", 1)
@@ -109,6 +113,7 @@ def _add(builder: Builder, op: Op) -> None:
 
 @rule("mul", "multiply")
 def _mul(builder: Builder, op: Op) -> None:
+    """Lowers mul; of bools it is `and`."""
     dtype = _result(op)[1]
     left, right = (operand(builder, op, item, dtype) for item in op.args[:2])
     builder.pointwise(op, apply("logical_and" if dtype == "bool" else "mul", left, right))
@@ -116,6 +121,7 @@ def _mul(builder: Builder, op: Op) -> None:
 
 @rule("div", "true_divide", "divide")
 def _div(builder: Builder, op: Op) -> None:
+    """Lowers div with its rounding modes."""
     dtype = _result(op)[1]
     left, right = (operand(builder, op, item, dtype) for item in op.args[:2])
     mode = argument(op, 2, "rounding_mode")
@@ -131,6 +137,7 @@ def _div(builder: Builder, op: Op) -> None:
 
 @rule("pow")
 def _pow(builder: Builder, op: Op) -> None:
+    """Lowers pow; of integers only the square. Raises Unsupported for other integer powers."""
     dtype = _result(op)[1]
     base, exponent = (operand(builder, op, item, dtype) for item in op.args[:2])
     if dtype not in FLOATS and op.args[1] == 2:
@@ -143,6 +150,7 @@ def _pow(builder: Builder, op: Op) -> None:
 
 @rule(*_BINARY)
 def _binary(builder: Builder, op: Op) -> None:
+    """Lowers operators with one scalar operation of two operands."""
     dtype = _result(op)[1]
     kind = _BINARY[op.kind]
     if kind.startswith("logical"):
@@ -156,13 +164,14 @@ def _binary(builder: Builder, op: Op) -> None:
 
 @rule("bitwise_left_shift", "__lshift__", "bitwise_right_shift", "__rshift__")
 def _shift(builder: Builder, op: Op) -> None:
-    """Of integers. By a negative number or by more bits than there are, PyTorch shifts all of them out."""
+    """Lowers shifts of integers. A shift by a negative number, or by more bits than there are, shifts all bits out,
+    as in PyTorch."""
     dtype = _result(op)[1]
     if dtype in FLOATS or dtype == "bool":
         raise Unsupported(f"{op.kind} of {dtype}")
     value, by = (operand(builder, op, item, dtype) for item in op.args[:2])
     is_left, is_signed = "left" in op.kind or "lshift" in op.kind, dtype != "uint8"
-    most = 8 * ITEM_BYTES[dtype] - int(is_signed and not is_left)  # of a signed number the sign stays
+    most = 8 * ITEM_BYTES[dtype] - int(is_signed and not is_left)  # a right shift of a signed number keeps the sign bit
     amount = op.args[1]
     if isinstance(amount, int) and 0 <= amount < most:
         builder.pointwise(op, apply("shift_left" if is_left else "shift_right", value, by))
@@ -178,24 +187,27 @@ def _shift(builder: Builder, op: Op) -> None:
 
 @rule("max", "min")
 def _max_of_two(builder: Builder, op: Op) -> None:
-    """Only the overload of two tensors; the reductions are registered over it (reduce.py)."""
+    """Lowers max and min of two tensors; their reductions are registered over this rule (reduce.py)."""
     dtype = _result(op)[1]
     left, right = (operand(builder, op, item, dtype) for item in op.args[:2])
     builder.pointwise(op, apply("maximum" if op.kind == "max" else "minimum", left, right))
 
 
 def _own_dtype(builder: Builder, item: Argument) -> DType:
+    """The dtype of an operand itself; Python numbers count as int64 or float32."""
     if isinstance(item, Ref):
         return builder.tensor(item).dtype
     return "bool" if isinstance(item, bool) else "int64" if isinstance(item, int) else "float32"
 
 
 def _truth(expr: Expr) -> Expr:
+    """The expression as a bool: true if it is not zero."""
     return expr if expr.dtype == "bool" else apply("ne", expr, const(0, expr.dtype), dtype="bool")
 
 
 def _common(builder: Builder, left: Argument, right: Argument) -> DType:
-    """The dtype that two operands are compared in: tensors with dimensions outrank scalars of the same category."""
+    """The dtype that two operands are compared in: tensors with dimensions take precedence over scalars of the same
+    category."""
     dtypes = [_own_dtype(builder, item) for item in (left, right)]
     ranks = [isinstance(item, Ref) and bool(builder.tensor(item).shape) for item in (left, right)]
     if ranks[0] != ranks[1]:
@@ -207,6 +219,7 @@ def _common(builder: Builder, left: Argument, right: Argument) -> DType:
 
 @rule(*_COMPARE, *_FULL_NAMES)
 def _compare(builder: Builder, op: Op) -> None:
+    """Lowers comparisons."""
     dtype = _common(builder, op.args[0], op.args[1])
     left, right = (operand(builder, op, item, dtype) for item in op.args[:2])
     builder.pointwise(op, apply(_FULL_NAMES.get(op.kind, op.kind), left, right, dtype="bool"))
@@ -214,6 +227,7 @@ def _compare(builder: Builder, op: Op) -> None:
 
 @rule("logical_not", "bitwise_not", "isnan", "isinf", "isfinite")
 def _predicate(builder: Builder, op: Op) -> None:
+    """Lowers logical_not, bitwise_not, isnan, isinf and isfinite."""
     value = operand(builder, op, op.args[0], compute_dtype(_own_dtype(builder, op.args[0])))
     if op.kind == "bitwise_not" and value.dtype != "bool":
         builder.pointwise(op, scalar("bit_xor", value, -1))
@@ -228,6 +242,7 @@ def _predicate(builder: Builder, op: Op) -> None:
 
 @rule("where")
 def _where(builder: Builder, op: Op) -> None:
+    """Lowers where with three arguments. Raises Unsupported for one: the result's size depends on the data."""
     if len(op.args) != 3:
         raise Unsupported("where with one argument has a size that depends on the data")
     dtype = op.outputs[0].spec.dtype
@@ -238,6 +253,7 @@ def _where(builder: Builder, op: Op) -> None:
 
 @rule("masked_fill")
 def _masked_fill(builder: Builder, op: Op) -> None:
+    """Lowers masked_fill."""
     dtype = op.outputs[0].spec.dtype
     value, mask, fill = op.args[:3]
     condition = _truth(operand(builder, op, mask, _own_dtype(builder, mask)))
@@ -247,6 +263,7 @@ def _masked_fill(builder: Builder, op: Op) -> None:
 
 @rule("clamp", "clip", "hardtanh", "relu6", "clamp_min", "clamp_max")
 def _clamp(builder: Builder, op: Op) -> None:
+    """Lowers clamp and its relatives."""
     dtype = _result(op)[1]
     value = _first(builder, op)
     low: Argument = None
@@ -273,17 +290,20 @@ def _clamp(builder: Builder, op: Op) -> None:
 
 @rule("gelu")
 def _gelu(builder: Builder, op: Op) -> None:
+    """Lowers gelu, exact or by tanh."""
     kind = "gelu_tanh" if argument(op, 1, "approximate", "none") == "tanh" else "gelu"
     builder.pointwise(op, apply(kind, _first(builder, op)))
 
 
 @rule("leaky_relu")
 def _leaky_relu(builder: Builder, op: Op) -> None:
+    """Lowers leaky_relu."""
     builder.pointwise(op, scalar("leaky_relu", _first(builder, op), number(op, 1, "negative_slope", 0.01)))
 
 
 @rule("elu", "celu")
 def _elu(builder: Builder, op: Op) -> None:
+    """Lowers elu and celu."""
     value = _first(builder, op)
     alpha = number(op, 1, "alpha", 1.0)
     scale = number(op, 2, "scale", 1.0) if op.kind == "elu" else 1.0
@@ -297,11 +317,13 @@ def _elu(builder: Builder, op: Op) -> None:
 
 
 def _above(value: Expr, bound: float) -> Expr:
+    """True where value > bound."""
     return apply("gt", value, const(bound, value.dtype), dtype="bool")
 
 
 @rule("softplus")
 def _softplus(builder: Builder, op: Op) -> None:
+    """Lowers softplus; above the threshold it is the identity."""
     value = _first(builder, op)
     beta, threshold = number(op, 1, "beta", 1), number(op, 2, "threshold", 20)
     if beta == 1 and threshold == 20:
@@ -314,6 +336,7 @@ def _softplus(builder: Builder, op: Op) -> None:
 
 @rule("threshold", "hardshrink", "softshrink")
 def _threshold(builder: Builder, op: Op) -> None:
+    """Lowers threshold, hardshrink and softshrink."""
     value = _first(builder, op)
     dtype = value.dtype
     if op.kind == "threshold":
@@ -331,11 +354,13 @@ def _threshold(builder: Builder, op: Op) -> None:
 
 @rule("softsign")
 def _softsign(builder: Builder, op: Op) -> None:
+    """Lowers softsign: x / (1 + |x|)."""
     builder.pointwise(op, apply("softsign", _first(builder, op)))
 
 
 @rule("prelu", "_prelu_kernel")
 def _prelu(builder: Builder, op: Op) -> None:
+    """Lowers prelu with one weight, or one per channel."""
     shape, dtype = _result(op)
     value = _first(builder, op)
     weight = builder.tensor_at(op, 1, "weight")
@@ -352,6 +377,7 @@ def _prelu(builder: Builder, op: Op) -> None:
 
 @rule("glu")
 def _glu(builder: Builder, op: Op) -> None:
+    """Lowers glu: the first half times the sigmoid of the second."""
     source = builder.tensor_at(op, 0, "self")
     axis = source.axis(int(number(op, 1, "dim", -1)))
     half = source.shape[axis] // 2
@@ -370,6 +396,7 @@ def take(builder: Builder, op: Op, tensor: Tensor, axis: int, start: int, length
 
 @rule("addcmul", "addcdiv")
 def _addcmul(builder: Builder, op: Op) -> None:
+    """Lowers addcmul and addcdiv."""
     dtype = _result(op)[1]
     base, left, right = (operand(builder, op, item, dtype) for item in op.args[:3])
     product = apply("mul" if op.kind == "addcmul" else "div", left, right)
@@ -379,7 +406,7 @@ def _addcmul(builder: Builder, op: Op) -> None:
 
 @rule("lerp")
 def _lerp(builder: Builder, op: Op) -> None:
-    """PyTorch's two branches keep both end points exact."""
+    """Lowers lerp. PyTorch's two branches keep both end points exact."""
     dtype = _result(op)[1]
     start, end, weight = (operand(builder, op, item, dtype) for item in op.args[:3])
     span = apply("sub", end, start)
@@ -391,13 +418,14 @@ def _lerp(builder: Builder, op: Op) -> None:
 
 @rule("xlogy", "special_xlogy")
 def _xlogy(builder: Builder, op: Op) -> None:
+    """Lowers xlogy."""
     dtype = _result(op)[1]
     left, right = (operand(builder, op, item, dtype) for item in op.args[:2])
     builder.pointwise(op, xlogy(left, right))
 
 
 def xlogy(left: Expr, right: Expr) -> Expr:
-    """left * log(right), 0 where left is 0 (unless right is NaN)."""
+    """left * log(right); 0 where left is 0 (unless right is NaN)."""
     zero = const(0.0, left.dtype)
     product = apply("mul", left, apply("log", right))
     chosen = apply("where", apply("eq", left, zero, dtype="bool"), zero, product, dtype=left.dtype)
@@ -406,6 +434,7 @@ def xlogy(left: Expr, right: Expr) -> Expr:
 
 @rule("nan_to_num")
 def _nan_to_num(builder: Builder, op: Op) -> None:
+    """Lowers nan_to_num of float32 and float64."""
     dtype = _result(op)[1]
     largest = {"float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}.get(dtype)
     if largest is None or op.outputs[0].spec.dtype != dtype:
@@ -425,13 +454,14 @@ def _nan_to_num(builder: Builder, op: Op) -> None:
     "to", "_to_copy", "type_as", "clone", "contiguous", "detach", "alias", "lift_fresh_copy", "lift_fresh", "positive"
 )
 def _same(builder: Builder, op: Op) -> None:
-    """Copies and casts: no memory of their own; the values are read where they are."""
+    """Lowers copies and casts: they need no buffer; values are read from the source."""
     source = builder.tensor_at(op, 0, "self")
     builder.bind(op, Tensor(source.shape, source.expr))
 
 
 @rule("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 def _dropout(builder: Builder, op: Op) -> None:
+    """Lowers dropout outside training as the identity. Raises Unsupported in training."""
     if flag(op, 2, "train") and number(op, 1, "p") > 0:
         raise Unsupported("dropout that drops")
     builder.bind(op, builder.tensor_at(op, 0, "input"))
@@ -439,6 +469,7 @@ def _dropout(builder: Builder, op: Op) -> None:
 
 @rule("native_dropout")
 def _native_dropout(builder: Builder, op: Op) -> None:
+    """Lowers native_dropout outside training as the identity and a mask of ones. Raises Unsupported in training."""
     if argument(op, 2, "train") is not False and number(op, 1, "p") > 0:
         raise Unsupported("dropout that drops")
     source = builder.tensor_at(op, 0, "input")

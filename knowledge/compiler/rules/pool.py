@@ -1,4 +1,4 @@
-"""Pooling windows; windows over everything are reductions."""
+"""Lowers pooling; a pool over the whole image is a reduction."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from foundry.knowledge.opgraph import Op
 
 
 def _rank(op: Op) -> int:
+    """The number of spatial dimensions, from the operator's name."""
     return int(next(letter for letter in op.kind if letter.isdigit()))
 
 
 def _each(op: Op, index: int, name: str, default: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """A parameter for each spatial dimension; one number stands for all."""
     found = tuple(integers(op, index, name) or default)
     return found * rank if len(found) == 1 else found
 
 
 def _emit(builder: Builder, op: Op, source: Tensor, kernel: PoolKernel, with_index: bool) -> None:
-    """Fills in what every pool shares: its value, its stores, its name."""
+    """Emits a pool kernel: completes `kernel` with its name, value and stores."""
     rank = len(kernel.input_size)
     batch = math.prod(source.shape[: len(source.shape) - rank])
     value = builder.reshape(source, (batch, *kernel.input_size), op)
@@ -71,15 +73,18 @@ def _emit(builder: Builder, op: Op, source: Tensor, kernel: PoolKernel, with_ind
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d", "max_pool1d_with_indices", "max_pool2d_with_indices")
 def _max_pool(builder: Builder, op: Op) -> None:
+    """Lowers maximum pools."""
     _window(builder, op, "max")
 
 
 @rule("max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d")
 def _other_pool(builder: Builder, op: Op) -> None:
+    """Lowers average pools, and maximum pools with indices in three dimensions."""
     _window(builder, op, "max" if op.kind.startswith("max") else "avg")
 
 
 def _window(builder: Builder, op: Op, kind: str) -> None:
+    """Lowers a pool with windows of one size."""
     source = builder.tensor_at(op, 0, "self")
     rank = _rank(op)
     kernel = _each(op, 1, "kernel_size", (), rank)
@@ -119,16 +124,18 @@ def _window(builder: Builder, op: Op, kind: str) -> None:
 
 @rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d")
 def _adaptive_avg(builder: Builder, op: Op) -> None:
+    """Lowers adaptive average pools."""
     _adaptive(builder, op, "avg")
 
 
 @rule("_adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def _adaptive_max(builder: Builder, op: Op) -> None:
+    """Lowers adaptive maximum pools, and the remaining average one."""
     _adaptive(builder, op, "max" if "max" in op.kind else "avg")
 
 
 def _adaptive(builder: Builder, op: Op, kind: str) -> None:
-    """To one position a reduction, to a divisor of the size an ordinary pool: the same windows."""
+    """Lowers an adaptive pool: to one position as a reduction, else as a pool with windows that may differ in size."""
     source = builder.tensor_at(op, 0, "self")
     rank = _rank(op)
     size, output = source.shape[-rank:], op.outputs[0].spec.shape[-rank:]

@@ -1,4 +1,5 @@
-"""Recurrent layers: one product makes the input's share of all steps' gates, a kernel of its own walks."""
+"""Lowers recurrent layers: one matrix product computes the input's contribution to all steps' gates, then a
+RecurrentKernel runs the steps."""
 
 from __future__ import annotations
 
@@ -20,13 +21,14 @@ from foundry.knowledge.compiler.rules.pointwise import take
 from foundry.knowledge.compiler.rules.reduce import is_read
 from foundry.knowledge.opgraph import Argument, Op, TensorSpec, contiguous_strides
 
-# Weights of layers that run in one kernel, each a step behind the one below: what multiprocessors can hold on chip.
+# Most bytes of weights of layers that run in one kernel, each a step behind the one below: what the SMs can hold on
+# chip.
 _MOST_CHAINED_BYTES = 14 << 20
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """The parameters of one layer in one direction."""
+    """The parameters of one layer in one direction: of its input (`below`) and of its own state (`own`)."""
 
     below: Tensor
     own: Tensor
@@ -36,21 +38,23 @@ class _Weights:
 
 @dataclass(frozen=True)
 class _Layers:
-    """What a call of lstm, gru, rnn_tanh or rnn_relu says."""
+    """The arguments of a call of lstm, gru, rnn_tanh or rnn_relu."""
 
     source: Tensor  # (steps, batch, inputs)
     h: Tensor
     c: Tensor | None
-    weights: tuple[tuple[_Weights, ...], ...]  # layers, directions
+    weights: tuple[tuple[_Weights, ...], ...]  # by layer, then direction
     batch_first: bool
 
     @property
     def hidden(self) -> int:
+        """The number of hidden units."""
         return self.weights[0][0].own.shape[1]
 
 
 @rule(*GATES)
 def _recurrent(builder: Builder, op: Op) -> None:
+    """Lowers lstm, gru, rnn_tanh and rnn_relu."""
     called = _read(builder, op)
     steps, batch, _ = called.source.shape
     directions, hidden = len(called.weights[0]), called.hidden
@@ -90,6 +94,7 @@ def _recurrent(builder: Builder, op: Op) -> None:
 
 
 def _read(builder: Builder, op: Op) -> _Layers:
+    """The call's operands. Raises Unsupported for packed sequences, projected states and dropout."""
     if not op.target.endswith(".input"):
         raise Unsupported(f"{op.target}: sequences of different lengths")
     has_biases, count, dropout, training, both, batch_first = op.args[3:9]
@@ -115,8 +120,11 @@ def _read(builder: Builder, op: Op) -> _Layers:
 
 
 def _chains(builder: Builder, op: Op, called: _Layers) -> list[int]:
-    """How many layers each kernel walks: a GPU has room for several, of which none waits for the end of another. Those
-    of two directions do, and a processor's cores do one product of all steps faster."""
+    """The number of layers that each kernel runs. A GPU can run several at once, each one step behind the one below.
+
+    Two directions prevent that, since each must end before the next layer starts. On a CPU, one product for all
+    steps is faster.
+    """
     count = len(called.weights)
     if not builder.forms.chains_layers or len(called.weights[0]) > 1:
         return [1] * count
@@ -126,7 +134,8 @@ def _chains(builder: Builder, op: Op, called: _Layers) -> list[int]:
 
 
 def _cells(builder: Builder, op: Op, called: _Layers, layer: int, source: Tensor | None) -> tuple[RecurrentCell, ...]:
-    """The cells of a layer; with `source`, their shares of the gates are made of it first."""
+    """The cells of a layer, one per direction. With `source`, the product that computes its contribution to the
+    gates is emitted first."""
     found = []
     for direction, weights in enumerate(called.weights[layer]):
         row = layer * len(called.weights[layer]) + direction
@@ -146,11 +155,12 @@ def _cells(builder: Builder, op: Op, called: _Layers, layer: int, source: Tensor
 
 
 def _load(builder: Builder, op: Op, tensor: Tensor) -> Load:
+    """The tensor as one load."""
     return builder.ensure_load(tensor, op)[1]
 
 
 def _initial(builder: Builder, op: Op, states: Tensor, row: int) -> Load | None:
-    """One layer's part of the given states; None for zeros."""
+    """One layer's part of the given initial states; None for zeros."""
     if isinstance(states.expr, Const) and states.expr.value == 0:
         return None
     whole = builder.ensure_load(states, op)[0]
@@ -159,7 +169,7 @@ def _initial(builder: Builder, op: Op, states: Tensor, row: int) -> Load | None:
 
 
 def _share(builder: Builder, op: Op, tag: str, source: Tensor, weights: _Weights) -> Load:
-    """The product of all steps of the input with the gates' weights, biases added."""
+    """Emits the product of all steps of the input with the gates' weights, biases added, and returns its load."""
     shape = (*source.shape[:-1], weights.below.shape[0])
     dtype = op.outputs[0].spec.dtype
     value = replace(op.outputs[0], name=f"{op.name}_{tag}", spec=TensorSpec(shape, contiguous_strides(shape), dtype))
@@ -170,7 +180,7 @@ def _share(builder: Builder, op: Op, tag: str, source: Tensor, weights: _Weights
 
 
 def _state_buffer(builder: Builder, op: Op, output: int) -> str:
-    """The buffer of the states after the last step."""
+    """The name of the buffer for the states after the last step."""
     value = op.outputs[output]
     target = builder.buffer(value.name, value.spec.shape, value.spec.dtype)
     assert isinstance(target.expr, Load)
@@ -179,7 +189,7 @@ def _state_buffer(builder: Builder, op: Op, output: int) -> str:
 
 
 def _store(target: Tensor, shape: tuple[int, int, int, int]) -> Store:
-    """Both directions' states of a step side by side."""
+    """The store of a layer's states, with the directions of a step contiguous."""
     directions, _, batch, hidden = shape
     assert isinstance(target.expr, Load)
     view = View(0, (hidden, batch * directions * hidden, directions * hidden, 1))

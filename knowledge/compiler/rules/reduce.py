@@ -1,4 +1,4 @@
-"""Reductions along dimensions, softmax among them: one row kernel each, joined by fusion where rows agree."""
+"""Lowers reductions along dimensions, and softmax: one row kernel each, which fusion joins if their rows agree."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ Shape = tuple[int, ...]
 
 @dataclass
 class Rows:
-    """A row kernel being written for a tensor of `shape`, reducing `dims`. Expressions are over outer + reduced."""
+    """Builds a row kernel for a tensor of `shape` that reduces `dims`. Its expressions are over the outer, then the
+    reduced dimensions."""
 
     builder: Builder
     op: Op
@@ -61,7 +62,7 @@ class Rows:
         self.count = math.prod(self.reduced)
 
     def see(self, tensor: Tensor, dtype: DType | None = None) -> Expr:
-        """A tensor that broadcasts to the full shape, in the order outer, reduced and in its computing dtype."""
+        """A tensor that broadcasts to the full shape, over outer and reduced dimensions, in its computing dtype."""
         full = self.builder.expand(tensor, self.shape, self.op)
         turned = self.builder.permute(full, self.order, self.op)
         return cast(turned.expr, dtype or compute_dtype(tensor.dtype))
@@ -79,40 +80,43 @@ class Rows:
         return Named(name, result)
 
     def moments(self, value: Expr) -> tuple[Expr, Expr]:
-        """Mean and biased variance."""
+        """Adds a reduction to mean and biased variance, and returns both."""
         name = f"{self.builder.identifier(self.op.name)}_moments"
         self.stages.append(Reduction(name, "moments", value, value.dtype))
         m2 = Named(f"{name}.m2", value.dtype)
         return Named(f"{name}.mean", value.dtype), scalar("div", m2, float(self.count))
 
     def let(self, tag: str, value: Expr) -> Expr:
+        """Adds a value computed once per row, and returns its name."""
         name = f"{self.builder.identifier(self.op.name)}_{tag}"
         self.stages.append(Let(name, value))
         return Named(name, value.dtype)
 
     def emit(self, value: Expr, output: int = 0) -> None:
-        """A result of the full shape."""
+        """Stores an output of the full shape."""
         target = self._buffer(output)
         strides = contiguous_strides(self.shape)
         view = View(0, tuple(strides[axis] for axis in self.order))
         self.stages.append(Emit(Store(target.buffer, view, cast(value, target.dtype))))
 
     def emit_row(self, value: Expr, output: int = 0) -> None:
-        """A result with one element for each row, with or without kept dimensions of size 1."""
+        """Stores an output with one element per row, with or without kept dimensions of size 1."""
         target = self._buffer(output)
         self.stages.append(EmitRow(Store(target.buffer, self.row_view(), cast(value, target.dtype))))
 
     def row_view(self) -> View:
+        """The contiguous view of one element per row."""
         return View(0, contiguous_strides(self.outer) + (0,) * len(self.reduced))
 
     def temporary(self, tag: str, value: Expr) -> Tensor:
-        """A value with one element for each row, which only later steps of the same operator read."""
+        """Stores a value with one element per row, which only later steps of the same operator read."""
         tensor = self.builder.buffer(f"{self.op.name}_{tag}", self.outer, value.dtype)
         assert isinstance(tensor.expr, Load)
         self.stages.append(EmitRow(Store(tensor.expr.buffer, self.row_view(), value)))
         return tensor
 
     def _buffer(self, output: int) -> Load:
+        """Adds a buffer for an output, binds the output to it and returns its load."""
         value = self.op.outputs[output]
         tensor = self.builder.buffer(value.name, value.spec.shape, value.spec.dtype)
         self.builder.tensors[value.name] = tensor
@@ -120,12 +124,13 @@ class Rows:
         return tensor.expr
 
     def finish(self, tag: str = "") -> None:
+        """Emits the kernel."""
         name = f"k_{self.builder.identifier(self.op.name)}" + (f"_{tag}" if tag else "")
         self.builder.emit(RowKernel(name, self.outer, self.reduced, tuple(self.stages), (self.op.name,)))
 
 
 def is_read(builder: Builder, op: Op, output: int) -> bool:
-    """Whether anything reads this result."""
+    """True if a later operator, the caller or a mutation uses this output."""
     graph = builder.graph
     name = op.outputs[output].name
     return name in graph.users or name in graph.output_names or name in graph.mutations.values()
@@ -138,15 +143,18 @@ def dims_of(op: Op, index: int, tensor: Tensor, name: str = "dim") -> list[int]:
 
 
 def _source(builder: Builder, op: Op) -> Tensor:
+    """The operator's first tensor."""
     return builder.tensor_at(op, 0, "self")
 
 
 def _overload(op: Op) -> str:
+    """The overload's name, such as "dim" in "sum.dim"."""
     return op.target.rpartition(".")[2]
 
 
 @rule("sum", "mean", "prod", "nansum", "count_nonzero")
 def _sum(builder: Builder, op: Op) -> None:
+    """Lowers sum, mean, prod and count_nonzero."""
     if op.kind == "nansum":
         raise Unsupported("nansum")
     source = _source(builder, op)
@@ -165,6 +173,7 @@ def _sum(builder: Builder, op: Op) -> None:
 
 @rule("amax", "amin")
 def _extremum(builder: Builder, op: Op) -> None:
+    """Lowers amax and amin."""
     source = _source(builder, op)
     rows = Rows(builder, op, source.shape, dims_of(op, 1, source))
     rows.emit_row(rows.reduce("acc", "max" if op.kind == "amax" else "min", rows.see(source)))
@@ -173,6 +182,7 @@ def _extremum(builder: Builder, op: Op) -> None:
 
 @rule("max", "min")
 def _max(builder: Builder, op: Op) -> None:
+    """Lowers max and min: of two tensors, of everything, or along a dimension with indices."""
     if len(op.args) > 1 and isinstance(op.args[1], Ref):
         _max_of_two(builder, op)
         return
@@ -189,6 +199,7 @@ def _max(builder: Builder, op: Op) -> None:
 
 @rule("argmax", "argmin")
 def _argmax(builder: Builder, op: Op) -> None:
+    """Lowers argmax and argmin."""
     source = _source(builder, op)
     given = argument(op, 1, "dim")
     rows = Rows(builder, op, source.shape, range(len(source.shape)) if given is None else dims_of(op, 1, source))
@@ -199,6 +210,7 @@ def _argmax(builder: Builder, op: Op) -> None:
 
 @rule("any", "all")
 def _any(builder: Builder, op: Op) -> None:
+    """Lowers any and all."""
     source = _source(builder, op)
     rows = Rows(builder, op, source.shape, dims_of(op, 1, source))
     value = rows.see(source, source.dtype)
@@ -209,6 +221,7 @@ def _any(builder: Builder, op: Op) -> None:
 
 @rule("var", "std", "var_mean", "std_mean")
 def _var(builder: Builder, op: Op) -> None:
+    """Lowers var, std, var_mean and std_mean."""
     source = _source(builder, op)
     overload = _overload(op)
     dims: Sequence[int] = range(len(source.shape))
@@ -237,6 +250,7 @@ def _var(builder: Builder, op: Op) -> None:
 
 @rule("linalg_vector_norm", "norm", "frobenius_norm", "linalg_norm")
 def _norm(builder: Builder, op: Op) -> None:
+    """Lowers vector norms. Raises Unsupported for matrix norms."""
     source = _source(builder, op)
     if op.kind == "linalg_norm" and argument(op, 1, "ord") is not None:
         raise Unsupported("a matrix norm")
@@ -256,7 +270,7 @@ def _norm(builder: Builder, op: Op) -> None:
 
 
 def p_norm(rows: Rows, value: Expr, power: float) -> Expr:
-    """The vector norm of each row."""
+    """The vector norm of order `power` of each row."""
     size = apply("abs", value)
     if power == 2:
         return apply("sqrt", rows.reduce("acc", "sum", apply("mul", value, value)))
@@ -273,6 +287,7 @@ def p_norm(rows: Rows, value: Expr, power: float) -> Expr:
 
 @rule("logsumexp", "special_logsumexp")
 def _logsumexp(builder: Builder, op: Op) -> None:
+    """Lowers logsumexp."""
     source = _source(builder, op)
     rows = Rows(builder, op, source.shape, dims_of(op, 1, source))
     rows.emit_row(rows.reduce("acc", "logsumexp", rows.see(source, compute_dtype(op.outputs[0].spec.dtype))))
@@ -281,6 +296,7 @@ def _logsumexp(builder: Builder, op: Op) -> None:
 
 @rule("softmax", "_softmax", "log_softmax", "_log_softmax", "special_softmax", "special_log_softmax", "softmin")
 def _softmax(builder: Builder, op: Op) -> None:
+    """Lowers softmax, log_softmax and softmin."""
     source = _source(builder, op)
     rows = Rows(builder, op, source.shape, [int(number(op, 1, "dim"))])
     value = rows.see(source, compute_dtype(op.outputs[0].spec.dtype))
@@ -291,13 +307,14 @@ def _softmax(builder: Builder, op: Op) -> None:
 
 
 def softmax(rows: Rows, value: Expr) -> Expr:
-    """exp(x - max) / sum, the form with no error from a large logarithm."""
+    """exp(x - max) / sum, the form that is exact even if the sum's logarithm is large."""
     largest = rows.reduce("max", "max", value)
     shifted = apply("exp", apply("sub", value, largest))
     return apply("div", shifted, rows.reduce("sum", "sum", shifted))
 
 
 def log_softmax(rows: Rows, value: Expr) -> Expr:
+    """x - max - log(sum(exp(x - max)))."""
     largest = rows.reduce("max", "max", value)
     shifted = apply("sub", value, largest)
     total = rows.reduce("sum", "sum", apply("exp", shifted))
@@ -306,6 +323,7 @@ def log_softmax(rows: Rows, value: Expr) -> Expr:
 
 @rule("cosine_similarity")
 def _cosine_similarity(builder: Builder, op: Op) -> None:
+    """Lowers cosine_similarity."""
     first, second = builder.tensor_at(op, 0, "x1"), builder.tensor_at(op, 1, "x2")
     dim, eps = int(number(op, 2, "dim", 1)), number(op, 3, "eps", 1e-8)
     rows = pair_rows(builder, op, first, second, dim)
@@ -319,7 +337,7 @@ def pair_rows(builder: Builder, op: Op, first: Tensor, second: Tensor, dim: int)
 
 
 def cosine(rows: Rows, left: Expr, right: Expr, eps: float, tag: str = "") -> Expr:
-    """Each norm is at least eps, as PyTorch clamps them."""
+    """The cosine of each pair of rows; each norm is clamped to at least eps, as in PyTorch."""
     product = rows.reduce(f"dot{tag}", "sum", apply("mul", left, right))
     norms = [
         scalar("maximum", apply("sqrt", rows.reduce(f"norm{index}{tag}", "sum", apply("mul", side, side))), eps)
@@ -330,6 +348,7 @@ def cosine(rows: Rows, left: Expr, right: Expr, eps: float, tag: str = "") -> Ex
 
 @rule("pairwise_distance")
 def _pairwise_distance(builder: Builder, op: Op) -> None:
+    """Lowers pairwise_distance."""
     first, second = builder.tensor_at(op, 0, "x1"), builder.tensor_at(op, 1, "x2")
     power, eps = number(op, 2, "p", 2), number(op, 3, "eps", 1e-6)
     rows = pair_rows(builder, op, first, second, -1)
@@ -340,8 +359,8 @@ def _pairwise_distance(builder: Builder, op: Op) -> None:
 
 @rule("cdist")
 def _cdist(builder: Builder, op: Op) -> None:
-    """Every row of one matrix from every row of another, by differences in each of PyTorch's compute_modes: what a
-    product of the two gives for squares loses small distances between large numbers."""
+    """Lowers cdist: the distance of every row of one matrix from every row of another, by differences in each of
+    PyTorch's compute_modes. Distances by a matrix product lose precision for close rows of large numbers."""
     first, second = builder.tensor_at(op, 0, "x1"), builder.tensor_at(op, 1, "x2")
     batch, own, other = broadcast(first.shape[:-2], second.shape[:-2]), first.shape[-2], second.shape[-2]
     features = first.shape[-1]

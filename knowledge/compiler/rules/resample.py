@@ -1,4 +1,4 @@
-"""Values read at computed positions: padding by what lies inside, enlarging by interpolation, grids of points."""
+"""Lowers reads at computed positions: padding from the tensor's own values, interpolation, sampling at grid points."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from foundry.knowledge.compiler.rules.builder import (
 )
 from foundry.knowledge.opgraph import DType, Op
 
-_CUBIC = -0.75  # the slope that PyTorch's bicubic interpolation has at the neighbours
+_CUBIC = -0.75  # parameter a of Keys' cubic convolution, as in PyTorch's bicubic mode
 
 
 def read_at(load: Load, sizes: Sequence[int], positions: Mapping[int, Expr]) -> Expr:
-    """`load` over the result's points, some of its dimensions read at a position that lies inside them."""
+    """`load` over the result's points, with some dimensions read at computed positions, which must be inside."""
     kept = tuple(0 if axis in positions else step for axis, step in enumerate(load.view.strides))
     view = View(load.view.offset, kept)
     if len(positions) == 1:
@@ -46,7 +46,8 @@ def read_at(load: Load, sizes: Sequence[int], positions: Mapping[int, Expr]) -> 
 
 
 def forward_load(builder: Builder, tensor: Tensor, op: Op) -> Load:
-    """The tensor as one load that walks no dimension backwards: positions are counted from the first element."""
+    """The tensor as one load without negative strides, copied if necessary: positions are counted from the first
+    element."""
     _, load = builder.ensure_load(tensor, op)
     if all(step >= 0 for step in load.view.strides):
         return load
@@ -56,11 +57,12 @@ def forward_load(builder: Builder, tensor: Tensor, op: Op) -> Load:
 
 
 def along(rank: int, axis: int, offset: int = 0) -> Expr:
-    """The index of one dimension plus `offset`."""
+    """The index along one dimension plus `offset`, over `rank` dimensions."""
     return Iota(View(offset, tuple(int(dim == axis) for dim in range(rank))), "int64")
 
 
 def between(expr: Expr, low: int, high: int) -> Expr:
+    """The expression clamped to [low, high]."""
     return apply("minimum", apply("maximum", expr, const(low, expr.dtype)), const(high, expr.dtype))
 
 
@@ -68,17 +70,19 @@ def between(expr: Expr, low: int, high: int) -> Expr:
 
 
 def _replicated(position: Expr, size: int) -> Expr:
+    """The position clamped to the edge."""
     return between(position, 0, size - 1)
 
 
 def _reflected(position: Expr, size: int) -> Expr:
-    """-1, -2 become 1, 2; size, size + 1 become size - 2, size - 3."""
+    """The position reflected at the edges: -1, -2 become 1, 2; size, size + 1 become size - 2, size - 3."""
     last = const(size - 1, "int64")
     beyond = apply("abs", apply("sub", last, apply("abs", position)))
     return apply("sub", last, beyond)
 
 
 def _wrapped(position: Expr, size: int) -> Expr:
+    """The position modulo the size."""
     return apply("remainder", position, const(size, "int64"))
 
 
@@ -90,7 +94,7 @@ _OUTSIDE: dict[str, Callable[[Expr, int], Expr]] = {
 
 
 def pad_from_inside(builder: Builder, op: Op, mode: str) -> None:
-    """Padding whose values stand in the tensor itself."""
+    """Lowers padding whose values come from the tensor itself; `mode` is "replicate", "reflect" or "circular"."""
     source = builder.tensor_at(op, 0, "self")
     pads = integers(op, 1, "pad") or []
     rank = len(source.shape)
@@ -107,11 +111,13 @@ def pad_from_inside(builder: Builder, op: Op, mode: str) -> None:
 
 @rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 def _reflection_pad(builder: Builder, op: Op) -> None:
+    """Lowers reflection padding."""
     pad_from_inside(builder, op, "reflect")
 
 
 @rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def _replication_pad(builder: Builder, op: Op) -> None:
+    """Lowers replication padding."""
     pad_from_inside(builder, op, "replicate")
 
 
@@ -120,23 +126,24 @@ def _replication_pad(builder: Builder, op: Op) -> None:
 
 @dataclass(frozen=True)
 class _Axis:
-    """One dimension that is enlarged: what the result's index means in the source."""
+    """One resized dimension, and how an index of the result maps to the source."""
 
     number: int
     size: int
     target: int
-    factor: float | None  # given by the caller
+    factor: float | None  # scale factor given by the caller
     corners: bool
     dtype: DType
 
     @property
     def scale(self) -> float:
+        """Source elements per result element."""
         if self.corners:
             return (self.size - 1) / (self.target - 1) if self.target > 1 else 0.0
         return 1.0 / self.factor if self.factor else self.size / self.target
 
     def position(self, rank: int) -> Expr:
-        """Where the middle of a result's element lies in the source."""
+        """The source position of the centre of each result element."""
         index = cast(along(rank, self.number), self.dtype)
         if self.corners:
             return scalar("mul", index, self.scale)
@@ -144,6 +151,7 @@ class _Axis:
 
 
 def enlarged_axes(op: Op, source: Tensor, *, corners: bool, has_corners: bool) -> list[_Axis]:
+    """The spatial dimensions of a call of an upsampling operator."""
     target = op.outputs[0].spec.shape
     at = 3 if has_corners else 2
     if op.target.endswith(".vec"):
@@ -161,11 +169,12 @@ def enlarged_axes(op: Op, source: Tensor, *, corners: bool, has_corners: bool) -
 
 @rule("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
 def _upsample_exact(builder: Builder, op: Op) -> None:
+    """Lowers nearest-exact upsampling."""
     upsample_nearest(builder, op, 0.5)
 
 
 def upsample_nearest(builder: Builder, op: Op, middle: float) -> None:
-    """The element at floor((index + middle) * scale), which PyTorch computes in float32."""
+    """Reads the element at floor((index + middle) * scale), which PyTorch computes in float32."""
     source = builder.tensor_at(op, 0, "self")
     rank = len(source.shape)
     positions = {}
@@ -186,6 +195,7 @@ _Taps = list[tuple[Expr, Expr]]  # positions and their weights
 
 
 def _linear_taps(position: Expr, size: int) -> _Taps:
+    """The two neighbours of a position and their linear weights."""
     low = apply("maximum", position, const(0.0, position.dtype))
     first = apply("minimum", apply("floor", low), const(float(size - 1), position.dtype))
     share = apply("minimum", apply("sub", low, first), const(1.0, position.dtype))
@@ -197,7 +207,7 @@ def _linear_taps(position: Expr, size: int) -> _Taps:
 
 
 def _cubic_taps(position: Expr, size: int) -> _Taps:
-    """Keys' convolution over four neighbours; those outside are the edge's."""
+    """The four neighbours of a position and their weights by Keys' cubic convolution; those outside are the edge's."""
     floor = apply("floor", position)
     share = apply("sub", position, floor)
     at = cast(floor, "int64")
@@ -216,8 +226,8 @@ def _cubic_taps(position: Expr, size: int) -> _Taps:
 
 
 def _table(builder: Builder, op: Op, axis: _Axis, expr: Expr) -> Expr:
-    """The values of an expression of one index, as constants. Compilers make vectors of loops that load them, and none
-    of those that round and compare on the way from an index to a position."""
+    """The values of an expression of one index, as a constant buffer. Compilers vectorise loops that load them, but
+    not loops that round and compare to compute them."""
     name = builder.identifier(f"{op.name}_{axis.number}_{len(builder.buffers)}")
     data = tuple(_value(expr, index) for index in range(axis.target))
     builder.buffers[name] = Buffer(name, (axis.target,), (1,), expr.dtype, "constant", "", data)
@@ -226,7 +236,7 @@ def _table(builder: Builder, op: Op, axis: _Axis, expr: Expr) -> Expr:
 
 
 def _value(expr: Expr, index: int) -> float:
-    """An expression of an index, in float64."""
+    """The value of an expression at an index, in float64."""
     if isinstance(expr, Const):
         return expr.value
     if isinstance(expr, Iota):
@@ -237,6 +247,7 @@ def _value(expr: Expr, index: int) -> float:
 
 
 def _interpolate(builder: Builder, op: Op, taps: Callable[[Expr, int], _Taps]) -> None:
+    """Emits the weighted sum of the neighbours that `taps` gives, in each resized dimension."""
     source = builder.tensor_at(op, 0, "self")
     load = forward_load(builder, source, op)
     rank = len(source.shape)
@@ -253,8 +264,8 @@ def _interpolate(builder: Builder, op: Op, taps: Callable[[Expr, int], _Taps]) -
 def _weighted(
     load: Load, sizes: Sequence[int], points: Sequence[tuple[dict[int, Expr], list[Expr]]], *, skips: bool = False
 ) -> Expr:
-    """The sum of the elements at `points`, each times the product of its weights. With `skips` elements of weight 0
-    count for nothing, NaN included: they stand for points outside."""
+    """The sum of the elements at `points`, each times the product of its weights. With `skips`, elements of weight 0
+    are ignored, NaN included: they stand for points outside."""
     terms = []
     for positions, weights in points:
         weight = reduce(lambda left, right: apply("mul", left, right), weights)
@@ -268,11 +279,13 @@ def _weighted(
 
 @rule("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
 def _upsample_linear(builder: Builder, op: Op) -> None:
+    """Lowers linear, bilinear and trilinear upsampling."""
     _interpolate(builder, op, _linear_taps)
 
 
 @rule("upsample_bicubic2d")
 def _upsample_cubic(builder: Builder, op: Op) -> None:
+    """Lowers bicubic upsampling."""
     _interpolate(builder, op, _cubic_taps)
 
 
@@ -284,7 +297,8 @@ _ZEROS, _BORDER = 0, 1
 
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def _grid_sample(builder: Builder, op: Op) -> None:
-    """The input at points whose coordinates run from -1 to 1; points outside read zeros or the border."""
+    """Lowers grid_sampler: the input at points whose coordinates run from -1 to 1; points outside read zeros or the
+    border. Raises Unsupported for bicubic mode and reflection."""
     source, grid = builder.tensor(op.args[0]), builder.tensor(op.args[1])
     mode, padding = integer(op, 2, "interpolation_mode"), integer(op, 3, "padding_mode")
     if mode not in (_BILINEAR, _NEAREST) or padding not in (_ZEROS, _BORDER):
@@ -305,6 +319,7 @@ def _grid_sample(builder: Builder, op: Op) -> None:
 
 
 def _grid_taps(coordinate: Expr, size: int, mode: int, padding: int, *, corners: bool) -> _Taps:
+    """The positions that a grid coordinate reads along one dimension, with their weights."""
     shifted = scalar("add", coordinate, 1.0)
     if corners:
         position = scalar("mul", shifted, (size - 1) / 2)
@@ -324,12 +339,12 @@ def _grid_taps(coordinate: Expr, size: int, mode: int, padding: int, *, corners:
 
 
 def _up_to(position: Expr, weight: Expr, size: int) -> tuple[Expr, Expr]:
-    """The position as an integer; one behind the last has weight 0, and the last stands for it."""
+    """The position as an integer, and its weight; one past the last element (weight 0) reads the last one."""
     return cast(apply("minimum", position, const(float(size - 1), position.dtype)), "int64"), weight
 
 
 def _inside(position: Expr, weight: Expr, size: int) -> tuple[Expr, Expr]:
-    """The position as an integer, and its weight: 0 for one outside, which NaN is too."""
+    """The position as an integer, and its weight: 0 for positions outside and for NaN."""
     dtype = position.dtype
     last = const(float(size - 1), dtype)
     low = apply("ge", position, const(0.0, dtype), dtype="bool")
@@ -344,7 +359,7 @@ def _inside(position: Expr, weight: Expr, size: int) -> tuple[Expr, Expr]:
 
 @rule("im2col")
 def _columns(builder: Builder, op: Op) -> None:
-    """Windows of an image side by side, (batch, channels * window, windows); zeros outside."""
+    """Lowers im2col: windows of an image as columns, (batch, channels * window, windows), with zeros outside."""
     source = builder.tensor(op.args[0])
     kernel, dilation, padding, stride = (integers(op, at, "sizes") or [1, 1] for at in range(1, 5))
     if len(source.shape) != 4:

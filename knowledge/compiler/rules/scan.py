@@ -1,4 +1,4 @@
-"""Running sums, products and extrema along a dimension."""
+"""Lowers running sums, products and extrema along a dimension."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ _OPERATION: dict[str, Literal["sum", "prod", "max", "min", "logsumexp"]] = {
 }
 
 
-_POSITIONS = (1 << 32) - 1  # of a key
+_POSITIONS = (1 << 32) - 1  # mask of the key's bits that hold the position
 
 
 def _backwards(expr: Expr) -> bool:
-    """Whether every load walks the last dimension from its end: the input was flipped."""
+    """True if every load reads the last dimension from its end: the input was flipped."""
     steps = [node.view.strides[-1] for node in views.nodes(expr) if isinstance(node, Load | Gather)]
     return bool(steps) and all(step <= 0 for step in steps) and any(step < 0 for step in steps)
 
 
 @rule(*_OPERATION)
 def _scan(builder: Builder, op: Op) -> None:
+    """Lowers cumsum, cumprod, cummax, cummin and logcumsumexp."""
     source = builder.tensor_at(op, 0, "self")
     if not source.shape:
         builder.bind(op, source)
@@ -77,8 +78,8 @@ def _scan(builder: Builder, op: Op) -> None:
 
 
 def _with_positions(builder: Builder, op: Op, shape: tuple[int, ...], value: Expr, buffer: str, stored: View) -> None:
-    """Running extrema and where they stand in one scan: of integers that hold a value, and below it its position. Of
-    equal ones the last counts, and a NaN is more extreme than all."""
+    """Emits running extrema and their positions as one scan of int64 keys, with the value in the high bits and its
+    position below. Among equal values the last counts, and NaN is more extreme than all."""
     is_maximum = op.kind == "cummax"
     acc = Named("acc", "int64")
     place = Iota(View(0, (*(0,) * (len(shape) - 1), 1)), "int64")
@@ -95,8 +96,8 @@ def _with_positions(builder: Builder, op: Op, shape: tuple[int, ...], value: Exp
 
 
 def _positions(builder: Builder, op: Op, shape: tuple[int, ...], value: Expr, running: Load, stored: View) -> None:
-    """Where the running extrema stand: the last position so far whose element is what was largest until there. A NaN is
-    larger than all."""
+    """Emits the positions of running extrema: the last position so far whose element equals the running extremum.
+    NaN is more extreme than all."""
     spec = op.outputs[1].spec
     target = builder.buffer(op.outputs[1].name, spec.shape, spec.dtype)
     assert isinstance(target.expr, Load)
@@ -112,7 +113,7 @@ def _positions(builder: Builder, op: Op, shape: tuple[int, ...], value: Expr, ru
 
 
 def _flip(expr: Expr, shape: tuple[int, ...]) -> Expr:
-    """The expression with the last dimension walked the other way."""
+    """The expression with the last dimension reversed."""
     last = shape[-1] - 1
 
     def leaf(node: Load | Gather | Iota) -> Expr:

@@ -1,4 +1,4 @@
-"""Views, copies into parts of a buffer, and tensors made of indices."""
+"""Lowers views, copies into parts of a buffer, and tensors made of indices."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ Shape = tuple[int, ...]
 
 
 def _source(builder: Builder, op: Op) -> Tensor:
+    """The operator's first tensor."""
     return builder.tensor_at(op, 0, "self")
 
 
@@ -33,6 +34,7 @@ def _source(builder: Builder, op: Op) -> Tensor:
 
 @rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as")
 def _reshape(builder: Builder, op: Op) -> None:
+    """Lowers view, reshape and their relatives. Raises Unsupported for a view as another dtype."""
     if op.kind == "view" and op.outputs[0].spec.dtype != _source(builder, op).dtype:
         raise Unsupported("a view as another dtype")
     builder.bind(op, builder.reshape(_source(builder, op), op.outputs[0].spec.shape, op))
@@ -40,12 +42,14 @@ def _reshape(builder: Builder, op: Op) -> None:
 
 @rule("expand", "expand_as", "broadcast_to", "copy")
 def _expand(builder: Builder, op: Op) -> None:
+    """Lowers expand, broadcast_to and copy."""
     source = builder.tensor_at(op, 1, "src") if op.kind == "copy" else _source(builder, op)
     builder.bind(op, builder.expand(source, op.outputs[0].spec.shape, op))
 
 
 @rule("broadcast_tensors")
 def _broadcast_tensors(builder: Builder, op: Op) -> None:
+    """Lowers broadcast_tensors."""
     items = op.args[0]
     assert isinstance(items, list)
     for output, item in enumerate(items):
@@ -54,6 +58,7 @@ def _broadcast_tensors(builder: Builder, op: Op) -> None:
 
 @rule("permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims", "movedim", "moveaxis", "mT", "adjoint")
 def _permute(builder: Builder, op: Op) -> None:
+    """Lowers permute, transpose and their relatives."""
     source = _source(builder, op)
     rank = len(source.shape)
     order = list(range(rank))
@@ -77,6 +82,7 @@ def _permute(builder: Builder, op: Op) -> None:
 
 @rule("slice", "narrow")
 def _slice(builder: Builder, op: Op) -> None:
+    """Lowers slice and narrow."""
     source = _source(builder, op)
     axis = source.axis(integer(op, 1, "dim", 0))
     size = source.shape[axis]
@@ -91,12 +97,13 @@ def _slice(builder: Builder, op: Op) -> None:
 
 
 def clip(index: int, size: int) -> int:
-    """Where a slice begins, of 0 to `size`."""
+    """A slice's start as a non-negative index, in 0 to `size`."""
     return min(max(index + size if index < 0 else index, 0), size)
 
 
 @rule("select")
 def _select(builder: Builder, op: Op) -> None:
+    """Lowers select: one index of a dimension."""
     source = _source(builder, op)
     axis = source.axis(integer(op, 1, "dim"))
     part = take(builder, op, source, axis, integer(op, 2, "index") % source.shape[axis], 1)
@@ -105,6 +112,7 @@ def _select(builder: Builder, op: Op) -> None:
 
 @rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_chunk", "unsafe_split")
 def _split(builder: Builder, op: Op) -> None:
+    """Lowers split and chunk."""
     source = _source(builder, op)
     axis = source.axis(integer(op, 2, "dim", 0))
     start = 0
@@ -116,6 +124,7 @@ def _split(builder: Builder, op: Op) -> None:
 
 @rule("unbind")
 def _unbind(builder: Builder, op: Op) -> None:
+    """Lowers unbind: each index of a dimension as an output."""
     source = _source(builder, op)
     axis = source.axis(integer(op, 1, "dim", 0))
     for output, value in enumerate(op.outputs):
@@ -125,6 +134,7 @@ def _unbind(builder: Builder, op: Op) -> None:
 
 @rule("flip", "fliplr", "flipud")
 def _flip(builder: Builder, op: Op) -> None:
+    """Lowers flip, fliplr and flipud as views with negative strides."""
     source = _source(builder, op)
     dims = {"fliplr": [1], "flipud": [0]}.get(op.kind) or integers(op, 1, "dims") or []
     strides = list(contiguous_strides(source.shape))
@@ -137,6 +147,7 @@ def _flip(builder: Builder, op: Op) -> None:
 
 @rule("diagonal", "linalg_diagonal")
 def _diagonal(builder: Builder, op: Op) -> None:
+    """Lowers diagonal as a view."""
     source = _source(builder, op)
     if op.kind == "linalg_diagonal":
         offset, first, second = 0, len(source.shape) - 2, len(source.shape) - 1
@@ -152,6 +163,7 @@ def _diagonal(builder: Builder, op: Op) -> None:
 
 @rule("unfold")
 def _unfold(builder: Builder, op: Op) -> None:
+    """Lowers unfold: overlapping windows along a dimension, as a view."""
     source = _source(builder, op)
     axis, step = source.axis(integer(op, 1, "dimension")), integer(op, 3, "step")
     strides = list(contiguous_strides(source.shape))
@@ -162,6 +174,7 @@ def _unfold(builder: Builder, op: Op) -> None:
 
 @rule("repeat", "tile")
 def _repeat(builder: Builder, op: Op) -> None:
+    """Lowers repeat and tile."""
     source = _source(builder, op)
     target = op.outputs[0].spec.shape
     own = (1,) * (len(target) - len(source.shape)) + source.shape
@@ -177,6 +190,7 @@ def _repeat(builder: Builder, op: Op) -> None:
 
 @rule("repeat_interleave")
 def _repeat_interleave(builder: Builder, op: Op) -> None:
+    """Lowers repeat_interleave by a number. Raises Unsupported for a tensor of repeats."""
     source = _source(builder, op)
     if isinstance(argument(op, 1, "repeats"), Ref):
         raise Unsupported("repeat_interleave by a tensor")
@@ -190,7 +204,7 @@ def _repeat_interleave(builder: Builder, op: Op) -> None:
 
 
 def _enlarge(builder: Builder, op: Op, source: Tensor, times: dict[int, int]) -> None:
-    """Each element repeated in place along some dimensions."""
+    """Binds `op` to the source with each element repeated in place along some dimensions."""
     strides = contiguous_strides(source.shape)
     shape: list[int] = []
     steps: list[int] = []
@@ -203,6 +217,7 @@ def _enlarge(builder: Builder, op: Op, source: Tensor, times: dict[int, int]) ->
 
 @rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def _upsample_nearest(builder: Builder, op: Op) -> None:
+    """Lowers nearest upsampling: by whole factors as repetition, else by computed positions."""
     source = _source(builder, op)
     target = op.outputs[0].spec.shape
     if any(want % size for size, want in zip(source.shape, target, strict=True)):
@@ -214,6 +229,7 @@ def _upsample_nearest(builder: Builder, op: Op) -> None:
 
 @rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 def _shuffle(builder: Builder, op: Op) -> None:
+    """Lowers pixel_shuffle, pixel_unshuffle and channel_shuffle as permutations."""
     source = _source(builder, op)
     target = op.outputs[0].spec.shape
     *lead, channels, height, width = source.shape
@@ -236,7 +252,7 @@ def _shuffle(builder: Builder, op: Op) -> None:
 
 
 def store_part(builder: Builder, op: Op, target: Load, part: Tensor, view: View, tag: str) -> None:
-    """One map kernel writing `part` into a region of `target`'s buffer."""
+    """Emits a map kernel that writes `part` to a region of `target`'s buffer."""
     store = Store(target.buffer, view, cast(part.expr, target.dtype))
     builder.emit(MapKernel(f"k_{target.buffer}_{tag}", part.shape, (store,), (op.name,)))
 
@@ -251,7 +267,8 @@ def new_buffer(builder: Builder, op: Op) -> tuple[Tensor, Load]:
 
 
 def _fill_region(builder: Builder, op: Op, region: Region) -> None:
-    """A concatenation as its region of memory that others share: parts that are not there yet are written."""
+    """Lowers a concatenation that occupies a region of a longer one's buffer: writes the parts that are not there
+    yet."""
     whole, shape = region.whole, op.outputs[0].spec.shape
     if whole.name not in builder.shared:
         builder.shared[whole.name] = builder.buffer(whole.name, whole.spec.shape, whole.spec.dtype)
@@ -269,6 +286,7 @@ def _fill_region(builder: Builder, op: Op, region: Region) -> None:
 
 @rule("cat", "concat", "concatenate", "stack")
 def _cat(builder: Builder, op: Op) -> None:
+    """Lowers cat and stack: one store per part."""
     if op.name in builder.regions:
         _fill_region(builder, op, builder.regions[op.name])
         return
@@ -293,7 +311,7 @@ def _cat(builder: Builder, op: Op) -> None:
 
 @rule("cross", "linalg_cross")
 def _cross(builder: Builder, op: Op) -> None:
-    """Each component is stored by itself: which ones it reads is different for each."""
+    """Lowers cross, with one store per component, because each reads different components."""
     sides = [builder.expand(builder.tensor(item), op.outputs[0].spec.shape, op) for item in op.args[:2]]
     tensor, target = new_buffer(builder, op)
     dim = argument(op, 2, "dim", None if op.kind == "cross" else -1)
@@ -310,6 +328,7 @@ def _cross(builder: Builder, op: Op) -> None:
 
 @rule("roll")
 def _roll(builder: Builder, op: Op) -> None:
+    """Lowers roll."""
     source = _source(builder, op)
     shape = source.shape
     shifts, dims = integers(op, 1, "shifts") or [], integers(op, 2, "dims") or []
@@ -321,7 +340,7 @@ def _roll(builder: Builder, op: Op) -> None:
 
 
 def _roll_axis(builder: Builder, op: Op, source: Tensor, axis: int, shift: int) -> Tensor:
-    """The last `shift` slices first: two stores into a new buffer."""
+    """The tensor with its last `shift` slices moved to the front, by two stores to a new buffer."""
     size = source.shape[axis]
     shift %= size
     if shift == 0:
@@ -338,6 +357,7 @@ def _roll_axis(builder: Builder, op: Op, source: Tensor, axis: int, shift: int) 
 
 @rule("constant_pad_nd", "pad")
 def _pad(builder: Builder, op: Op) -> None:
+    """Lowers constant padding; other modes read from inside the tensor (resample.py)."""
     mode = argument(op, 2, "mode", "constant") if op.kind == "pad" else "constant"
     if mode != "constant":
         pad_from_inside(builder, op, str(mode))
@@ -383,11 +403,13 @@ def index_along(shape: Shape, axis: int) -> Expr:
 
 @rule("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full")
 def _full(builder: Builder, op: Op) -> None:
+    """Lowers zeros, ones, full and their relatives as constants."""
     _filled(builder, op)
 
 
 @rule("empty", "empty_like", "new_empty", "scalar_tensor", "fill", "zero")
 def _filled(builder: Builder, op: Op) -> None:
+    """Binds `op` to a constant; uninitialised tensors become zeros."""
     spec = op.outputs[0].spec
     kind = op.kind
     if kind == "fill" and isinstance(op.args[1], Ref):
@@ -406,6 +428,7 @@ def _filled(builder: Builder, op: Op) -> None:
 
 @rule("arange")
 def _arange(builder: Builder, op: Op) -> None:
+    """Lowers arange."""
     spec = op.outputs[0].spec
     overload = op.target.rpartition(".")[2]
     start = number(op, 0, "start", 0) if overload != "default" else 0
@@ -420,7 +443,7 @@ def _arange(builder: Builder, op: Op) -> None:
 
 @rule("linspace")
 def _linspace(builder: Builder, op: Op) -> None:
-    """PyTorch counts the second half from the end, so that both ends are exact."""
+    """Lowers linspace. PyTorch counts the second half from the end, so that both ends are exact."""
     spec = op.outputs[0].spec
     start, end, steps = number(op, 0, "start"), number(op, 1, "end"), spec.shape[0]
     step = const((end - start) / max(steps - 1, 1), spec.dtype)
@@ -434,6 +457,7 @@ def _linspace(builder: Builder, op: Op) -> None:
 
 @rule("eye")
 def _eye(builder: Builder, op: Op) -> None:
+    """Lowers eye."""
     spec = op.outputs[0].spec
     same = apply("eq", Iota(View(0, (1, -1)), "int64"), const(0, "int64"), dtype="bool")
     builder.bind(op, Tensor(spec.shape, cast(same, spec.dtype)))
@@ -441,6 +465,7 @@ def _eye(builder: Builder, op: Op) -> None:
 
 @rule("triu", "tril")
 def _triangle(builder: Builder, op: Op) -> None:
+    """Lowers triu and tril."""
     source = _source(builder, op)
     distance = Iota(View(0, (*(0 for _ in source.shape[:-2]), -1, 1)), "int64")  # column - row
     diagonal = const(integer(op, 1, "diagonal", 0), "int64")
@@ -454,6 +479,7 @@ def _triangle(builder: Builder, op: Op) -> None:
 
 @rule("diag_embed", "diag")
 def _diag_embed(builder: Builder, op: Op) -> None:
+    """Lowers diag_embed and diag. Raises Unsupported for a shifted diagonal."""
     source = _source(builder, op)
     shape = op.outputs[0].spec.shape
     if op.kind == "diag" and len(source.shape) == 2:
@@ -468,6 +494,7 @@ def _diag_embed(builder: Builder, op: Op) -> None:
 
 @rule("one_hot")
 def _one_hot(builder: Builder, op: Op) -> None:
+    """Lowers one_hot."""
     source = _source(builder, op)
     shape = op.outputs[0].spec.shape
     classes = builder.expand(builder.reshape(source, (*source.shape, 1), op), shape, op)

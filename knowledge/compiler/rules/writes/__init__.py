@@ -1,1 +1,1 @@
-"""Writes through indices: each element asks its indices, or items are sorted by what they are written to."""
+"""Lowers writes through indices: each element compares all indices with its position, or items are sorted by target."""

@@ -1,5 +1,5 @@
-"""Writes of a few elements into a tensor that the module keeps: into its own memory, instead of a new tensor that is
-copied back. A step of a cache of 16,384 rows writes one row so, and not two times 16,384."""
+"""Writes of a few elements to a tensor that the module keeps, directly in its memory instead of a new tensor that is
+copied back. A step of a key-value cache of 16,384 rows then writes one row, instead of 16,384 rows twice."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _WIDE = 1024  # neighbours of an item from which on KernelForms.longest_wide_loo
 
 @dataclass
 class _Chain:
-    """Writes that lead from a value to a later one. `inside`: their operators, and views between them; `before`: the
-    values that they write over."""
+    """Writes that lead from a value to a later one. `inside`: their operators and the views between them; `before`:
+    the values that they overwrite."""
 
-    writes: dict[str, bool] = field(default_factory=dict)  # operator -> whether it encloses others
+    writes: dict[str, bool] = field(default_factory=dict)  # operator -> True if it encloses others
     inside: set[str] = field(default_factory=set)
     before: set[str] = field(default_factory=set)
 
 
 def find_writes(graph: OpGraph) -> dict[str, OwnWrite]:
-    """The operators that may write into the module's own memory. Nothing else reads the tensor's old value, or any
-    between, and forward does not return the new one."""
+    """The operators that may write directly to the module's own memory, by name. No other operator may read the
+    tensor's old value or a value between, and forward must not return the new one."""
     state = {value.source: value for value in graph.state if value.data is None}
     found: dict[str, OwnWrite] = {}
     for key, name in graph.mutations.items():
@@ -60,8 +60,8 @@ def find_writes(graph: OpGraph) -> dict[str, OwnWrite]:
 
 
 def _chain(graph: OpGraph, name: str, is_end: Callable[[Op | None, str], bool]) -> _Chain | None:
-    """The writes that lead from the value where `is_end` holds to the value `name`; None where there is no such
-    value, or forward returns one between."""
+    """The writes that lead from the value where `is_end` holds to the value `name`. None if there is no such value,
+    or forward returns one between."""
     chain = _Chain()
     while not is_end(graph.producers.get(name), name):
         op = graph.producers.get(name)
@@ -69,7 +69,7 @@ def _chain(graph: OpGraph, name: str, is_end: Callable[[Op | None, str], bool]) 
         if op is None or not isinstance(base, Ref) or name in graph.output_names:
             return None
         if _is_whole(graph, op) and op.kind == "slice_scatter":
-            base = op.args[1]  # all of the first operand is written over
+            base = op.args[1]  # the first operand is overwritten completely
         elif op.kind in _SLICES:
             part = op.args[1]
             inner = _chain(graph, part.ref, _begins(graph, op)) if isinstance(part, Ref) else None
@@ -94,7 +94,7 @@ def _chain(graph: OpGraph, name: str, is_end: Callable[[Op | None, str], bool]) 
 
 
 def _begins(graph: OpGraph, write: Op) -> Callable[[Op | None, str], bool]:
-    """Tells whether a value is the part of a tensor that an operator writes back into it."""
+    """A test for the value that is the part of a tensor that `write` writes back into it."""
 
     def is_part(op: Op | None, name: str) -> bool:
         if op is None or op.kind != write.kind.removesuffix("_scatter"):
@@ -105,7 +105,7 @@ def _begins(graph: OpGraph, write: Op) -> Callable[[Op | None, str], bool]:
 
 
 def _view(graph: OpGraph, item: Argument) -> object:
-    """What a value is a part of, and which: equal for the same part that was taken twice."""
+    """An object that identifies the part of a value that `item` is: equal for the same part taken twice."""
     op = graph.producers.get(item.ref) if isinstance(item, Ref) else None
     if op is None or op.kind not in ("slice", "select"):
         return item
@@ -113,7 +113,8 @@ def _view(graph: OpGraph, item: Argument) -> object:
 
 
 def _part(graph: OpGraph, op: Op, first: int) -> tuple[object, ...]:
-    """What an operator takes or replaces of its first operand; its arguments for that begin with number `first`."""
+    """The part of its first operand that an operator takes or replaces: (axis, index) or (axis, start, stop, step).
+    `first` is the position of its first argument for that."""
     shape = graph.values[op.reads[0]].spec.shape
     axis = integer(op, first, "dim", 0) % max(len(shape), 1)
     if op.kind in ("select", "select_scatter"):
@@ -125,7 +126,7 @@ def _part(graph: OpGraph, op: Op, first: int) -> tuple[object, ...]:
 
 
 def _is_whole(graph: OpGraph, op: Op) -> bool:
-    """Whether an operator gives its operand as it is (a slice of all of it), or writes over all of it."""
+    """True if an operator returns its operand unchanged (a slice of all of it), or overwrites all of it."""
     shapes = [graph.values[item.ref].spec.shape for item in op.args[:2] if isinstance(item, Ref)]
     if op.kind == "slice":
         return shapes[0] == op.outputs[0].spec.shape and argument(op, 4, "step", 1) == 1
@@ -133,7 +134,8 @@ def _is_whole(graph: OpGraph, op: Op) -> bool:
 
 
 def _is_read(graph: OpGraph, name: str, inside: set[str]) -> bool:
-    """Whether an operator outside reads a value's elements, itself or through a part: some want the shape only."""
+    """True if an operator outside `inside` reads a value's elements, directly or through a part. Operators that need
+    its shape only do not count."""
     for op in graph.users.get(name, ()):
         if op.name in inside:
             continue
@@ -148,7 +150,7 @@ def _is_read(graph: OpGraph, name: str, inside: set[str]) -> bool:
 
 
 def own_memory(builder: Builder, op: Op) -> Tensor | None:
-    """The part of the module's own tensor that an operator may write into; None where it may not."""
+    """The part of the module's own tensor that an operator may write to directly; None if it may not."""
     own, base = builder.in_place.get(op.name), builder.tensor(op.args[0])
     if own is None or not isinstance(base.expr, Load):
         return None
@@ -156,14 +158,15 @@ def own_memory(builder: Builder, op: Op) -> Tensor | None:
     if held.is_in_place and held.source == own.key:
         return base
     if held.source != own.key:
-        return None  # an earlier write has made another tensor of it
+        return None  # an earlier write produced a new tensor
     known = [name for name, buffer in builder.buffers.items() if buffer.is_in_place and buffer.source == own.key]
     memory = known[0] if known else builder.state_buffer(held)
     return Tensor(base.shape, replace(base.expr, buffer=memory))
 
 
 def enclosing_memory(builder: Builder, op: Op, part: Tensor) -> Tensor | None:
-    """The module's own tensor after an operator that writes a part back which is there already."""
+    """The module's own tensor after an operator that writes back a part which is already in place; None if there is
+    none."""
     own = builder.in_place.get(op.name)
     if own is None or not own.encloses or not isinstance(part.expr, Load):
         return None
@@ -171,7 +174,7 @@ def enclosing_memory(builder: Builder, op: Op, part: Tensor) -> Tensor | None:
 
 
 def put_items(builder: Builder, op: Op, items: Items, kind: str, factor: float) -> bool:
-    """Writes items into the module's own memory; False where that is not possible, or not worth while."""
+    """Emits a kernel that writes items to the module's own memory. False if that is not possible, or not faster."""
     target, inner = items.target, items.target.numel
     for axis in items.axes:
         inner //= max(target.shape[axis], 1)

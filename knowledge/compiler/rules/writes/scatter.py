@@ -1,7 +1,7 @@
-"""Writes through indices: index_add, index_put, scatter, scatter_reduce and their kin.
+"""Lowers index_add, index_put, scatter, scatter_reduce and their relatives.
 
-Where indices are few, each element of the result asks all of them whether they name it: one kernel, which others may
-join. Where they are many, the items are taken in one by one, or sorted by where they are written (`segments.py`).
+If there are few indices, each element of the result compares them all with its position, in one kernel that fusion
+may join. If there are many, the items are processed in their given order, or sorted by target (`segments.py`).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from foundry.knowledge.opgraph import Op, Ref
 
 @dataclass(frozen=True)
 class _Writes:
-    """What is written into `target`: over the points (target's dimensions..., index), whether this index names the
-    element, and the value that it brings."""
+    """Writes to `target`, over the points (target's dimensions..., index): `names` is true if this index names the
+    element, `value` is the value to write."""
 
     target: Tensor
     count: int
@@ -53,11 +53,12 @@ class _Writes:
 
 
 def _rows(builder: Builder, op: Op, target: Tensor, count: int) -> Rows:
+    """Rows of the target's elements, reducing over the indices."""
     return Rows(builder, op, (*target.shape, count), [-1])
 
 
 def _present(index: Expr, position: Expr, size: int) -> Expr:
-    """Whether an index, which may count from the end, is this position."""
+    """True if an index, which may count from the end, is this position."""
     wide = cast(index, "int64")
     negative = scalar("lt", wide, 0)
     wrapped = apply("where", cast(negative, "bool"), scalar("add", wide, size), wide, dtype="int64")
@@ -65,7 +66,7 @@ def _present(index: Expr, position: Expr, size: int) -> Expr:
 
 
 def _by_rows(builder: Builder, op: Op, target: Tensor, axis: int, index: Tensor, source: Tensor | None) -> _Writes:
-    """index (count) names slices of one dimension; the source has a slice for each."""
+    """Writes by an index of `count` elements that name slices of one dimension; the source has a slice for each."""
     count = index.numel
     rank = len(target.shape)
     full = (*target.shape, count)
@@ -82,7 +83,8 @@ def _by_rows(builder: Builder, op: Op, target: Tensor, axis: int, index: Tensor,
 
 
 def _by_elements(builder: Builder, op: Op, target: Tensor, axis: int, index: Tensor, source: Tensor | None) -> _Writes:
-    """Each element of `index` names one place along the dimension, at its own place in the others."""
+    """Writes by an index tensor whose elements each name one position along the dimension, at their own position in
+    the others."""
     count = index.shape[axis]
     kept = [dim for dim in range(len(target.shape)) if dim != axis]
     rank = len(target.shape)
@@ -104,7 +106,7 @@ def _by_elements(builder: Builder, op: Op, target: Tensor, axis: int, index: Ten
 
 
 def _combine(builder: Builder, op: Op, writes: _Writes, kind: str, *, keeps: bool = True, factor: float = 1.0) -> None:
-    """The element joined with all that is written to it; `keeps`: its own value counts, too."""
+    """Emits each element combined with all values written to it; `keeps`: its own value counts too."""
     dtype = compute_dtype(writes.target.dtype)
     rows = _rows(builder, op, writes.target, writes.count)
     neutral = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "amax": -math.inf, "amin": math.inf}[kind]
@@ -130,9 +132,10 @@ def _combine(builder: Builder, op: Op, writes: _Writes, kind: str, *, keeps: boo
 
 
 def _replace(builder: Builder, op: Op, writes: _Writes, source: Load | None, steps: tuple[int, ...], step: int) -> None:
-    """The last of the indices that name an element decides; without a `source` its value is the constant's."""
+    """Emits each element replaced by the value of the last index that names it; without a `source` that value is
+    `writes.value`."""
     target = writes.target
-    if writes.count == 1:  # a step of a cache: one question to each element, which what reads it may ask itself
+    if writes.count == 1:  # one step of a key-value cache: one comparison per element, which can fuse with its readers
         named = builder.reshape(Tensor((*target.shape, 1), writes.names), target.shape, op).expr
         brought = writes.value if source is None else Load(source.buffer, View(source.view.offset, steps), source.dtype)
         builder.pointwise(op, apply("where", named, cast(brought, target.dtype), target.expr, dtype=target.dtype))
@@ -157,27 +160,28 @@ def _replace(builder: Builder, op: Op, writes: _Writes, source: Load | None, ste
 
 @dataclass(frozen=True)
 class _Join:
-    """What becomes of an element and of what is written to it."""
+    """The combination of an element with the values written to it."""
 
-    kind: str  # sum, mean, prod, amax, amin; last: what is written last takes its place
-    keeps: bool = True  # whether its own value counts, too
+    kind: str  # sum, mean, prod, amax, amin, or last: the last written value replaces it
+    keeps: bool = True  # the element's own value counts too
     factor: float = 1.0
 
     @property
     def put(self) -> str:
-        """What it is where items are written in place."""
+        """The combination's name for in-place writes."""
         return self.kind if self.keeps else "without the element's own value"
 
 
 def _is_put(builder: Builder, op: Op, target: Tensor, found: dict[int, Tensor], source: Tensor, join: _Join) -> bool:
-    """Writes slices that indices name into the module's own memory, where that is possible and worth while."""
+    """Writes slices that indices name directly to the module's own memory. False if that is not possible, or not
+    faster."""
     if op.name not in builder.in_place:
         return False
     return put_items(builder, op, items_of_indices(builder, op, target, found, source), join.put, join.factor)
 
 
 def _asks_each(builder: Builder, target: Tensor, count: int, join: _Join) -> bool:
-    """Whether each element asks each index, rather than the indices being sorted."""
+    """True if each element should compare all indices, instead of sorting them."""
     if join.kind in ("amax", "amin", "mean") and compute_dtype(target.dtype) not in ("float32", "float64"):
         return False
     forms = builder.forms
@@ -187,7 +191,7 @@ def _asks_each(builder: Builder, target: Tensor, count: int, join: _Join) -> boo
 def _write_rows(
     builder: Builder, op: Op, target: Tensor, axis: int, index: Tensor, source: Tensor, join: _Join
 ) -> None:
-    """index names slices of one dimension; the source has a slice for each, or is one value."""
+    """Lowers writes of slices of one dimension; the source has a slice for each index, or is one value."""
     index = builder.reshape(index, (index.numel,), op)
     if not index.numel:
         builder.bind(op, target)
@@ -206,7 +210,8 @@ def _write_rows(
 def _write_elements(
     builder: Builder, op: Op, target: Tensor, axis: int, index: Tensor, source: Tensor, join: _Join
 ) -> None:
-    """Each element of the index names a place along one dimension for the element of the source that is where it is."""
+    """Lowers writes of single elements: each index element names the position along `axis` for the source element at
+    the same place."""
     if not target.shape:
         raise Unsupported("a scatter into a number")
     whole = all(dim == axis or size == target.shape[dim] for dim, size in enumerate(index.shape))
@@ -227,7 +232,7 @@ def _write_elements(
 
 
 def _replace_by(builder: Builder, op: Op, writes: _Writes, axis: int, source: Tensor) -> None:
-    """The last of the source's elements along the axis whose indices name an element."""
+    """Emits the replacement of elements along `axis` by the last source slice that names them."""
     if isinstance(source.expr, Const):
         value = cast(source.expr, writes.target.dtype)
         _replace(builder, op, _Writes(writes.target, writes.count, writes.names, value), None, (), 1)
@@ -239,6 +244,7 @@ def _replace_by(builder: Builder, op: Op, writes: _Writes, axis: int, source: Te
 
 @rule("index_add", "index_reduce")
 def _index_add(builder: Builder, op: Op) -> None:
+    """Lowers index_add and index_reduce."""
     target, index, source = builder.tensor(op.args[0]), builder.tensor(op.args[2]), builder.tensor(op.args[3])
     if op.kind == "index_add":
         join = _Join("sum", factor=number(op, 4, "alpha", 1.0))
@@ -249,6 +255,7 @@ def _index_add(builder: Builder, op: Op) -> None:
 
 @rule("scatter_add", "scatter_reduce")
 def _scatter_add(builder: Builder, op: Op) -> None:
+    """Lowers scatter_add and scatter_reduce."""
     target, index, source = builder.tensor(op.args[0]), builder.tensor(op.args[2]), builder.tensor(op.args[3])
     kind = "sum" if op.kind == "scatter_add" else str(argument(op, 4, "reduce"))
     join = _Join(kind, flag(op, 5, "include_self", True))
@@ -257,6 +264,7 @@ def _scatter_add(builder: Builder, op: Op) -> None:
 
 @rule("scatter")
 def _scatter(builder: Builder, op: Op) -> None:
+    """Lowers scatter of a tensor or a value, with its optional reduction."""
     target, index = builder.tensor(op.args[0]), builder.tensor(op.args[2])
     join = _Join("last")
     if argument(op, 4, "reduce") is not None:
@@ -270,6 +278,7 @@ def _scatter(builder: Builder, op: Op) -> None:
 
 @rule("index_copy", "index_fill")
 def _index_copy(builder: Builder, op: Op) -> None:
+    """Lowers index_copy and index_fill by a number."""
     target, index = builder.tensor(op.args[0]), builder.tensor(op.args[2])
     axis = target.axis(integer(op, 1, "dim"))
     if op.kind == "index_copy":
@@ -284,6 +293,7 @@ def _index_copy(builder: Builder, op: Op) -> None:
 
 @rule("index_put")
 def _index_put(builder: Builder, op: Op) -> None:
+    """Lowers index_put: x[i, j, ...] = values, with `accumulate`."""
     target, given, values = builder.tensor(op.args[0]), op.args[1], builder.tensor(op.args[2])
     assert isinstance(given, list)
     found = {axis: builder.tensor(item) for axis, item in enumerate(given) if item is not None}
@@ -308,7 +318,7 @@ def _index_put(builder: Builder, op: Op) -> None:
 
 
 def _put_by_mask(builder: Builder, op: Op, target: Tensor, found: dict[int, Tensor], values: Tensor) -> None:
-    """One value wherever a mask of the leading dimensions says so."""
+    """Lowers index_put of one value by a mask of the leading dimensions. Raises Unsupported for other masks."""
     if list(found) != [0] or values.numel != 1 or flag(op, 3, "accumulate"):
         raise Unsupported("values of their own for a mask")
     mask = found[0]

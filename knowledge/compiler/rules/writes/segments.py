@@ -1,8 +1,8 @@
-"""Writes through many indices. On the CPU items are taken in as they come, into a table of all that may be written;
-where that is too large, and in CUDA, they are first sorted by what they are written to, in one sort that all writes
-through the same indices share, and each element reads its own share.
+"""Lowers writes through many indices. On the CPU, items are added in their given order to a table of all targets. If
+that table is too large, and on CUDA, items are first sorted by target. All writes through the same indices share one
+sort, and each target reads its own items.
 
-An item names one place along some neighbouring dimensions of the target; what it brings has the others.
+An item names one position along some neighbouring dimensions of the target; its value has the other dimensions.
 """
 
 from __future__ import annotations
@@ -37,11 +37,16 @@ from foundry.knowledge.compiler.rules.builder import (
 )
 from foundry.knowledge.opgraph import Op, contiguous_strides
 
-_MOST = (1 << 31) - 1  # of items and of segments: the sort counts in int32
-# Of tables that the CPU fills without a sort. 100,000 items of 64 numbers in 10,000 segments (5 MB) take 0.83 ms so and
-# 0.94 sorted, 125,000 in 25,000 (12 MB) 1.9 and 1.2; 3,000,000 numbers in as many segments (22 MB) 15 and 33. 100,000
-# numbers in 200,000 segments take 0.14 and 0.82, 10 items of 64 numbers in 100,000 segments 2.6 and 1.1.
-_WIDE, _MOST_WIDE_BYTES, _MOST_BYTES = 8, 1 << 23, 1 << 28
+_MOST = (1 << 31) - 1  # most items, and most targets: the sort counts in int32
+# Limits of tables that the CPU fills without a sort. Measured, without sort / sorted, in ms: 100,000 items of 64
+# numbers
+# in 10,000 segments (5 MB) 0.83 / 0.94; 125,000 items in 25,000 (12 MB) 1.9 / 1.2; 3,000,000 numbers in as many
+# segments
+# (22 MB) 15 / 33; 100,000 numbers in 200,000 segments 0.14 / 0.82; 10 items of 64 numbers in 100,000 segments 2.6 /
+# 1.1.
+_WIDE = 8  # numbers per item from which the smaller limit holds
+_MOST_WIDE_BYTES = 1 << 23
+_MOST_BYTES = 1 << 28
 _REDUCTION: dict[str, Literal["sum", "prod", "max", "min", "last"]] = {
     "sum": "sum",
     "mean": "sum",
@@ -55,8 +60,8 @@ _JOIN = {"sum": "add", "mean": "add", "prod": "mul", "amax": "maximum", "amin": 
 
 @dataclass(frozen=True)
 class Items:
-    """`count` items to be written into `target`: `key`, over (count,), is the place of each along `axes`, which are
-    neighbours, or none of them; `value` is over (count, the target's other dimensions...)."""
+    """`count` items to be written to `target`. `key`, over (count,), is each item's position along `axes`
+    (neighbouring dimensions; -1 for none). `value` is over (count, the target's other dimensions...)."""
 
     target: Tensor
     axes: tuple[int, ...]
@@ -66,18 +71,19 @@ class Items:
 
 
 def wrapped(index: Expr, size: int) -> Expr:
-    """An index that may count from the end, as int64."""
+    """An index that may count from the end, as a non-negative int64."""
     wide = cast(index, "int64")
     return apply("where", scalar_bool("lt", wide, 0), scalar("add", wide, size), wide, dtype="int64")
 
 
 def scalar_bool(op: str, expr: Expr, value: float) -> Expr:
+    """A comparison of an expression with a number, as a bool."""
     return apply(op, expr, const(value, expr.dtype), dtype="bool")
 
 
 def items_of_indices(builder: Builder, op: Op, target: Tensor, found: Mapping[int, Tensor], source: Tensor) -> Items:
-    """Indices of some dimensions, which broadcast, name slices; `source` broadcasts to a slice for each, with the
-    indices' dimensions in place of the indexed ones."""
+    """The items of an index_put: broadcast indices of some dimensions name slices. `source` broadcasts to a slice
+    for each, with the indices' dimensions in place of the indexed ones."""
     axes = tuple(sorted(found))
     if axes != tuple(range(axes[0], axes[-1] + 1)):
         raise Unsupported("writes by indices of dimensions that are apart")
@@ -97,8 +103,11 @@ def items_of_indices(builder: Builder, op: Op, target: Tensor, found: Mapping[in
 
 
 def items_of_elements(builder: Builder, op: Op, target: Tensor, axis: int, index: Tensor, source: Tensor) -> Items:
-    """Each element of `index` names one place along the dimension, at its own place in the others, for the element of
-    `source` that is where it is. Dimensions along which all indices are the same belong to what an item brings."""
+    """The items of a scatter: each element of `index` names one position along `axis`, at its own position in the
+    others, for the source element at the same place.
+
+    Dimensions along which all indices are equal become part of an item's value.
+    """
     for dim, size in enumerate(index.shape):
         source = front(builder, op, source, dim, size)
     moving = _moving(index)
@@ -108,7 +117,7 @@ def items_of_elements(builder: Builder, op: Op, target: Tensor, axis: int, index
     rest = [d for d in range(len(index.shape)) if d not in axes]
     own = tuple(index.shape[d] for d in axes)
     count = math.prod(own)
-    # Where the indices do not move, one of them stands for all.
+    # Along dimensions in which the indices do not vary, one of them stands for all.
     seen = index
     for dim in rest:
         seen = front(builder, op, seen, dim, 1)
@@ -124,7 +133,7 @@ def items_of_elements(builder: Builder, op: Op, target: Tensor, axis: int, index
 
 
 def _moving(index: Tensor) -> set[int]:
-    """The dimensions along which an index tensor's elements may differ."""
+    """The dimensions along which the elements of an index tensor may differ."""
     steps = [node.view.strides for node in views.nodes(index.expr) if isinstance(node, Load | Gather | Iota)]
     return {d for d in range(len(index.shape)) if any(step[d] for step in steps)}
 
@@ -138,7 +147,7 @@ def front(builder: Builder, op: Op, tensor: Tensor, axis: int, size: int) -> Ten
 
 
 def _key(places: list[Expr], sizes: list[int]) -> Expr:
-    """The row-major number of a place in several dimensions; -1 where one of the indices is beyond its dimension."""
+    """The row-major number of a position in several dimensions; -1 if one of the indices is out of range."""
     if len(places) == 1:
         return places[0]
     key: Expr = const(0, "int64")
@@ -157,8 +166,8 @@ def _key(places: list[Expr], sizes: list[int]) -> Expr:
 def write_segments(
     builder: Builder, op: Op, items: Items, kind: str, *, keeps: bool = True, factor: float = 1.0
 ) -> None:
-    """The target with what the items bring: joined by `kind` with its own value, or without it where `keeps` is false,
-    or "last", the value of the last item in its place."""
+    """Emits the target combined with the items' values. `kind` is the reduction, or "last" for the value of the last
+    item. Without `keeps`, an element that an item names loses its own value."""
     target, dtype = items.target, compute_dtype(items.target.dtype)
     rest = [d for d in range(len(target.shape)) if d not in items.axes]
     shape = (math.prod(target.shape[d] for d in items.axes), *(target.shape[d] for d in rest))
@@ -184,7 +193,7 @@ def write_segments(
 
 
 def _joined(kind: str, keeps: bool, acc: Expr, own: Expr) -> Expr:
-    """What becomes of an element, of its own value and what its items come to."""
+    """The result of an element from its own value and the reduced values of its items."""
     number, dtype = Named("count", "int64"), own.dtype
     found = apply(_JOIN[kind], acc, own) if keeps and kind != "last" else acc
     if kind == "mean":
@@ -196,8 +205,8 @@ def _joined(kind: str, keeps: bool, acc: Expr, own: Expr) -> Expr:
 
 
 def _is_direct(builder: Builder, items: Items, shape: tuple[int, ...]) -> bool:
-    """Whether items are taken in as they come, into a table of all segments: on the CPU, unless the table is very
-    large, or much larger than what is written into it."""
+    """True if items are added in their given order to a table of all targets: on the CPU, unless the table is very
+    large, or much larger than the items."""
     inner = math.prod(shape[1:])
     is_filled = shape[0] * min(inner, _WIDE) <= _WIDE * items.count
     most = _MOST_BYTES if inner < _WIDE else _MOST_WIDE_BYTES
@@ -205,7 +214,8 @@ def _is_direct(builder: Builder, items: Items, shape: tuple[int, ...]) -> bool:
 
 
 def _sorted(builder: Builder, op: Op, key: Expr, count: int, segments: int) -> tuple[str, str]:
-    """The buffers with the items in order: those of a sort by the same key if there is one."""
+    """The names of the buffers of the sorted items (starts, order): those of an earlier sort by the same key if
+    there is one."""
     for step in builder.steps:
         if isinstance(step, SortKernel) and (step.items, step.segments, step.key) == (count, segments, key):
             return step.starts, step.order
@@ -216,6 +226,7 @@ def _sorted(builder: Builder, op: Op, key: Expr, count: int, segments: int) -> t
 
 
 def _counts(builder: Builder, name: str, count: int) -> str:
+    """The name of a new int32 buffer."""
     load = builder.buffer(name, (count,), "int32").expr
     assert isinstance(load, Load)
     return load.buffer

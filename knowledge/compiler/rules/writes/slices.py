@@ -1,7 +1,7 @@
-"""Writes to slices: `x[i] = value` becomes a copy of x with one region replaced.
+"""Lowers writes to slices: `x[i] = value` becomes a copy of x with one region replaced.
 
-A loop that fills a tensor slice by slice is a chain of them. Where nobody reads what is still to be written, the chain
-has one memory, and each of its members writes its slice there and copies nothing.
+A loop that fills a tensor slice by slice is a chain of such writes. If no operator reads what is still to be
+written, the chain shares one buffer, and each member writes its slice there and copies nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from foundry.knowledge.opgraph import Op, OpGraph, Ref, contiguous_strides
 
 @rule("slice_scatter", "select_scatter")
 def _scatter_slice(builder: Builder, op: Op) -> None:
+    """Lowers slice_scatter and select_scatter."""
     source, part = builder.tensor_at(op, 0, "self"), builder.tensor_at(op, 1, "src")
     axis = source.axis(integer(op, 2, "dim", 0))
     size, step = source.shape[axis], 1
@@ -25,7 +26,7 @@ def _scatter_slice(builder: Builder, op: Op) -> None:
         start = 0 if argument(op, 3, "start") is None else clip(integer(op, 3, "start"), size)
         step, length = integer(op, 5, "step", 1), part.shape[axis]
     part = builder.expand(part, (*source.shape[:axis], length, *source.shape[axis + 1 :]), op)
-    if length == size:  # nothing of the source is left
+    if length == size:  # the source is overwritten completely
         builder.bind(op, Tensor(source.shape, part.expr))
         return
     whole = enclosing_memory(builder, op, part)
@@ -47,12 +48,12 @@ def _scatter_slice(builder: Builder, op: Op) -> None:
     offset = tensor.expr.view.offset + start * strides[axis]
     strides[axis] *= step
     store_part(builder, op, target, part, View(offset, tuple(strides)), f"from{start}")
-    # Last: where anything above cannot be lowered, PyTorch makes another tensor of it.
+    # Last, because if anything above raises, PyTorch makes a new tensor instead.
     builder.slices[op.name] = Slices(tensor, axis, indices | (chain.written if chain else frozenset()))
 
 
 def _first_write(builder: Builder, op: Op) -> Tensor | None:
-    """The memory of the module that the first write of a call may go to: others might lie over it."""
+    """The module's memory that the first write of a chain may go to; None if there is none."""
     base = builder.tensor(op.args[0]).expr
     own = builder.in_place.get(op.name)
     if own is None or own.encloses or (isinstance(base, Load) and builder.buffers[base.buffer].is_in_place):
@@ -61,8 +62,8 @@ def _first_write(builder: Builder, op: Op) -> Tensor | None:
 
 
 def _chain_before(builder: Builder, op: Op, axis: int, indices: frozenset[int]) -> Slices | None:
-    """The chain that `op` may go on with: it writes elsewhere, and whoever else reads the tensor so far reads slices
-    that are written and stay."""
+    """The chain that `op` may continue: it writes other indices, and all other readers of the tensor so far read
+    slices that are written and stay. None if there is none."""
     base, graph = op.args[0], builder.graph
     assert isinstance(base, Ref)
     found = builder.slices.get(base.ref)
@@ -75,7 +76,7 @@ def _chain_before(builder: Builder, op: Op, axis: int, indices: frozenset[int]) 
 
 
 def _reads_written(graph: OpGraph, user: Op, found: Slices) -> bool:
-    """Whether an operator takes one slice that is there already, or what nobody reads but for its shape."""
+    """True if an operator takes one slice that is already written, or a value that is used for its shape only."""
     if user.kind == "select":
         shape, index, axis = found.tensor.shape, integer(user, 2, "index"), integer(user, 1, "dim")
         if axis % len(shape) == found.axis and index % shape[found.axis] in found.written:
