@@ -1,1 +1,1 @@
-"""The brain without a model: diagnosis, ranking and choice among the library's legal moves."""
+"""The brain without a model: diagnosis, ranking and choice among the legal moves of the kernel compiler."""

@@ -1,7 +1,8 @@
-"""The playbook brain: a deterministic search over the kernel library's legal moves, no model and no key.
+"""The playbook brain: a deterministic search over the kernel compiler's legal moves, without a model or an API key.
 
-For a seed and a step it always draws the same proposal. It exploits by rank and explores by a seeded softmax over the
-scores; when an island stagnates it draws hotter and takes larger steps (several moves at once, crossover).
+For a seed and a step it always draws the same proposal. It exploits by rank and explores by a seeded softmax over
+the scores. If an island stagnates, it draws at a higher temperature and takes larger steps (several moves at once,
+crossover).
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from foundry.knowledge.experience.record import Known
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Move, Proposal
 
-TEMPERATURE = 0.45  # of the log-scores: a move with half the score is drawn a fifth as often
+TEMPERATURE = 0.45  # softmax temperature of log-scores: a move with half the score is drawn a fifth as often
 STAGNATING_TEMPERATURE = 1.2
-FAR_WEIGHT = 0.5  # of a value more than one step away: its neighbours say more about it than nothing does
+FAR_WEIGHT = 0.5  # weight of a setting more than one step away: less is known about it
 DRAWS = 24  # tries at a combined or random step before the ranked list is walked in order
-OF_OTHERS = 0.4  # the weight of moves that are another expert's, within a larger step
-PAIR_DEPTH = 12  # the ranked walk pairs the best so many moves once all single moves are tried
+OF_OTHERS = 0.4  # weight of another expert's moves within a larger step
+PAIR_DEPTH = 12  # the best moves that are paired once all single moves are tried
 
 
 class MoveLibrary(Protocol):
-    """The part of the kernel library that the search needs (knowledge/compiler/moves.py)."""
+    """The part of the kernel compiler that the search needs (knowledge/compiler/moves.py)."""
 
     def moves(self, lowered: Lowered) -> tuple[Move, ...]: ...
     def apply(self, recipe: Recipe, move: Move) -> Recipe: ...
@@ -52,7 +53,7 @@ class MoveLibrary(Protocol):
 
 
 class PlaybookBrain:
-    """Implements Brain."""
+    """The Brain that searches by rules and a statistical model of measured speedups."""
 
     name = "playbook"
 
@@ -62,10 +63,12 @@ class PlaybookBrain:
         self._elsewhere: tuple[tuple[tuple[int, ...], frozenset[tuple[str, str]]], Elsewhere] | None = None
 
     async def diagnose(self, brief: Brief) -> Diagnosis:
+        """The diagnosis of the parent, by rules."""
         return diagnose(brief)
 
     async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | None:
-        """None when the parent is no library candidate or every legal step has been tried."""
+        """The expert's next step. None if the parent is no candidate of the kernel compiler, or every legal step has
+        been tried."""
         if brief.lowered is None or brief.obedience is None:
             return None
         found = brief.diagnosis or diagnose(brief)
@@ -78,8 +81,8 @@ class PlaybookBrain:
         return proposal_of(draft, experts()[expert], search.situation) if draft else None
 
     def _learn(self, known: Sequence[Known]) -> Estimates:
-        """What the measurements say, kept for the next step, which often knows the same of what is measured. It
-        depends on nothing else, so that a replay thinks the same."""
+        """Speedup estimates from the known measurements. The last ones are kept, because the next step often knows
+        the same measurements; the result depends on nothing else, so a replay computes the same."""
         own, pending = [one for one in known if not one.run and not one.pending], [one for one in known if one.pending]
         elsewhere = self._read([one for one in known if one.run], frozenset(tunables_of([*own, *pending])))
         mark = tuple(map(id, [elsewhere, *own]))
@@ -88,22 +91,24 @@ class PlaybookBrain:
         return self._learnt[1].believing(pending)
 
     def _read(self, others: Sequence[Known], tunables: frozenset[tuple[str, str]]) -> Elsewhere:
-        """What earlier runs say to a run whose kernels have these tunables."""
+        """The estimator's part from earlier runs, for a run whose kernels have these (template, tunable) pairs."""
         mark = tuple(map(id, others)), tunables
         if self._elsewhere is None or self._elsewhere[0] != mark:
             self._elsewhere = mark, Elsewhere(others, tunables)
         return self._elsewhere[1]
 
     async def judge(self, evidence: AuditEvidence) -> Judgement:
-        return Judgement()  # the ruling has looked at every number that the playbook could look at
+        """An empty judgement: the ruling has already looked at every number that the playbook could look at."""
+        return Judgement()
 
     async def answer(self, question: str, context: str) -> str:
+        """An empty answer: the playbook cannot answer questions."""
         return ""
 
 
 @dataclass(frozen=True)
 class _Search:
-    """One step of one expert from one parent."""
+    """The search for one step of one expert from one parent."""
 
     expert: Expert
     situation: Situation
@@ -114,6 +119,7 @@ class _Search:
 
     @cached_property
     def stream(self) -> random.Random:
+        """Random numbers seeded by run, step and expert."""
         brief = self.situation.brief
         return random.Random(f"{brief.seed}:{brief.step}:{self.expert.name}")
 
@@ -124,11 +130,12 @@ class _Search:
 
     @cached_property
     def ranked(self) -> list[Ranked]:
+        """The expert's allowed moves, best first, including settings more than one step away at a lower weight."""
         near = self.library.moves(self.lowered)
         far = rank(self._legal(far_settings(self.lowered, near)), self.expert, self.situation)
         weight = 1.0 if self.situation.stagnating else FAR_WEIGHT
         found = rank(self._legal(near), self.expert, self.situation)
-        # what experience has measured is as good a step from afar
+        # a far setting that experience has measured keeps its full score
         chosen = self.situation.brief.credits_choose
         found += [item if item.credit and chosen else replace(item, score=weight * item.score) for item in far]
         return sorted(found, key=lambda item: -item.score)
@@ -140,8 +147,8 @@ class _Search:
         return [move for move in fresh if self.obedience.forbids(move) is None]
 
     def improve(self) -> Draft | None:
-        """A step that follows the user's directives, if some are not followed yet; else a drawn step; else the next one
-        of the ranked list."""
+        """A step that follows the user's directives, if some are not followed yet; else a step drawn by seed; else
+        the next one of the ranked list. None if all were tried."""
         wish = self._draft(())
         if self.obeyed and wish:
             return wish
@@ -154,7 +161,7 @@ class _Search:
         return next((draft for draft in self._in_order() if draft), None)
 
     def _leap(self) -> Draft | None:
-        """The step that promises most by what was measured."""
+        """The untried step with the largest expected improvement by the estimates."""
         structural = [item for item in self.judged(self.library.moves(self.lowered)) if item.move.kind != "set"]
         parent = Outline(self.lowered.recipe, self.lowered.kernels)
         brief = self.situation.brief
@@ -162,16 +169,18 @@ class _Search:
         return next((draft for moves in leaps.ranked() if (draft := self._draft(moves))), None)
 
     def judged(self, moves: Sequence[Move]) -> list[Ranked]:
-        """The moves that the user does not forbid, whoever's they are, ranked by this expert."""
+        """The moves of all experts that the user does not forbid, ranked by this expert."""
         return rank(self._legal(moves), self.expert, self.situation, of_others=OF_OTHERS)
 
     def outlined(self, recipe: Recipe) -> Outline:
+        """The kernels of a recipe, without code. Raises CannotLower."""
         graph = self.situation.brief.graph
         if graph is None:
             raise CannotLower("there is no graph")
         return self.library.outline(recipe, graph, self.situation.brief.device)
 
     def applied(self, recipe: Recipe, moves: Sequence[Move]) -> Recipe:
+        """The recipe after the moves."""
         for move in moves:
             recipe = self.library.apply(recipe, move)
         return recipe
@@ -194,10 +203,11 @@ class _Search:
         return next((draft for one, two in pairs if (draft := self._draft((), undone=(one, two)))), None)
 
     def _is_forbidden(self, suspect: Suspect) -> bool:
+        """True if the user forbids the move that undoes the suspect."""
         return self.obedience.forbids(suspect.move) is not None
 
     def _draws(self) -> Iterator[Callable[[], Draft | None]]:
-        """Random kinds of steps, drawn by seed; larger steps are more frequent when the island stagnates."""
+        """Yields kinds of steps drawn by seed; larger steps are more frequent if the island stagnates."""
         kinds: tuple[Callable[[], Draft | None], ...] = (self._single, self._pair, self._several, self._cross)
         weights = (2.0, 3.0, 3.0, 3.0) if self.situation.stagnating else (7.0, 2.0, 0.5, 1.0)
         for _ in range(DRAWS if self.ranked else 0):
@@ -211,17 +221,20 @@ class _Search:
         return self.stream.choices(items, weights)[0]
 
     def _single(self) -> Draft | None:
+        """A step of one move."""
         return self._draft((self._draw(self.ranked),))
 
     def _pair(self) -> Draft | None:
+        """A step of up to two moves."""
         return self._draft(self._draw_moves(2))
 
     def _several(self) -> Draft | None:
+        """A step of up to three moves."""
         return self._draft(self._draw_moves(3))
 
     def _draw_moves(self, count: int) -> tuple[Ranked, ...]:
-        """Up to `count` compatible moves. After the first, moves of the same kernel are preferred, because the sides of
-        a tile pay only together."""
+        """Up to `count` compatible moves. After the first, moves of the same kernel are preferred, because the sides
+        of a tile pay only together."""
         chosen = [self._draw(self.ranked)]
         while len(chosen) < count:
             fitting = [item for item in self.ranked if all(_compatible(item.move, other.move) for other in chosen)]
@@ -232,7 +245,7 @@ class _Search:
         return tuple(chosen)
 
     def _cross(self) -> Draft | None:
-        """Some of an elite's differing choices, carried over as moves."""
+        """Crossover: some of the choices in which an elite differs, as moves."""
         partners = [item for item in self.situation.brief.elites if item.candidate.recipe is not None]
         partners = [item for item in partners if item.candidate.id != self.situation.brief.parent.candidate.id]
         if not partners:
@@ -251,7 +264,7 @@ class _Search:
         return self._draft(tuple(taken), partner=partner.candidate.id)
 
     def _in_order(self) -> Iterator[Draft | None]:
-        """Every single move by rank, then pairs of the best."""
+        """Yields every single move by rank, then pairs of the best."""
         yield from (self._draft((item,)) for item in self.ranked)
         best = self.ranked[:PAIR_DEPTH]
         for index, one in enumerate(best):
@@ -260,8 +273,8 @@ class _Search:
     def _draft(
         self, chosen: tuple[Ranked, ...], *, undone: tuple[Suspect, ...] = (), partner: str = ""
     ) -> Draft | None:
-        """The recipe after the user's moves and the chosen ones; None if it equals the parent's, was tried before, or
-        cannot be lowered."""
+        """The recipe after the user's moves and the chosen ones. None if it equals the parent's, was tried before,
+        or cannot be lowered."""
         asked = [move for move, _ in self.obeyed]
         moves = (*asked, *(item.move for item in chosen), *(item.move for item in undone))
         recipe = self.applied(self.lowered.recipe, moves)
@@ -270,7 +283,7 @@ class _Search:
 
 
 def fresh_recipe(recipe: Recipe, brief: Brief, library: MoveLibrary) -> Recipe | None:
-    """The recipe in its canonical form; None when it leads to the parent, to what was tried, or nowhere."""
+    """The recipe in its canonical form. None if it equals the parent's, was tried before, or cannot be lowered."""
     known = brief.tried | ({brief.lowered.recipe.digest} if brief.lowered else set())
     if recipe.digest in known or brief.graph is None:
         return None
@@ -282,8 +295,8 @@ def fresh_recipe(recipe: Recipe, brief: Brief, library: MoveLibrary) -> Recipe |
 
 
 def _compatible(one: Move, other: Move) -> bool:
-    """Whether two moves can be made at once: not the same thing twice, and only settings beside a change of structure
-    that does not rename kernels (settings of kernels that a new structure replaces would be lost)."""
+    """True if two moves can be made at once: they change different things, and either both are settings or neither
+    is. A new structure may replace kernels, so that their settings would be lost."""
     if one.kind == "set" and other.kind == "set":
         return (one.kernel, one.name) != (other.kernel, other.name)
     return one.kind != "set" and other.kind != "set" and one.name != other.name

@@ -1,7 +1,7 @@
-"""The playbook's diagnosis: what broke, or which resource limits a correct candidate, from measured facts alone.
+"""The playbook's diagnosis: what broke, or which resource limits a correct candidate, from measured facts only.
 
-Rules in order, first match wins; the numbers that decided are the evidence. Fractions are of the ceilings measured on
-this device, never of a data sheet.
+Rules in order, first match wins; the numbers that decided are the evidence. Fractions are of the ceilings measured
+on this device, never of a data sheet.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from foundry.knowledge.limits import Limiter
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Failure
 
-LAUNCH_SHARE = 0.25  # launches cost at least this part of the time
-SATURATED = 0.6  # of the measured copy rate: the memory system is the limit
+LAUNCH_SHARE = 0.25  # fraction of the time from which launches are the limit
+SATURATED = 0.6  # fraction of the measured copy bandwidth from which memory is the limit
 LOW_OCCUPANCY = 0.35
-COSTLY_SHARE = 0.25  # operators that are transcendental or divide
+COSTLY_SHARE = 0.25  # fraction of operations that are transcendental or divisions
 NEAR_FLOOR = 0.85
 _FAILURES: dict[Outcome, Failure] = {
     "compile_error": "compile_error",
@@ -54,14 +54,14 @@ def _accurate_action(brief: Brief) -> str:
 
 
 def failure_of(evaluation: Evaluation) -> tuple[Failure, str] | None:
-    """What broke and the first line of evidence; None for a correct or merely unproven candidate."""
+    """The failure and its first line of evidence; None for a candidate that is correct or merely unproven."""
     ruling = rule(evaluation)
     failure = _FAILURES.get(ruling.outcome)
     return (failure, ruling.evidence or failure) if failure else None
 
 
 def limiter_of(situation: Situation) -> Diagnosis:
-    """Which resource limits a correct candidate."""
+    """The resource that limits a correct candidate, as a diagnosis."""
     for ask in (_limiter_of_profiler, _spills, _launches, _scalar_loop, _narrow_vectors, _roofline):
         found = ask(situation)
         if found:
@@ -81,7 +81,7 @@ _Found = tuple[Limiter, str] | None
 
 
 def _limiter_of_profiler(situation: Situation) -> _Found:
-    """What the profiler ladder named, if its rung told."""
+    """The limiter named by the profiler, if it could tell."""
     profile = situation.profile
     if profile is None or profile.limiter is None:
         return None
@@ -89,6 +89,7 @@ def _limiter_of_profiler(situation: Situation) -> _Found:
 
 
 def _spills(situation: Situation) -> _Found:
+    """Register spills on a GPU, or low occupancy."""
     resources = situation.brief.parent.build.resources
     if resources.spill_bytes > 0:
         return (
@@ -102,6 +103,7 @@ def _spills(situation: Situation) -> _Found:
 
 
 def _launches(situation: Situation) -> _Found:
+    """Launch overhead, if launches take a large share of the time."""
     total = situation.candidate_ms
     if not total or situation.launch_ms < LAUNCH_SHARE * total or situation.ceilings is None:
         return None
@@ -127,7 +129,7 @@ def _scalar_loop(situation: Situation) -> _Found:
 
 
 def _scalar_kernel(situation: Situation) -> str:
-    """Of the functions with scalar loops the one that takes the most time as modelled, "" without any."""
+    """The function with scalar loops that takes the most modelled time; "" without any."""
     found = situation.brief.parent.build.resources.scalar_loops
     return max(found, key=lambda name: (situation.shares.get(name, 0.0), found[name]), default="")
 
@@ -146,7 +148,7 @@ def _narrow_vectors(situation: Situation) -> _Found:
 
 
 def _roofline(situation: Situation) -> _Found:
-    """Which side of the roofline, and whether that side's ceiling is near; always an answer."""
+    """The side of the roofline that limits, or the latency below both ceilings; always an answer."""
     bandwidth = _fraction(situation.achieved_bytes_per_s, situation.bandwidth)
     arithmetic = _fraction(situation.achieved_flops_per_s, situation.flops_ceiling)
     evidence = _rates(situation, bandwidth, arithmetic)
@@ -170,14 +172,14 @@ def _roofline(situation: Situation) -> _Found:
 
 
 def _decoding(situation: Situation) -> str:
-    """What the profiler found of integer work in the kernel with most of the time, "" without."""
+    """The profiler's evidence of integer work in the kernel that takes most of the time; "" without."""
     profile = situation.profile
     kernels = sorted(profile.kernels, key=lambda kernel: -kernel.share) if profile else []
     return next((kernel.evidence for kernel in kernels[:1] if kernel.cause in ("decoding", "integer")), "")
 
 
 def _slowest_operators(situation: Situation) -> str:
-    """What PyTorch runs in a task that no tracer could follow, by its own profiler."""
+    """The operators that PyTorch runs in a task that could not be traced, by its own profiler."""
     rows, whole_ms = situation.brief.ran, sum(row.ms for row in situation.brief.ran)
     if not rows:
         return "the reference could not be traced, and nothing was seen of its operators"
@@ -190,10 +192,12 @@ def _slowest_operators(situation: Situation) -> str:
 
 
 def _fraction(achieved: float | None, ceiling: float | None) -> float:
+    """achieved / ceiling; 0 if either is unknown."""
     return achieved / ceiling if achieved and ceiling else 0.0
 
 
 def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
+    """Traffic, arithmetic and their fractions of the ceilings, as a sentence."""
     if not situation.traffic_bytes:
         return "" if situation.candidate_ms is None else f"{situation.candidate_ms:.4g} ms"
     is_counted = situation.profile is not None and situation.profile.rung == "counters"
@@ -219,6 +223,7 @@ def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
 
 
 def _floor(situation: Situation) -> str:
+    """The candidate's time against the roofline floor, as a sentence; "" without one."""
     floor_ms = situation.floor_ms
     if not floor_ms or not situation.candidate_ms or situation.is_reference:
         return ""
@@ -227,7 +232,7 @@ def _floor(situation: Situation) -> str:
 
 
 def _action(limiter: Limiter, situation: Situation, *, named_by_profiler: bool) -> str:
-    """The profiler's or the card's action, made concrete where the numbers single one thing out."""
+    """The profiler's or the card's action, made concrete if the numbers point to one thing."""
     if situation.is_reference and limiter in ("memory_bandwidth", "memory_latency", "launch_overhead"):
         return "Fuse: write one kernel for operators that follow each other; what lies between stays in registers."
     surplus = situation.traffic_bytes - situation.least_bytes

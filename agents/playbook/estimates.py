@@ -1,10 +1,10 @@
-"""How fast a configuration probably is, by all that was measured of kernels like its own: a Gaussian process.
+"""Predicts how fast a configuration is, from all measurements of similar kernels: a Gaussian process.
 
-The logarithm of a speedup is a sum of effects: one of each number that a kernel is printed with, one of how they meet,
-one of the structure. Two values of a number that are near have similar effects. Each effect has parts: what all kernels
-of a template share, what a graph adds, what it adds at this size on this device. So what is not known of this graph is
-completed by what earlier runs measured, and several runs of one other graph count as one graph's word. How strong the
-effects are, and how much of the others' holds here, is what makes this run's own measurements most likely.
+The logarithm of a speedup is a sum of effects: one of each tunable of a kernel, one of pairs of them, one of the
+structure. Values of a tunable that are near each other have similar effects. Each effect has parts: one shared by
+all kernels of a template, one for the graph, one for its size on this device. So earlier runs' measurements fill in
+what is not known of this graph, and several runs of one other graph count as one. How strong the effects are, and
+how much of the others' applies here, is chosen to make this run's own measurements most likely.
 """
 
 from __future__ import annotations
@@ -22,32 +22,39 @@ from foundry.knowledge.experience.record import KernelChoices, Known
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
-BELOW = 1.2  # of a logarithm: how far below the best it does not matter any more
-SCALES = (0.25, 4.0, 16.0)  # factors of the variance of all effects that are tried,
-PAIRS = (0.1, 4.0)  # and of that of pairs
-RUN = 1.0  # deviation of what a run's measurements have in common: its reference, its graph
-STRUCTURE = 0.25  # deviation of a structure's own effect
-MAIN, PAIRED, MIXED = 0.30, 0.15, 0.08  # deviations of the numbers' own effects, of pairs, and of all together
-NEAR = 2.0  # doublings of a number over which its effect changes
-OTHER_WORD = 0.25  # how alike two words are
-TEMPLATE, GRAPH, SITE = 0.7, 0.1, 0.2  # parts of an effect's variance: its template's, its graph's, its size's
-OTHER_PLACE = 0.5  # how alike a graph's own parts are in two of its kernels that do different work
-MATTERS = (0.25, 4.0)  # factors of a number's variance that are tried
-SHARED = (0.5, 0.0)  # how much of what other graphs and sizes share holds here, where it is not all: what is tried
-FEWEST = 4  # measurements before the run's own say how strong effects are and how much others count
+BELOW = 1.2  # log-speedup below the best at which measurements are clipped
+SCALES = (0.25, 4.0, 16.0)  # tried factors of the variance of all effects
+PAIRS = (0.1, 4.0)  # tried factors of the variance of effects of pairs
+RUN = 1.0  # standard deviation of what a run's measurements share: its reference, its graph
+STRUCTURE = 0.25  # standard deviation of a structure's own effect
+# Standard deviations of the effects of single tunables, of pairs, and of all together.
+MAIN = 0.30
+PAIRED = 0.15
+MIXED = 0.08
+NEAR = 2.0  # doublings of a tunable over which its effect changes
+OTHER_WORD = 0.25  # similarity of two different non-numeric values
+# Parts of an effect's variance: shared by the template, by the graph, by the size on this device.
+TEMPLATE = 0.7
+GRAPH = 0.1
+SITE = 0.2
+OTHER_PLACE = 0.5  # similarity of the graph's part for two kernels that do different work
+MATTERS = (0.25, 4.0)  # tried factors of a tunable's variance
+SHARED = (0.5, 0.0)  # tried factors of what other graphs and sizes contribute
+FEWEST = 4  # fewest measurements from which the run's own choose the strength
 LEAST_DEVIATION = 0.01
-FAILED, FAILED_DEVIATION = 0.2, 0.3  # of a logarithm: how much worse than all others one that failed counts, how surely
+FAILED = 0.2  # log-speedup by which a failure counts below all others
+FAILED_DEVIATION = 0.3  # and its standard deviation
 
 
 @dataclass(frozen=True)
 class Estimated:
-    """The logarithm of a speedup: what is expected of each configuration, and how surely."""
+    """The logarithm of the speedup of each configuration: expected value and standard deviation."""
 
     mean: Array
     deviation: Array
 
     def gain(self, best: float) -> Array:
-        """The improvement over `best` that is expected of each (Jones, Schonlau and Welch 1998)."""
+        """The expected improvement over `best` of each configuration (Jones, Schonlau and Welch 1998)."""
         z = (self.mean - best) / self.deviation
         density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
         below = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in z])
@@ -57,38 +64,41 @@ class Estimated:
 
 @dataclass(frozen=True)
 class _Set:
-    """Configurations as sums of kernels. Of kernels that are the same in all respects there is one row."""
+    """Configurations as weighted sums of kernels. Kernels that are equal in all respects share one row."""
 
     weights: Array  # configuration x row
-    run: Numbers  # of each configuration
+    run: Numbers  # by configuration
     structure: Numbers
-    template: Numbers  # of each row
+    template: Numbers  # by row
     graph: Numbers
     site: Numbers
     place: Numbers
-    numbers: Array  # row x tunable: a place on a line; nan where it has none
+    numbers: Array  # row x tunable: log2 of numeric values; nan for others
     words: Array
 
 
 @dataclass
 class _Encoder:
-    """Gives each name a number, the same for measurements and for what is estimated."""
+    """Numbers names consistently for measurements and for configurations to estimate."""
 
     columns: dict[str, int] = field(default_factory=dict)
     used: dict[int, set[int]] = field(default_factory=dict)  # template -> columns
     _codes: dict[tuple[str, object], int] = field(default_factory=dict)
 
     def code(self, kind: str, name: object) -> int:
+        """The number of a name of this kind."""
         return self._codes.setdefault((kind, name), len(self._codes))
 
     def learn(self, tunables: Iterable[tuple[str, str]]) -> None:
+        """Adds (template, tunable) pairs."""
         for template, name in tunables:
             column = self.columns.setdefault(name, len(self.columns))
             self.used.setdefault(self.code("template", template), set()).add(column)
 
     def encode(self, items: Sequence[Known]) -> _Set:
+        """The configurations as arrays."""
         rows: dict[tuple[object, ...], int] = {}
-        seen: dict[tuple[int, str, str], int] = {}  # what sketches of one place leave as it is, they share
+        seen: dict[tuple[int, str, str], int] = {}  # sketches of one place share the kernels they leave unchanged
         kernels: list[tuple[Known, KernelChoices]] = []
         owned: list[tuple[int, int, float]] = []
         for index, item in enumerate(items):
@@ -120,6 +130,7 @@ class _Encoder:
         )
 
     def _values(self, kernels: Sequence[KernelChoices]) -> tuple[Array, Array]:
+        """(numbers, words), each row x tunable: numeric values on a logarithmic scale, and codes of the others."""
         numbers = np.full((len(kernels), len(self.columns)), np.nan)
         words = np.full((len(kernels), len(self.columns)), -1.0)
         for row, kernel in enumerate(kernels):
@@ -135,45 +146,48 @@ class _Encoder:
 
 
 def _codes(values: Iterable[int]) -> Numbers:
+    """The values as an integer array."""
     return np.array(list(values), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Strength:
-    """How strong the effects are, beside what is usual; `matters` is for each tunable."""
+    """Strength of the effects, relative to the usual; `matters` has a factor for each tunable."""
 
     scale: float = 1.0
     pairs: float = 1.0
-    shared: float = 1.0  # how much of what kernels of other graphs and sizes share holds here
+    shared: float = 1.0  # factor of what other graphs and sizes contribute
     matters: tuple[float, ...] = ()
 
     @property
     def elsewhere(self) -> Strength:
-        """What matters among the earlier runs alone."""
+        """The strength with which earlier runs alone are modelled."""
         return replace(self, shared=1.0)
 
     def weights(self, columns: Numbers) -> Array:
-        """How much each of a template's tunables matters; usually all the same, one together."""
+        """The weight of each of a template's tunables; usually equal, with sum one."""
         found = np.full(len(columns), 1.0 / max(1, len(columns)))
         return found * np.array(self.matters)[columns] if self.matters else found
 
     def effect(self, main: Array) -> Array:
-        """The covariance of effects of kernels that are so alike."""
+        """The covariance of the effects of two kernels with this similarity."""
         return self.scale * (MAIN**2 * main + self.pairs * PAIRED**2 * main**2)
 
 
 @dataclass(frozen=True)
 class _Block:
-    """The kernels of one template in two sets: how alike each tunable's values are, and how near the kernels."""
+    """The kernels of one template in two sets: similarity of each tunable's values, and of the kernels' graphs and
+    sizes."""
 
     at: tuple[Any, ...]
     columns: Numbers
     alike: Array  # column x row x row
-    common: Array  # the parts of an effect that are the template's and the graph's
-    own: Array  # the part that is this size's on this device
+    common: Array  # part of the effects shared by template and graph
+    own: Array  # part of the effects for this size on this device
 
 
 def _blocks(encoder: _Encoder, one: _Set, other: _Set) -> list[_Block]:
+    """The blocks of all templates that both sets have."""
     found = []
     for template, columns in encoder.used.items():
         mine, theirs = np.flatnonzero(one.template == template), np.flatnonzero(other.template == template)
@@ -190,6 +204,7 @@ def _blocks(encoder: _Encoder, one: _Set, other: _Set) -> list[_Block]:
 
 
 def _alike(numbers: Array, words: Array, other: _Set, rows: Numbers, columns: Numbers) -> Array:
+    """Similarity of the tunables' values, tunable x row x row, 0 to 1."""
     theirs, their_words = other.numbers[rows][:, columns], other.words[rows][:, columns]
     gap = np.abs(numbers.T[:, :, None] - theirs.T[:, None, :])
     neither = np.isnan(numbers.T)[:, :, None] & np.isnan(theirs.T)[:, None, :]
@@ -199,13 +214,15 @@ def _alike(numbers: Array, words: Array, other: _Set, rows: Numbers, columns: Nu
 
 @dataclass(frozen=True)
 class _Between:
-    """What two sets of configurations have in common, before the strength of effects is chosen."""
+    """The similarity of two sets of configurations, before the strength of effects is chosen."""
 
     one: _Set
     other: _Set
     blocks: Sequence[_Block]
 
     def covariance(self, strength: Strength, shared: float = 1.0) -> Array:
+        """The covariance of two sets of configurations for a strength; `shared` scales the part that other graphs
+        contribute."""
         rows = np.zeros((len(self.one.template), len(self.other.template)))
         for block in self.blocks:
             main = np.tensordot(strength.weights(block.columns), block.alike, axes=1)
@@ -219,10 +236,10 @@ class _Between:
 
 
 class Elsewhere:
-    """What earlier runs measured: encoded once, and solved once for each strength that is tried."""
+    """The measurements of earlier runs: encoded once, and solved once for each strength that is tried."""
 
     def __init__(self, items: Sequence[Known], tunables: Collection[tuple[str, str]] = ()) -> None:
-        """`tunables`: templates and names of this run's, beside those of the items."""
+        """`tunables`: (template, name) pairs of this run, in addition to those of the items."""
         self.items = list(items)
         self.encoder = _Encoder()
         self.encoder.learn([*tunables_of(items), *sorted(tunables)])
@@ -232,10 +249,11 @@ class Elsewhere:
         self._solved: dict[Strength, tuple[Array, Array]] = {}
 
     def between(self, one: _Set, other: _Set) -> _Between:
+        """The similarity of two sets."""
         return _Between(one, other, _blocks(self.encoder, one, other))
 
     def solved(self, strength: Strength) -> tuple[Array, Array]:
-        """The inverse of the lower root of these measurements' covariance, and its product with what they brought."""
+        """The inverse Cholesky factor of these measurements' covariance, and its product with the measured values."""
         if strength not in self._solved:
             whole = self._between.covariance(strength) + np.diag(self._noise)
             inverse = np.linalg.inv(np.linalg.cholesky(whole))
@@ -244,16 +262,16 @@ class Elsewhere:
 
 
 def tunables_of(items: Iterable[Known]) -> list[tuple[str, str]]:
-    """(template, name) of all that kernels are printed with, in their order, each once."""
+    """The (template, name) pairs of all tunables, in order of first occurrence."""
     found = ((kernel.template, name) for item in items for kernel in item.kernels for name in kernel.choices)
     return list(dict.fromkeys(found))
 
 
 class Estimates:
-    """What the measurements of this run and of earlier ones say."""
+    """Speedup estimates from the measurements of this run and of earlier ones."""
 
     def __init__(self, own: Sequence[Known], elsewhere: Elsewhere | None = None) -> None:
-        """`own`: what this run has measured. `elsewhere` knows the tunables of all of them."""
+        """`own`: this run's measurements. `elsewhere` must know the tunables of all of them."""
         self._elsewhere = elsewhere or Elsewhere((), tunables_of(own))
         self._own = list(own)
         log, noise = observed(self._own)
@@ -262,7 +280,8 @@ class Estimates:
         self._fit()
 
     def believing(self, pending: Sequence[Known]) -> Estimates:
-        """The same where these are believed to come out as expected, so that nobody else looks there."""
+        """The same estimates, with pending configurations assumed to come out as expected, so that no parallel
+        search tries the same."""
         if not pending:
             return self
         found = object.__new__(Estimates)
@@ -274,6 +293,7 @@ class Estimates:
         return found
 
     def _take(self, items: Sequence[Known], log: Array, noise: Array) -> None:
+        """Sets the measurements and their similarities."""
         self._items, self._log, self._noise = list(items), log, noise
         self._set = self._elsewhere.encoder.encode(self._items)
         self._among = self._elsewhere.between(self._set, self._set)
@@ -281,13 +301,13 @@ class Estimates:
 
     @cached_property
     def best(self) -> float:
-        """What is expected of the best configuration of this run, measured or under way: not what it was lucky to be
-        timed as."""
+        """The expected value of this run's best configuration, measured or pending, instead of its luckiest
+        measurement."""
         ran = [item for item in self._items if not item.failed]
         return float(self.of(ran).mean.max()) if ran else 0.0
 
     def of(self, wanted: Sequence[Known]) -> Estimated:
-        """The estimates of configurations of this run."""
+        """The estimates for configurations of this run."""
         strength, encoded = self._strength, self._elsewhere.encoder.encode(wanted)
         inverse, brought = self._elsewhere.solved(strength.elsewhere)
         far = self._elsewhere.between(encoded, self._elsewhere.set).covariance(strength, strength.shared)
@@ -299,7 +319,7 @@ class Estimates:
         return Estimated(told.T @ brought + half.T @ self._half, np.sqrt(np.maximum(variance, 1e-6)))
 
     def _prior(self, encoded: _Set) -> Array:
-        """The variance of each kernel's effect where nothing is known."""
+        """The variance of each kernel's effect before any measurement."""
         used, strength = self._elsewhere.encoder.used, self._strength
         total = {one: float(strength.weights(_codes(sorted(columns))).sum()) for one, columns in used.items()}
         main = np.array([total.get(template, 1.0) for template in encoded.template.tolist()])
@@ -307,7 +327,7 @@ class Estimates:
         return found
 
     def _fit(self) -> None:
-        """Chooses what makes this run's own measurements most likely, one thing after the other."""
+        """Chooses the strength that makes this run's own measurements most likely, one parameter after the other."""
         best = self._solve(self._strength)
         if len(self._own) < FEWEST:
             return
@@ -321,13 +341,14 @@ class Estimates:
         self._solve(self._strength)
 
     def _changed(self, column: int) -> Iterator[Strength]:
+        """Yields the strength with one tunable's factor changed."""
         usual = self._strength.matters or (1.0,) * len(self._elsewhere.encoder.columns)
         for factor in MATTERS:
             changed = (value * factor if index == column else value for index, value in enumerate(usual))
             yield replace(self._strength, matters=tuple(changed))
 
     def _try(self, best: float, tried: Iterable[Strength]) -> float:
-        """The likelihood at the best of these strengths, which stays; the present one where none is better."""
+        """Tries these strengths, keeps the best (or the present one), and returns its log-likelihood."""
         kept = self._strength
         for strength in tried:
             if (found := self._solve(strength)) > best:
@@ -336,7 +357,7 @@ class Estimates:
         return best
 
     def _solve(self, strength: Strength) -> float:
-        """The logarithm of the likelihood of this run's measurements, given the others'."""
+        """The log-likelihood of this run's measurements, given the others'."""
         inverse, brought = self._elsewhere.solved(strength.elsewhere)
         self._told = inverse @ self._across.covariance(strength, strength.shared).T
         whole = self._among.covariance(strength) - self._told.T @ self._told + np.diag(self._noise)
@@ -347,8 +368,8 @@ class Estimates:
 
 
 def observed(items: Sequence[Known]) -> tuple[Array, Array]:
-    """The logarithms and variances that the estimates are made from. How bad a bad configuration is does not matter:
-    of a run, what is far below its best counts as so far below; what failed, a little lower than all."""
+    """The log-speedups and variances that estimates are made from. How bad a bad configuration is does not matter:
+    values far below the run's best are clipped, and failures count a little lower than all."""
     values = np.zeros(len(items))
     for run in {item.run for item in items}:
         own = [index for index, item in enumerate(items) if item.run == run]
@@ -361,4 +382,5 @@ def observed(items: Sequence[Known]) -> tuple[Array, Array]:
 
 
 def _noise(item: Known) -> float:
+    """The variance of a measurement."""
     return float((FAILED_DEVIATION if item.failed else max(item.deviation, LEAST_DEVIATION)) ** 2)

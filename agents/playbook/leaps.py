@@ -1,10 +1,10 @@
-"""Steps that change several things at once, chosen by what is expected of where they lead (estimates.py).
+"""Steps that change several things at once, chosen by the expected improvement of where they lead (estimates.py).
 
-From the parent, from structures next to it and from the best others every configuration of each kernel is looked at, of
-a kernel that has too many a drawn part, what was measured of its template, and the best of the kernels together. Which
-values a kernel may take depends on its other ones, so the library is asked where the best lead, and the most promising
-place is looked around from again. While little is measured, in this run or in earlier ones, the experts' own judgement
-of a step's moves counts as well, ever less with each measurement (Hvarfner et al. 2022).
+The search starts from the parent, from structures next to it and from the best other candidates. It looks at every
+configuration of each kernel (a random part if there are too many), at measured ones of its template, and at the best
+of the kernels combined. The values that a kernel may take depend on its other ones. So the kernel compiler is asked
+where the best lead, and the search goes on from the most promising place. While few measurements exist, the experts'
+own judgement of the moves counts as well, ever less with each measurement (Hvarfner et al. 2022).
 """
 
 from __future__ import annotations
@@ -30,21 +30,28 @@ from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.record import KernelChoices, Known
 from foundry.knowledge.thought import Move
 
-WHOLE = 400  # configurations of a kernel that are all looked at from a place; of more, so many are drawn
-AROUND = 2400  # of all its kernels together: a graph of 17 took 2.5 s of thinking an evaluation without it, 1.1 with it
-KEPT, DEPTH, TOGETHER = 48, 12, 160  # of a kernel's the best; so many of them are put together with those of others
-STRUCTURES, ELITES = 4, 3  # changes of structure, and other candidates, that are looked around from
-ANCHORS = 60  # measured configurations of a template that are tried on each kernel, the fastest of their runs first,
-ANCHORED = 0.15  # and of what is looked at no larger share
-ROUNDS = 8  # of asking the library, at most, while something better is in sight
-REALISED, ASKED = 4, 4  # places that are found in a round, and times so many that are asked for
-LEAST_TRUST = 0.02  # with less it changes nothing
+WHOLE = 400  # most configurations of a kernel that are all looked at from a place; of more, this many are drawn
+# Most configurations of all kernels of a place together. With 17 kernels a step took 2.5 s to choose without this
+# limit,
+# 1.1 s with it.
+AROUND = 2400
+KEPT = 48  # best sketches of a kernel that are kept
+DEPTH = 12  # most of them that are combined with other kernels' ones
+TOGETHER = 160  # most combinations of several kernels
+STRUCTURES = 4  # changes of structure to start from
+ELITES = 3  # other candidates to start from
+ANCHORS = 60  # most measured configurations of a template tried on each kernel, the fastest of their runs first
+ANCHORED = 0.15  # largest share of these in all that is looked at
+ROUNDS = 8  # most rounds of asking the kernel compiler, while something better is expected
+REALISED = 4  # places found in a round
+ASKED = 4  # requests per place found, at most
+LEAST_TRUST = 0.02  # a lower weight of the experts' judgement is ignored
 TRUSTED = 0.5  # measurements that count as much as the experts' judgement; with 6 a search took 40 % longer
 
 
 class Adviser(Protocol):
-    """What a leap needs of the playbook: moves that the user allows, with the experts' judgement, and where they
-    lead."""
+    """The part of the playbook that a leap needs: moves that the user allows, with the experts' judgement, and where
+    they lead."""
 
     def judged(self, moves: Sequence[Move]) -> list[Ranked]: ...
     def outlined(self, recipe: Recipe) -> Outline: ...
@@ -53,8 +60,8 @@ class Adviser(Protocol):
 
 @dataclass(frozen=True)
 class Spot:
-    """A configuration that the library can print, the moves of structure that lead to it from the parent, and what is
-    expected there."""
+    """A configuration that the kernel compiler can generate, the structural moves that lead to it from the parent,
+    and the expected improvement there."""
 
     outline: Outline
     structural: tuple[Ranked, ...] = ()
@@ -62,26 +69,27 @@ class Spot:
 
     @property
     def known(self) -> Known:
+        """The configuration as the estimates see it."""
         return known_of(self.outline.kernels, self.outline.structure)
 
 
 @dataclass(frozen=True)
 class KernelValues:
-    """What is asked of one kernel of a place."""
+    """Values that are asked for one kernel of a place."""
 
     place: str
     kernel: str
     values: frozenset[tuple[str, Choice | None]]
 
     def holds(self, outline: Outline) -> bool:
-        """Whether the library did what it was asked: where the values do not fit each other it takes others."""
+        """True if the compiler used these values; it takes others if they do not fit each other."""
         choices = next((dict(one.choices) for one in outline.kernels if one.name == self.kernel), {})
         return all(choices.get(name) == value for name, value in self.values)
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """A place with some of its numbers changed, before the library is asked."""
+    """A place with some tunables changed, before the compiler is asked."""
 
     origin: Spot
     settings: tuple[Ranked, ...]
@@ -89,7 +97,7 @@ class Sketch:
 
     @property
     def changes(self) -> set[KernelValues]:
-        """By kernel."""
+        """The changed values, by kernel."""
         found: dict[str, set[tuple[str, Choice | None]]] = {}
         for item in self.settings:
             found.setdefault(item.move.kernel, set()).add((item.move.name, item.move.value))
@@ -97,7 +105,7 @@ class Sketch:
         return {KernelValues(place, kernel, frozenset(values)) for kernel, values in found.items()}
 
     def known(self, before: Known) -> Known:
-        """How the estimates see it; `before` is how they see its origin."""
+        """The configuration as the estimates see it; `before` is its origin as they see it."""
         changed: dict[str, dict[str, Choice]] = {}
         for item in self.settings:
             assert item.move.value is not None
@@ -112,7 +120,7 @@ class Sketch:
 
 
 def known_of(kernels: Sequence[KernelSummary], structure: str) -> Known:
-    """A configuration of this run, as the estimates see it."""
+    """A configuration of this run as the estimates see it."""
     total = sum(kernel.traffic_bytes for kernel in kernels) or 1
     shown = tuple(
         KernelChoices(
@@ -143,7 +151,7 @@ class Leaps:
 
     @cached_property
     def trust(self) -> float:
-        """How much the experts' judgement counts, from 1 down."""
+        """The weight of the experts' judgement, from 1 downwards as measurements accumulate."""
         return TRUSTED / (TRUSTED + sum(not item.pending for item in self.brief.known))
 
     def ranked(self) -> list[tuple[Ranked, ...]]:
@@ -181,14 +189,15 @@ class Leaps:
         return found
 
     def _reached(self, recipe: Recipe, structural: tuple[Ranked, ...]) -> list[Spot]:
+        """The place that a recipe leads to; empty if it cannot be lowered."""
         try:
             return [Spot(self.adviser.outlined(recipe), structural)]
         except CannotLower:
             return []
 
     def _drawn(self, place: Spot, again: bool = False) -> list[Sketch]:
-        """What is looked at around a place: what each kernel may be alone, and the best of the kernels together. From
-        all places that are begun from once, where their kernels may be the same."""
+        """The sketches around a place: changes of each kernel alone, and the best of the kernels combined. Empty for
+        a place whose kernels offer the same as an earlier one's, unless `again`."""
         kernels = place.outline.kernels
         offered = tuple((one.name, *((item.name, item.values) for item in one.tunables)) for one in kernels)
         if not again and (place.outline.structure, offered) in self._seen:
@@ -210,7 +219,8 @@ class Leaps:
     def _settings_of(
         self, kernel: KernelSummary, groups: Sequence[tuple[Ranked, ...]], most: int
     ) -> list[tuple[Ranked, ...]]:
-        """All that a kernel's numbers may be beside what they are, or a part of that: one number changed, or some."""
+        """Changes of a kernel's tunables, at most about `most`: all combinations, or if there are too many, each
+        single change and random combinations."""
         if _count(groups) <= most:
             every = itertools.product(*((None, *group) for group in groups))
             return [some for one in every if (some := tuple(item for item in one if item is not None))]
@@ -222,7 +232,8 @@ class Leaps:
         return found
 
     def _measured_settings(self, kernel: KernelSummary, most: int) -> list[tuple[Ranked, ...]]:
-        """What was measured of the kernel's template, numbers that it has only with other values included."""
+        """Measured configurations of the kernel's template as changes, including tunables that it has only with
+        other values."""
         found = []
         for choices in self._measured.get(kernel.template, ())[:most]:
             others = [(name, value) for name, value in choices.items() if kernel.choices.get(name) != value]
@@ -231,14 +242,14 @@ class Leaps:
         return [some for some in dict.fromkeys(found) if some]
 
     def _together(self, place: Spot, best: Sequence[Sequence[Sketch]]) -> list[Sketch]:
-        """Each kernel as it is or as one of its best, at least two changed."""
+        """Combinations of the kernels' best changes, with at least two kernels changed."""
         depth = min(DEPTH, max(1, math.floor(TOGETHER ** (1 / len(best))) - 1))
         choices = itertools.product(*(((), *(item.settings for item in sketches[:depth])) for sketches in best))
         chosen = [some for some in itertools.islice(choices, TOGETHER) if sum(map(bool, some)) > 1]
         return [Sketch(place, tuple(itertools.chain(*some))) for some in chosen]
 
     def _groups(self, kernel: KernelSummary) -> list[tuple[Ranked, ...]]:
-        """Every other value of each of a kernel's numbers."""
+        """The other values of each of a kernel's tunables."""
         found = []
         for item in kernel.tunables:
             now = kernel.choices.get(item.name, item.default)
@@ -248,7 +259,7 @@ class Leaps:
 
     @cached_property
     def _measured(self) -> dict[str, list[Mapping[str, Choice]]]:
-        """What kernels of each template were measured with, those nearest to the best of their run first."""
+        """The measured choices for each template, those nearest to the best of their run first."""
         best: dict[str, float] = {}
         ran = [item for item in self.brief.known if not item.failed and not item.pending]
         for item in ran:
@@ -260,7 +271,7 @@ class Leaps:
         return found
 
     def _realised(self, sketches: list[Sketch]) -> list[Spot]:
-        """Where the best of the sketches lead; those are taken away."""
+        """The places where the best sketches lead; takes these sketches off the list."""
         found: dict[str, Spot] = {}
         asked = taken = 0
         for sketch in sketches:
@@ -283,10 +294,11 @@ class Leaps:
         return list(found.values())
 
     def _is_tried(self, place: Spot) -> bool:
+        """True if the place was already proposed."""
         return place.outline.recipe.digest in self.brief.tried
 
     def _best(self, place: Spot, sketches: Sequence[Sketch]) -> list[Sketch]:
-        """The sketches around a place from which most is expected, best first, with what is."""
+        """The sketches around a place with the largest expected improvement, best first, with their values."""
         if not sketches:
             return []
         before = place.known
@@ -295,12 +307,14 @@ class Leaps:
         return [replace(sketches[index], value=values[index]) for index in ranked]
 
     def _valued(self, places: Sequence[Spot]) -> list[Spot]:
+        """The places with their expected improvement."""
         if not places:
             return []
         values = self._gain([place.known for place in places], (self._way(place) for place in places))
         return [replace(place, value=value) for place, value in zip(places, values, strict=True)]
 
     def _gain(self, known: Sequence[Known], moves: Iterable[Sequence[Ranked]]) -> list[float]:
+        """The expected improvement of each configuration, weighted by the experts' judgement of its moves."""
         gain = self.estimates.of(known).gain(self.estimates.best)
         if self.trust < LEAST_TRUST:
             return [float(value) for value in gain]
@@ -314,6 +328,7 @@ class Leaps:
 
 
 def _differences(before: dict[str, KernelSummary], there: Outline) -> Iterator[Move]:
+    """Yields the settings in which an outline differs from the parent's kernels."""
     for kernel in there.kernels:
         was = before.get(kernel.name)
         for item in kernel.tunables:
@@ -324,10 +339,10 @@ def _differences(before: dict[str, KernelSummary], there: Outline) -> Iterator[M
 
 
 def _count(groups: Sequence[Sequence[Ranked]]) -> int:
-    """How many configurations they span."""
+    """The number of configurations that the groups span."""
     return math.prod(len(group) + 1 for group in groups)
 
 
 def mean_score(moves: Sequence[Ranked]) -> float:
-    """The experts' judgement of a step: the geometric mean of that of its moves."""
+    """The experts' judgement of a step: the geometric mean of its moves' scores."""
     return math.exp(sum(math.log(item.score) for item in moves) / len(moves)) if moves else 1.0

@@ -1,4 +1,4 @@
-"""The playbook's reasons: every step in words that a kernel engineer accepts, with the numbers behind them."""
+"""The playbook's rationale: every step in words that a kernel engineer accepts, with the numbers behind them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from foundry.knowledge.thought import Directive, Move, Proposal
 
 @dataclass(frozen=True)
 class Draft:
-    """A recipe and why: the user's moves, the chosen ones, those that undo a suspect, the elite crossed with."""
+    """A recipe and its reasons: the user's moves, the chosen ones, those that undo a suspect, and the elite crossed
+    with."""
 
     recipe: Recipe
     asked: tuple[tuple[Move, Directive], ...]
@@ -43,6 +44,7 @@ def proposal_of(draft: Draft, expert: Expert, situation: Situation) -> Proposal:
 
 
 def _cites(draft: Draft, credits_choose: bool) -> tuple[str, ...]:
+    """The ids of directives (d...) and experience records (x...) that the draft follows."""
     directives = [f"d{directive.id}" for directive in draft.held]
     known = [item.credit for item in draft.chosen if item.credit is not None] if credits_choose else []
     followed = [credit for credit in known if credit.effect >= 1]
@@ -50,6 +52,7 @@ def _cites(draft: Draft, credits_choose: bool) -> tuple[str, ...]:
 
 
 def _rationale(draft: Draft, situation: Situation) -> str:
+    """The draft's reasons as sentences."""
     diagnosis = situation.diagnosis
     about = f"{diagnosis.failure or diagnosis.limiter}: {diagnosis.evidence}." if diagnosis else ""
     asked = [f"{_change(move)}, as directive d{directive.id} asks." for move, directive in draft.asked]
@@ -71,6 +74,7 @@ def _change(move: Move) -> str:
 
 
 def _why(item: Ranked) -> str:
+    """The move with the reasons for it."""
     reasons = [item.opinion.because, _without_change(item.move)]
     if item.credit is not None:
         reasons.append(f"experience credits it with {item.credit.words}")
@@ -79,14 +83,15 @@ def _why(item: Ranked) -> str:
 
 
 def _without_change(move: Move) -> str:
-    """The library's reason without the change it repeats, e.g. `unroll 1 to 4 in k0: more vectors in flight`."""
+    """The compiler's reason without the change it repeats: `more vectors in flight` for `unroll 1 to 4 in k0: more
+    vectors in flight`."""
     change, _, reason = move.reason.partition(": ")
     repeats = f"{move.name} {move.was} to {move.value} in {move.kernel}" if move.kind == "set" else f" {move.name} "
     return reason if reason and repeats in f"{change} " else move.reason
 
 
 def _expected(draft: Draft, situation: Situation) -> str:
-    """What should change, so that the outcome can be compared with it."""
+    """The change to expect, so that the outcome can be compared with it."""
     if draft.undone:
         return "compiles and gives the right result again"
     credits = [item.credit for item in draft.chosen if item.credit is not None]
