@@ -1,1 +1,1 @@
-"""The experts, one file each; a fifth is one more file."""
+"""The experts (roles that propose steps), one file each; a new one is one more file."""

@@ -1,7 +1,7 @@
-"""The anti-cheat auditor: is the speedup genuine kernel work?
+"""The auditor: is the speedup genuine kernel work, or cheating?
 
-Executable gates come first (tools/audit), then the numbers of the timing (knowledge/ruling.py); nothing overrules what
-they find. What is left is an opinion on the whole file, for which a chat model is asked at the end of a run.
+Executable gates come first (tools/audit), then the timing's numbers (knowledge/ruling.py); an opinion cannot
+overrule them. What remains is an opinion on the whole file, for which a chat model is asked at the end of a run.
 """
 
 from __future__ import annotations

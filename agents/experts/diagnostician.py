@@ -1,4 +1,4 @@
-"""The debugging diagnostician: turns failures into a diagnosis and repairs broken candidates.
+"""The diagnostician: turns failures into a diagnosis and repairs broken candidates.
 
 A broken library candidate differs from one that worked in a few choices. The repair undoes one of them, the most
 suspicious for this failure first; without a working relative it steps back towards the templates' defaults, and then to
@@ -27,7 +27,7 @@ REPAIRABLE_BY_SIZE = ("compile_error", "launch_failure", "crash", "timeout")
 
 @dataclass(frozen=True)
 class Suspect:
-    """A choice of the broken candidate, the move that undoes it, and how suspicious it is."""
+    """A choice of the broken candidate: the move that undoes it, how suspicious it is, and the reason."""
 
     move: Move
     suspicion: float
@@ -35,13 +35,13 @@ class Suspect:
 
 
 def suspects(brief: Brief, lowered: Lowered, failure: str) -> list[Suspect]:
-    """What to undo, most suspicious first. Ties are broken by name, so that the order is the same each time."""
+    """Choices to undo, the most suspicious first. Ties are broken by name, so that the order is the same each time."""
     found = list(_against_defaults(lowered, failure))
     relative = nearest_working(brief, lowered.recipe)
     if relative is not None and relative.candidate.recipe is not None:
         differences = list(_against(lowered, relative.candidate.recipe, relative.candidate.id))
         known = {_identity(suspect.move) for suspect in differences}
-        # A choice that the working relative shares is hardly the cause.
+        # A choice that also works elsewhere is hardly the cause.
         found = differences + [
             Suspect(item.move, 0.2 * item.suspicion, item.because)
             for item in found
@@ -62,7 +62,7 @@ def without_tf32(brief: Brief, lowered: Lowered) -> tuple[Suspect, ...]:
 
 
 def nearest_working(brief: Brief, recipe: Recipe) -> Evaluation | None:
-    """The elite whose recipe differs in the fewest choices."""
+    """The correct elite whose recipe differs in the fewest choices; None if there is none."""
     working = [
         item for item in brief.elites if item.verdict is not None and item.verdict.correct and item.candidate.recipe
     ]
@@ -70,7 +70,7 @@ def nearest_working(brief: Brief, recipe: Recipe) -> Evaluation | None:
 
 
 def distance(one: Recipe, other: Recipe | None) -> int:
-    """How many choices two recipes do not share."""
+    """The number of choices in which two recipes differ."""
     if other is None:
         return 1 << 30
     structure = set(one.materialise) ^ set(other.materialise) | set(one.rewrites) ^ set(other.rewrites)
@@ -78,15 +78,17 @@ def distance(one: Recipe, other: Recipe | None) -> int:
 
 
 def _flat(recipe: Recipe) -> list[tuple[str, str, str]]:
+    """The recipe's choices as (kernel, tunable, value)."""
     return [(kernel, name, str(value)) for kernel, chosen in recipe.choices.items() for name, value in chosen.items()]
 
 
 def _identity(move: Move) -> tuple[str, str, str]:
+    """The thing that a move changes, so that two moves on the same thing compare equal."""
     return move.kind if move.kind == "set" else "structure", move.kernel, move.name
 
 
 def _against(lowered: Lowered, working: Recipe, name: str) -> Iterator[Suspect]:
-    """The differences from a recipe that worked, each with the move that undoes it."""
+    """Yields the differences from a recipe that worked, each with the move that undoes it."""
     for move in towards(lowered, working):
         because = f"{name} works with {move.value}" if move.kind == "set" else f"{name} works {WITHOUT[move.kind]}"
         yield Suspect(move, 1.5 if move.aspect == "fusion" else 2.0, because)

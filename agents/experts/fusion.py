@@ -1,4 +1,4 @@
-"""The fusion expert: which operators share a kernel, one-pass reformulations, exact rewrites, launch count."""
+"""The fusion expert: which operators share a kernel, one-pass algorithms, exact rewrites, number of launches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foundry.knowledge.thought import Move
 
 
 def opinion(move: Move, situation: Situation) -> Opinion:
-    """Weighs a change of structure by the bytes and launches it saves or adds."""
+    """Weighs a change of structure by the bytes and launches that it saves or adds."""
     if move.kind == "fuse":
         return _fuse(move, situation)
     if move.kind == "split":
@@ -24,7 +24,7 @@ def opinion(move: Move, situation: Situation) -> Opinion:
 
 
 def _fuse(move: Move, situation: Situation) -> Opinion:
-    """A fused value saves one write and one read of it, and a launch."""
+    """Weighs keeping a value in registers: it saves one write, one read and a launch."""
     size = situation.value_bytes(move.name)
     saved_ms = _traffic_ms(2 * size, situation)
     if saved_ms is None or not situation.candidate_ms:
@@ -36,7 +36,8 @@ def _fuse(move: Move, situation: Situation) -> Opinion:
 
 
 def _split(move: Move, situation: Situation) -> Opinion:
-    """Splitting adds a write and a read; it pays where a fused kernel spills, recomputes or vectorises badly."""
+    """Weighs writing a value to memory: it adds a write and a read, and pays if a fused kernel spills, recomputes or
+    vectorises badly."""
     size = situation.value_bytes(move.name)
     added_ms = _traffic_ms(2 * size, situation)
     uses = len(situation.brief.graph.users.get(move.name, [])) if situation.brief.graph else 1
@@ -49,7 +50,7 @@ def _split(move: Move, situation: Situation) -> Opinion:
 
 
 def _algorithm(move: Move, situation: Situation) -> Opinion:
-    """One pass where bytes limit and the data does not fit the cache; separate, simpler passes where it does."""
+    """Prefers one pass if the data does not fit in the cache, and separate, simpler passes if it does."""
     word = f"{move.name}={move.value}".lower()
     one_pass = any(part in word for part in ("online", "welford", "onepass", "one_pass", "single"))
     if not one_pass:
@@ -60,7 +61,7 @@ def _algorithm(move: Move, situation: Situation) -> Opinion:
 
 
 def _rewrite(move: Move, situation: Situation) -> Opinion:
-    """An exact rewrite of the graph is worth the share of the arithmetic and of the least traffic that it saves."""
+    """Weighs an exact rewrite of the graph by the share of arithmetic and of least traffic that it saves."""
     lowered, graph = situation.brief.lowered, situation.brief.graph
     applied = lowered.rewrites_applied if lowered else ()
     if graph is None or move.name not in REASONS:
@@ -73,10 +74,12 @@ def _rewrite(move: Move, situation: Situation) -> Opinion:
 
 
 def _share_saved(now: int, then: int) -> float:
+    """The saved share, 0 to 1."""
     return max(0.0, 1 - then / now) if now else 0.0
 
 
 def _traffic_ms(size: int, situation: Situation) -> float | None:
+    """The time in ms to move `size` bytes at the measured bandwidth; None if it was not measured."""
     return 1e3 * size / situation.bandwidth if situation.bandwidth else None
 
 

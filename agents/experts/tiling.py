@@ -8,18 +8,18 @@ from foundry.knowledge.thought import Move
 
 
 def opinion(move: Move, situation: Situation) -> Opinion:
-    """Rules of thumb for one setting, from the limiter and the bytes at hand."""
+    """Weighs one setting by rules of thumb, from the limiter and the bytes involved."""
     rules = {"tile": _tile, "vector": _vector, "memory": _memory, "parallel": _parallel}
     rule = rules.get(move.aspect)
     return rule(move, situation) if rule else Opinion(1.0)
 
 
 def _tile(move: Move, situation: Situation) -> Opinion:
-    """Larger tiles buy reuse until they leave the nearest cache or the registers."""
+    """Prefers larger tiles for reuse, until they no longer fit in the nearest cache or the registers."""
     tunable = situation.tunable(move)
     if isinstance(move.value, str) and size_of(move.value) is not None:
         if tunable is None or move.value not in tunable.values:
-            return Opinion(1.0)  # measured of the template elsewhere: it has this one beside other numbers only
+            return Opinion(1.0)  # measured elsewhere: this kernel has the value only with other settings
         place = tunable.values.index(move.value)  # register tiles are listed best first, by loads and registers
         order = f"{place + 1} of {len(tunable.values)} in the order of loads for each multiply-add"
         return Opinion(1.5 - place / len(tunable.values), order)
@@ -41,7 +41,8 @@ def _tile(move: Move, situation: Situation) -> Opinion:
 
 
 def _vector(move: Move, situation: Situation) -> Opinion:
-    """Full width where code is instruction or latency bound; unrolling hides latency and costs registers."""
+    """Prefers full vector width if code is bound by instructions or latency. Unrolling hides latency and costs
+    registers."""
     larger, limiter = situation.is_larger(move), situation.limiter
     if larger is None:
         return Opinion(1.0)
@@ -56,7 +57,7 @@ def _vector(move: Move, situation: Situation) -> Opinion:
 
 
 def _memory(move: Move, situation: Situation) -> Opinion:
-    """Streaming stores pay when the output will not be read from cache again; staging and large pages pay nearly
+    """Prefers streaming stores if the output will not be read again from cache; staging and large pages pay nearly
     always."""
     device, name = situation.brief.device, move.name.lower()
     if "staging" in name:
@@ -76,7 +77,7 @@ def _memory(move: Move, situation: Situation) -> Opinion:
 
 
 def _parallel(move: Move, situation: Situation) -> Opinion:
-    """Fewer threads for tiny work, coarser chunks under synchronisation, more blocks when cores idle."""
+    """Prefers fewer threads for tiny work, coarser chunks if synchronisation limits, more blocks if cores are idle."""
     larger, limiter = situation.is_larger(move), situation.limiter
     if larger is None:
         return Opinion(1.0)
