@@ -295,10 +295,10 @@ class Profile:
     achieved_bytes_per_s: float
     achieved_flops_per_s: float
     fraction_of_floor: float  # floor_ms / candidate_ms, 1.0 is the roofline
-    floor_ms: float  # at the rate of the candidate's own arithmetic
+    floor_ms: float  # roofline floor at the rate of the candidate's own arithmetic
     launches: int
     facts: dict[str, float | str] = field(default_factory=dict)
-    allowed_floor_ms: float = 0.0  # at the fastest rate that the policy allows; 0 if unknown
+    allowed_floor_ms: float = 0.0  # roofline floor at the fastest rate that the policy allows; 0 if unknown
     traffic_floor_ms: float = 0.0  # time to move inputs, parameters and outputs once; 0 if unknown
     possible_bytes_per_s: float = 0.0  # the measured ceilings; 0 if unknown
     possible_flops_per_s: float = 0.0

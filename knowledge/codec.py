@@ -16,6 +16,7 @@ _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """The pydantic adapter of a type, made once."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)  # building one takes milliseconds
     return _ADAPTERS[kind]

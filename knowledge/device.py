@@ -52,7 +52,7 @@ class Device:
     present: bool = True  # False: kernels compile for it, but nothing can run
     ceilings: Ceilings | None = None
     facts: dict[str, str] = field(default_factory=dict)  # compiler, driver, torch versions
-    uuid: str = ""  # of the GPU, or of the MIG instance; "" on a CPU
+    uuid: str = ""  # id of the GPU or MIG instance; "" on a CPU
 
     @property
     def traits(self) -> TargetTraits:

@@ -231,11 +231,11 @@ class Arrangement:
 
     kind: Literal["leaf", "tuple", "list", "dict", "keywords"] = "leaf"
     items: tuple[Arrangement, ...] = ()
-    keys: tuple[str, ...] = ()  # of a dict, in order, one for each item
+    keys: tuple[str, ...] = ()  # a dict's keys in order, one per item
 
     @classmethod
     def flat(cls, count: int, kind: Literal["tuple", "list"] = "tuple") -> Arrangement:
-        """`count` values side by side."""
+        """`count` values in one tuple or list."""
         return cls(kind, (cls(),) * count)
 
     @property
@@ -276,8 +276,8 @@ LITERAL, HERE = "literal", "here"
 class ModulePart:
     """One module of a model.
 
-    `path` is "" for the model itself, `kind` the class of torch.nn ("" for None), `version` its state dict's
-    version, `same_as` the path of the module that is the same object.
+    `path` is "" for the model itself, and `kind` the class of torch.nn ("" for None). `version` is its state dict's
+    version. `same_as` is the path of another module that is the same object.
     """
 
     path: str
@@ -350,10 +350,12 @@ class OpGraph:
 
     @cached_property
     def producers(self) -> dict[str, Op]:
+        """Value name -> the operator that computes it."""
         return {value.name: op for op in self.ops for value in op.outputs}
 
     @cached_property
     def users(self) -> dict[str, list[Op]]:
+        """Value name -> the operators that read it."""
         found: dict[str, list[Op]] = {}
         for op in self.ops:
             for name in op.reads:

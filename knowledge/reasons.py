@@ -28,7 +28,7 @@ class ReasonKind(StrEnum):
     RACES = "races"  # a kernel may begin before the one whose results it reads has written them (subject: "")
     FLUSHES = "flushes"  # denormal numbers become zero in the whole thread that loads the file (subject: "")
     LAYOUT = "layout"  # inputs with other strides are read as if they had the task's own (subject: "")
-    MODE = "mode"  # in the other of train() and eval() it differs from the task's model ("train()" or "eval()")
+    MODE = "mode"  # differs from the task's model in the other of train() and eval(); the detail names which
     UNKNOWN = "unknown"  # not known to be harmless (symbol)
     LINKED = "linked"  # another library is linked (name)
     LOADED = "loaded"  # another library is loaded (path)

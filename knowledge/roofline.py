@@ -31,8 +31,8 @@ class Floors:
     """
 
     traffic_ms: float | None
-    allowed_ms: float | None  # with the fastest arithmetic that the policy allows
-    used_ms: float | None  # with the arithmetic of the kernel's labels
+    allowed_ms: float | None  # time with the fastest arithmetic that the policy allows
+    used_ms: float | None  # time with the arithmetic of the kernel's labels
 
 
 def floor_in_force(floor_ms: float, traffic_ms: float, candidate_ms: float) -> float:

@@ -1,6 +1,6 @@
 """Python's parser, one text at a time.
 
-CPython 3.11 counts the depth of the tree being built in one place for all threads, and raises SystemError ("AST
+CPython 3.11 counts the depth of the tree being built in one place for all threads. It raises SystemError ("AST
 constructor recursion depth mismatch") if two threads build one at once (CPython issue 106905). Islands and planted
 faults run in threads.
 """

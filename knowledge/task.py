@@ -24,7 +24,7 @@ TOLERANCE |= {"float8_e4m3fn": 0.125, "float8_e4m3fnuz": 0.125, "float8_e5m2": 0
 class TaskOptions:
     """Options of `task.toml`; the defaults are a plain KernelBench task."""
 
-    instructions: str = ""  # to the experts, in the user's words
+    instructions: str = ""  # the user's words to the experts
     policy: Policy = "fair"
     tolerance: float | None = None  # elementwise; None takes the dtype's default
     # The least accurate class that the user accepts; None leaves it to the policy.

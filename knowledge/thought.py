@@ -56,7 +56,7 @@ class Move:
     template: str = ""  # the kernel's template, e.g. "row", "gemm"
     value: Choice | None = None
     was: Choice | None = None
-    reason: str = ""  # what a kernel engineer expects of it
+    reason: str = ""  # effect that a kernel engineer expects
 
     @property
     def key(self) -> str:
@@ -126,7 +126,7 @@ class Directive:
 
     id: int  # 0 until it is posted
     to: str  # expert name, "all", or "run"
-    text: str  # as the user typed it
+    text: str  # the text that the user typed
     command: dict[str, Choice] = field(default_factory=dict)
     island: int | None = None
 

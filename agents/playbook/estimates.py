@@ -43,7 +43,7 @@ SHARED = (0.5, 0.0)  # tried factors of what other graphs and sizes contribute
 FEWEST = 4  # fewest measurements from which the run's own choose the strength
 LEAST_DEVIATION = 0.01
 FAILED = 0.2  # log-speedup by which a failure counts below all others
-FAILED_DEVIATION = 0.3  # and its standard deviation
+FAILED_DEVIATION = 0.3  # standard deviation of a failure's log-speedup
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class _Set:
     """Configurations as weighted sums of kernels. Kernels that are equal in all respects share one row."""
 
     weights: Array  # configuration x row
-    run: Numbers  # by configuration
+    run: Numbers  # one per configuration
     structure: Numbers
-    template: Numbers  # by row
+    template: Numbers  # one per row
     graph: Numbers
     site: Numbers
     place: Numbers

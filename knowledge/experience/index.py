@@ -58,6 +58,7 @@ class ScanIndex:
         self._seq = 0
 
     def sync(self, journal: LessonJournal) -> int:
+        """Adds the journal's records that are not yet indexed, and drops withdrawn ones."""
         import numpy as np
 
         rows = journal.after(self._seq)
@@ -74,6 +75,7 @@ class ScanIndex:
         return self.sync(journal)
 
     def near(self, text: str, target: str, k: int) -> list[tuple[ExperienceRecord, float]]:
+        """Up to k records of a target nearest to the text, with their cosine similarity."""
         import numpy as np
 
         rows = [row for row in self._rows.values() if row[0].target == target]
@@ -154,6 +156,7 @@ class ChromaIndex:
             return self._sync(journal)
 
     def _sync(self, journal: LessonJournal) -> int:
+        """Adds the journal's records that are not yet indexed; returns their number."""
         rows = journal.after(self._indexed())
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
@@ -177,6 +180,7 @@ class ChromaIndex:
             return self._sync(journal)
 
     def near(self, text: str, target: str, k: int) -> list[tuple[ExperienceRecord, float]]:
+        """Up to k records of a target nearest to the text, with their cosine similarity."""
         with self._turn:
             count = self._collection.count()
             if count == 0:

@@ -171,7 +171,7 @@ class LessonJournal:
         return [record for _, record in self._select(f"id IN ({marks}) ORDER BY seq", list(ids))]
 
     def known_ids(self, ids: Sequence[str]) -> set[str]:
-        """Those of these ids that the journal holds."""
+        """The ids, of those given, that the journal holds."""
         marks = ", ".join("?" for _ in ids)
         return {row[0] for row in self._rows(f"SELECT id FROM records WHERE id IN ({marks})", list(ids))}
 
@@ -195,10 +195,12 @@ class LessonJournal:
             self._db.close()
 
     def _select(self, where: str, values: list[str | int]) -> list[tuple[int, ExperienceRecord]]:
+        """Live records that fulfil an SQL condition, with their sequence numbers."""
         rows = self._rows(f"SELECT seq, body FROM records WHERE {_LIVE} AND {where}", values)
         return [(seq, decode(ExperienceRecord, body)) for seq, body in rows]
 
     def _rows(self, query: str, values: list[str | int]) -> list[tuple[Any, ...]]:
+        """The rows of an SQL query. Raises UsageError if the file is damaged."""
         with self._lock:
             try:
                 return self._db.execute(query, values).fetchall()

@@ -93,11 +93,11 @@ class ExperienceRecord:
     evidence: str
     move: str  # the key of one move, "seed", or "source" for a model's own kernel
     outcome: str  # Outcome of the child
-    parent_speedup: float | None  # from all its timings
-    child_speedup: float | None  # from all its timings
+    parent_speedup: float | None  # estimate from all its timings
+    child_speedup: float | None  # estimate from all its timings
     child_ci95: tuple[float, float] | None
     is_run_best: bool = False  # the recipe that won its run: recalled as a seed
-    recipe: Recipe | None = None  # with kernel names replaced by position ("#0"), so that it fits other graphs
+    recipe: Recipe | None = None  # kernel names replaced by position ("#0"), so that it fits other graphs
     source_digest: str = ""
     receipt: str = ""
     lineage: tuple[str, ...] = ()

@@ -198,6 +198,7 @@ class ExperienceStore:
         return [record for _, record in self._journal.newest(limit)]
 
     def search(self, text: str, target: str = "cpu", k: int = 10) -> list[tuple[ExperienceRecord, float]]:
+        """Up to k records nearest to the text, with their similarity."""
         self._index.sync(self._journal)
         return self._index.near(text, target, k)
 

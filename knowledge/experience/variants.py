@@ -147,6 +147,7 @@ class VariantArchive:
             self._db.close()
 
     def _write(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Runs an SQL statement once per row in one transaction; returns the number of changed rows."""
         with self._lock:
             try:
                 with self._db:
@@ -157,6 +158,7 @@ class VariantArchive:
                 raise FoundryError(f"the archive of prompts {self.path} cannot be written: {error}") from error
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of an SQL query. Raises UsageError if the file is damaged."""
         with self._lock:
             try:
                 return self._db.execute(query).fetchall()

@@ -43,7 +43,7 @@ class ChannelGarbled(Exception):
 
 
 class ChannelTimeout(Exception):
-    """Nothing came in time."""
+    """No message came in time."""
 
 
 class Channel:
@@ -90,6 +90,7 @@ class Channel:
                 os.close(spilled)
 
     def _send(self, packet: bytes, handles: Sequence[int]) -> None:
+        """Sends one packet with open files attached; raises ChannelClosed."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handles))] if handles else []
         try:
             self._socket.sendmsg([packet], rights)
@@ -154,6 +155,7 @@ def map_memory(handle: int, size: int, *, writable: bool = False) -> mmap.mmap:
 
 
 def close_all(handles: Sequence[int]) -> None:
+    """Closes file descriptors; ones already closed are ignored."""
     for handle in handles:
         with contextlib.suppress(OSError):
             os.close(handle)
@@ -207,6 +209,7 @@ def _decode(packet: bytes, handles: list[int], limit_bytes: int) -> Message:
 
 
 def _read_all(handle: int, size: int) -> bytes:
+    """Up to `size` bytes of an open file from its start."""
     parts: list[bytes] = []
     done = 0
     while done < size and (part := os.pread(handle, min(size - done, 1 << 24), done)):
@@ -216,6 +219,7 @@ def _read_all(handle: int, size: int) -> bytes:
 
 
 def _write_all(handle: int, body: bytes) -> None:
+    """Writes the bytes to an open file from its start."""
     view = memoryview(body)
     done = 0
     while done < len(view):

@@ -321,10 +321,12 @@ def _lower(kind: int, value: int) -> None:
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
+    """Sends a signal to a process group, which may already be gone."""
     with contextlib.suppress(OSError):
         os.killpg(pid, number)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
+    """Sends a signal to a process, which may already be gone."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)

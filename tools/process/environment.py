@@ -21,7 +21,7 @@ STEADY = {
     "OMP_WAIT_POLICY": "passive",
     "GOMP_SPINCOUNT": "0",
     "OMP_DYNAMIC": "false",
-    "OPENBLAS_NUM_THREADS": "1",  # of NumPy; its threads would be lost in a fork
+    "OPENBLAS_NUM_THREADS": "1",  # one NumPy thread: others would be lost in a fork
     # TorchInductor reads these when it is imported. With a fresh cache it would otherwise test the processor's vector
     # instructions by seven compilations and as many processes that import torch: 14 s, and then the same code.
     "TORCHINDUCTOR_VEC_ISA_OK": "1",

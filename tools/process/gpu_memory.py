@@ -18,10 +18,14 @@ POLL_S = 0.05  # seconds between two attempts to allocate
 
 
 class _Location(ctypes.Structure):
+    """C struct CUmemLocation of the CUDA driver API."""
+
     _fields_ = (("kind", ctypes.c_int), ("number", ctypes.c_int))
 
 
 class _Flags(ctypes.Structure):
+    """C struct of allocation flags inside CUmemAllocationProp."""
+
     _fields_ = (
         ("compression", ctypes.c_ubyte),
         ("direct", ctypes.c_ubyte),
@@ -31,6 +35,8 @@ class _Flags(ctypes.Structure):
 
 
 class _Properties(ctypes.Structure):
+    """C struct CUmemAllocationProp of the CUDA driver API."""
+
     _fields_ = (
         ("kind", ctypes.c_int),
         ("handles", ctypes.c_int),
@@ -41,6 +47,8 @@ class _Properties(ctypes.Structure):
 
 
 class _Access(ctypes.Structure):
+    """C struct CUmemAccessDesc of the CUDA driver API."""
+
     _fields_ = (("location", _Location), ("rights", ctypes.c_int))
 
 

@@ -21,7 +21,7 @@ ONE_GAP_SHARE = 0.02  # this share of a long gap
 ODD_GAPS = 3  # odd gaps that prove work: deferred work follows every call, a late tick only some
 AT_ONCE_MS = max(25.0, 6.0 * TICK_MS)  # ms in one gap that no late tick explains, even of several threads
 ALL_GAPS_MS = max(3.0, 1.25 * TICK_MS)  # ms of CPU time in all gaps together that prove work, if also
-EACH_GAP_MS = 0.3  # so many ms on average in each
+EACH_GAP_MS = 0.3  # ms on average in each gap
 CORES = os.cpu_count() or 1
 OWN_SHARE = 0.03  # allowed share of its commands' CPU time: threads that fall asleep late (0.4 ms a gap was seen)
 

@@ -39,7 +39,8 @@ _SYS_MOUNT_SETATTR, _MOUNT_READ_ONLY, _HERE, _RECURSIVELY = 442, 1, -100, 0x8000
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
 _CAPABILITY_VERSION_3 = 0x20080522
-_SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446  # on every architecture
+# The same numbers on every architecture.
+_SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
 
@@ -187,6 +188,7 @@ def _enter_namespaces() -> None:
 
 
 def _write(path: str, text: str) -> None:
+    """Writes text to an existing file, such as one in /proc."""
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(handle, text.encode())
@@ -246,6 +248,7 @@ def _private_temporary_files(orders: Orders) -> None:
 
 
 def _bind(source: str, target: str) -> None:
+    """Bind-mounts a folder or file, with all mounts below it, at another place."""
     flags = ctypes.c_ulong(_MS_BIND | _MS_REC)
     _succeed(libc.mount(source.encode(), target.encode(), None, flags, None), "mount")
 
@@ -258,6 +261,7 @@ def _make_read_only(path: str) -> None:
 
 
 def _drop_capabilities() -> None:
+    """Gives up all capabilities of this thread."""
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     _succeed(libc.syscall(_SYS_CAPSET[os.uname().machine], header, bytes(24)), "capset")
 
@@ -331,6 +335,7 @@ def _allow(rules: int, path: str, rights: int) -> None:
 
 
 def _add_rule(rules: int, handle: int, rights: int) -> None:
+    """Adds the rights on an open file or folder to a Landlock rule set."""
     is_folder = os.fstat(handle).st_mode & 0o170000 == 0o040000
     rule = struct.pack("=Qi", rights if is_folder else rights & _OF_A_FILE, handle)
     libc.syscall(_SYS_LANDLOCK_ADD, rules, ctypes.c_int(1), rule, ctypes.c_uint32(0))

@@ -177,6 +177,7 @@ def children() -> dict[int, str]:
 
 
 def _runs(child: int) -> bool:
+    """True if a child process of this one has not ended."""
     try:
         return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
@@ -184,6 +185,7 @@ def _runs(child: int) -> bool:
 
 
 def _command(child: str) -> str:
+    """The command name of a process; "" if it is gone."""
     try:
         return Path(f"/proc/{child}/comm").read_text().strip()
     except OSError:
@@ -246,6 +248,7 @@ def _family(number: int) -> str:
 
 
 def _entries(folder: str) -> list[str]:
+    """The names in a folder; empty if it cannot be read."""
     try:
         return [entry.name for entry in Path(folder).iterdir()]
     except OSError:

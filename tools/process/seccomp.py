@@ -233,8 +233,10 @@ def _low(index: int) -> int:
 
 
 def _refuse(error: int) -> Instruction:
+    """The instruction that makes a system call fail with the given errno."""
     return (_RETURN, 0, 0, _ERROR | error)
 
 
 def _allow() -> Instruction:
+    """The instruction that allows a system call."""
     return (_RETURN, 0, 0, _ALLOW)

@@ -23,7 +23,7 @@ MIN_TURNS = 3  # turns needed before medians count
 
 @dataclass(frozen=True)
 class Scheduling:
-    """How the kernel schedules a process or thread."""
+    """Scheduling settings of a process or thread: nice value, policy and allowed cores."""
 
     nice: int
     policy: int
@@ -31,7 +31,7 @@ class Scheduling:
 
 
 def scheduling_of(pid: int) -> Scheduling | None:
-    """How the kernel schedules a process or thread now; None if that cannot be read."""
+    """The present scheduling settings of a process or thread; None if they cannot be read."""
     try:
         nice = os.getpriority(os.PRIO_PROCESS, pid)
         return Scheduling(nice, os.sched_getscheduler(pid), frozenset(os.sched_getaffinity(pid)))
@@ -131,6 +131,7 @@ def out_of_turn(reference: Turns, candidate: Turns) -> str:
 
 
 def _threads(pid: int) -> list[int]:
+    """The thread ids of a process; empty if it is gone."""
     with contextlib.suppress(OSError):
         return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
     return []

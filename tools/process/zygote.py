@@ -188,6 +188,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
+        """True while the worker runs."""
         return not self._ended and self._zygote.is_alive(self.pid)
 
     def last_words(self) -> str:
@@ -279,6 +280,7 @@ class Zygote:
             threading.Thread(target=self._settle_quietly, name="zygote", daemon=True).start()
 
     def _settle_quietly(self) -> None:
+        """Waits until the process is ready, ignoring errors: the next caller that needs it gets them."""
         with contextlib.suppress(FoundryError):  # the next caller that needs the process gets the error
             self.settle()
 
@@ -413,7 +415,7 @@ class Zygote:
     ) -> Worker:
         ours, theirs = Channel.pair()
         errors = os.memfd_create("worker")
-        fcntl.fcntl(errors, fcntl.F_SETFL, os.O_APPEND)  # so that it can be cut short while it is written
+        fcntl.fcntl(errors, fcntl.F_SETFL, os.O_APPEND)  # it can then be truncated while it is written
         message: Message = {
             "op": "fork",
             "entry": entry,
@@ -462,7 +464,7 @@ class Zygote:
         """Ends the zygote and every worker."""
         self._closed = True
         if not self._up.done():
-            self._child.kill()  # before torch is imported: waiting would serve nothing
+            self._child.kill()  # torch is not imported yet, so there is nothing to wait for
         with self._lock:
             self._reap()
         self._held.close()

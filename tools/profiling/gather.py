@@ -25,7 +25,8 @@ class Seen:
     ms: float = 0.0
     launches: tuple[tuple[str, float, int, int], ...] = ()
     samples: Mapping[tuple[str, str], int] | None = None
-    instructions: Mapping[str, Mapping[str, float]] | None = None  # of loops in libraries that the candidate built
+    # Instruction counts of loops in libraries that the candidate built.
+    instructions: Mapping[str, Mapping[str, float]] | None = None
     counters: tuple[tuple[str, dict[str, float]], ...] = ()
     notes: tuple[str, ...] = ()
     problem: str = ""  # the reason why nothing was observed

@@ -135,7 +135,7 @@ def measure(output: torch.Tensor, expected: Expected) -> OutputError:
     for span in _spans(flat, CHUNK):
         # Large outputs are read many times: each step here is one more pass over memory.
         truth = expected.truth[span]
-        difference = torch.sub(truth, flat[span])  # in float64 for any dtype of the output
+        difference = torch.sub(truth, flat[span])  # float64 for any dtype of the output
         square = float(torch.dot(difference, difference))
         if not math.isfinite(square):
             eager = expected.eager[span] if expected.eager is not None else truth

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 # Byte values written to the memory that a candidate may find free before a call.
-NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
+NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # four of them as float32: NaN, 3.4e38
 SPOILED = -1  # not a byte: fill with the last answer, a few of its elements changed
 
 # Layouts of inputs in memory: "" as sent, "elsewhere" at addresses aligned to the element's size only, "strided" with

@@ -199,10 +199,10 @@ class Distribution:
 
     @property
     def gentler(self) -> tuple[Distribution, ...]:
-        """Milder versions to try in turn if outputs of the reference overflow.
+        """Milder versions to try one after another if outputs of the reference overflow.
 
-        The order of the factors decides which partial product overflows first, so overflowing inputs would reject
-        honest kernels.
+        The order of the factors decides which partial product overflows first, so overflowing inputs could reject a
+        correct candidate.
         """
         if self.is_stress:
             return ()
@@ -260,7 +260,7 @@ DISTRIBUTIONS = (
     Distribution("other buffers", parameters="other buffers"),
     Distribution("buffers rearranged", parameters="rearranged buffers"),
     Distribution("integer buffers at their ends", parameters="integers at their ends"),
-    Distribution("parameters rearranged", parameters="rearranged"),  # after a call with the same sums
+    Distribution("parameters rearranged", parameters="rearranged"),  # runs after a call with the same sums
     RANDOMISED,
     Distribution("every other parameter changed", parameters="every other"),  # directly after RANDOMISED
     Distribution("the other parameters changed", parameters="the others"),
@@ -287,7 +287,7 @@ DISTRIBUTIONS = (
     Distribution("few huge parameters", parameters="few huge", is_stress=True),
     Distribution("parameters negated", parameters="negated", is_stress=True),
     Distribution("x100", scale=100.0, is_stress=True),
-    Distribution("x2**17", scale=2.0**17, is_stress=True),  # beyond the range of 16-bit numbers
+    Distribution("x2**17", scale=2.0**17, is_stress=True),  # larger than 16-bit floats
     Distribution("x2**-12", scale=2.0**-12, is_stress=True),  # variance below the usual eps of 1e-5
     Distribution("x2**-44", scale=2.0**-44, is_stress=True),  # lengths near the usual eps of 1e-12
     Distribution("few huge elements", pattern="few huge", is_stress=True),

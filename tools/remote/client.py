@@ -97,6 +97,7 @@ class RemoteWorkbench:
         return made
 
     async def intake(self) -> Intake:
+        """The task's intake: what the remote process found on reading and tracing it."""
         found: Intake = await self._ask("intake")
         return found
 
@@ -105,11 +106,13 @@ class RemoteWorkbench:
         return found
 
     async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
+        """Announces which further baselines will be compared, so that they can be prepared early."""
         await self._ask("expect_contest", tuple(rivals))
 
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:
+        """The comparison of a candidate with further baselines on the remote device."""
         found: Contest = await self._ask("contest", text, build, tuple(rivals), foreign)
         return found
 
@@ -142,6 +145,7 @@ class RemoteWorkbench:
         return found
 
     async def sanitize(self, text: str, build: Build) -> list[Gate]:
+        """The gates of the GPU sanitizer's run of a candidate."""
         found: list[Gate] = await self._ask("sanitize", text, build)
         return found
 

@@ -97,6 +97,7 @@ async def _streams() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
 
 
 def main() -> None:
+    """Serves requests on standard input and output until the other side closes them."""
     with contextlib.suppress(EOFError, ConnectionError):  # the other side is gone
         asyncio.run(_serve())
 

@@ -106,5 +106,6 @@ async def read_message(reader: asyncio.StreamReader) -> Message:
 
 
 def write_message(writer: asyncio.StreamWriter, message: Message) -> None:
+    """Writes a message as its length in bytes (big-endian) and JSON."""
     body = json.dumps(message).encode()
     writer.write(len(body).to_bytes(LENGTH_BYTES, "big") + body)

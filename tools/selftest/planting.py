@@ -14,7 +14,7 @@ DEFAULT_FAULTS = 32  # faults planted if the user names no number
 
 
 def library_mutants(original: Original, count: int, seed: int) -> list[Mutant]:
-    """Up to `count` faulty copies of the compiler's kernel, from all families in turn."""
+    """Up to `count` faulty copies of the compiler's kernel, taken round-robin from all fault families."""
     sources = (on_graph, on_kernels, on_expressions, on_source)
     found = [proposal for source in sources for proposal in source.faults(original)]
     return plant(found, original.text, count, seed)

@@ -19,7 +19,7 @@ class KernelEvidence:
 
     name: str
     report: Mapping[str, float] = field(default_factory=dict)
-    ms: float = 0.0  # of all calls in one forward together
+    ms: float = 0.0  # total of all calls in one forward
     calls: int = 0
     traffic_bytes: float = 0.0  # bytes of all calls together, 0 if unknown
     flops: float = 0.0

@@ -244,6 +244,7 @@ def _state_of(model: nn.Module) -> dict[Place, tuple[Role, str]]:
 
 
 def _place_of(tensor: torch.Tensor) -> Place:
+    """(address, shape, strides, dtype), equal for tensors that are the same view of the same memory."""
     is_plain = tensor.layout is torch.strided and not isinstance(tensor, FakeTensor)
     return (tensor.data_ptr() if is_plain else 0, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
 

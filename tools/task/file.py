@@ -159,10 +159,12 @@ def _is_text(name: str) -> bool:
 
 
 def _is_only_task(path: Path) -> bool:
+    """True if the folder has no other Python file."""
     return [found.name for found in path.parent.glob("*.py")] == [path.name]
 
 
 def _parse_options(path: Path) -> OptionsFile:
+    """The options in task.toml. Raises TaskError for an invalid file."""
     try:
         content = tomllib.loads(read_source(path, largest_bytes=LARGEST_OPTIONS_BYTES))
     except UsageError as error:

@@ -337,6 +337,7 @@ class _Meter:
 
 
 def _run_seeded(loaded: LoadedTask, model: nn.Module, inputs: list[Any], seed: int) -> Any:
+    """The model's outputs, with all random generators seeded before."""
     seed_everything(seed)
     return loaded.run(model, inputs)
 
@@ -416,6 +417,8 @@ def _same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 
 def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if two tensors agree up to a maximum error of SAME_ANSWER times the largest magnitude; integers must be
+    equal."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     one, other = as_real(one), as_real(other)

@@ -39,7 +39,7 @@ class Traced:
     placeholders: Mapping[str, tuple[str, str]]
     outputs: list[tuple[str, str]]
     constants: Mapping[str, torch.Tensor]
-    arrangement: Arrangement  # of the results
+    arrangement: Arrangement  # arrangement of the results
 
 
 def trace_export(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:

@@ -33,6 +33,7 @@ class RandomSearch:
         self._asked = [space.present]
 
     def ask(self, count: int, times: Mapping[Setting, float | None]) -> list[Setting]:
+        """Up to `count` random legal configurations that were not asked for before."""
         found: list[Setting] = []
         while len(found) < count and (setting := draw(self._space, self._stream, self._asked, self._asked)) is not None:
             self._asked.append(setting)
@@ -52,6 +53,7 @@ class CoordinateDescent:
         self._centre: Setting | None = None
 
     def ask(self, count: int, times: Mapping[Setting, float | None]) -> list[Setting]:
+        """The next `count` configurations of the present line: all values of one tunable around the best known."""
         if not self._queue:
             self._queue = self._next_line(times)
         taken, self._queue = self._queue[:count], self._queue[count:]
@@ -92,6 +94,7 @@ class Evolution:
         self._around: dict[Setting, list[Setting]] = {}
 
     def ask(self, count: int, times: Mapping[Setting, float | None]) -> list[Setting]:
+        """Up to `count` new configurations: single changes and mixtures of the fastest known, and random ones."""
         found, self._starts = self._starts[:count], self._starts[count:]
         ranked = _ranked(times) or [self._space.present]
         mixed = round(MIXED_SHARE * (count - len(found))) if len(ranked) >= PARENTS else 0

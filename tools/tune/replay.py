@@ -37,6 +37,7 @@ class Recording:
 
 
 def _median(found: Sequence[float]) -> float:
+    """The upper median."""
     return sorted(found)[len(found) // 2]
 
 
@@ -55,6 +56,8 @@ class RecordedSpace:
         return list(dict.fromkeys(dict(setting)[name] for setting in self._known if name in dict(setting)))
 
     def values(self, setting: Setting) -> Mapping[str, Sequence[Choice]]:
+        """The values of each tunable that occur in the recording, for tunables that vary and that this configuration
+        has."""
         here = dict(setting)
         return {name: found for name, found in self._values.items() if name in here and len(found) > 1}
 

@@ -300,9 +300,10 @@ class Session:
         return answer
 
     def _start(self) -> Worker:
+        """Forks a worker and sends it device, recipe and graph: confined if the recipe contains an author's code."""
         crew = self._crew
         worker = self._fork_confined() if crew.recipe.authored is not None else self._fork_trusted()
-        self._worker = worker  # from now on `aclose` ends it, even while it starts
+        self._worker = worker  # `aclose` now ends it, even while it starts
         message: Message = {"device": encode(crew.device), "recipe": encode(crew.recipe), "graph": encode(crew.graph)}
         try:
             worker.request({**message, "threads": crew.threads})
@@ -312,10 +313,13 @@ class Session:
         return worker
 
     def _fork_trusted(self) -> Worker:
+        """Forks a worker without a sandbox, for code of the kernel compiler only."""
         limits = Limits(wall_s=OPEN_S, memory_bytes=machine_memory_bytes(), cpu_s=36_000)
         return self._crew.zygote.fork(ENTRY, limits, environment={"FOUNDRY_BUILD_CACHE": str(build_cache())})
 
     def _fork_confined(self) -> Worker:
+        """Forks a worker in a sandbox, for code written by a model or a user. Raises WorkerDied if there is no
+        sandbox."""
         if self._crew.cell is None:
             raise WorkerDied("crash", "there is no place to confine an author's code in")
         cell = self._crew.cell()

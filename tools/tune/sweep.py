@@ -93,7 +93,7 @@ class KernelSweep:
         clearly beaten."""
         known = {setting: statistics.median(found) for setting, found in (self.final or self.samples).items()}
         present = self.space.present
-        present_ms = known.get(present, 0.0)  # without it there is nothing to compare with
+        present_ms = known.get(present, 0.0)  # nothing to compare with if it is missing
         best = min(known, key=lambda item: known[item], default=present)
         if known.get(best, 0.0) >= CLEARLY * present_ms:
             return present, present_ms, present_ms
@@ -175,6 +175,7 @@ class PlanSweep:
         )
 
     def _left_s(self) -> float:
+        """Seconds left for the search."""
         return self.seconds - self.bench.elapsed_s()
 
     async def _prepare(self) -> list[tuple[KernelSweep, list[Setting]]]:
@@ -296,6 +297,7 @@ class PlanSweep:
 
 
 def _best_in_words(kernel: KernelSweep) -> str:
+    """The kernel's best configuration and its speedup, as a sentence."""
     setting, best_ms = kernel.best()
     start_ms = statistics.median(kernel.samples.get(kernel.space.present) or [best_ms])
     floor = f", floor {kernel.floor_ms:.4g}" if kernel.floor_ms else ""
@@ -305,4 +307,5 @@ def _best_in_words(kernel: KernelSweep) -> str:
 
 
 async def _nothing() -> list[tuple[KernelSweep, list[Setting]]]:
+    """An awaitable that gives no configurations."""
     return []

@@ -34,7 +34,7 @@ class TunedKernel:
     choices: dict[str, Choice]
     present_ms: float
     best_ms: float
-    floor_ms: float | None  # for the arithmetic in use
+    floor_ms: float | None  # roofline floor for the arithmetic in use
     tried: int
     failed: int
     ended: Ended
@@ -161,6 +161,7 @@ def starts_from(space: KernelSpace, template: str, hints: Mapping[str, float]) -
 
 
 def _result(sweep: KernelSweep, subject: Subject, others: Sequence[Subject]) -> TunedKernel:
+    """The sweep's winner as a record."""
     setting, best_ms, present_ms = sweep.winner()
     return TunedKernel(
         kernel=sweep.name,
@@ -177,6 +178,7 @@ def _result(sweep: KernelSweep, subject: Subject, others: Sequence[Subject]) -> 
 
 
 def _recipe(recipe: Recipe, found: Sequence[TunedKernel]) -> Recipe:
+    """The recipe with the choices of each kernel that became faster, also for kernels alike."""
     choices = {name: dict(values) for name, values in recipe.choices.items()}
     for item in found:
         if item.best_ms < item.present_ms:
@@ -185,6 +187,7 @@ def _recipe(recipe: Recipe, found: Sequence[TunedKernel]) -> Recipe:
 
 
 def _problems(sweeps: Sequence[KernelSweep]) -> tuple[str, ...]:
+    """The most frequent problems with their counts."""
     counts: dict[str, int] = {}
     for one in sweeps:
         for problem in one.problems.values():

@@ -98,6 +98,7 @@ class Stands:
         return self._on_gpu_once(call) if self._on_gpu else self._on_cpu(call)
 
     def _on_gpu_once(self, call: Call) -> float:
+        """The device time in ms of one call."""
         milliseconds = cuda_events.time_calls(call, 1)[1]
         self.device_s += cuda_events.last_span_ns() / 1e9
         return milliseconds
@@ -106,6 +107,7 @@ class Stands:
         self._stands[kernel].calls.pop(text, None)
 
     def _on_cpu(self, call: Call) -> float:
+        """The time in ms of one call with a cold cache; the mean of several calls if one is too short to measure."""
         self._cache.evict()
         start = time.perf_counter_ns()
         call()
@@ -224,6 +226,7 @@ def serve(channel: Channel) -> None:
 
 
 def _answer(stands: Stands, message: Message) -> Message:
+    """Carries out one request about a kernel: load, forget or time."""
     kernel, text = message["kernel"], message["text"]
     try:
         if message["do"] == "load":

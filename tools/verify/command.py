@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """The arguments. `seed` None draws a fresh one, so that no candidate can prepare for the inputs."""
+    """The arguments of `foundry verify`. `seed` None draws an unpredictable one, so that no candidate can prepare
+    for the inputs."""
 
     task: Path
     candidate: Path

@@ -312,6 +312,7 @@ def read_receipt(path: Path) -> Receipt:
 
 
 def _parse(body: bytes, path: Path) -> Any:
+    """The JSON value in the bytes. Raises UsageError if they are not strict JSON."""
     try:
         return json.loads(body, parse_constant=_no_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -319,6 +320,7 @@ def _parse(body: bytes, path: Path) -> Any:
 
 
 def _no_constant(name: str) -> None:
+    """Raises ValueError: NaN and Infinity are not JSON."""
     raise ValueError(f"{name} is not JSON")
 
 

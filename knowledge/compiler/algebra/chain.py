@@ -1,7 +1,7 @@
 """Affine operators between a product or convolution and the reduction of its results.
 
-Sums, means and averages over windows are linear, so they may be taken before a multiplication by a factor that does not
-vary along their axes, and they apply to each term of a sum alone:
+Sums, means and averages over windows are linear. So they may be taken before a multiplication by a factor that does
+not vary along their axes, and they apply to each term of a sum alone:
  mean(c * y) = c * mean(y),   mean(y + b) = mean(y) + mean(b).
 """
 

@@ -70,6 +70,7 @@ class Editor:
         return Ref(name)
 
     def _name(self) -> str:
+        """An unused name for a new value."""
         number = len(self.new)
         while (name := f"{self.op.name}_part{number}") in self.graph.values or name in self._specs:
             number += 1

@@ -62,6 +62,7 @@ def windows_of(editor: Editor, op: Op) -> Windows | None:
 
 
 def _numbers(op: Op, index: int, rank: int) -> tuple[int, ...]:
+    """A parameter for each spatial dimension; one number stands for all."""
     given = op.args[index] if len(op.args) > index else []
     listed = given if isinstance(given, list) else [given]
     found = tuple(item for item in listed if isinstance(item, int))

@@ -2,7 +2,7 @@
 
 Over channels: the weights of all output channels are added up first, as for a product's columns.
 
-Over positions o of one axis, y[o] = sum_k w[k] x[position(o, k)] gives sum_o y[o] = sum_k w[k] X[k] with X[k] the
+Over positions o of one axis, y[o] = sum_k w[k] x[position(o, k)]. So sum_o y[o] = sum_k w[k] X[k], where X[k] is the
 sum of x over the positions that tap k reads. Taps that read the same positions share one X, and their weights are
 added up; the others become input channels of their own. Positions that all taps read are added up once, and the few
 at the borders are added to that, never subtracted from a larger sum.
@@ -192,6 +192,7 @@ def _borders(run: _Run, start: int, stop: int) -> Iterable[_Run]:
 
 
 def _sum(editor: Editor, x: Ref, axis: int, run: _Run) -> Ref:
+    """The sum of x over the positions of a run along an axis, which stays with size 1."""
     part = editor.slice(x, axis, run.start, run.stop, run.step)
     return part if editor.shape(part)[axis] == 1 else editor.reduce(part, "sum", [axis])
 

@@ -130,6 +130,7 @@ def _joined(first: Op, second: Op) -> tuple[str, list[Argument]] | None:
 
 
 def _clamp(number: float | None, bounds: tuple[float | None, float | None]) -> float | None:
+    """The number limited to bounds, either of which may be missing; None stays None."""
     low, high = bounds
     if number is None:
         return None

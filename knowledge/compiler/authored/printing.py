@@ -84,6 +84,7 @@ def _line(text: str) -> str:
 
 
 def _aspect(name: str) -> _Aspect:
+    """The aspect of tuning that a tunable's name suggests."""
     return next((aspect for aspect, pattern in _ASPECTS if pattern.search(name)), "tile")
 
 
@@ -130,6 +131,7 @@ def _check_names(names: list[str]) -> None:
 
 
 def _check_launch(launch: AuthoredLaunch, kernel: AuthoredKernel, buffers: Mapping[str, Buffer]) -> None:
+    """Raises CannotLower if a launch does not fit the kernel's code, buffers or limits."""
     if len(launch.args) > MOST_ARGS:
         raise CannotLower(f"{launch.function}: {len(launch.args)} arguments; at most {MOST_ARGS} are accepted")
     if not re.search(rf"\b{launch.function}\s*\(", kernel.code):

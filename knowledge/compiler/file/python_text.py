@@ -17,7 +17,7 @@ from foundry.knowledge.opgraph import ITEM_BYTES, Arrangement, Ref, overlaps
 if TYPE_CHECKING:
     from foundry.knowledge.compiler.file.assemble import Entry
 
-Traffic = Sequence[tuple[Sequence[str], Sequence[str]]]  # for each step: (buffers read, buffers written)
+Traffic = Sequence[tuple[Sequence[str], Sequence[str]]]  # one (buffers read, buffers written) per step
 
 # Names that the candidates' own Python uses.
 _RESERVED = frozenset(
@@ -128,6 +128,7 @@ def results_text(plan: Plan) -> str:
 
 
 def _arranged_text(arrangement: Arrangement, results: Iterator[str]) -> str:
+    """An expression that builds the nested result from the next of `results`."""
     if arrangement.kind == "leaf":
         return next(results)
     items = [_arranged_text(item, results) for item in arrangement.items]

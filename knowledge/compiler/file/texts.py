@@ -22,6 +22,7 @@ def read_library_text(name: str) -> str:
 
 
 def _texts(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yields (path, text) of all source files below a folder."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir():
             yield from _texts(entry, f"{prefix}{entry.name}/")

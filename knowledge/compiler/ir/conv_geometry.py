@@ -1,9 +1,10 @@
 """Index arithmetic of convolutions, for every target: the taps of each output, and their places in a staged band.
 
-Along one axis with stride s, dilation d and padding p, output o reads inputs o * s + k * d - p. Written as (o + k *
-d // s) * s + k * d % s, the inputs of one phase (k * d mod s) are contiguous for consecutive o. A transposed
-convolution adds input i to outputs i * s - p + k * d: the outputs of one phase (o mod s) are a convolution of stride
-1 with the taps for which (o + p - k * d) is a multiple of s.
+Along one axis with stride s, dilation d and padding p, output o reads inputs o * s + k * d - p. This equals (o + k * d
+// s) * s + k * d % s - p: the inputs of one phase (k * d mod s) are contiguous for consecutive o.
+
+A transposed convolution adds input i to outputs i * s - p + k * d. The outputs of one phase (o mod s) are a
+convolution of stride 1. Its taps are those for which (o + p - k * d) is a multiple of s.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def transposed_axis(size: int, out: int, kernel: int, stride: int, padding: int,
 class Geometry:
     """A convolution over three spatial axes, and its tensors' strides over (batch, channel, depth, height, width)."""
 
-    kernel: ConvKernel  # with three spatial dimensions
+    kernel: ConvKernel  # rewritten to three spatial dimensions
     axes: tuple[Axis, Axis, Axis]
 
     @property

@@ -39,7 +39,7 @@ from foundry.knowledge.opgraph import Op, TensorSpec, contiguous_strides
 Shape = tuple[int, ...]
 
 # A product with at most this many terms is unrolled for each element: the smallest GEMM tile is 32 x 32 x 16 or
-# 64 x 64 x 64, and a million 4 x 4 x 4 products by such tiles took 13 times as long as PyTorch (257 ms, H200).
+# 64 x 64 x 64. A million 4 x 4 x 4 products by such tiles took 13 times as long as PyTorch (257 ms, H200).
 WRITTEN_OUT = 8
 SHORT = 16  # most terms that are unrolled if rows or columns are few as well
 MANY = 1 << 10  # fewest elements of a result that is unrolled: fewer take no time either way

@@ -43,7 +43,7 @@ class _Layers:
     source: Tensor  # (steps, batch, inputs)
     h: Tensor
     c: Tensor | None
-    weights: tuple[tuple[_Weights, ...], ...]  # by layer, then direction
+    weights: tuple[tuple[_Weights, ...], ...]  # [layer][direction]
     batch_first: bool
 
     @property

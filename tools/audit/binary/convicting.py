@@ -103,10 +103,12 @@ CONVICTING = (
         ("persisting_cache", "kept_lines"),
     ),
 )
-# The uses of such functions are observed: in a copy that the caller's stream makes while the device is held and in
-# charged time (streams, host functions in a stream), in settings compared before and after (device limits,
-# scheduling, rounding, cores, signal masks), and in CPU time between calls and outputs that change later
-# (waiting, sleeping).
+# The uses of such functions are observed. Streams and host functions in a stream show in a copy that the caller's
+# stream makes while the device is held, and in charged time. Device limits, scheduling, rounding, cores and signal
+# masks
+# show in settings compared before and after. Waiting and sleeping show in CPU time between calls and outputs that
+# change
+# later.
 _LEADS = re.compile(
     r"cuda(?:StreamCreate\w*|LaunchHostFunc\w*|StreamAddCallback\w*|DeviceSetLimit|DeviceReset|SetDeviceFlags|"
     r"CtxResetPersistingL2Cache|ThreadExchangeStreamCaptureMode|HostRegister)|"

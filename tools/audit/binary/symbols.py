@@ -193,7 +193,7 @@ def _objections(imports: Imports, torch_binding: bool) -> dict[str, Reason]:
 
 
 def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbols: Collection[str]) -> set[str]:
-    """Those of the symbols that are used only by functions matching `callers`, read from names in the machine code.
+    """The symbols that are used only by functions matching `callers`, read from names in the machine code.
 
     A library without function names is excused nothing.
     """

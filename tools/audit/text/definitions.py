@@ -106,4 +106,5 @@ def _relaxed(source: CandidateSource) -> Iterator[Reason]:
 
 
 def _is_foundry(node: ast.Assign) -> bool:
+    """True if the statement assigns FOUNDRY, the candidate's declaration about itself."""
     return any(isinstance(target, ast.Name) and target.id == "FOUNDRY" for target in node.targets)

@@ -73,26 +73,26 @@ class Case:
         self._usual_mutable: list[int] = []  # the same of an earlier case, used until then
         self._given_seed = self._changed_seed = seed  # seeds of the inputs of the last trials "as given", "few changed"
         self._usual: list[Expected] = []  # outputs as given, for their scale
-        self._is_exact: list[bool] = []  # for each output: PyTorch rounds nothing
+        self._is_exact: list[bool] = []  # True for each output that PyTorch does not round
         # Kinds of inputs that distributions change; known after the first trial.
         self.has_floats = self.has_masks = False
         self._has_numbers = False  # inputs that are Python floats
         self._has_one_sign = False  # some floating input, as given, is nowhere negative, or nowhere positive
         self._uses_tf32 = False  # PyTorch's error differs if TF32 is allowed
-        self._ranges: list[int | None] = []  # for each tensor of the inputs: the range of its integers, if known
+        self._ranges: list[int | None] = []  # range of each input tensor's integers, if known
         self._takes = Arrangement()  # arrangement of the inputs; known when first drawn
         self._structures: list[patterns.Structure] | None = None  # one for each input; known when first changed
         self._counters = other_parameters.unread_counters(self._model)
         self._may_order = may_order(task.source)
         self._is_bounded = True  # the outputs as given are far from overflowing
-        self._shapes: list[torch.Size] = []  # of the outputs
+        self._shapes: list[torch.Size] = []  # output shapes
         self._specs: list[TensorSpec] = []  # specs of the last outputs in their own dtypes; they are compared `as_real`
         self._usual_tf32: list[OutputError] = []  # the largest TF32 errors of PyTorch on inputs as given or scaled
-        self.strides: list[tuple[int, ...]] = []  # of the outputs as given; row by row if they repeat elements
+        self.strides: list[tuple[int, ...]] = []  # strides of the outputs as given; row-major if they repeat elements
         # A float64 run may fail for memory; decided by the first one, before there is a candidate.
         self.may_lack_memory = True
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
-        self.shared_elements: list[int] = []  # for each output of the reference: elements without memory of their own
+        self.shared_elements: list[int] = []  # elements of each reference output that share another's memory
         self.keys: list[str] = []  # keys of dicts that lead to its results
 
     @property
@@ -224,7 +224,7 @@ class Case:
             packed.parcel.close()
         self._packed.clear()
 
-    @torch.no_grad()  # for calls from any thread
+    @torch.no_grad()  # grad mode is per thread
     def public_inputs(self, seed: int) -> list[Any]:
         """get_inputs() of a seed as every process draws them: on the host. Raises TaskError."""
         return self._loaded.inputs(seed)

@@ -238,7 +238,7 @@ class _Watcher(TorchDispatchMode):
             return None
         place = _place(tensor)
         if place not in self._ranges and place not in self._numbers:
-            if place in self._factors | self._wide:  # for both uses, more than 64 bits would be needed
+            if place in self._factors | self._wide:  # both uses would need more than 64 bits
                 return None if place in self._factors & self._wide else FACTORS if place in self._factors else WIDE
             if place in self._chosen:
                 return FACTORS if place in self._totals else WIDE
@@ -306,6 +306,7 @@ class _Watcher(TorchDispatchMode):
         return next((uses for names, uses in kinds if name in names), None)
 
     def _keep_result(self, owner: int, result: torch.Tensor) -> None:
+        """Remembers that a tensor was computed from the index tensor `owner`, and keeps it alive."""
         self._kept.append(result)
         self._results.setdefault(_place(result), set()).add(owner)
 
@@ -333,7 +334,7 @@ def _index_arguments(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     ):
         yield id(args[2]), args[0].size(args[1]) if args[0].dim() else 1
     elif name == "bincount" and (least := int(kwargs.get("minlength", args[2] if len(args) > 2 else 0))):
-        yield id(args[0]), least  # at least the number that it counts anyway
+        yield id(args[0]), least  # never less than the number that it counts
     elif name == "index" and all(item is None or _is_integer(item) for item in args[1]):
         yield from ((id(item), args[0].size(dim)) for dim, item in enumerate(args[1]) if item is not None)
 
@@ -361,4 +362,5 @@ def _value(result: Any) -> Any:
 
 
 def _place(tensor: torch.Tensor) -> int:
+    """The address of the tensor's storage."""
     return tensor.untyped_storage().data_ptr()

@@ -103,6 +103,7 @@ def draw_parameters(
 
 
 def _draw(kind: Parameters, seeded: State, last: State, chosen: set[str], learned: set[str], seed: int) -> State:
+    """A new state for kinds that draw numbers at random."""
     changed = iterate_randomised(seeded, chosen, seed)  # one at a time: all of them take as much memory again
     if kind in HALVES:
         new = set(sorted(chosen)[HALVES.index(kind) == 0 :: 2])
@@ -199,7 +200,7 @@ def iterate_randomised(state: State, chosen: set[str], seed: int) -> Iterator[tu
         elif is_constant(tensor):
             noise.mul_(0.3).add_(tensor)
         else:
-            noise.mul_(0.5).add_(1.0).mul_(tensor)  # in place, so that a large tensor is copied as rarely as possible
+            noise.mul_(0.5).add_(1.0).mul_(tensor)  # avoids copies of a large tensor
         yield key, noise.to(tensor.dtype)
 
 
@@ -245,6 +246,7 @@ def draw_tables(
 
 
 def _draw_tables(kind: Parameters, state: State, chosen: set[str], seed: int) -> State:
+    """A new state for kinds that change buffers, integers or tables."""
     if kind == "other buffers":
         return other_buffers(state, chosen, seed)
     changed = dict(state)

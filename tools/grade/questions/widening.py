@@ -104,6 +104,8 @@ def is_near(outputs: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> boo
 
 
 def _is_near(output: torch.Tensor, own: torch.Tensor) -> bool:
+    """True if an output is close to the model's own: few other integers, or a relative L2 error of at most
+    ILL_CONDITIONED."""
     if output.shape != own.shape or output.is_floating_point() != own.is_floating_point():
         return False
     if not own.numel() or own.is_complex():
@@ -151,6 +153,7 @@ class _EachTypeIsWide(TorchFunctionMode):
 
 
 def _wide(argument: Any) -> Any:
+    """A dtype argument widened to float64 or complex128; other arguments unchanged."""
     if not isinstance(argument, torch.dtype):
         return argument
     if argument.is_complex:

@@ -4,10 +4,13 @@
 loaded: functions of libraries opened by ctypes and cffi, of extension modules and of operators that they register, and
 launches of device code. An output that is still right was then computed by other code, whatever its name.
 
-There are two ways, because a candidate may test if its native code works: silent   a ctypes function returns zero
-without being called undone   it is called for real in a forked child, so that its return value is genuine and its
-effects are lost Functions of extensions return tensors of shapes that only they know, so they run in both ways, and
-everything they wrote or returned is overwritten. Numbers they return are zero under `silent`.
+There are two ways, because a candidate may test if its native code works:
+
+- "silent": a ctypes function returns zero without being called.
+- "undone": it is called in a forked child, so that its return value is genuine and its effects are lost.
+
+Functions of extensions return tensors of shapes that only they know, so they run in both ways, and everything they
+wrote or returned is overwritten. Numbers they return are zero under "silent".
 """
 
 from __future__ import annotations

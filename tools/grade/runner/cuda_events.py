@@ -36,7 +36,7 @@ HIDDEN_SHARE = 0.05  # or this share of the call
 SEEN_BY_HOST_MS = 0.25  # the same limit in ms for the host's last look, which alone shows copies and work queued late
 EMPTY_CALLS = 9  # calls of which the usual delay is the median
 LEAD_MS = 1.0  # ms for which the device is held before a timed call
-HELD_MS = (5.0, 20.0, 80.0, 400.0)  # ms, tried in turn: queueing the call must take less
+HELD_MS = (5.0, 20.0, 80.0, 400.0)  # ms, tried one after another: queueing the call must take less
 SPANS, SPAN_BYTES = 8, 4096  # pieces of each output that are copied, and their bytes
 
 _flush_buffers: dict[int, torch.Tensor] = {}
@@ -107,8 +107,8 @@ def time_inputs(call: Callable[..., object], inputs: Sequence[Sequence[object]],
 class Afterwards:
     """Time in ms for which work went on after timed calls."""
 
-    busy_ms: list[float]  # from each call's last event until nothing ran on the device
-    seen_ms: float  # from there, after the last call, until the host had seen every stream idle
+    busy_ms: list[float]  # time from each call's last event until the device was idle
+    seen_ms: float  # further time, after the last call, until the host had seen every stream idle
 
 
 def _time_kept(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[Result], float]:
@@ -223,7 +223,7 @@ def _page_locked(count: int) -> list[torch.Tensor]:
 def _copy_while_held(
     call: Callable[[], list[torch.Tensor]], held_ms: float, room: Sequence[torch.Tensor], blank: torch.Tensor
 ) -> tuple[list[int], bool]:
-    """(outputs that differ between a copy in the caller's stream and one after all work, whether the device was held).
+    """(outputs that differ between a copy in the caller's stream and one after all work, True if the device was held).
 
     "Held" means until that copy was queued, and that copies could be made meanwhile. `room` is page-locked memory
     for the copies, allocated before because that fails while the device works.

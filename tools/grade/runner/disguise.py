@@ -160,6 +160,7 @@ def _silence_blas(path: str) -> bool:
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:
+    """The address of a library's function; 0 if it has none of this name."""
     function = getattr(library, name, None)
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
 

@@ -285,6 +285,8 @@ def _set_aside_bytes() -> int:
 
 
 class _Mallinfo(ctypes.Structure):
+    """C struct mallinfo2 of glibc."""
+
     _fields_ = [
         (name, ctypes.c_size_t)
         for name in words("arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost")
@@ -348,7 +350,8 @@ def _operators() -> dict[str, str]:
     return {name: torch._C._dispatch_dump(name) for name in names}
 
 
-_FIRST_OPERATORS = _operators()  # before any candidate; worker processes are forked from a process that has this
+# Read before any candidate runs; worker processes are forked from a process that has it.
+_FIRST_OPERATORS = _operators()
 
 
 def _overridden() -> list[str]:

@@ -133,7 +133,7 @@ class LaidOut:
     """A model whose results are copied to other strides within each call, as their reader would have to do."""
 
     model: Callable[..., Any]
-    strides: list[tuple[int, ...]]  # of the results that are tensors, in order
+    strides: list[tuple[int, ...]]  # strides of the results that are tensors, in order
 
     def entered(self) -> LaidOut:
         """This object: nothing needs to be set."""

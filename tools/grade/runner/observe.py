@@ -109,9 +109,8 @@ class Observer:
         self._folder = tempfile.gettempdir()
         self._programs = Programs()
         self.phase: Phase = "load"
-        self._calls: dict[tuple[str, int], float] | None = (
-            None  # of a steady forward, while it is watched; their CPU time
-        )
+        # Call -> CPU time, while a steady forward is watched.
+        self._calls: dict[tuple[str, int], float] | None = None
         self._outside: tuple[FrameType, tuple[str, int], float] | None = None  # one in progress, and its begin
         # The outermost of the candidate's own frames, and its begin.
         self._outermost: tuple[FrameType, float] | None = None

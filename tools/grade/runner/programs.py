@@ -114,6 +114,7 @@ def _script(place: Path) -> str:
 
 
 def _read(place: Path) -> str:
+    """A file's text, shortened; "" if it cannot be read."""
     try:
         with place.open(encoding="utf-8") as file:
             return short(file.read(MOST_TEXT + 1))

@@ -1,7 +1,7 @@
 """The process in which one model runs: the reference's or a candidate's, never both, never the grader's truth.
 
-It receives parameters and inputs as tensors over a link from the judge, calls `forward`, writes the outputs into
-memory that the judge owns, and reports times from a clock that was taken before the candidate's code was loaded. An
+It receives parameters and inputs as tensors over a link from the judge, calls `forward`, and writes the outputs into
+memory that the judge owns. It reports times from a clock that was taken before the candidate's code was loaded. An
 exception of the candidate is an answer; damage stays within this process. Imports torch.
 """
 

@@ -77,7 +77,7 @@ def elements(tensors: Sequence[torch.Tensor], places: Sequence[Sequence[int]]) -
 
 
 def _taken(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    if is_eight_bits(tensor.dtype):  # which torch.take does not know
+    if is_eight_bits(tensor.dtype):  # torch.take does not support them
         return torch.take(tensor.view(torch.uint8), index).view(tensor.dtype)
     return torch.take(tensor, index)
 

@@ -119,6 +119,7 @@ def faults(text: str) -> Iterator[PlantableFault]:
 
 
 def _completing(proposal: PlantableFault, native: NativeText) -> Callable[[], str]:
+    """A function that makes the faulty file, with the rounding helper added if it is called."""
     return lambda: _complete(proposal.make(), native)
 
 

@@ -34,6 +34,7 @@ def faults(original: Original) -> Iterator[PlantableFault]:
 
 
 def _maker(original: Original, change: Change) -> Callable[[], str]:
+    """A function that makes the candidate's text after the change of each of its graphs."""
     return lambda: original.with_graphs([change(graph) for graph in original.graphs])
 
 
@@ -181,6 +182,7 @@ def _reducing_along(op: Op, index: int, axis: int) -> Change:
 
 
 def _with_shape(value: Value, shape: tuple[int, ...]) -> Value:
+    """The value with another shape, contiguous."""
     return replace(value, spec=replace(value.spec, shape=shape, strides=contiguous_strides(shape)))
 
 

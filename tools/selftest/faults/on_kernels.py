@@ -42,6 +42,7 @@ def faults(original: Original) -> Iterator[PlantableFault]:
 
 
 def _maker(original: Original, step: int, faulty: Kernel) -> Callable[[], str]:
+    """A function that makes the candidate's text with step `step` of its first graph replaced by the faulty kernel."""
     return lambda: original.with_kernel(0, step, faulty)
 
 

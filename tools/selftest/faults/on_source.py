@@ -54,6 +54,8 @@ def proposals(native: NativeText, rule: Rule) -> Iterator[PlantableFault]:
 
 
 def _maker(native: NativeText, rule: Rule, chosen: list[Match]) -> Callable[[], str]:
+    """A function that makes the candidate's text with the rule applied at each chosen match."""
+
     def make() -> str:
         source = native.source
         for match in reversed(chosen):
@@ -100,10 +102,12 @@ def _is_whole(source: str, match: Match) -> bool:
 
 
 def _has_border(name: str) -> Callable[[str, Match], bool]:
+    """A test for convolutions with a border named `name` (constant LEAD_name in the source)."""
     return lambda source, match: any(_number(source, f"LEAD_{name}"))
 
 
 def _is_causal(source: str, match: Match) -> bool:
+    """True if the source's attention is causal (constant CAUSAL)."""
     return any(_number(source, "CAUSAL"))
 
 

@@ -153,6 +153,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_random: bool = False,
         problem: str = "",
     ) -> None:
+        """Records a call with the tensors that it made and read."""
         reads, makes = (frozenset(item.untyped_storage()._cdata for item in found) for found in (read, made))
         self._recorded.append(_Recorded(call, reads, makes, is_random, problem))
 
@@ -217,6 +218,7 @@ def _geometry(tensor: torch.Tensor) -> Geometry:
 
 
 def _tensors(items: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Yields the tensors in nested tuples and lists."""
     for item in items:
         if isinstance(item, torch.Tensor):
             yield item

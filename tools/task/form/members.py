@@ -100,6 +100,7 @@ def _names_read(node: ast.AST) -> set[str]:
 
 
 def _check_class(node: ast.ClassDef, file: str) -> None:
+    """Raises TaskError unless the class inherits from nn.Module and has a forward."""
     if not node.bases:
         raise TaskError(f"{file}, line {node.lineno}: {node.name} is not an nn.Module", f"class {node.name}(nn.Module)")
     plain = {ast.unparse(base) for base in node.bases} <= {"nn.Module", "torch.nn.Module", "Module"}
@@ -108,6 +109,7 @@ def _check_class(node: ast.ClassDef, file: str) -> None:
 
 
 def _members_of(node: ast.ClassDef) -> set[str]:
+    """Names of all methods and class attributes."""
     inner = list(ast.walk(node))
     methods = {item.name for item in inner if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
     return methods | {target.id for item in inner if isinstance(item, ast.Assign) for target in _targets(item)}

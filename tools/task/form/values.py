@@ -108,6 +108,7 @@ def arrange(result: Any) -> tuple[Arrangement, list[Any]]:
 def _arranged(
     kind: Literal["tuple", "list", "dict", "keywords"], held: list[Any], keys: tuple[str, ...] = ()
 ) -> tuple[Arrangement, list[Any]]:
+    """The arrangement of one container and its leaves in order."""
     parts = [arrange(item) for item in held]
     return Arrangement(kind, tuple(part for part, _ in parts), keys), [leaf for _, own in parts for leaf in own]
 

@@ -67,7 +67,7 @@ class SelectedPlaces:
         one, other = (self.values.gather(self.dim, item.clamp(0, size - 1)) for item in (mine, self.places))
         slack = ROUNDING * (self.unit + self.relative * torch.maximum(one.abs(), other.abs()))
         tied = ((one - other).abs() <= slack) | (one == other) | (one.isnan() & other.isnan())
-        if self.is_first:  # of equal values the first counts, unless a rounding made them equal
+        if self.is_first:  # the first of equal values counts, unless rounding made them equal
             tied &= (one != other) | (slack > 0) | (mine == self.places)
         if self.is_order and mine.shape[self.dim] > 1:
             tied &= ~(mine.sort(self.dim).values.diff(dim=self.dim) == 0).any(self.dim, keepdim=True)
