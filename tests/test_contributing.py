@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 import re
-import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from tests.agents.conftest import Toy, ToyLibrary
+from tests.cli.conftest import COMMAND, SHORT_END, TINY, TOY
 from tests.exploits.museum import Museum, read_case, right_reasons
 from tests.knowledge.compiler.algebra.run_graph import Sketch
 from tests.knowledge.compiler.lowering import check
@@ -23,7 +26,6 @@ from foundry.agents.expert import experts
 from foundry.agents.situation import Situation
 from foundry.knowledge.compiler.cpu.space import Tuning
 from foundry.knowledge.compiler.rules.builder import RULES
-from foundry.knowledge.errors import MissingTool
 from foundry.tools.process.zygote import Zygote
 
 PAGE = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text()
@@ -112,10 +114,26 @@ def test_the_expert_is_found_and_has_its_opinion(tmp_path: Path, monkeypatch: py
     assert liked and {move.aspect for move in liked} == {"parallel"}
 
 
-def test_the_target_reports_bad_files_and_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = run_example("target")["ClangTarget"]()
-    assert target.describe().target == target.name
-    assert not target.build("def broken(:").ok and target.build("import torch").ok
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(MissingTool, match="clang"):
-        target.build('FOUNDRY = {"target": "cpu"}\nSOURCE = "int x;"\n')
+def test_the_target_of_a_package_solves_a_task(tmp_path: Path, make_home: Callable[[], Path]) -> None:
+    """The package is installed as any is: a module, and the metadata that names its entry point."""
+    (tmp_path / "steady.py").write_text(EXAMPLES["target"])
+    metadata = tmp_path / "steady-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: steady\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[foundry.targets]\nsteady = steady:TARGET\n")
+    (tmp_path / "task.py").write_text(TOY)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "FOUNDRY_HOME": str(make_home())}
+    solve = ("agent", "solve", "task.py", "--target", "steady", *TINY, *SHORT_END, "--no-learn", "--json")
+    done = subprocess.run(
+        [sys.executable, COMMAND, *solve],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    receipt = json.loads((tmp_path / summary["receipt"]).read_text())
+    kernel = (tmp_path / summary["kernel"]).read_text()
+    assert summary["verdict"] == "accepted" and receipt["device"]["target"] == "steady"
+    assert "'target': 'steady'" in kernel and "-ffp-contract=off" in kernel

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar, cast
 import typer
 
 from foundry.knowledge.errors import FoundryError
+from foundry.knowledge.targets import BUILT_IN, target_names
 from foundry.tools.words import make_printable
 
 P = ParamSpec("P")
@@ -93,6 +94,13 @@ def choose(option: str, value: str, allowed: tuple[str, ...]) -> Any:
     if value not in allowed:
         fail(f"{option} {value}: one of {', '.join(allowed)}", 2)
     return value
+
+
+def choose_target(value: str, *, auto: bool = True) -> str:
+    """The value of `--target`: the name of a target or, with `auto`, "auto". Ends the command where it is neither."""
+    if value in BUILT_IN or (auto and value == "auto"):
+        return value  # without a look at the installed packages
+    return str(choose("--target", value, (*target_names(), *(("auto",) if auto else ()))))
 
 
 def print_json(document: Any) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foundry.tools.command_line import choose, one_line_errors, print_json, say
+from foundry.tools.command_line import choose_target, one_line_errors, print_json, say
 from foundry.tools.words import to_paste
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @one_line_errors
 def tune(
     task: Annotated[Path, typer.Argument(help="The task file.")],
-    target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    target: Annotated[str, typer.Option(help="cpu, cuda, auto, or a target of an installed package.")] = "auto",
     seconds: Annotated[float, typer.Option(min=1.0, max=3600.0, help="That the sweep takes.")] = 30.0,
     out: Annotated[Path | None, typer.Option(help="Write the kernel file with the best numbers.")] = None,
     scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE.")] = None,
@@ -37,7 +37,7 @@ def tune(
     from foundry.knowledge.codec import to_plain
     from foundry.tools.task.file import read_task
 
-    place = choose("--target", target, ("cpu", "cuda", "auto"))
+    place = choose_target(target)
     read = partial(read_task, task, scale=scale, model=model)
     tuned, text = asyncio.run(_tuned(read, place, seconds, seed, is_quiet=as_json))
     if out is not None:

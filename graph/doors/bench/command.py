@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foundry.tools.command_line import choose, fail, one_line_errors, print_json, say
+from foundry.tools.command_line import choose, choose_target, fail, one_line_errors, print_json, say
 
 if TYPE_CHECKING:
     from foundry.graph.doors.bench.bench import Outcome
@@ -25,7 +25,7 @@ def bench(
     root: Annotated[Path | None, typer.Option(help="A checkout of KernelBench.")] = None,
     levels: Annotated[str | None, typer.Option(help="KernelBench: which, for example 1,2,3; default: 1,2,3.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of results and runs; default: bench/NAME.")] = None,
-    target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    target: Annotated[str, typer.Option(help="cpu, cuda, auto, or a target of an installed package.")] = "auto",
     effort: Annotated[str, typer.Option(help="For each task: bench (a minute), quick, standard or deep.")] = "bench",
     evaluations: Annotated[int | None, typer.Option(min=1, help="Budget of each task; default: the effort's.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Budget of each task: minutes of search.")] = None,
@@ -52,7 +52,7 @@ def bench(
         str(root or tasks),
         str(out or Path("bench") / (Path(tasks).resolve().name if root is None else KERNELBENCH)),
         () if root is None else levels_of(levels or "1,2,3"),
-        choose("--target", target, ("cpu", "cuda", "auto")),
+        choose_target(target),
         choose("--effort", effort, tuple(EFFORTS)),
         RunLimits(evaluations, minutes),
         seed,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
 from foundry.graph.doors.commands import prompts
 from foundry.graph.doors.commands.options import JsonOption, StoreOption
-from foundry.tools.command_line import choose, one_line_errors, print_json
+from foundry.tools.command_line import choose_target, one_line_errors, print_json
 
 app = typer.Typer(help="List, search, share and forget what earlier runs learnt.", no_args_is_help=True)
 app.add_typer(prompts.app, name="prompts")
@@ -56,7 +56,7 @@ def search(
 ) -> None:
     """Find lessons near a text: operators, a limiter, a move."""
     with _opened(store) as opened:
-        found = opened.search(text, target, limit)
+        found = opened.search(text, choose_target(target, auto=False), limit)
         if as_json:
             from foundry.knowledge.codec import to_plain
 
@@ -75,10 +75,8 @@ def show_credits(
     as_json: JsonOption = False,
 ) -> None:
     """Show what each move is credited with: a factor of the speed, its 95 % interval, and by how many steps."""
-    from foundry.knowledge.device import TargetName
-
     with _opened(store) as opened:
-        found = opened.overview(choose("--target", target, get_args(TargetName)), task)
+        found = opened.overview(choose_target(target, auto=False), task)
         if as_json:
             from foundry.knowledge.codec import to_plain
 

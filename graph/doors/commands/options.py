@@ -16,12 +16,8 @@ RunArgument = Annotated[str, typer.Argument(help='A run: its folder, the start o
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds run directories.")]
 ScaleOption = Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE.")]
 StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or Chroma server URL of the store.")]
-TargetOption = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
+TargetOption = Annotated[str, typer.Option(help="cpu, cuda, auto, or a target of an installed package.")]
 TaskArgument = Annotated[Path, typer.Argument(help="The task file.")]
-
-
-def choose_target(value: str) -> Any:
-    return choose("--target", value, ("cpu", "cuda", "auto"))
 
 
 def choose_parameters(value: str | None) -> Any:

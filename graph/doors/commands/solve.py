@@ -20,11 +20,10 @@ from foundry.graph.doors.commands.options import (
     RunsOption,
     TargetOption,
     choose_policy,
-    choose_target,
 )
 from foundry.graph.doors.commands.search_flags import SearchFlags
 from foundry.knowledge.errors import UsageError
-from foundry.tools.command_line import choose, one_line_errors, print_json, say
+from foundry.tools.command_line import choose, choose_target, one_line_errors, print_json, say
 from foundry.tools.words import to_paste
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from foundry.graph.doors.commands.options import (
     TaskArgument,
     choose_parameters,
     choose_policy,
-    choose_target,
 )
-from foundry.tools.command_line import fail, one_line_errors, print_json, say
+from foundry.tools.command_line import choose_target, fail, one_line_errors, print_json, say
 
 
 def _show_schema(wanted: bool) -> None:

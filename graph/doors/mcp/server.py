@@ -43,7 +43,7 @@ LINES = 200  # of a trace, unless more are asked for
 Run = Annotated[str, Field(description='A run: its folder, the start of its name, or "last".')]
 Task = Annotated[str, Field(description="Path of the task file.")]
 Kernel = Annotated[str, Field(description="Path of a Python file with class ModelNew.")]
-Target = Annotated[Literal["auto", "cpu", "cuda"], Field(description="Which device.")]
+Target = Annotated[str, Field(description="Which device: auto, cpu, cuda, or a target of an installed package.")]
 Scale = Annotated[int | None, Field(ge=1, description="Sets the task's SCALE constant.")]
 Minutes = Annotated[float | None, Field(gt=0, description="Of search; default: the effort's.")]
 Evaluations = Annotated[int | None, Field(ge=1, description="Candidates at most; default: the effort's.")]
@@ -175,7 +175,7 @@ class Tools:
     async def search_experience(
         self,
         text: Annotated[str, Field(description="Operators, a limiter, a move.")],
-        target: Literal["cpu", "cuda"] = "cpu",
+        target: Target = "cpu",
         limit: Annotated[int, Field(ge=1, le=50)] = 10,
     ) -> list[dict[str, Any]]:
         """Find what earlier runs on this machine learnt: which move brought what on which graph."""

@@ -70,7 +70,7 @@ def call(function, *values):
 
     def module(self, entries: Sequence[Entry], device: Device) -> Body:
         body = cpu_module(entries)
-        return replace(body, about={**body.about, "target": device.target})
+        return replace(body, about={**body.about, **self.literals(device)})
 
     def header(self) -> str:
         return read_library_text("cpu/runtime.h")

@@ -75,7 +75,7 @@ class CudaPrinter(Printer):
 
     def module(self, entries: Sequence[Entry], device: Device) -> Body:
         body = cuda_module(entries, device)
-        return replace(body, about={**body.about, "target": device.target})
+        return replace(body, about={**body.about, **super().literals(device)})
 
     def header(self) -> str:
         return runtime_header()
