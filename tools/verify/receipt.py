@@ -50,21 +50,21 @@ class ReceiptPart(BaseModel):
 
 
 class TaskPart(ReceiptPart):
-    """What was asked."""
+    """The task."""
 
     name: str
     sha256: Sha256
-    """Of the task file's bytes."""
+    """SHA-256 of the task file's bytes."""
     digest: Sha256
-    """Of the text, its options and its overrides."""
+    """SHA-256 of the text, its options and its overrides."""
     overrides: dict[str, int]
     """Module constants that were set: `--scale N` sets SCALE."""
     options: dict[str, Any]
-    """What task.toml says beyond the defaults; of the starting kernel only its name."""
+    """Settings in task.toml that differ from the defaults; the starting kernel is given by its name only."""
 
 
 class DevicePart(ReceiptPart):
-    """Where it was measured."""
+    """The device on which it was measured."""
 
     key: str
     """Receipts of the same key and architecture are comparable."""
@@ -77,13 +77,13 @@ class DevicePart(ReceiptPart):
 
 
 class ErrorPart(ReceiptPart):
-    """Errors against the float64 truth on one distribution of inputs; null is an error beyond any number."""
+    """Errors against the float64 truth on one distribution of inputs; null is an infinite error or NaN."""
 
     distribution: str
     norm_error: float | None
     baseline_norm_error: float | None
     worst_violation: float | None
-    """Elementwise, in units of the tolerance."""
+    """Largest elementwise error in units of the tolerance."""
     baseline_worst_violation: float | None
 
 
@@ -112,7 +112,7 @@ class TimingPart(ReceiptPart):
     samples: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
     """[baseline ms, candidate ms] of each pair."""
     compile_ms: float | None
-    """torch.compile's, where it could be timed: in turns of its own, whose other times `compile_note` tells."""
+    """torch.compile's time, if it could be timed: in separate turns, whose other times are in `compile_note`."""
     compile_speedup: float | None
     """Eager over torch.compile."""
     compile_note: str
@@ -129,29 +129,29 @@ class Receipt(ReceiptPart):
 
     schema_version: Literal[2]
     protocol: str
-    """Of correctness and timing; others are not comparable."""
+    """Version of the correctness and timing protocol; receipts of other versions are not comparable."""
     created: str
     """ISO 8601, UTC."""
     task: TaskPart
     candidate_sha256: Sha256
-    """Of the kernel file's bytes."""
+    """SHA-256 of the kernel file's bytes."""
     device: DevicePart
     software: dict[str, str]
     """Versions that a measurement depends on; another torch is not comparable."""
     isolation: list[str]
     """Means of the operating system that were active around the candidate's processes."""
     isolation_missing: list[str]
-    """Means that this version knows and that were not to be had there."""
+    """Means that this version knows and that were not available there."""
     policy: Policy
     stage: Stage
-    """How much was asked: `full` by `foundry verify`, `final` by `foundry agent solve`."""
+    """Extent of the checks: `full` by `foundry verify`, `final` by `foundry agent solve`."""
     accuracy_class: AccuracyClass | None
     outcome: Literal["correct"]
     errors: list[ErrorPart]
     gates: list[GatePart]
-    """Everything that was checked: correctness, audit, timing."""
+    """All checks: correctness, audit, timing."""
     labels: list[str]
-    """Allowed practices that the kernel uses, and what must be said of the task beside the result."""
+    """Allowed practices that the kernel uses, and remarks on the task that belong beside the result."""
     judgement: str
     timing: TimingPart
     seeds: dict[str, int]
@@ -159,11 +159,11 @@ class Receipt(ReceiptPart):
     seconds: dict[str, Seconds]
     """Time that each step of this measurement took."""
     cost: dict[str, float]
-    """Seconds of the whole command by kind, and evaluations, tokens and dollars where a search was made."""
+    """Seconds of the whole command by kind; for a search also evaluations, tokens and dollars."""
     command: str
     """Measures it again and compares, from the same folder."""
     content_sha256: Sha256
-    """Of all other fields: JSON with sorted keys, no spaces, ASCII. It is no signature."""
+    """SHA-256 of all other fields as JSON with sorted keys, no spaces, ASCII. It is no signature."""
 
 
 def make_receipt(
