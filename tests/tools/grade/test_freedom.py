@@ -51,18 +51,18 @@ EXTREMES = "self, x):\n        wave = torch.sin(x)\n        return wave.t().argm
 
 
 def test_another_place_of_a_value_that_ties_by_rounding_is_right(make: Make) -> None:
-    """Of half a million sines some dozens are 1 in float32; which ones, is a matter of the sine's last bit."""
-    trial = make(EXTREMES, "torch.randn(512, 1024)")
+    """Of 131,072 sines several are 1 in float32; which ones, is a matter of the sine's last bit."""
+    trial = make(EXTREMES, "torch.randn(256, 512)")
     (x,) = trial.inputs.value()
     wave = torch.sin(x.double()).t().contiguous()
     ordered = wave.reshape(-1).sort(descending=True).indices
     places = torch.sin(x).min(0).indices
     assert is_right(trial, lambda x: (ordered[0], places))
-    assert is_right(trial, lambda x: (ordered[5], places)), "off by 1e-8"
-    assert not is_right(trial, lambda x: (ordered[20_000], places))
+    assert is_right(trial, lambda x: (ordered[2], places)), "off by 1e-8"
+    assert not is_right(trial, lambda x: (ordered[5_000], places))
     assert not is_right(trial, lambda x: (torch.tensor(7), places))
     assert not is_right(trial, lambda x: (torch.tensor(-1), places))
-    assert not is_right(trial, lambda x: (torch.tensor(512 * 1024), places))
+    assert not is_right(trial, lambda x: (torch.tensor(256 * 512), places))
 
 
 def test_of_equal_numbers_the_first_counts_where_pytorch_documents_it(make: Make) -> None:
@@ -99,10 +99,10 @@ def test_any_order_of_equal_elements_is_right_and_no_other_order(name: str, make
 
 def test_a_single_place_that_is_calculated_with_is_not_any_place(make: Make) -> None:
     """Its own answer differs from the truth's now and then, and one of one is all."""
-    for seed in range(4):
+    for seed in range(3):
         trial = make(
             "self, x):\n        place = torch.sin(x).argmax()\n        return place // 7 + 3",
-            "torch.randn(300000)",
+            "torch.randn(100000)",
             seed=seed,
         )
         assert is_right(trial, lambda x: (torch.sin(x).argmax() // 7 + 3,))
