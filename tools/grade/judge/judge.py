@@ -97,6 +97,7 @@ class Judge:
 
     def ready_baseline(self, message: Message, handles: list[int]) -> Message:
         """Readies the reference for `baseline`."""
+        self.prepare(message, handles)
         group = self._groups[BASELINE] = PreparedGroup(self._case(), self._prepare_screen()[1])
         group.links["reference"] = self._link(handles[0], 15 * self._run_limit(message), side="reference")
         self._make_ready(group.reference, group, "screen", self._reference())
