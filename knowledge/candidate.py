@@ -14,7 +14,7 @@ from typing import Literal
 
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.limits import Limiter, Rung
-from foundry.knowledge.opgraph import OpGraph, ProductRun, unrounded_products
+from foundry.knowledge.opgraph import OpGraph, ProductRun, product_size, unrounded_products
 from foundry.knowledge.reasons import Reason, Refusal, refusal_of
 from foundry.knowledge.task import AccuracyClass
 
@@ -332,12 +332,23 @@ class Evaluation:
     judgement: Judgement | None = None  # only of finalists
 
 
+MOST_NAMED = 4  # operators in a message
+
+
 @dataclass(frozen=True)
 class Unrounded:
     """Where PyTorch is more accurate than TF32, though it may use it."""
 
     means: tuple[str, ...] = ()  # running means that forward updates, as keys of the state
     products: tuple[str, ...] = ()  # operators of the graph
+
+    def words(self, graph: OpGraph) -> str:
+        """Which products of the graph PyTorch computes without TF32, "" without any."""
+        if not self.products:
+            return ""
+        every = sum(1 for op in graph.ops if product_size(op.kind, op.flops, 1))
+        named = ", ".join(self.products[:MOST_NAMED]) + (", ..." if len(self.products) > MOST_NAMED else "")
+        return f"PyTorch computes {len(self.products)} of {every} products without TF32, though it may use it ({named})"
 
 
 NOWHERE = Unrounded()

@@ -160,8 +160,16 @@ def _where(brief: Brief) -> str:
         lines.append(_compiled(brief.compiled))
     shown = {parent.candidate.id: brief.known_of(parent), **brief.records}
     timings = [record.timing for records in shown.values() for record in records if record.timing is not None]
-    lines += filter(None, (load_words(brief.baseline, timings), brief.budget))
+    lines += filter(None, (load_words(brief.baseline, timings), _arithmetic(brief), brief.budget))
     return "\n".join(lines)
+
+
+def _arithmetic(brief: Brief) -> str:
+    """Where a kernel in TF32 would be less accurate than PyTorch; "" where it would not, or may not be in TF32."""
+    if brief.device.target == "cpu" or brief.graph is None or brief.task.options.policy == "strict":
+        return ""
+    words = brief.baseline.unrounded_in(brief.graph).words(brief.graph)
+    return f"{words}: compute these as accurately as float32, for its own error is your bound." if words else ""
 
 
 def _compiled(rival: Rival) -> str:

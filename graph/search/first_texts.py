@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +13,11 @@ from foundry.graph.run.services import Services
 from foundry.graph.search.lessons import localise, query, winners
 from foundry.knowledge.candidate import NOWHERE, Recipe, Unrounded
 from foundry.knowledge.errors import CannotLower, LeavesToTorch, UsageError
-from foundry.knowledge.opgraph import OpGraph, product_size
+from foundry.knowledge.opgraph import OpGraph
 
 RECALLED_SEEDS = 2
 FEWEST_SEEDS = 3  # that may be evaluated where the first ones are wrong
-ARITHMETIC, NAMED = "arithmetic", 4  # the note's name; products that it names
+ARITHMETIC = "arithmetic"  # the note's name
 
 FirstText = tuple[str, Recipe | None, str]  # with its reason
 
@@ -77,8 +76,8 @@ def _no_first(error: CannotLower, services: Services) -> str:
 async def _recipes(graph: OpGraph, services: Services) -> tuple[Recipe, ...]:
     """The library's. Where PyTorch rounds nothing to TF32, neither do the first kernels: its own error is the bound."""
     unrounded = await _unrounded(graph, services)
-    if unrounded.products and services.task.options.policy != "strict":
-        services.log.note_once("note", ARITHMETIC, reason=_arithmetic_words(unrounded.products, graph))
+    if (words := unrounded.words(graph)) and services.task.options.policy != "strict":
+        services.log.note_once("note", ARITHMETIC, reason=f"{words}: the first kernels do so too")
     return services.library.seeds(graph, services.device, unrounded)
 
 
@@ -86,14 +85,6 @@ async def _unrounded(graph: OpGraph, services: Services) -> Unrounded:
     if not services.device.present or services.device.target == "cpu":
         return NOWHERE
     return (await services.measure.baseline()).unrounded_in(graph)
-
-
-def _arithmetic_words(products: Sequence[str], graph: OpGraph) -> str:
-    every = sum(1 for op in graph.ops if product_size(op.kind, op.flops, 1))
-    return (
-        f"PyTorch computes {len(products)} of {every} products without TF32, though it may use it "
-        f"({', '.join(products[:NAMED])}{', ...' if len(products) > NAMED else ''}): the first kernels do so too"
-    )
 
 
 async def accurate_text(recipe: Recipe, services: Services) -> FirstText | None:

@@ -11,10 +11,13 @@ from tests.knowledge.compiler.test_accuracy import TASK, graph_of_task
 
 from foundry.agents.brief import Brief
 from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.agents.words.words import step_prompt
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.compiler.lower import lower
 from foundry.knowledge.compiler.lowered import Lowered
-from foundry.knowledge.thought import Proposal
+from foundry.knowledge.opgraph import ProductRun
+from foundry.knowledge.task import Policy
+from foundry.knowledge.thought import Diagnosis, Proposal
 
 GRAPH = graph_of_task("groups")
 BOTH = ("k_conv1d", "k_conv1d_1")
@@ -74,3 +77,23 @@ async def test_no_repair_makes_a_product_less_accurate(toy: Any) -> None:
         tried |= {proposal.recipe.digest}
         assert proposal.recipe.rounded == ()
     assert tried
+
+
+@pytest.mark.parametrize(
+    ("target", "policy", "is_told"), [("cuda", "fair", True), ("cuda", "strict", False), ("cpu", "fair", False)]
+)
+def test_a_model_is_told_which_products_pytorch_does_not_round(
+    toy: Any, target: str, policy: Policy, is_told: bool
+) -> None:
+    brief = brief_of(toy, lowered(Recipe("cuda")))
+    task = replace(brief.task, options=replace(brief.task.options, policy=policy))
+    runs = (ProductRun(4 * 128 * 700, 80, is_rounded=False), ProductRun(4 * 64 * 700, 64, is_rounded=True))
+    brief = replace(
+        brief,
+        task=task,
+        device=H200 if target == "cuda" else toy.brief().device,
+        baseline=replace(brief.baseline, products=runs),
+    )
+    said = "PyTorch computes 1 of 2 products without TF32, though it may use it (conv1d): compute these as accurately"
+    text = step_prompt(brief, Diagnosis("c8", "inaccurate", None, "norm error 1e-4", "mend it"), ()).text
+    assert (said in text) == ("without TF32" in text) == is_told
