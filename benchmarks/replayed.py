@@ -232,7 +232,9 @@ class RecordedWorkbench:
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
         return Audit(True, policy, labels=self.library.by_text[text].labels)
 
-    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
+    async def time(
+        self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
+    ) -> Timing:
         lowered = self.library.by_text[text]
         ms = self.library.landscape.ms(lowered)
         assert ms is not None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from foundry.knowledge.candidate import Evaluation, Gate, Resources, Timing
 from foundry.knowledge.experience.record import ExperienceRecord
-from foundry.knowledge.merit import Estimate, estimate
+from foundry.knowledge.merit import estimate
 from foundry.knowledge.ruling import objection, rule
 from foundry.knowledge.thought import Proposal
 
@@ -50,20 +50,17 @@ def _alone(timing: Timing) -> str:
     return f"{name} {timing.speedup:.3g}{interval}"
 
 
-def beside_line(parent: str, draft: Timing, again: Timing) -> str:
-    """The parent's time right after a draft's, and how much faster the draft is."""
-    if again.problem:
-        return f"{parent} could not be timed beside it: {again.problem}"
-    mine, its = estimate([draft]), estimate([again])
-    took = f"{again.candidate_ms:.4g} ms where eager took {again.baseline_ms:.4g} ms"
-    told = f"{parent}, timed again right after it: {took}"
-    deviation = math.hypot(mine.deviation, its.deviation)
-    if not math.isfinite(deviation):
-        return f"{told}. How the two compare cannot be told from so few pairs."
-    gain = Estimate(mine.log_speedup - its.log_speedup, deviation)
-    clear = "" if gain.low > 1 or gain.high < 1 else ": not clearly another speed"
-    interval = f"95 %: {gain.low:.2f} to {gain.high:.2f}"
-    return f"{told}. So this kernel is {gain.speedup:.2f} times as fast as {parent} ({interval}){clear}."
+def beside_line(parent: str, turns: Timing) -> str:
+    """How much faster than its parent a kernel is; `turns` timed both in turns, the parent as the baseline."""
+    if turns.problem:
+        return f"It could not be timed in turns with {parent}: {turns.problem}"
+    low, high = turns.speedup_ci95
+    clear = "" if low > 1 or high < 1 else ": not clearly another speed"
+    return (
+        f"In turns with {parent}, {turns.pairs} pairs: it took {turns.candidate_ms:.4g} ms and {parent} "
+        f"{turns.baseline_ms:.4g} ms. So it is {turns.speedup:.2f} times as fast as {parent} (95 %: {low:.2f} to "
+        f"{high:.2f}){clear}."
+    )
 
 
 def build_lines(evaluation: Evaluation) -> list[str]:

@@ -214,14 +214,15 @@ class Measurements:
         )
 
     async def time_beside(self, text: str, build: Build, other: str) -> Timing:
-        """A candidate timed again right after another text: times of different moments do not compare where the
-        machine has other work. It is no record of the candidate's."""
+        """A candidate and another text timed in turns; the other is the baseline of this timing. Times of different
+        moments do not compare where the machine has other work. It is no record of either."""
         one, two = (hashlib.sha256(item.encode()).hexdigest() for item in (text, other))
+
+        async def take_turns() -> Timing:
+            return await self.workbench.time(text, build, "screen", beside=other)
+
         timed = _JOURNALLED["time"]
-        key = f"beside/{one}/{two}"
-        return await self._ask(
-            key, "time again", "time", Timing, lambda: self.workbench.time(text, build, "screen"), timed.facts
-        )
+        return await self._ask(f"turns/{one}/{two}", "time in turns", "time", Timing, take_turns, timed.facts)
 
     def may_count(self, text: str, most: int) -> bool:
         """Whether the hardware's counters are to be read for this text: they can be here as far as is known, were not

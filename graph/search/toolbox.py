@@ -163,19 +163,17 @@ async def _check(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnsw
 
 
 async def _quick_time(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
-    """The kernel's time, and the parent's once more right after it."""
+    """The kernel's time in turns with eager's, and then in turns with the parent's."""
     found = await _examine(call, kernel, services, "time")
     lines = time_lines(found)
     timing, parent = found.timing, kernel.records[-1] if kernel.records else None
     if timing is None or timing.problem or parent is None or parent.timing is None:
         return ToolAnswer("\n".join(lines))
-    is_other = parent.candidate.id != REFERENCE and found.candidate.id != parent.candidate.id
-    timings = [timing]
-    if is_other:
+    if parent.candidate.id != REFERENCE and found.candidate.id != parent.candidate.id:
         draft = (await _named(call, kernel, services)).text
-        timings.append(await services.measure.time_beside(kernel.text, parent.build, draft))
-        lines.append(beside_line(parent.candidate.id, timing, timings[1]))
-    lines.append(load_words(await services.measure.baseline(), timings))
+        turns = await services.measure.time_beside(draft, found.build, kernel.text)
+        lines.append(beside_line(parent.candidate.id, turns))
+    lines.append(load_words(await services.measure.baseline(), [timing]))
     return ToolAnswer("\n".join(filter(None, lines)))
 
 

@@ -214,10 +214,12 @@ class FakeWorkbench:
         gate = Gate("fallback", "cheat" not in text, "calls torch")
         return Audit(gate.passed, policy, (gate,))
 
-    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
-        await self._work(f"time {stage} {_digest(text)}")
-        self.timed.append((text, stage))
-        exact = speedup_of(text)
+    async def time(
+        self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
+    ) -> Timing:
+        await self._work(f"time {stage} {_digest(text)}" + (f" in turns with {_digest(beside)}" if beside else ""))
+        self.timed += [] if beside else [(text, stage)]
+        exact = speedup_of(text) / (speedup_of(beside) if beside else 1.0)
         half = {"screen": 0.03, "full": 0.01, "final": 0.01}[stage]
         noise = (int(_digest(text + stage)[:4], 16) / 0xFFFF - 0.5) * half
         value = exact * (1 + noise)

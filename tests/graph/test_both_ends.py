@@ -66,7 +66,9 @@ def played(machine: Any) -> Callable[[Recorded], Any]:
         async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Any:
             return self._known("audit")
 
-        async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
+        async def time(
+            self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
+        ) -> Timing:
             known: Timing = self._known("timing")
             return replace(known, stage=stage)
 

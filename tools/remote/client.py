@@ -128,8 +128,10 @@ class RemoteWorkbench:
         found: Audit = await self._ask("audit", text, build, verdict, policy)
         return found
 
-    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
-        found: Timing = await self._ask("time", text, build, stage, incumbent_ms)
+    async def time(
+        self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
+    ) -> Timing:
+        found: Timing = await self._ask("time", text, build, stage, incumbent_ms, beside)
         return found
 
     async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:

@@ -89,9 +89,11 @@ class GpuLanes:
             self._release(text, is_over=not audit.clean)
             return audit
 
-    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
+    async def time(
+        self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
+    ) -> Timing:
         async with self._at(text, stage) as lane:
-            timing = await lane.time(text, build, stage, incumbent_ms=incumbent_ms)
+            timing = await lane.time(text, build, stage, incumbent_ms=incumbent_ms, beside=beside)
             self._release(text, is_over=bool(timing.problem))
             return timing
 

@@ -58,9 +58,11 @@ CALLS: dict[str, BenchCall] = {
     "verify": BenchCall((str, Build, Stage), Verdict, lambda bench, *given: bench.verify(*given)),
     "audit": BenchCall((str, Build, Verdict, Policy), Audit, lambda bench, *given: bench.audit(*given)),
     "time": BenchCall(
-        (str, Build, Stage, float | None),
+        (str, Build, Stage, float | None, str),
         Timing,
-        lambda bench, text, build, stage, incumbent_ms: bench.time(text, build, stage, incumbent_ms=incumbent_ms),
+        lambda bench, text, build, stage, incumbent_ms, beside: bench.time(
+            text, build, stage, incumbent_ms=incumbent_ms, beside=beside
+        ),
     ),
     "profile": BenchCall(
         (str, Build, Audit, Timing, Lowered | None), Profiled, lambda bench, *given: bench.profile(*given)

@@ -230,12 +230,15 @@ def test_a_loaded_machine_is_said_in_words(toy: Any) -> None:
     assert "The machine has other work" in step_prompt(brief, WRONG, ()).text
 
 
-def test_a_parent_timed_again_is_compared_with_its_interval(toy: Any) -> None:
-    draft, again = timed(toy, 60.0, speedup=3.0), timed(toy, 54.0, speedup=2.0)
-    told = beside_line("c3", replace(draft, speedup_ci95=(2.8, 3.2)), replace(again, speedup_ci95=(1.9, 2.1)))
-    assert "27 ms where eager took 54 ms" in told and "1.50 times as fast as c3 (95 %: " in told
-    alike = beside_line("c3", replace(again, speedup=2.02), again)
+def test_a_draft_is_compared_with_its_parent_by_the_pairs_of_both(toy: Any) -> None:
+    """The interval is that of the ratio within the pairs: both share what else the machine did meanwhile."""
+    turns = replace(timed(toy, 27.0, speedup=1.5), speedup_ci95=(1.42, 1.58), pairs=12)
+    told = beside_line("c3", turns)
+    assert told.startswith("In turns with c3, 12 pairs: it took 18 ms and c3 27 ms.")
+    assert told.endswith("So it is 1.50 times as fast as c3 (95 %: 1.42 to 1.58).")
+    alike = beside_line("c3", replace(turns, speedup=1.01, speedup_ci95=(0.97, 1.05)))
     assert alike.endswith("not clearly another speed.")
+    assert beside_line("c3", replace(turns, problem="it hung")) == "It could not be timed in turns with c3: it hung"
 
 
 def test_a_screen_and_a_proof_have_an_interval_each(toy: Any) -> None:

@@ -127,10 +127,10 @@ def test_a_timing_that_goes_on_beyond_what_was_made_ready_gets_more_pairs_at_onc
     runners.pool.want(PLAIN, {REFERENCE: 1, CANDIDATE: 1}, 3)
     runners.pool.restock(PLAIN, (REFERENCE, CANDIDATE))
     assert waiting(runners) == 2  # a pair still waits
-    first = runners.pair(PLAIN)
+    first = runners.take(), runners.take(PLAIN)
     runners.pool.restock(PLAIN, (REFERENCE, CANDIDATE))
     assert waiting(runners) == 3  # two pairs, but for the one process that may not wait
-    second = runners.pair(PLAIN)
+    second = runners.take(), runners.take(PLAIN)
     assert waiting(runners) == 1
     runners.pool.want(PLAIN, {REFERENCE: 2, CANDIDATE: 0}, 12)
     runners.pool.restock(PLAIN, (REFERENCE, CANDIDATE))

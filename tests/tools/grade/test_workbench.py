@@ -99,6 +99,26 @@ async def test_a_candidate_goes_all_the_way(zygote: Zygote, tmp_path: Path) -> N
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
+async def test_two_candidates_are_timed_in_turns_with_each_other(zygote: Zygote, tmp_path: Path) -> None:
+    slow = CANDIDATE.replace("return torch", "[torch.softmax(x, dim=1) for _ in range(20)]\n        return torch")
+    dead = CANDIDATE.replace("return torch", "import os; os.abort()\n        return torch")
+    lean = CANDIDATE + "\n# the draft\n"
+    bench = await opened(zygote, tmp_path)
+    try:
+        built = await bench.build(lean)
+        turns = await bench.time(lean, built, "screen", beside=slow)
+        assert turns.problem == "" and turns.pairs >= 8 and len(turns.ratios) == 2
+        assert turns.speedup > 3 and turns.baseline_ms > turns.candidate_ms > 0
+        assert turns.speedup_ci95[0] < turns.speedup < turns.speedup_ci95[1]
+        back = await bench.time(slow, built, "screen", beside=lean)
+        assert back.speedup < 1 / 3, "the other one is the baseline"
+        ended = await bench.time(lean, built, "screen", beside=dead)
+        assert ended.problem == "the process died", "nothing is said of how the other one's process ended"
+        assert (await bench.time(lean, built, "screen")).problem == ""
+    finally:
+        await bench.aclose()
+
+
 async def test_many_candidates_at_once_one_of_them_hanging(zygote: Zygote, tmp_path: Path) -> None:
     bench = await opened(zygote, tmp_path)
     try:

@@ -71,7 +71,9 @@ class Lane:
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
         return Audit(True, policy)
 
-    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
+    async def time(
+        self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
+    ) -> Timing:
         self.asked.append((f"time {stage}", text))
         return Timing(stage, 1.0, 2.0, 2.0, (2.0, 2.0), 4, 0.0, 1.0)
 

@@ -316,11 +316,15 @@ class Grader:
         baseline: Baseline,
         incumbent_ms: float | None = None,
         holds: Holds | None = None,
+        beside: tuple[str, Build] | None = None,
     ) -> Timing:
-        """Times a candidate: groups of pairs, each group in a fresh pair of processes."""
+        """Times a candidate in turns with the reference, or with the candidate `beside` it, which is the baseline then:
+        groups of pairs, each in a fresh pair of processes."""
         message: Message = {"stage": stage, "text": text, "eager_ms": baseline.eager_ms, "told_by": baseline.told_by}
         message |= {**self._limits, "errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
         message["series"] = secrets.token_hex(8)
+        if beside is not None:
+            message |= {"beside": beside[0], "load_limit_s": max(message["load_limit_s"], self._load_limit(*beside))}
         holds = holds or Holds()
         ahead = self._plan.pairs if stage == "screen" else 1  # beside a group of a proof no other process has its file
         with self._judges.one() as judge, contextlib.ExitStack() as stack:
@@ -333,7 +337,7 @@ class Grader:
                 answer, ended = paired.run(groups.count, groups.orders(ahead))
                 if "pairs" not in answer:
                     outcome = OUTCOMES.get(str(answer.get("failed", ["crash"])[0]), "crash")
-                    problem, gate = problem_of(answer, ended), str(answer.get("gate", ""))
+                    problem, gate = problem_of(answer, "died" if beside else ended), str(answer.get("gate", ""))
                     return replace(no_timing(stage, problem, groups.seconds, outcome=outcome), gate=gate)
                 before = self._notes.operators.get(digest_of(text))
                 if before is not None and (late := later_work(before, answer["operators"], answer["moved_bytes"])):

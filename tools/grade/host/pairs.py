@@ -32,7 +32,8 @@ class _Group:
 
 
 class PairedRun:
-    """Groups of one candidate, timed by one judge."""
+    """Groups of one candidate, timed by one judge: beside the reference, or beside the candidate whose file is the
+    message's `beside`."""
 
     def __init__(
         self,
@@ -64,8 +65,9 @@ class PairedRun:
             text = str(self._message["text"])
             self._runners.pool.restock(text, (REFERENCE, kind_of(text)), self._holds.starting)
         for number, order in orders.items():
-            reference, candidate = self._runners.pair(str(self._message["text"]))
-            self._groups[number] = _Group(order, {"reference": reference, "candidate": candidate})
+            opponent = self._runners.take(str(self._message.get("beside", "")))
+            candidate = self._runners.take(str(self._message["text"]))
+            self._groups[number] = _Group(order, {"reference": opponent, "candidate": candidate})
         answer = self._make_ready(list(orders))
         if "failed" not in answer:
             return answer, ""
@@ -142,10 +144,11 @@ class PairedRun:
 
         def tick() -> None:
             for group in self._groups.values():
-                candidate = group.sides.get("candidate")
-                if candidate is not None and not group.broken and (reason := candidate.excess()):
-                    group.broken = reason
-                    candidate.end()
+                for side in ("candidate", "reference") if "beside" in self._message else ("candidate",):
+                    watched = group.sides.get(side)
+                    if watched is not None and not group.broken and (reason := watched.excess()):
+                        group.broken = reason
+                        watched.end()
 
         try:
             with self._runners.links(workers) as handles:

@@ -126,10 +126,6 @@ class Runners:
         spins = AWAKE_SPINS // max(1, int(self._options["threads"]) - 1)
         return self.fresh(text, {"GOMP_SPINCOUNT": str(spins)})
 
-    def pair(self, text: str) -> tuple[Worker, Worker]:
-        """Unused processes for the reference and a candidate."""
-        return self.take(), self.take(text)
-
     def compile_ahead(self, text: str, architecture: str, limit_s: float) -> None:
         """Lets a file that compiles itself at import do so once, before anybody holds the device for it: the processes
         that follow find the library in the file's build folder. This one sees no GPU, so that it disturbs no timing;

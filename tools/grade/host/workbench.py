@@ -126,8 +126,11 @@ class Workbench(Protocol):
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit: ...
 
-    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
-        """Timing.problem says why a candidate could not be timed."""
+    async def time(
+        self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
+    ) -> Timing:
+        """Timing.problem says why a candidate could not be timed. With `beside`, the text of another candidate, both
+        are timed in turns, and the other is the baseline: such a timing is no record of either."""
 
     async def profile(
         self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None
@@ -210,16 +213,20 @@ class LocalWorkbench:
     # ------------------------------------------------------------ one candidate
 
     async def build(self, text: str) -> Build:
-        if self._target is None:
-            self._target = target_of(self.device)
         if self._baseline is not None and self._baseline.done() and digest_of(text) not in self._built:
             self._begin(text, "screen")  # how many processes may wait is known; a contest builds again and needs none
         self._built.add(digest_of(text))
-        async with self._lock.compiling():
-            built = await self._in_thread(partial(self._target.build, text))
+        built = await self._compile(text)
         if not built.ok:
             await self._give_up(text)
         return built
+
+    async def _compile(self, text: str) -> Build:
+        """What the target's compiler makes of a text; known already, it costs nothing."""
+        if self._target is None:
+            self._target = target_of(self.device)
+        async with self._lock.compiling():
+            return await self._in_thread(partial(self._target.build, text))
 
     async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
         if not build.ok:
@@ -274,15 +281,18 @@ class LocalWorkbench:
         known |= {"declared": declared, "accuracy": verdict.accuracy_class}
         return await self._in_thread(lambda: audit(*asked, **known))
 
-    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
+    async def time(
+        self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
+    ) -> Timing:
         if not self.device.present:
             return no_timing(stage, self._absent("time it on"))
         baseline = await self.baseline()
+        other = (beside, await self._compile(beside)) if beside else None
 
         incumbents = iter([incumbent_ms])  # once: what is asked again is not given up early
 
         def work() -> Timing:
-            return self._grader.time(text, build, stage, baseline, next(incumbents, None), self._holds())
+            return self._grader.time(text, build, stage, baseline, next(incumbents, None), self._holds(), other)
 
         self._begin(text, stage)
         self._timings += 1

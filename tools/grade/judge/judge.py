@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -163,17 +164,20 @@ class Judge:
 
     def ready(self, message: Message, handles: list[int]) -> Message:
         """Readies sides of groups, in the order given, for calls that will be timed. Who comes first in a group gets
-        other memory."""
+        other memory. With `beside` the reference's place is another candidate's, which has that text."""
         case, timed = self._timed_inputs_of(message)
-        limit_s, candidate = self._run_limit(message), {"text": message["text"], "device": self._place}
+        texts = {"candidate": message["text"], "reference": message.get("beside", "")}
+        if texts["reference"]:
+            timed = replace(timed)  # which changes of content the reference accepts, no candidate says
         for (number, side), handle in zip(message["sides"], handles, strict=True):
             group = self._groups.setdefault(number, PreparedGroup(case, timed))
             group.close(side)  # of a process that died
-            is_candidate = side == "candidate"
-            load_limit_s = {"load_limit_s": float(message["load_limit_s"])} if is_candidate else {}
-            link = group.links[side] = self._link(handle, limit_s, side=side, **load_limit_s)
+            text, how = texts[side], dict[str, Any](side=side)
+            if text:
+                how = {"side": "candidate", "load_limit_s": float(message["load_limit_s"])}
+            link = group.links[side] = self._link(handle, self._run_limit(message), **how)
             try:
-                what = candidate if is_candidate else self._reference()
+                what = {"text": text, "device": self._place} if text else self._reference()
                 self._make_ready(link, group, f"{message['stage']}-{case.seed}", what)
             except RunnerFailed as failed:
                 return {**failed.answer(), "group": number}
