@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from foundry.graph.run.run_directory import Decision, RunDirectory
-from foundry.graph.run.summary import Summary, summarise
+from foundry.graph.run.summary import Summary
 from foundry.graph.show.effects import History
+from foundry.graph.show.view import RunView
 from foundry.knowledge.errors import UsageError
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two runs; `made` is what it did at the step where they parted."""
+    """One of the two runs; `made` is what it did at the step where they parted, `best` its best candidate in words."""
 
     summary: Summary
     name: str
@@ -21,6 +22,7 @@ class Side:
     said: tuple[str, ...]
     steps: int
     made: str
+    best: str
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,22 @@ def compare_runs(one: RunDirectory, other: RunDirectory) -> Comparison:
     order = list(dict.fromkeys([*first, *second]))
     common = [step for step in order if step in first and step in second and _same(first[step], second[step])]
     step = next((step for step in order if step not in common), "")
-    histories = [History.read(run) for run in (one, other)]
-    heard = [tuple(item.text for item in run.inbox.read()) for run in (one, other)]
+    views = [RunView(run) for run in (one, other)]
+    heard = [tuple(item.directive.text for item in view.said) for view in views]
     shared = sum(1 for _ in _while_equal(*heard))
     ours, theirs = (
-        Side(summarise(run), run.id, _origin(run), told[shared:], len(steps), _made(steps.get(step), history))
-        for run, told, steps, history in zip((one, other), heard, (first, second), histories, strict=True)
+        Side(
+            view.summary,
+            view.run.id,
+            _origin(view.run),
+            told[shared:],
+            len(steps),
+            _made(steps.get(step), view.history),
+            view.best.words if view.best else "-",
+        )
+        for view, told, steps in zip(views, heard, (first, second), strict=True)
     )
-    best = _best_of({first[step].candidate.id for step in common}, histories[0])
+    best = _best_of({first[step].candidate.id for step in common}, views[0].history)
     return Comparison(_relation(one, other), step, len(common), best, ours, theirs)
 
 
@@ -106,19 +116,11 @@ def _words(found: Comparison) -> Iterator[str]:
     yield f"It brought {gain}: the best of {found.other.name} against that of {found.one.name}; {sure}."
 
 
-def _best(side: Side) -> str:
-    found = side.summary
-    if found.speedup is None or found.speedup_ci95 is None:
-        return "-"
-    low, high = found.speedup_ci95
-    return f"{found.candidate} {found.speedup:.2f}x [{low:.2f}, {high:.2f}]"
-
-
-_ROWS = (
+_ROWS: tuple[tuple[str, Callable[[Side], str]], ...] = (
     ("forked from", lambda side: side.origin or "-"),
     ("models", lambda side: side.summary.brain),
     ("verdict", lambda side: side.summary.verdict),
-    ("best", _best),
+    ("best", lambda side: side.best),
     ("evaluations", lambda side: str(side.summary.evaluations)),
     ("minutes", lambda side: f"{side.summary.wall_s / 60:.1f}"),
     ("tokens", lambda side: str(side.summary.tokens)),

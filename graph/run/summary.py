@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -90,10 +91,11 @@ NOTED = (
 SAID_OF_MODELS: tuple[NoticeName, ...] = ("model unavailable", "model is back", "model refuses")
 
 
-def summarise(run: RunDirectory) -> Summary:
-    """The summary of a run in any state, also of one that another process works on."""
+def summarise(run: RunDirectory, read: Callable[..., list[Event]] | None = None) -> Summary:
+    """The summary of a run in any state, also of one that another process works on. `read` gives its events by kind,
+    where somebody has read them already."""
     log = EventLog(run.database, reading=True)
-    events = log.read("evaluation", "note", "directive", "expert")
+    events = (read or log.read)("evaluation", "note", "directive", "expert")
     wall_s = log.elapsed_s()
     winner = run.get("winner")
     verdict = _verdict(run, winner)

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from foundry.graph.run.events import Event, EventLog
+from foundry.graph.run.events import Event
 from foundry.graph.run.inbox import Acknowledgement
-from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.thought import Directive
 
 WAITS = "waits for the next step"
@@ -49,12 +48,6 @@ class History:
             found.take(event)
         return found
 
-    @classmethod
-    def read(cls, run: RunDirectory) -> History:
-        """Of a run that another process may be working on."""
-        log = EventLog(run.database, reading=True)
-        return cls.of([*log.read("proposal"), *log.read("evaluation")])
-
     def take(self, event: Event) -> None:
         data = event.data
         if event.kind == "proposal":
@@ -65,12 +58,16 @@ class History:
         elif event.kind == "evaluation":
             self.outcomes[event.name] = Evaluated(data["outcome"], data["speedup"])
 
-    def gain(self, step: Step) -> float:
-        """The share of speed that a step won over its parent, 0.0 where either is not known or not correct."""
+    def lift(self, step: Step) -> float | None:
+        """A candidate's speedup over its parent's, None where either is not known or not correct."""
         after, before = self.outcomes.get(step.candidate), self.outcomes.get(step.parent)
         if after is None or before is None or after.outcome != "correct" or not after.speedup or not before.speedup:
-            return 0.0
-        return after.speedup / before.speedup - 1
+            return None
+        return after.speedup / before.speedup
+
+    def gain(self, step: Step) -> float:
+        """The share of speed that a step won over its parent, 0.0 where that is not known."""
+        return (self.lift(step) or 1.0) - 1.0
 
     def result(self, step: Step) -> str:
         """`c57 (+12 %)`, `c57 (wrong_result)`, `c57` while it is under way."""
@@ -83,6 +80,11 @@ class History:
         if before is None or not before.speedup:
             return f"{step.candidate} ({after.speedup:.2f}x)"
         return f"{step.candidate} ({100 * self.gain(step):+.0f} %)"
+
+    def followers(self, directive: Directive, readers: Iterable[Acknowledgement]) -> list[Step]:
+        """The steps that follow a directive; `readers` have taken it."""
+        taken = list(readers)
+        return [step for step in self.steps if self._follows(step, directive, taken)]
 
     def effect(self, directive: Directive, taken: Iterable[Acknowledgement]) -> str:
         """What became of a directive, in one line: `taken by @tiling in i0g4 -> c57 (+12 %)`."""

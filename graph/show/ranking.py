@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from foundry.graph.run.events import EventLog
 from foundry.graph.run.run_directory import LAST, RunDirectory
+from foundry.graph.show.effects import Evaluated
 from foundry.knowledge.candidate import REFERENCE, Evaluation, Stage
 from foundry.knowledge.merit import estimate_of, standing
 
@@ -48,8 +48,10 @@ class Ranking:
     """The order in which a run stands, or ended: proven candidates first, by their proofs alone, as the winner is
     chosen; then the others, by all their timings."""
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, run: RunDirectory, outcomes: Mapping[str, Evaluated]) -> None:
+        """`outcomes`: how each candidate's latest evaluation ended."""
         self._run = run
+        self._outcomes = outcomes
         self.winner = run.get("winner")
 
     @cached_property
@@ -110,10 +112,8 @@ class Ranking:
 
     def _failed(self) -> str:
         """How many of the others ended how: `2 wrong_result, 1 compile_error`."""
-        found = EventLog(self._run.database, reading=True).read("evaluation")
-        latest = {event.name: str(event.data["outcome"]) for event in found}
         placed = {*self.names, REFERENCE}
-        failed = Counter(outcome for name, outcome in latest.items() if name not in placed)
+        failed = Counter(found.outcome for name, found in self._outcomes.items() if name not in placed)
         return ", ".join(f"{count} {outcome}" for outcome, count in failed.most_common())
 
 

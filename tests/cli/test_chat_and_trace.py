@@ -66,7 +66,7 @@ def test_a_directive_is_recorded_acknowledged_and_cited(talk: Talk) -> None:
     heard = [event for event in map(json.loads, events) if event["kind"] == "directive"]
     assert heard and heard[0]["data"]["text"] == "@tiling unroll 2"
     cited = _citing(talk.run)[0]
-    assert "follows d1" in talk.cli.here("agent", "trace", talk.run.name, "-c", cited).out
+    assert "It follows d1" in talk.cli.here("agent", "trace", talk.run.name, "-c", cited).out
     assert "It follows d1" in talk.cli.here("agent", "chat", talk.run.name, f"why {cited}").out
 
 
@@ -129,7 +129,7 @@ def test_every_event_is_a_line_of_json(solved: Solved) -> None:
 def test_one_candidates_story_and_its_difference(talk: Talk) -> None:
     child = _citing(talk.run)[0]
     story = talk.cli.here("agent", "trace", talk.run.name, "--candidate", child)
-    assert story.code == 0 and "proposed by tiling (playbook)" in story.out and "lineage:" in story.out
+    assert story.code == 0 and "The tiling expert proposed " in story.out and "lineage:" in story.out
     diff = talk.cli.here("agent", "trace", talk.run.name, "--diff", child)
     # Which tunable moves depends on the parent: one that already unrolls by 2 follows the directive by keeping it.
     assert diff.code == 0 and re.search(r"^\w+\.\w+: \S+ -> \S+$", diff.out, re.MULTILINE)

@@ -46,7 +46,8 @@ def show_trace(
     """Show what a run did: nodes, experts and tool calls with their times."""
     from foundry.graph.run.run_directory import RunDirectory, find_run
     from foundry.graph.show.trace.selection import Selection
-    from foundry.graph.show.words import trace
+    from foundry.graph.show.view import RunView
+    from foundry.graph.show.words import candidate as words
 
     kinds = tuple(_choose_kind(word) for word in kind or ())
     picked = Selection(tuple(expert or ()), tuple(island or ()), "", kinds, failures, slowest, costliest)
@@ -57,7 +58,8 @@ def show_trace(
     opened = RunDirectory.inspect(path)
     try:
         if diff or (candidate and not (picked or prompts or as_json or export)):
-            typer.echo("\n".join(trace.diff(opened, diff) if diff else trace.story(opened, candidate)))
+            told = words.diff(opened, diff) if diff else words.story(RunView(opened), candidate, details=True)
+            typer.echo("\n".join(told))
         elif export:
             events = _select(opened, replace(picked, candidate=candidate))
             _export(opened, events, choose("--export", export, ("otel",)), out, to, prompts)

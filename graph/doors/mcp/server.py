@@ -24,10 +24,11 @@ from foundry.graph.doors.mcp import commands
 from foundry.graph.doors.mcp.searches import Searches, without_models
 from foundry.graph.run.events import EventKind, EventLog
 from foundry.graph.run.run_directory import RunDirectory, find_run
-from foundry.graph.run.summary import summarise
 from foundry.graph.show.trace.selection import Selection, line_of
-from foundry.graph.show.words import trace as views
+from foundry.graph.show.view import RunView
 from foundry.graph.show.words.answers import status as status_words
+from foundry.graph.show.words.candidate import diff as differences
+from foundry.graph.show.words.candidate import story
 from foundry.graph.show.words.conversation import costs
 from foundry.knowledge.errors import FoundryError, UsageError
 
@@ -145,7 +146,8 @@ class Tools:
 
         def tell(opened: RunDirectory) -> list[str]:
             if candidate or diff:
-                return views.story(opened, candidate) if candidate else views.diff(opened, diff)
+                view = RunView(opened)
+                return story(view, candidate, details=True) if candidate else differences(opened, diff)
             log = EventLog(opened.database, reading=True)
             found = (wanted or plain).of_run(opened).select(log.read())
             if slowest:
@@ -157,8 +159,13 @@ class Tools:
 
     async def status(self, run: Run = "last") -> dict[str, Any]:
         """Say how far a run is, and its result once it has ended."""
-        words, summary = await self._read(run, lambda opened: (status_words(opened), summarise(opened).to_json()))
-        return {"status": words, **summary}
+
+        def tell(opened: RunDirectory) -> dict[str, Any]:
+            view = RunView(opened)
+            return {"status": status_words(view), **view.summary.to_json()}
+
+        found: dict[str, Any] = await self._read(run, tell)
+        return found
 
     async def say(
         self,

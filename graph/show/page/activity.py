@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from foundry.graph.run.events import Event
-from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.show.effects import History, Step
 from foundry.graph.show.page.candidates import CandidateFacts
+from foundry.graph.show.view import RunView
 
 MOST_SPANS = 8000  # the longest ones; a page of more would be slow to open
 LABEL_CHARS = 160
@@ -95,30 +95,25 @@ def _label(event: Event) -> str:
     return " ".join("; ".join(said).split())[:LABEL_CHARS]
 
 
-def directive_facts(run: RunDirectory, candidates: Sequence[CandidateFacts], began: float) -> list[DirectiveFacts]:
-    """Every directive with its readers and the candidates whose proposals cite it."""
-    taken: dict[int, list[str]] = defaultdict(list)
-    for item in run.inbox.acknowledgements():
-        taken[item.directive].append(f"{item.reader} at {item.step}" + (f": {item.answer}" if item.answer else ""))
-    speedups = {one.id: one.speedup for one in candidates}
-    effects: dict[str, list[DirectiveEffect]] = defaultdict(list)
-    for one in candidates:
-        before = speedups.get(one.parents[0]) if one.parents else None
-        lift = one.speedup / before if one.speedup and before else None
-        for cited in one.cites:
-            effects[cited].append(DirectiveEffect(one.id, one.expert, one.outcome, one.speedup, lift))
-    posted = run.inbox.posted()
+def directive_facts(view: RunView) -> list[DirectiveFacts]:
+    """Every directive with its readers and the candidates that follow it."""
     return [
         DirectiveFacts(
-            f"d{said.id}",
-            said.to,
-            said.text,
-            round(posted[said.id] - began, 3),
-            taken[said.id],
-            effects[f"d{said.id}"],
+            f"d{said.directive.id}",
+            said.directive.to,
+            said.directive.text,
+            round(said.posted - view.began, 3),
+            [f"{item.reader} at {item.step}" + (f": {item.answer}" if item.answer else "") for item in said.readers],
+            [_effect(view.history, step) for step in view.history.followers(said.directive, said.readers)],
         )
-        for said in run.inbox.read()
+        for said in view.said
     ]
+
+
+def _effect(history: History, step: Step) -> DirectiveEffect:
+    found = history.outcomes.get(step.candidate)
+    outcome, speedup = (found.outcome, found.speedup) if found else ("", None)
+    return DirectiveEffect(step.candidate, step.expert, outcome, speedup, history.lift(step))
 
 
 def expert_facts(events: Sequence[Event], candidates: Sequence[CandidateFacts]) -> list[ExpertFacts]:

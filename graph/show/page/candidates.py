@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from foundry.graph.run.run_directory import LATEST_FIRST, Decision, RunDirectory
-from foundry.knowledge.candidate import REFERENCE, Evaluation, Stage
+from foundry.graph.run.run_directory import Decision
+from foundry.graph.show.view import Measured, RunView
+from foundry.knowledge.candidate import Stage
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Move, Proposal
 
@@ -62,34 +62,11 @@ class CandidateFacts:
     labels: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A candidate's record, and when and with which merit the run kept it."""
-
-    evaluation: Evaluation
-    stage: Stage
-    at: float
-    merit: float
-
-
-def read_measured(run: RunDirectory) -> list[Measured]:
-    """Every candidate at its highest stage, in the order in which they were first measured."""
-    first = run.database.run("SELECT candidate, MIN(at) FROM evaluations GROUP BY candidate")
-    merits = run.database.run(f"SELECT candidate, merit FROM evaluations ORDER BY {LATEST_FIRST} DESC")
-    at, merit = dict(first), dict(merits)  # of each candidate the merit of its highest stage, which comes last
-    found = [
-        Measured(evaluation, stage, float(at[evaluation.candidate.id]), float(merit[evaluation.candidate.id]))
-        for evaluation, stage in run.evaluations()
-        if evaluation.candidate.id != REFERENCE
-    ]
-    return sorted(found, key=lambda one: one.at)
-
-
-def candidate_facts(run: RunDirectory, measured: Sequence[Measured], began: float) -> list[CandidateFacts]:
+def candidate_facts(view: RunView) -> list[CandidateFacts]:
     """The candidates of a run as its page shows them."""
-    decisions = {decision.candidate.id: decision for decision in run.decisions()}
-    most = max(LEAST_TEXT, min(MOST_TEXT, ALL_TEXTS // max(1, len(measured))))
-    return [_facts(one, decisions.get(one.evaluation.candidate.id), began, most) for one in measured]
+    most = max(LEAST_TEXT, min(MOST_TEXT, ALL_TEXTS // max(1, len(view.measured))))
+    known = view.decisions
+    return [_facts(one, known.get(one.evaluation.candidate.id), view.began, most) for one in view.measured]
 
 
 def _facts(measured: Measured, decision: Decision | None, began: float, most: int) -> CandidateFacts:

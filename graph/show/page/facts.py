@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.run.summary import Summary, summarise
+from foundry.graph.run.summary import Summary
 from foundry.graph.show.page.activity import (
     DirectiveFacts,
     ExpertFacts,
@@ -19,9 +18,10 @@ from foundry.graph.show.page.activity import (
     expert_facts,
     work_spans,
 )
-from foundry.graph.show.page.candidates import CandidateFacts, Measured, candidate_facts, read_measured
+from foundry.graph.show.page.candidates import CandidateFacts, candidate_facts
+from foundry.graph.show.view import Measured, RunView
+from foundry.graph.show.words.candidate import diff
 from foundry.graph.show.words.ending import ending_lines
-from foundry.graph.show.words.trace import diff, lineage
 from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
@@ -78,12 +78,10 @@ class RunFacts:
 def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
     """What a run's folder says now; `code` False leaves the files and their differences out."""
     change = change_of(run)  # first: what happens meanwhile is news
-    log = EventLog(run.database, reading=True)
-    events, began, request = log.read(), log.began(), run.request
-    summary = summarise(run)
-    measured = read_measured(run)
-    candidates = candidate_facts(run, measured, began)
-    spans, count = work_spans(events, began)
+    view, request = RunView(run), run.request
+    events, summary = view.events(), view.summary
+    candidates = candidate_facts(view)
+    spans, count = work_spans(events, view.began)
     limits = {"evaluations": float(request.max_evaluations), "minutes": request.max_minutes}
     return RunFacts(
         "run",
@@ -102,11 +100,11 @@ def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
         summary,
         limits,
         candidates,
-        _roofline(measured),
-        _ancestry(run, measured, summary.candidate) if code and summary.candidate else None,
+        _roofline(view.measured),
+        _ancestry(view, summary.candidate) if code and summary.candidate else None,
         spans,
         count,
-        directive_facts(run, candidates, began),
+        directive_facts(view),
         expert_facts(events, candidates),
         [record.words for record in summary.models],
         [role_of(island, request.left_out) for island in range(request.island_count)],
@@ -134,9 +132,8 @@ def _roofline(measured: Sequence[Measured]) -> Roofline:
     )
 
 
-def _ancestry(run: RunDirectory, measured: Sequence[Measured], best: str) -> Ancestry:
-    parents = {one.evaluation.candidate.id: one.evaluation.candidate.parents for one in measured}
-    line = lineage(parents, best)[:MOST_ANCESTORS]
+def _ancestry(view: RunView, best: str) -> Ancestry:
+    run, line = view.run, view.lineage(best)[:MOST_ANCESTORS]
     diffs, left = [], ALL_DIFFS_CHARS
     for child, parent in pairwise(line):
         text = _diff_text(run, child)[: min(left, DIFF_CHARS)]

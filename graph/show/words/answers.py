@@ -6,20 +6,15 @@ import re
 from collections.abc import Callable, Mapping
 
 from foundry.agents.directives import RunQuestion, forms
-from foundry.graph.run.inbox import Acknowledgement, find_wanted_state, in_force
-from foundry.graph.run.run_directory import Decision, RunDirectory
-from foundry.graph.run.summary import Summary, kept_state, summarise
-from foundry.graph.search.orders import USER
-from foundry.graph.show.effects import History, Step
-from foundry.graph.show.ranking import Ranking
-from foundry.graph.show.words.trace import compare_kernels, diff
-from foundry.knowledge.candidate import Candidate, Evaluation, Stage
-from foundry.knowledge.merit import standing
-from foundry.knowledge.reasons import WORDS
-from foundry.knowledge.ruling import rule
-from foundry.knowledge.thought import Move
+from foundry.graph.run.inbox import find_wanted_state
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.summary import kept_state
+from foundry.graph.show.effects import Step
+from foundry.graph.show.view import RunView
+from foundry.graph.show.words.candidate import compare_kernels, diff, story
 from foundry.tools.words import to_paste
 
+NOTHING_YET = "No candidate is correct and clean yet."
 MOST_STEPS = 40  # that an answer lists
 MOST_KERNELS, MOST_CHARS = 3, 6000  # that a question may name, and of each of them
 
@@ -27,34 +22,33 @@ MOST_KERNELS, MOST_CHARS = 3, 6000  # that a question may name, and of each of t
 def answer(run: RunDirectory, question: RunQuestion) -> str:
     """The answer in plain text; what it says names candidates and steps, which `why` and `show` explain further.
     Raises UsageError when the question names what the run does not have."""
-    return _ANSWERS[question.verb](run, question)
+    return _ANSWERS[question.verb](RunView(run), question)
 
 
 def context(run: RunDirectory, question: str) -> str:
     """What a model is told of a run before it answers a question in full language: how it stands, what was said and
     tried, and the kernels that the question names."""
     named = [name for name in dict.fromkeys(re.findall(r"\bc\d+\b", question)) if run.decision(name)][:MOST_KERNELS]
-    kernels = [show(run, name)[:MOST_CHARS] for name in named]
-    return "\n\n".join((status(run), directives(run), tried(run), *kernels))
+    view = RunView(run)
+    kernels = [show(view, name)[:MOST_CHARS] for name in named]
+    return "\n\n".join((status(view), directives(view), tried(view), *kernels))
 
 
-def directives(run: RunDirectory) -> str:
+def directives(view: RunView) -> str:
     """What users said, oldest first, and what came of it."""
-    said = run.inbox.read()
-    kept = {item.id for item in in_force(said)}
-    taken, history = run.inbox.acknowledgements(), History.read(run)
     lines = []
-    for item in said:
-        effect = history.effect(item, taken) if item.id in kept else "was taken back"
+    for said in view.said:
+        item = said.directive
+        effect = view.history.effect(item, said.readers) if said.is_in_force else "was taken back"
         island = f" (island {item.island})" if item.island is not None and "island" not in item.text else ""
         lines.append(f"d{item.id} {item.text}{island}: {effect}")
-    return "\n".join(lines) or "Nobody has said anything to this run."
+    return "\n".join(lines) or "No directives yet."
 
 
-def tried(run: RunDirectory, about: str = "") -> str:
+def tried(view: RunView, about: str = "") -> str:
     """The steps that have to do with something (an expert, a move, a tunable, a word of the reasons), the latest
     first."""
-    history = History.read(run)
+    history = view.history
     word = about.lower().rstrip("s")
     steps = [step for step in history.steps if not word or word in _said_of(step)]
     if not steps:
@@ -66,7 +60,8 @@ def tried(run: RunDirectory, about: str = "") -> str:
         what = ", ".join(step.moves) or step.rationale
         lines.append(f"{step.step} @{step.expert}: {step.parent} -> {history.result(step)}: {what}{cites}")
     if len(steps) > MOST_STEPS:
-        lines.append(f"and {len(steps) - MOST_STEPS} earlier ones: {to_paste('foundry', 'agent', 'trace', run.id)}")
+        earlier = len(steps) - MOST_STEPS
+        lines.append(f"and {earlier} earlier ones: {to_paste('foundry', 'agent', 'trace', view.run.id)}")
     return "\n".join(lines)
 
 
@@ -74,42 +69,35 @@ def _said_of(step: Step) -> str:
     return " ".join((step.expert, step.rationale, *step.moves)).lower()
 
 
-def show(run: RunDirectory, name: str) -> str:
+def show(view: RunView, name: str) -> str:
     """A candidate's story and its file."""
-    return f"{story(run, name)}\n\n{run.text(_source(run, name))}"
+    return "\n".join([*story(view, name), "", view.run.text(view.candidate(name).source)])
 
 
-def difference(run: RunDirectory, name: str, other: str) -> str:
+def difference(view: RunView, name: str, other: str) -> str:
     """What differs between two candidates, or between one and its parent: the recipe in words, then the files."""
-    lines = compare_kernels(run, other, name) if other else diff(run, name)
+    lines = compare_kernels(view.run, other, name) if other else diff(view.run, name)
     return "\n".join(lines) or f"{name} and {other} are the same file."
 
 
-def _source(run: RunDirectory, name: str) -> str:
-    decision = run.decision(name)
-    return decision.candidate.source if decision else run.evaluation(name).candidate.source
-
-
-def status(run: RunDirectory) -> str:
+def status(view: RunView) -> str:
     """Where the run stands: budget, islands, best so far."""
-    found = summarise(run)
-    request = run.request
+    run, found, request = view.run, view.summary, view.run.request
     lines = [
         f"{run.id}: {_state(run)}. {found.evaluations} of {request.max_evaluations} evaluations, "
         f"{found.wall_s / 60:.1f} minutes (the search may take {request.max_minutes:g}).",
-        _best_line(found),
+        f"Best: {view.best.words}{view.best.remark}." if view.best else NOTHING_YET,
     ]
     if len(found.models) > 1:
         lines += [f"Model {record.words}." for record in found.models]
     if found.ending:
         lines.append(f"The search ended: {found.ending}.")
     lines += _stopped(found.islands)
-    taken = run.inbox.acknowledgements()
-    for directive in in_force(run.inbox.read()):
-        readers = [item for item in taken if item.directive == directive.id]
-        if not readers:
-            lines.append(f"d{directive.id} waits for the next step: {directive.text}")
-        lines += [f"d{directive.id} ({directive.text}): {answer}" for answer in refusals(readers)]
+    for said in view.said:
+        item = said.directive
+        if said.is_in_force and not said.readers:
+            lines.append(f"d{item.id} waits for the next step: {item.text}")
+        lines += [f"d{item.id} ({item.text}): {why}" for why in said.refusals if said.is_in_force]
     return "\n".join(lines)
 
 
@@ -138,24 +126,14 @@ def _stopped(islands: Mapping[str, str]) -> list[str]:
     ]
 
 
-def refusals(taken: list[Acknowledgement]) -> list[str]:
-    """The reasons why experts cannot follow a directive, each once, with the experts that gave it."""
-    readers: dict[str, list[str]] = {}
-    for item in taken:
-        if item.answer:
-            readers.setdefault(item.answer, []).append(item.reader)
-    return [f"{answer} ({', '.join(names)})" for answer, names in readers.items()]
-
-
-def best(run: RunDirectory) -> str:
+def best(view: RunView) -> str:
     """The best candidate's story, or that there is none."""
-    found = summarise(run)
-    return story(run, found.candidate) if found.candidate else "No candidate is correct and clean yet."
+    return "\n".join(story(view, view.summary.candidate)) if view.summary.candidate else NOTHING_YET
 
 
-def cost(run: RunDirectory) -> str:
+def cost(view: RunView) -> str:
     """Where time, tokens and money went."""
-    found = summarise(run)
+    found = view.summary
     split = found.time
     parts = ", ".join(
         f"{name} {split[f'{name}_s']:.1f} s"
@@ -168,101 +146,15 @@ def cost(run: RunDirectory) -> str:
     )
 
 
-def story(run: RunDirectory, name: str) -> str:
-    """One candidate from proposal to verdict. Raises UsageError when the run does not know it."""
-    decision = run.decision(name)
-    stages = _stages(run, name)
-    lines = [_origin(decision.candidate if decision else run.evaluation(name).candidate, decision)]
-    if decision is not None and decision.proposal is not None:
-        proposal, diagnosis, told = decision.proposal, decision.diagnosis, ""
-        if diagnosis is not None:
-            what = diagnosis.failure or diagnosis.limiter
-            lines.append(
-                f"Diagnosis of {proposal.parent}: {what}. {_sentence(diagnosis.evidence)} {diagnosis.action}".rstrip()
-            )
-            told = f"{what}: {diagnosis.evidence}. "  # the playbook's reasons begin with the diagnosis
-        lines.append(
-            f"{_who(proposal.expert)} proposed {_moves(proposal.moves)}: {proposal.rationale.removeprefix(told)}"
-        )
-        lines.append(f"Expected: {proposal.expected}")
-        if proposal.cites:
-            lines.append(f"It follows {_said(run, proposal.cites)}.")
-    lines += _verdict_lines(run.evaluation(name), stages) if stages else ["It is not evaluated yet."]
-    lines += Ranking(run).why(name)
-    return "\n".join(line for line in lines if line)
-
-
-def _origin(candidate: Candidate, decision: Decision | None) -> str:
-    if candidate.island < 0:
-        return f"{candidate.id} is a first candidate ({candidate.proposal or candidate.origin})."
-    step = f" at {decision.step}" if decision else ""
-    return f"{candidate.id} was made from {', '.join(candidate.parents)} on island {candidate.island}{step}."
-
-
-def _sentence(text: str) -> str:
-    return f"{text}." if text and text[-1] not in ".!?" else text
-
-
-def _who(expert: str) -> str:
-    return "The user" if expert == USER else f"The {expert} expert"
-
-
-def _said(run: RunDirectory, cites: tuple[str, ...]) -> str:
-    """`d1 (@tiling avoid unroll 8), r07c`: a user's words beside their number; other ids are those of lessons."""
-    texts = {f"d{item.id}": item.text for item in run.inbox.read()}
-    return ", ".join(f"{name} ({texts[name]})" if name in texts else name for name in cites)
-
-
-def _moves(moves: tuple[Move, ...]) -> str:
-    return ", ".join(move.key for move in moves) or "a kernel of its own"
-
-
-def _stages(run: RunDirectory, name: str) -> list[Stage]:
-    rows = run.database.run("SELECT stage FROM evaluations WHERE candidate = ? ORDER BY at", (name,))
-    return [row[0] for row in rows]
-
-
-def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
-    lines = []
-    if not evaluation.build.ok:
-        return [f"It did not compile: {evaluation.build.first_error}"]
-    verdict, timing, profile, ruling = evaluation.verdict, evaluation.timing, evaluation.profile, rule(evaluation)
-    if verdict is not None and not verdict.correct:
-        return [f"It was rejected as {ruling.outcome}: {ruling.evidence}"]
-    if ruling.outcome in WORDS and not (timing and timing.problem):
-        return [f"The auditor vetoed it, because {WORDS[ruling.outcome]}: {ruling.evidence}"]
-    if verdict is not None:
-        lines.append(f"It is correct (class {verdict.accuracy_class}, checked at: {', '.join(stages)}).")
-    if timing is not None and timing.problem:
-        lines.append(f"It could not be timed: {timing.problem}")
-    elif timing is not None:
-        low, high = timing.speedup_ci95
-        lines.append(
-            f"{timing.candidate_ms:.4g} ms against {timing.baseline_ms:.4g} ms eager: {timing.speedup:.2f}x "
-            f"({low:.2f} to {high:.2f}, {timing.pairs} pairs, {timing.stage})."
-        )
-    if profile is not None:
-        lines.append(f"It reaches {100 * profile.fraction_of_floor:.0f} % of the roofline floor ({profile.rung}).")
-    return lines
-
-
-def _best_line(found: Summary) -> str:
-    if found.speedup is None or found.speedup_ci95 is None:
-        return "No candidate is correct and clean yet."
-    low, high = found.speedup_ci95
-    words = f"Best: {found.candidate}, {found.speedup:.2f}x over PyTorch eager ({low:.2f} to {high:.2f})."
-    return f"{words} It is slower than eager." if standing((low, high)) == "slower" else words
-
-
-_ANSWERS: dict[str, Callable[[RunDirectory, RunQuestion], str]] = {
-    "status": lambda run, _: status(run),
-    "best": lambda run, _: best(run),
-    "ranking": lambda run, _: "\n".join(Ranking(run).lines()),
-    "cost": lambda run, _: cost(run),
+_ANSWERS: dict[str, Callable[[RunView, RunQuestion], str]] = {
+    "status": lambda view, _: status(view),
+    "best": lambda view, _: best(view),
+    "ranking": lambda view, _: "\n".join(view.ranking.lines()),
+    "cost": lambda view, _: cost(view),
     "help": lambda *_: forms(),
-    "directives": lambda run, _: directives(run),
-    "tried": lambda run, asked: tried(run, asked.about),
-    "why": lambda run, asked: story(run, asked.candidate),
-    "show": lambda run, asked: show(run, asked.candidate),
-    "diff": lambda run, asked: difference(run, asked.candidate, asked.other),
+    "directives": lambda view, _: directives(view),
+    "tried": lambda view, asked: tried(view, asked.about),
+    "why": lambda view, asked: "\n".join(story(view, asked.candidate)),
+    "show": lambda view, asked: show(view, asked.candidate),
+    "diff": lambda view, asked: difference(view, asked.candidate, asked.other),
 }

@@ -12,7 +12,8 @@ from foundry.graph.run.opening import Parts
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.thinking import ask_model
 from foundry.graph.search.known import read_known_kernels
-from foundry.graph.show.words.answers import answer, context, refusals
+from foundry.graph.show.view import refusals
+from foundry.graph.show.words.answers import answer, context
 from foundry.graph.show.words.checks import check
 from foundry.graph.show.words.completion import Names
 from foundry.knowledge.compiler.lowered import Lowered

@@ -1,23 +1,17 @@
-"""What `foundry agent trace` prints: the tree of nodes, experts and tool calls, one candidate's story, a diff."""
+"""What `foundry agent trace` prints of a run: the tree of nodes, experts and tool calls, and where the time went."""
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from rich.text import Text
 from rich.tree import Tree
 
 from foundry.graph.run.events import Event, EventLog
-from foundry.graph.run.run_directory import STAGES, RunDirectory
-from foundry.knowledge.candidate import Evaluation, Gate, Recipe, Stage
-from foundry.knowledge.errors import UsageError
-from foundry.knowledge.merit import standing
-from foundry.knowledge.ruling import rule
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.show.view import RunView
 
 Item = TypeVar("Item")
 SHOWN = (
@@ -62,13 +56,10 @@ def tree(run: RunDirectory, *, depth: int = 3, latest: int = 0) -> Tree:
 
 
 def _gained(run: RunDirectory) -> str:
-    """`, c4 won: 1.75x`; of a winner that is slower than PyTorch eager it says so."""
+    """`; the winner is c4, 1.75x (1.23 to 2.30; proven, 58 pairs)`; of one that is no faster than eager it says so."""
     winner = run.get("winner")
-    timing = run.evaluation(winner).timing if winner else None
-    if timing is None:
-        return ""
-    slower = ", slower than PyTorch eager" if standing(timing.speedup_ci95) == "slower" else ""
-    return f", {winner} won: {timing.speedup:.2g}x{slower}"
+    found = RunView(run).ranking.placed(winner) if winner else None
+    return f"; the winner is {found.words}{found.remark}" if found else ""
 
 
 def _grow_root(root: Tree, own: list[Event], children: dict[int | None, list[Event]], depth: int, latest: int) -> None:
@@ -136,89 +127,6 @@ def split_lines(run: RunDirectory) -> list[str]:
     ]
 
 
-def story(run: RunDirectory, candidate: str) -> list[str]:
-    """One candidate from the proposal that made it to its last measurement, and what came of it."""
-    stages = _stages(run, candidate)
-    decision = run.decision(candidate)
-    made = decision.candidate if decision else run.evaluation(candidate).candidate
-    lines = [f"{candidate}: {made.origin} kernel of island {made.island}, generation {made.generation}, "]
-    lines[0] += f"target {made.target}, text {made.source[:12]}" + ("" if stages else ", not evaluated yet")
-    if decision and decision.proposal:
-        proposal = decision.proposal
-        lines += [
-            f"proposed by {proposal.expert} ({proposal.brain}) from {proposal.parent}: {proposal.rationale}",
-            f"  expected: {proposal.expected}",
-        ]
-        credits = _credits(run, candidate)
-        for move in proposal.moves:
-            lines.append(f"  move {move.key}: {move.was} -> {move.value}  {move.reason}")
-            lines += [f"    credited with {credits.pop(move.key)}"] if move.key in credits else []
-        lines += [f"  follows {', '.join(proposal.cites)}"] if proposal.cites else []
-    for stage, evaluation in stages:
-        lines += [f"{stage}:", *(f"  {line}" for line in [*_measurement_lines(evaluation), *_ruling_lines(evaluation)])]
-    parents = {found.candidate.id: found.candidate.parents for found, _ in run.evaluations()}
-    offspring = [name for name, elders in parents.items() if candidate in elders]
-    lines.append("lineage: " + " <- ".join(lineage(parents, candidate)))
-    if offspring:
-        lines.append("children: " + ", ".join(offspring))
-    return lines
-
-
-def _credits(run: RunDirectory, candidate: str) -> dict[str, str]:
-    """What the moves that led to a candidate were credited with when it was booked, in words."""
-    log = EventLog(run.database, reading=True)
-    booked = (event for event in log.read("note") if event.name == "credit" and event.data["candidate"] == candidate)
-    return next((dict(event.data["credits"]) for event in booked), {})
-
-
-def _stages(run: RunDirectory, candidate: str) -> list[tuple[Stage, Evaluation]]:
-    found: list[tuple[Stage, Evaluation]] = []
-    for stage in STAGES:
-        with contextlib.suppress(UsageError):  # a candidate need not reach every stage
-            found.append((stage, run.evaluation(candidate, stage)))
-    return found
-
-
-def lineage(parents: dict[str, tuple[str, ...]], candidate: str) -> list[str]:
-    """The candidate and its first parents back to a seed."""
-    line = [candidate]
-    while parents.get(line[-1]) and parents[line[-1]][0] not in line:
-        line.append(parents[line[-1]][0])
-    return line
-
-
-def diff(run: RunDirectory, candidate: str) -> list[str]:
-    """What changed from the first parent to the candidate: the recipe in words, then the files as a unified diff."""
-    child = run.evaluation(candidate)
-    if not child.candidate.parents:
-        return [f"{candidate} is a seed: it has no parent"]
-    return compare_kernels(run, child.candidate.parents[0], candidate)
-
-
-def compare_kernels(run: RunDirectory, one: str, other: str) -> list[str]:
-    """What differs between two candidates: the recipe in words, then the files as a unified diff."""
-    before, after = run.evaluation(one).candidate, run.evaluation(other).candidate
-    old, new = run.text(before.source).splitlines(), run.text(after.source).splitlines()
-    return [*recipe_changes(before.recipe, after.recipe), *difflib.unified_diff(old, new, one, other, lineterm="")]
-
-
-def recipe_changes(before: Recipe | None, after: Recipe | None) -> list[str]:
-    """Each tunable, cut and rewrite that differs."""
-    if before is None or after is None:
-        return []
-    lines = []
-    for kernel in sorted(before.choices.keys() | after.choices.keys()):
-        old, new = before.choices.get(kernel, {}), after.choices.get(kernel, {})
-        for name in sorted(old.keys() | new.keys()):
-            if old.get(name) != new.get(name):
-                lines.append(f"{kernel}.{name}: {old.get(name, '-')} -> {new.get(name, '-')}")
-    lines += [f"materialised: {name}" for name in after.materialise if name not in before.materialise]
-    lines += [f"fused again: {name}" for name in before.materialise if name not in after.materialise]
-    lines += [f"rewrite {name}" for name in after.rewrites if name not in before.rewrites]
-    lines += [f"without rewrite {name}" for name in before.rewrites if name not in after.rewrites]
-    return lines
-
-
 def _grow(branch: Tree, event: Event, children: dict[int | None, list[Event]], depth: int) -> None:
     node = branch.add(_line(event))
     if depth > 1:
@@ -260,48 +168,3 @@ def _short(value: Any) -> str:
     text = ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)
     text = f"{value:.3g}" if isinstance(value, float) else " ".join(text.split())
     return text if len(text) <= 90 else text[:87] + "..."
-
-
-def _measurement_lines(evaluation: Evaluation) -> Iterable[str]:
-    build, verdict, audit = evaluation.build, evaluation.verdict, evaluation.audit
-    if not build.ok:
-        yield f"build failed after {build.seconds:.2f} s: {build.first_error}"
-        return
-    yield f"built in {build.seconds:.2f} s" + (" (from the cache)" if build.cached else "")
-    if verdict:
-        accuracy = f", class {verdict.accuracy_class}" if verdict.accuracy_class else ""
-        yield f"verdict: {verdict.outcome}{accuracy} in {verdict.seconds:.2f} s {verdict.evidence}".rstrip()
-        for error in verdict.errors:
-            yield (
-                f"  {error.distribution}: error {error.norm_error:.2e}, PyTorch's own {error.baseline_norm_error:.2e}"
-            )
-        yield from _failed_gate_lines(verdict.gates)
-    if audit:
-        yield f"audit ({audit.policy}): {'clean' if audit.clean else 'vetoed'} {', '.join(audit.labels)}".rstrip()
-        yield from _failed_gate_lines(audit.gates)
-    timing, profile = evaluation.timing, evaluation.profile
-    if timing:
-        low, high = timing.speedup_ci95
-        yield (
-            f"timed: {timing.candidate_ms:.4f} ms against {timing.baseline_ms:.4f} ms eager = {timing.speedup:.3f}x"
-            f" [{low:.3f}, {high:.3f}] over {timing.pairs} pairs"
-        )
-    if profile:
-        yield (
-            f"profile ({profile.rung}): {profile.achieved_bytes_per_s / 1e9:.1f} GB/s,"
-            f" {profile.achieved_flops_per_s / 1e9:.1f} GFLOP/s, {100 * profile.fraction_of_floor:.0f} % of the floor"
-        )
-    if evaluation.coordinates:
-        cell = evaluation.coordinates
-        yield f"cell: memory {cell.d_mem}, algorithm {cell.d_algo}, synchronisation {cell.d_sync}"
-
-
-def _ruling_lines(evaluation: Evaluation) -> Iterable[str]:
-    ruling = rule(evaluation)
-    yield f"ruling: {ruling.verdict} {ruling.judgement or ruling.evidence}".rstrip()
-
-
-def _failed_gate_lines(gates: tuple[Gate, ...]) -> Iterable[str]:
-    for gate in gates:
-        if not gate.passed:
-            yield f"  {gate.gate}: {gate.evidence}"

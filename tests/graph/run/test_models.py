@@ -20,6 +20,7 @@ from foundry.graph.history.replay import replay
 from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary, summarise
+from foundry.graph.show.view import RunView
 from foundry.graph.show.words.answers import status
 from foundry.graph.show.words.ending import ending_lines
 from foundry.graph.solve import solve
@@ -91,7 +92,7 @@ async def test_of_two_models_the_one_that_brings_something_is_asked_more(
     assert idle.dollars + busy.dollars == pytest.approx(summary.dollars)
     assert any(line.startswith("model busy: ") for line in ending_lines(summary, "task.py"))
     run = RunDirectory.inspect(Path(summary.run))
-    assert f"Model {idle.words}." in status(run) and summarise(run).models == summary.models
+    assert f"Model {idle.words}." in status(RunView(run)) and summarise(run).models == summary.models
     run.close()
     asked = len(server.requests)
     assert (await replay(Path(summary.run), thinker(parts, library))).exact

@@ -20,7 +20,8 @@ from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.search.lessons import counted, lessons, query
-from foundry.graph.show.words.trace import story
+from foundry.graph.show.view import RunView
+from foundry.graph.show.words.candidate import story
 from foundry.graph.solve import resume, solve
 from foundry.knowledge.candidate import (
     Audit,
@@ -204,7 +205,7 @@ async def test_a_kill_between_evaluation_and_booking_loses_no_credit_and_the_nex
         own = {record.move: record for record in booked if record.step == step}
         assert decision.proposal is not None
         assert set(own) == {move.key for move in decision.proposal.moves} == set(next(iter(own.values())).together)
-        told = story(run, decision.candidate.id)
+        told = story(RunView(run), decision.candidate.id, details=True)
         for record in own.values():
             assert (record.credit is None) == (record.log_lift is None)
             assert record.credit is None or f"    credited with {record.credit.words}" in told

@@ -74,7 +74,7 @@ async def test_an_agent_reads_a_run_and_speaks_to_it(runs: Path, finished: Path)
         status = (await client.call_tool("status", {})).structured_content
         assert status["verdict"] == "accepted" and "evaluations" in status["status"]
         story = text_of(await client.call_tool("trace", {"candidate": status["candidate"]}))
-        assert f"{status['candidate']}: " in story and "lineage" in story
+        assert f"{status['candidate']} was made from " in story and "lineage" in story
         steps = text_of(await client.call_tool("trace", {"run": finished.name, "expert": "tiling", "lines": 5}))
         assert len(steps.splitlines()) == 5 and "tiling" in steps
         slow = text_of(await client.call_tool("trace", {"kind": "tool", "slowest": 2}))

@@ -1,0 +1,160 @@
+"""One candidate in words: from the proposal that made it to its place, and what differs from another one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from foundry.graph.run.run_directory import Decision, RunDirectory
+from foundry.graph.search.orders import USER
+from foundry.graph.show.view import RunView
+from foundry.knowledge.candidate import Candidate, Evaluation, Recipe, Stage
+from foundry.knowledge.reasons import WORDS
+from foundry.knowledge.ruling import rule
+from foundry.knowledge.thought import Move
+
+NOT_YET = "It is not evaluated yet."
+
+
+def story(view: RunView, name: str, *, details: bool = False) -> list[str]:
+    """One candidate from proposal to verdict; with `details` every stage's measurements, the moves' credits and the
+    family. Raises UsageError when the run does not know it."""
+    decision, records = view.run.decision(name), view.records(name)
+    lines = [_origin(view.candidate(name), decision)]
+    if decision is not None and decision.proposal is not None:
+        lines += _proposal_lines(view, decision, details=details)
+    if not records:
+        lines.append(NOT_YET)
+    elif not details:
+        lines += _verdict_lines(view.run.evaluation(name), [stage for stage, _ in records])
+    for stage, found in records if details else ():
+        lines += [f"{stage}:", *(f"  {line}" for line in (*_verdict_lines(found, [stage]), *_detail_lines(found)))]
+    lines += view.ranking.why(name)
+    if details:
+        children = [child for child, elders in view.parents.items() if name in elders]
+        lines += ["lineage: " + " <- ".join(view.lineage(name)), f"children: {', '.join(children) or 'none'}"]
+    return [line for line in lines if line]
+
+
+def _proposal_lines(view: RunView, decision: Decision, *, details: bool) -> list[str]:
+    """What was diagnosed, proposed and expected, and whose words it follows."""
+    proposal, diagnosis, lines, told = decision.proposal, decision.diagnosis, list[str](), ""
+    assert proposal is not None
+    if diagnosis is not None:
+        what = diagnosis.failure or diagnosis.limiter
+        lines.append(
+            f"Diagnosis of {proposal.parent}: {what}. {_sentence(diagnosis.evidence)} {diagnosis.action}".rstrip()
+        )
+        told = f"{what}: {diagnosis.evidence}. "  # the playbook's reasons begin with the diagnosis
+    lines.append(f"{_who(proposal.expert)} proposed {_moves(proposal.moves)}: {proposal.rationale.removeprefix(told)}")
+    credits = _credits(view, decision.candidate.id) if details else {}
+    for move in proposal.moves if details else ():
+        lines.append(f"  move {move.key}: {move.was} -> {move.value}  {move.reason}")
+        lines += [f"    credited with {credits[move.key]}"] if move.key in credits else []
+    lines.append(f"Expected: {proposal.expected}")
+    if proposal.cites:  # a user's words beside their number; other ids are those of lessons
+        texts = {f"d{item.directive.id}": item.directive.text for item in view.said}
+        cited = (f"{cite} ({texts[cite]})" if cite in texts else cite for cite in proposal.cites)
+        lines.append(f"It follows {', '.join(cited)}.")
+    return lines
+
+
+def _origin(candidate: Candidate, decision: Decision | None) -> str:
+    if candidate.island < 0:
+        return f"{candidate.id} is a first candidate ({candidate.proposal or candidate.origin})."
+    step = f" at {decision.step}" if decision else ""
+    return f"{candidate.id} was made from {', '.join(candidate.parents)} on island {candidate.island}{step}."
+
+
+def _sentence(text: str) -> str:
+    return f"{text}." if text and text[-1] not in ".!?" else text
+
+
+def _who(expert: str) -> str:
+    return "The user" if expert == USER else f"The {expert} expert"
+
+
+def _moves(moves: tuple[Move, ...]) -> str:
+    return ", ".join(move.key for move in moves) or "a kernel of its own"
+
+
+def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
+    lines = []
+    if not evaluation.build.ok:
+        return [f"It did not compile: {evaluation.build.first_error}"]
+    verdict, timing, profile, ruling = evaluation.verdict, evaluation.timing, evaluation.profile, rule(evaluation)
+    if verdict is not None and not verdict.correct:
+        return [f"It was rejected as {ruling.outcome}: {ruling.evidence}"]
+    if ruling.outcome in WORDS and not (timing and timing.problem):
+        return [f"The auditor vetoed it, because {WORDS[ruling.outcome]}: {ruling.evidence}"]
+    if verdict is not None:
+        lines.append(f"It is correct (class {verdict.accuracy_class}, checked at: {', '.join(stages)}).")
+    if timing is not None and timing.problem:
+        lines.append(f"It could not be timed: {timing.problem}")
+    elif timing is not None:
+        low, high = timing.speedup_ci95
+        lines.append(
+            f"{timing.candidate_ms:.4g} ms against {timing.baseline_ms:.4g} ms eager: {timing.speedup:.2f}x "
+            f"({low:.2f} to {high:.2f}, {timing.pairs} pairs, {timing.stage})."
+        )
+    if profile is not None:
+        lines.append(f"It reaches {100 * profile.fraction_of_floor:.0f} % of the roofline floor ({profile.rung}).")
+    return lines
+
+
+def _credits(view: RunView, candidate: str) -> dict[str, str]:
+    """What the moves that led to a candidate were credited with when it was booked, in words."""
+    booked = (event for event in view.events("note") if event.name == "credit" and event.data["candidate"] == candidate)
+    return next((dict(event.data["credits"]) for event in booked), {})
+
+
+def _detail_lines(evaluation: Evaluation) -> Iterable[str]:
+    """What an evaluation measured beside its verdict."""
+    verdict, audit, profile = evaluation.verdict, evaluation.audit, evaluation.profile
+    yield f"built in {evaluation.build.seconds:.2f} s" + (" (from the cache)" if evaluation.build.cached else "")
+    for error in verdict.errors if verdict else ():
+        yield f"{error.distribution}: error {error.norm_error:.2e}, PyTorch's own {error.baseline_norm_error:.2e}"
+    if audit:
+        yield f"audit ({audit.policy}): {'clean' if audit.clean else 'vetoed'} {', '.join(audit.labels)}".rstrip()
+    for gate in (*(verdict.gates if verdict else ()), *(audit.gates if audit else ())):
+        if not gate.passed:
+            yield f"{gate.gate}: {gate.evidence}"
+    if profile:
+        rates = f"{profile.achieved_bytes_per_s / 1e9:.1f} GB/s, {profile.achieved_flops_per_s / 1e9:.1f} GFLOP/s"
+        yield f"profile ({profile.rung}): {rates}"
+    if cell := evaluation.coordinates:
+        yield f"cell: memory {cell.d_mem}, algorithm {cell.d_algo}, synchronisation {cell.d_sync}"
+    if judgement := rule(evaluation).judgement:
+        yield f"judgement: {judgement}"
+
+
+def diff(run: RunDirectory, candidate: str) -> list[str]:
+    """What changed from the first parent to the candidate: the recipe in words, then the files as a unified diff."""
+    child = run.evaluation(candidate)
+    if not child.candidate.parents:
+        return [f"{candidate} is a seed: it has no parent"]
+    return compare_kernels(run, child.candidate.parents[0], candidate)
+
+
+def compare_kernels(run: RunDirectory, one: str, other: str) -> list[str]:
+    """What differs between two candidates: the recipe in words, then the files as a unified diff."""
+    before, after = run.evaluation(one).candidate, run.evaluation(other).candidate
+    old, new = run.text(before.source).splitlines(), run.text(after.source).splitlines()
+    return [*recipe_changes(before.recipe, after.recipe), *difflib.unified_diff(old, new, one, other, lineterm="")]
+
+
+def recipe_changes(before: Recipe | None, after: Recipe | None) -> list[str]:
+    """Each tunable, cut and rewrite that differs."""
+    if before is None or after is None:
+        return []
+    lines = []
+    for kernel in sorted(before.choices.keys() | after.choices.keys()):
+        old, new = before.choices.get(kernel, {}), after.choices.get(kernel, {})
+        for name in sorted(old.keys() | new.keys()):
+            if old.get(name) != new.get(name):
+                lines.append(f"{kernel}.{name}: {old.get(name, '-')} -> {new.get(name, '-')}")
+    lines += [f"materialised: {name}" for name in after.materialise if name not in before.materialise]
+    lines += [f"fused again: {name}" for name in before.materialise if name not in after.materialise]
+    lines += [f"rewrite {name}" for name in after.rewrites if name not in before.rewrites]
+    lines += [f"without rewrite {name}" for name in before.rewrites if name not in after.rewrites]
+    return lines
