@@ -16,8 +16,8 @@ from foundry.graph.history.replay import replay
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.show.words import trace
 from foundry.graph.show.view import RunView
+from foundry.graph.show.words import trace
 from foundry.graph.show.words.answers import cost
 from foundry.graph.show.words.ending import ending_lines
 from foundry.graph.solve import solve

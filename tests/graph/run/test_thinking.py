@@ -30,8 +30,8 @@ from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary, summarise
-from foundry.graph.show.words import conversation
 from foundry.graph.show.view import RunView
+from foundry.graph.show.words import conversation
 from foundry.graph.show.words.answers import cost
 from foundry.graph.show.words.ending import ending_lines
 from foundry.graph.solve import solve
