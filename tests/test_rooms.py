@@ -27,6 +27,7 @@ ROOMS = (
     "knowledge.compiler.algebra",
     "knowledge.compiler.fusion.finish",
     "knowledge.compiler.fusion",
+    "knowledge.compiler.schedule",
     "knowledge.compiler.file",
     "knowledge.compiler.cpu",
     "knowledge.compiler.cpu.rows",

@@ -22,16 +22,15 @@ from foundry.knowledge.compiler.cpu.space import (
     choose_threads,
     indent,
     item_bytes,
-    loads_of,
     page_advice,
     parameters,
     register,
     traffic,
     vector_widths,
-    views_of,
 )
 from foundry.knowledge.compiler.ir.kernels import Load, MapKernel, Plan, PrintedKernel, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, loader
+from foundry.knowledge.compiler.ir.views import loads_of, views_of
 from foundry.knowledge.compiler.ir.weight import parts_of
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES

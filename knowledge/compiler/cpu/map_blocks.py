@@ -13,19 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from foundry.knowledge.compiler.cpu.map_point import Points, Vectors, power_of_two_below
-from foundry.knowledge.compiler.cpu.space import (
-    Known,
-    Space,
-    distinct,
-    element,
-    indent,
-    loads_of,
-    register,
-    varies,
-    views_of,
-)
-from foundry.knowledge.compiler.ir.kernels import Apply, Expr, Gather, Iota, Load, MapKernel, Plan, View
+from foundry.knowledge.compiler.cpu.space import Known, Space, element, indent, register, varies
+from foundry.knowledge.compiler.ir.kernels import Apply, Expr, Load, MapKernel, Plan, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, EXPENSIVE, Emitter, Numbering, affine, loader
+from foundry.knowledge.compiler.ir.views import Leaf, children_of, distinct, loads_of, views_of
 
 _LONG_ENOUGH = 256  # points that are worth the start of a block
 _SIDE_BY_SIDE = 16  # copies written out in one loop body: compilers interleave them in registers
@@ -221,7 +212,7 @@ class BlockBody:
         along = {dim: self._along(root, dim) for dim in (block.axis, *block.flat, *block.inside)}
         costly: dict[int, bool] = {}
         for node in distinct([root]):
-            below = [costly[id(child)] for child in _children(node)]
+            below = [costly[id(child)] for child in children_of(node)]
             costly[id(node)] = any(below) or (isinstance(node, Apply) and node.op in EXPENSIVE)
         found, seen, stack = [], set[int](), [root]
         while stack:
@@ -230,16 +221,16 @@ class BlockBody:
                 continue  # what the run does not move is computed before it
             seen.add(id(node))
             repeats = costly[id(node)] and not all(moves[id(node)] for moves in along.values())
-            if repeats or (isinstance(node, Load | Gather | Iota) and not self._is_in_order(node)):
+            if repeats or (isinstance(node, Leaf) and not self._is_in_order(node)):
                 found.append((node, tuple(dim for dim in block.inside if along[dim][id(node)])))
             else:
-                stack.extend(reversed(_children(node)))
+                stack.extend(reversed(children_of(node)))
         return found
 
     def _along(self, root: Expr, dim: int) -> dict[int, bool]:
         return varies(root, lambda view: self._space.strides(view)[dim] != 0)
 
-    def _is_in_order(self, leaf: Load | Gather | Iota) -> bool:
+    def _is_in_order(self, leaf: Leaf) -> bool:
         """Whether the leaf can be read in place: it is constant or contiguous along the run from `axis` on."""
         strides, block = self._space.strides(leaf.view), self._block
         merged = all(strides[d - 1] == strides[d] * self._space.sizes[d] for d in block.flat)
@@ -369,9 +360,9 @@ class BlockBody:
         whole = len(values) == len(self._staged)
         whole = whole and all(item.value is value for item, value in zip(self._staged, values, strict=True))
         repeats = any(
-            set(self._once(item)) < set(self._array(item)) for item in self._staged if not _is_leaf(item.value)
+            set(self._once(item)) < set(self._array(item)) for item in self._staged if not isinstance(item.value, Leaf)
         )
-        return whole and repeats and not self._vectors.streamed and not any(map(_is_leaf, values))
+        return whole and repeats and not self._vectors.streamed and not any(isinstance(value, Leaf) for value in values)
 
     def _write_copies(self) -> list[str]:
         lines: list[str] = []
@@ -417,14 +408,6 @@ class BlockBody:
         strides = self._space.strides(view)
         terms = [(strides[dim], self._names[dim]) for dim in range(len(strides)) if dim not in self._block.flat]
         return affine(view.offset, [*terms, (strides[-1], index)])
-
-
-def _children(node: Expr) -> tuple[Expr, ...]:
-    return node.args if isinstance(node, Apply) else (node.index,) if isinstance(node, Gather) else ()
-
-
-def _is_leaf(node: Expr) -> bool:
-    return isinstance(node, Load | Gather | Iota)
 
 
 def _copy(target: _Place, source: _Place, lanes: list[_Lane], form: str = "{0}") -> list[str]:

@@ -15,17 +15,16 @@ from foundry.knowledge.compiler.cpu.space import (
     Space,
     Tuning,
     choose_threads,
-    distinct,
     indent,
     page_advice,
     parameters,
     register,
     traffic,
     vector_widths,
-    views_of,
 )
 from foundry.knowledge.compiler.ir.kernels import Named, Plan, PoolKernel, PrintedKernel, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
+from foundry.knowledge.compiler.ir.views import distinct, views_of
 from foundry.knowledge.device import Device
 
 

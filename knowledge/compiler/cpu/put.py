@@ -5,17 +5,10 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.space import (
-    Space,
-    Tuning,
-    choose_threads,
-    indent,
-    parameters,
-    register,
-    views_of,
-)
+from foundry.knowledge.compiler.cpu.space import Space, Tuning, choose_threads, indent, parameters, register
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SegmentKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
+from foundry.knowledge.compiler.ir.views import views_of
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
 

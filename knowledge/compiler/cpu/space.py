@@ -8,51 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.ir.kernels import (
-    Apply,
-    Const,
-    Expr,
-    Gather,
-    Iota,
-    Load,
-    Named,
-    Plan,
-    Store,
-    Tunable,
-    View,
-)
+from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
+from foundry.knowledge.compiler.ir.views import distinct, joint_groups
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
 
 Aspect = Literal["tile", "vector", "memory", "parallel", "algorithm", "precision"]
-
-
-def distinct(exprs: Iterable[Expr]) -> list[Expr]:
-    """Every node of `exprs` once, children before parents. Takes time linear in the number of distinct objects."""
-    seen: set[int] = set()
-    order: list[Expr] = []
-    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(list(exprs))]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            children = node.args if isinstance(node, Apply) else (node.index,) if isinstance(node, Gather) else ()
-            stack.extend((child, False) for child in reversed(children))
-    return order
-
-
-def views_of(exprs: Iterable[Expr]) -> list[View]:
-    """The views of all leaves below `exprs`."""
-    return [node.view for node in distinct(exprs) if isinstance(node, Load | Gather | Iota)]
-
-
-def loads_of(exprs: Iterable[Expr]) -> list[Load]:
-    """The distinct loads below `exprs`."""
-    return list(dict.fromkeys(node for node in distinct(exprs) if isinstance(node, Load)))
 
 
 @dataclass(frozen=True)
@@ -67,72 +29,61 @@ class Space:
     last: tuple[int, ...]
 
     @staticmethod
-    def merge(shape: Sequence[int], views: Iterable[View], *, barriers: Iterable[int] = ()) -> Space:
+    def merge(shape: Sequence[int], views: Iterable[ir.View], *, barriers: Iterable[int] = ()) -> Space:
         """Merges dimensions d, d+1 when stride[d] == stride[d+1] * shape[d+1] for every view; no merge across a barrier
         (the index of the first dimension behind it). Dimensions of size 1 vanish."""
-        walls = set(barriers)
-        every = list(views)
-        sizes: list[int] = []
-        last: list[int] = []
-        blocked = True
-        for dim, size in enumerate(shape):
-            blocked |= dim in walls
-            if size == 1:
-                continue
-            if sizes and not blocked and all(v.strides[last[-1]] == v.strides[dim] * size for v in every):
-                sizes[-1] *= size
-                last[-1] = dim
-            else:
-                sizes.append(size)
-                last.append(dim)
-            blocked = False
-        return Space(tuple(sizes), tuple(last)) if sizes else Space((1,), (max(len(shape) - 1, 0),))
+        groups = joint_groups(shape, (view.strides for view in views), frozenset(barriers))
+        if not groups:
+            return Space((1,), (max(len(shape) - 1, 0),))
+        return Space(
+            tuple(math.prod(shape[d] for d in group) for group in groups), tuple(group[-1] for group in groups)
+        )
 
     @property
     def points(self) -> int:
         return math.prod(self.sizes)
 
-    def strides(self, view: View) -> tuple[int, ...]:
+    def strides(self, view: ir.View) -> tuple[int, ...]:
         """A view's strides over the merged dimensions."""
         return tuple(view.strides[dim] if view.strides else 0 for dim in self.last)
 
-    def offset(self, indices: Sequence[str]) -> Callable[[View], str]:
+    def offset(self, indices: Sequence[str]) -> Callable[[ir.View], str]:
         """The C offset of a view where merged dimension d has index `indices[d]`."""
 
-        def text(view: View) -> str:
+        def text(view: ir.View) -> str:
             return affine(view.offset, zip(self.strides(view), indices, strict=True))
 
         return text
 
 
-def varies(expr: Expr, moving: Callable[[View], bool], names: frozenset[str] = frozenset()) -> dict[int, bool]:
+def varies(expr: ir.Expr, moving: Callable[[ir.View], bool], names: frozenset[str] = frozenset()) -> dict[int, bool]:
     """For each node below `expr` (by identity): does its value change when the dimensions behind `moving` do?
 
     Named values are constant unless listed in `names`.
     """
     result: dict[int, bool] = {}
     for node in distinct([expr]):
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             result[id(node)] = any(result[id(argument)] for argument in node.args)
-        elif isinstance(node, Gather):
+        elif isinstance(node, ir.Gather):
             result[id(node)] = moving(node.view) or result[id(node.index)]
-        elif isinstance(node, Load | Iota):
+        elif isinstance(node, ir.Load | ir.Iota):
             result[id(node)] = moving(node.view)
         else:
-            result[id(node)] = isinstance(node, Named) and node.name in names
+            result[id(node)] = isinstance(node, ir.Named) and node.name in names
     return result
 
 
-Known = list[tuple[Expr, str]]
+Known = list[tuple[ir.Expr, str]]
 """Values that identifiers already hold."""
 
 
 def invariants(
-    exprs: Sequence[Expr], moving: Callable[[View], bool], names: frozenset[str] = frozenset()
-) -> list[Expr]:
+    exprs: Sequence[ir.Expr], moving: Callable[[ir.View], bool], names: frozenset[str] = frozenset()
+) -> list[ir.Expr]:
     """The largest sub-expressions that do not change in a loop and are worth computing before it. `moving(view)`:
     whether a view's offset changes in the loop."""
-    found: list[Expr] = []
+    found: list[ir.Expr] = []
     for expr in exprs:
         changing = varies(expr, moving, names)
         stack, seen = [expr], set[int]()
@@ -142,17 +93,17 @@ def invariants(
                 continue
             seen.add(id(node))
             if not changing[id(node)]:
-                if not isinstance(node, Const | Named):
+                if not isinstance(node, ir.Const | ir.Named):
                     found.append(node)
-            elif isinstance(node, Apply):
+            elif isinstance(node, ir.Apply):
                 stack.extend(reversed(node.args))
-            elif isinstance(node, Gather):
+            elif isinstance(node, ir.Gather):
                 stack.append(node.index)
     return found
 
 
 def hoist(
-    exprs: Sequence[Expr], offset: Callable[[View], str], names: Mapping[str, str], known: Known, prefix: str
+    exprs: Sequence[ir.Expr], offset: Callable[[ir.View], str], names: Mapping[str, str], known: Known, prefix: str
 ) -> tuple[list[str], Known]:
     """Statements that compute `exprs` (from `invariants`), and `known` extended by their identifiers."""
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), names, known=known, prefix=prefix)
@@ -161,16 +112,16 @@ def hoist(
     return emitter.lines, [*known, *held]
 
 
-def parameters(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> tuple[str, str]:
+def parameters(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: ir.Plan) -> tuple[str, str]:
     """(parameter list, argument list) of a kernel that reads `exprs` and writes `stores`."""
     written = list(dict.fromkeys(store.buffer for store in stores))
-    read = [n.buffer for n in distinct(exprs) if isinstance(n, Load | Gather) and n.buffer not in written]
+    read = [n.buffer for n in distinct(exprs) if isinstance(n, ir.Load | ir.Gather) and n.buffer not in written]
     declared = [f"const {element(plan, name)}* __restrict b_{name}" for name in dict.fromkeys(read)]
     declared += [f"{element(plan, name)}* __restrict b_{name}" for name in written]
     return ", ".join(declared), ", ".join(f"b_{name}" for name in (*dict.fromkeys(read), *written))
 
 
-def element(plan: Plan, buffer: str) -> str:
+def element(plan: ir.Plan, buffer: str) -> str:
     """C type of a buffer's elements."""
     return CPU_DIALECT.storage[plan.buffers[buffer].dtype]
 
@@ -191,7 +142,7 @@ class Tuning:
 
     def __init__(self, choices: Mapping[str, Choice]) -> None:
         self._choices = choices
-        self.tunables: list[Tunable] = []
+        self.tunables: list[ir.Tunable] = []
         self.values: dict[str, Choice] = {}
 
     def choose(self, name: str, values: Sequence[Choice], default: Choice, aspect: Aspect, meaning: str) -> Choice:
@@ -200,7 +151,7 @@ class Tuning:
         wanted = self._choices.get(name, default)
         value = wanted if wanted in legal else default
         if len(legal) > 1:
-            self.tunables.append(Tunable(name, legal, default, aspect, meaning))
+            self.tunables.append(ir.Tunable(name, legal, default, aspect, meaning))
             self.values[name] = value
         return value
 
@@ -230,24 +181,26 @@ def choose_threads(tuning: Tuning, device: Device, work_bytes: int) -> str:
     return " num_threads(1)" if count == 1 else f" num_threads(team_of({count}))"
 
 
-def item_bytes(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> int:
+def item_bytes(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: ir.Plan) -> int:
     """Bytes of the widest element that vector code must hold, at least 4."""
-    dtypes = [node.dtype for node in distinct(exprs) if not isinstance(node, Const)]
+    dtypes = [node.dtype for node in distinct(exprs) if not isinstance(node, ir.Const)]
     dtypes += [plan.buffers[store.buffer].dtype for store in stores]
     floats = [ITEM_BYTES[dtype] for dtype in dtypes if dtype in ("float32", "float64")]
     return max([4, *floats])
 
 
-def traffic(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> int:
+def traffic(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: ir.Plan) -> int:
     """Compulsory traffic of a kernel in bytes: each buffer that it reads or writes, once."""
-    names = {n.buffer for n in distinct(exprs) if isinstance(n, Load | Gather)} | {store.buffer for store in stores}
+    names = {n.buffer for n in distinct(exprs) if isinstance(n, ir.Load | ir.Gather)} | {
+        store.buffer for store in stores
+    }
     return sum(plan.buffers[name].numel * ITEM_BYTES[plan.buffers[name].dtype] for name in names)
 
 
 HUGE_PAGE_BYTES = 2 << 20
 
 
-def page_advice(tuning: Tuning, stores: Iterable[Store], plan: Plan) -> tuple[list[str], tuple[str, ...]]:
+def page_advice(tuning: Tuning, stores: Iterable[ir.Store], plan: ir.Plan) -> tuple[list[str], tuple[str, ...]]:
     """(statements before the kernel's call, labels) that ask for huge pages (2 MB) behind outputs of several such
     pages.
 

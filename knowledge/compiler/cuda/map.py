@@ -36,17 +36,8 @@ from foundry.knowledge.compiler.cuda.space import (
     wide_gathers,
     widest_vector,
 )
+from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir import views
-from foundry.knowledge.compiler.ir.kernels import (
-    Apply,
-    Load,
-    MapKernel,
-    Plan,
-    PrintedKernel,
-    Store,
-    Tunable,
-    View,
-)
 from foundry.knowledge.compiler.ir.weight import parts_of
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
@@ -95,7 +86,7 @@ class _Shape:
         return math.prod(self.space.sizes) // self.vector
 
 
-def _space(kernel: MapKernel) -> Space:
+def _space(kernel: ir.MapKernel) -> Space:
     """The iteration space with merged dimensions, sorted by the strides of the first store: the smallest is
     innermost."""
     views = list(
@@ -107,18 +98,18 @@ def _space(kernel: MapKernel) -> Space:
     order = sorted(range(len(kernel.shape)), key=lambda d: (kernel.shape[d] > 1, -abs(leading[d]), d))
     sizes = [kernel.shape[d] for d in order]
     shape, strides = collapse(sizes, [tuple(view.strides[d] for d in order) for view in views])
-    where = {view: View(view.offset, seen) for view, seen in zip(views, strides, strict=True)}
+    where = {view: ir.View(view.offset, seen) for view, seen in zip(views, strides, strict=True)}
     names = tuple(f"i{d}" for d in range(len(shape)))
     return Space(shape, names, where, index_type(shape, where.values()))
 
 
-def _moved(kernel: MapKernel, plan: Plan) -> list[DType]:
+def _moved(kernel: ir.MapKernel, plan: ir.Plan) -> list[DType]:
     """The types of what is stored and loaded."""
     dtypes = [plan.buffers[store.buffer].dtype for store in kernel.stores]
-    return dtypes + [leaf.dtype for leaf in body_leaves(kernel.stores) if isinstance(leaf, Load)]
+    return dtypes + [leaf.dtype for leaf in body_leaves(kernel.stores) if isinstance(leaf, ir.Load)]
 
 
-def _legal_vectors(kernel: MapKernel, space: Space, plan: Plan) -> list[int]:
+def _legal_vectors(kernel: ir.MapKernel, space: Space, plan: ir.Plan) -> list[int]:
     widest = widest_vector(_moved(kernel, plan))
     legal = [1]
     for vector in (2, 4, 8, 16):
@@ -127,7 +118,7 @@ def _legal_vectors(kernel: MapKernel, space: Space, plan: Plan) -> list[int]:
     return legal
 
 
-def _shape(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> tuple[_Shape, list[int]]:
+def _shape(kernel: ir.MapKernel, plan: ir.Plan, device: Device, choices: dict[str, Choice]) -> tuple[_Shape, list[int]]:
     space = _space(kernel)
     vectors = _legal_vectors(kernel, space, plan)
     vector = number(choices, "vector", vectors, _usual_vector(kernel, vectors))
@@ -136,21 +127,21 @@ def _shape(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Cho
     return _Shape(space, vector, threads, unroll), vectors
 
 
-def _usual_vector(kernel: MapKernel, vectors: list[int]) -> int:
+def _usual_vector(kernel: ir.MapKernel, vectors: list[int]) -> int:
     return 1 if parts_of(kernel) > MANY_PARTS else vectors[-1]
 
 
-def _is_long(kernel: MapKernel) -> bool:
+def _is_long(kernel: ir.MapKernel) -> bool:
     """Whether it computes so much of each element that memory waits."""
     found = (node for store in kernel.stores for node in views.nodes(store.value))
-    return any(isinstance(node, Apply) and node.op in LONG for node in found)
+    return any(isinstance(node, ir.Apply) and node.op in LONG for node in found)
 
 
-def _usual_threads(kernel: MapKernel) -> int:
+def _usual_threads(kernel: ir.MapKernel) -> int:
     return 2 * USUAL_THREADS if _is_long(kernel) else USUAL_THREADS
 
 
-def _usually_in_flight(kernel: MapKernel, plan: Plan, vector: int, space: Space, device: Device) -> int:
+def _usually_in_flight(kernel: ir.MapKernel, plan: ir.Plan, vector: int, space: Space, device: Device) -> int:
     """One access of 16 bytes keeps memory as busy as it gets: on an H200 four of them took 1.05 times as long. Narrow
     ones, and those before long arithmetic, need company, where there are points for it and registers."""
     if parts_of(kernel) > MANY_PARTS:
@@ -190,7 +181,7 @@ def _position(shape: _Shape) -> list[str]:
     return lines
 
 
-def _compute(shape: _Shape, stores: tuple[Store, ...], plan: Plan, known: Known) -> list[str]:
+def _compute(shape: _Shape, stores: tuple[ir.Store, ...], plan: ir.Plan, known: Known) -> list[str]:
     inner = shape.space.with_inner(f"({shape.space.names[-1]} + j)") if shape.vector > 1 else shape.space
     lines, gathered = wide_gathers(shape.space, [store.value for store in stores], shape.vector, known)
     body = emitter(inner, [*gathered, *known], {})
@@ -210,12 +201,12 @@ def _compute(shape: _Shape, stores: tuple[Store, ...], plan: Plan, known: Known)
     return [*lines, "#pragma unroll", f"for (int j = 0; j < {shape.vector}; ++j) {{", *body.lines, "}", *after]
 
 
-def _tile_tunable(turned: Turned | None) -> tuple[Tunable, ...]:
+def _tile_tunable(turned: Turned | None) -> tuple[ir.Tunable, ...]:
     meaning = "side of the tiles that turn transposed operands in shared memory; 0 none"
     return (tunable("tile", turned.sides, 32, "tile", meaning),) if turned else ()
 
 
-def _print_turned(kernel: MapKernel, plan: Plan, choices: dict[str, Choice]) -> PrintedKernel | None:
+def _print_turned(kernel: ir.MapKernel, plan: ir.Plan, choices: dict[str, Choice]) -> ir.PrintedKernel | None:
     """The kernel with operands transposed through shared memory; None if it has none, or `choices` says "tile" 0."""
     space = _space(kernel)
     turned = find_turned(kernel, space)
@@ -223,7 +214,7 @@ def _print_turned(kernel: MapKernel, plan: Plan, choices: dict[str, Choice]) -> 
     if turned is None or not side:
         return None
     source, launch = print_turned(kernel, plan, space, turned, side)
-    return PrintedKernel(
+    return ir.PrintedKernel(
         functions=source,
         call=launches.encode([launch]),
         template="map",
@@ -235,7 +226,7 @@ def _print_turned(kernel: MapKernel, plan: Plan, choices: dict[str, Choice]) -> 
     )
 
 
-def _tunables(kernel: MapKernel, turned: Turned | None, vectors: list[int]) -> tuple[Tunable, ...]:
+def _tunables(kernel: ir.MapKernel, turned: Turned | None, vectors: list[int]) -> tuple[ir.Tunable, ...]:
     usual = _usual_threads(kernel)
     return (
         *_tile_tunable(turned),
@@ -245,11 +236,11 @@ def _tunables(kernel: MapKernel, turned: Turned | None, vectors: list[int]) -> t
     )
 
 
-def _print_shape(kernel: MapKernel, plan: Plan, shape: _Shape) -> tuple[str, launches.Launch]:
+def _print_shape(kernel: ir.MapKernel, plan: ir.Plan, shape: _Shape) -> tuple[str, launches.Launch]:
     found = body_leaves(kernel.stores)
     loading = load_plan(shape.space, found, shape.vector)
     if shape.vector == 1:  # all plain loads come first, so that a thread has several in flight
-        loading = LoadPlan((), tuple(leaf for leaf in found if isinstance(leaf, Load)))
+        loading = LoadPlan((), tuple(leaf for leaf in found if isinstance(leaf, ir.Load)))
     declared, loads, known = _loads(shape, loading)
     if shape.vector == 1:
         known = [(leaf, text.replace("[j]", "[0]")) for leaf, text in known]
@@ -274,7 +265,7 @@ def _print_shape(kernel: MapKernel, plan: Plan, shape: _Shape) -> tuple[str, lau
     return source, launches.Launch(name, (blocks, 1, 1), (shape.threads, 1, 1), tuple(arguments))
 
 
-def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+def print_map(kernel: ir.MapKernel, plan: ir.Plan, device: Device, choices: dict[str, Choice]) -> ir.PrintedKernel:
     """CUDA of a MapKernel.
 
     `choices` may hold:
@@ -291,7 +282,7 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
     shape, vectors = _shape(kernel, plan, device, choices)
     source, launch = _print_shape(kernel, plan, shape)
     of_tiles = find_turned(kernel, shape.space)
-    return PrintedKernel(
+    return ir.PrintedKernel(
         functions=source,
         call=launches.encode([launch]),
         template="map",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from foundry.knowledge.compiler.cuda.dialect import register
-from foundry.knowledge.compiler.cuda.space import Space, body_leaves, emitter, index_type, leaves
+from foundry.knowledge.compiler.cuda.space import Space, body_leaves, emitter, index_type
 from foundry.knowledge.compiler.ir.kernels import Plan, PoolKernel
+from foundry.knowledge.compiler.ir.views import leaves
 
 
 class PoolSpace:

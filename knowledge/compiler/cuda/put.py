@@ -19,10 +19,10 @@ from foundry.knowledge.compiler.cuda.space import (
     identifier,
     indent,
     index_type,
-    leaves,
     parameters,
 )
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SegmentKernel, View
+from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 

@@ -9,24 +9,12 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, element, register
+from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir import views
-from foundry.knowledge.compiler.ir.kernels import (
-    Apply,
-    Expr,
-    Gather,
-    Iota,
-    Load,
-    Named,
-    Plan,
-    Store,
-    Tunable,
-    View,
-)
 from foundry.knowledge.compiler.ir.scalar import Emitter, affine, loader
-from foundry.knowledge.compiler.ir.views import merge_dimensions
+from foundry.knowledge.compiler.ir.views import Leaf, joint_groups, leaves, merge_dimensions
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
 
-Leaf = Load | Gather | Iota
 LARGEST_INT = 2**31 - 1
 WIDEST_BYTES = 16  # widest load of one thread
 
@@ -36,42 +24,11 @@ def identifier(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-def leaves(exprs: Iterable[Expr]) -> list[Leaf]:
-    """The distinct loads, gathers and iotas of `exprs`, in order of appearance.
-
-    Nodes are visited once by identity: expressions share sub-expressions, and their trees can be exponentially large.
-    """
-    found: dict[Leaf, None] = {}
-    seen: set[int] = set()
-
-    def visit(node: Expr) -> None:
-        if id(node) in seen:
-            return
-        seen.add(id(node))
-        if isinstance(node, Load | Gather | Iota):
-            found.setdefault(node)
-        if isinstance(node, Gather):
-            visit(node.index)
-        elif isinstance(node, Apply):
-            for argument in node.args:
-                visit(argument)
-
-    for expr in exprs:
-        visit(expr)
-    return list(found)
-
-
 def collapse(sizes: Sequence[int], strides: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """Drops dimensions of size 1 and merges neighbours that every stride tuple walks as one."""
-    kept = [d for d, size in enumerate(sizes) if size != 1]
-    merged: list[list[int]] = []
-    for d in kept:
-        if merged and all(s[merged[-1][-1]] == s[d] * sizes[d] for s in strides):
-            merged[-1].append(d)
-        else:
-            merged.append([d])
-    shape = tuple(math.prod(sizes[d] for d in group) for group in merged)
-    return shape, [tuple(s[group[-1]] for group in merged) for s in strides]
+    groups = joint_groups(sizes, strides)
+    shape = tuple(math.prod(sizes[d] for d in group) for group in groups)
+    return shape, [tuple(walk[group[-1]] for group in groups) for walk in strides]
 
 
 @dataclass(frozen=True)
@@ -82,7 +39,7 @@ class Space:
 
     sizes: tuple[int, ...]
     names: tuple[str, ...]
-    where: Mapping[View, View]
+    where: Mapping[ir.View, ir.View]
     index: str  # "int" or "long long"
     split: tuple[tuple[int, ...], ...] = ()
     step: str = ""
@@ -92,7 +49,7 @@ class Space:
         """The size of the innermost dimension that views see."""
         return self.split[-1][-1] if self.split else self.sizes[-1]
 
-    def _terms(self, seen: View) -> Iterator[tuple[int, str]]:
+    def _terms(self, seen: ir.View) -> Iterator[tuple[int, str]]:
         """(stride, C text of an index) along each dimension; of a split one, along each of the parts that no stride
         joins with its neighbour."""
         first = 0
@@ -114,12 +71,12 @@ class Space:
         text = f"{text} % {above // radix}" if above < size else text
         return f"({self.index})({text})" if radix > 1 or above < size else name
 
-    def offset(self, view: View) -> str:
+    def offset(self, view: ir.View) -> str:
         """C text of the element offset of `view` at the current point."""
         seen = self.where[view]
         return affine(seen.offset, self._terms(seen))
 
-    def stride(self, view: View, dimension: int = -1) -> int:
+    def stride(self, view: ir.View, dimension: int = -1) -> int:
         return self.where[view].strides[dimension] if self.sizes else 0
 
     def with_inner(self, text: str) -> Space:
@@ -134,7 +91,7 @@ class Space:
             return replace(self, step="j")
         return self.with_inner(f"({self.names[-1]} + j)")
 
-    def aligned(self, view: View, vector: int) -> bool:
+    def aligned(self, view: ir.View, vector: int) -> bool:
         """True when `vector` neighbours along the innermost dimension are one aligned block of memory."""
         seen = self.where[view]
         if not self.sizes or seen.strides[-1] != 1 or self.innermost % vector:
@@ -142,7 +99,7 @@ class Space:
         return all(value % vector == 0 for value in (seen.offset, *seen.strides[:-1]))
 
 
-def index_type(sizes: Sequence[int], views: Iterable[View]) -> str:
+def index_type(sizes: Sequence[int], views: Iterable[ir.View]) -> str:
     """32-bit indices where every offset and the number of points fit."""
     reach = math.prod(sizes)
     for view in views:
@@ -168,12 +125,12 @@ def decompose(flat: str, sizes: Sequence[int], names: Sequence[str], index: str)
 class LoadPlan:
     """How the leaves of a body arrive: `vectors` as one wide load, `broadcast` once a vector, the rest one by one."""
 
-    vectors: tuple[Load, ...]
-    broadcast: tuple[Load, ...]
+    vectors: tuple[ir.Load, ...]
+    broadcast: tuple[ir.Load, ...]
 
 
 def load_plan(space: Space, leaves_: Iterable[Leaf], vector: int) -> LoadPlan:
-    loads = [leaf for leaf in leaves_ if isinstance(leaf, Load)]
+    loads = [leaf for leaf in leaves_ if isinstance(leaf, ir.Load)]
     wide = tuple(leaf for leaf in loads if vector > 1 and space.aligned(leaf.view, vector))
     fixed = tuple(leaf for leaf in loads if leaf not in wide and (not space.sizes or space.stride(leaf.view) == 0))
     return LoadPlan(wide, fixed)
@@ -189,7 +146,7 @@ def widest_vector(dtypes: Iterable[DType]) -> int:
     return max(1, min(8, WIDEST_BYTES // min(sizes)))
 
 
-Known = list[tuple[Expr, str]]
+Known = list[tuple[ir.Expr, str]]
 """Expressions whose values are already in registers, with their C text. Pairs, because hashing an expression walks its
 whole tree."""
 
@@ -199,12 +156,12 @@ def emitter(space: Space, known: Known, names: Mapping[str, str], prefix: str = 
     return Emitter(CUDA_DIALECT, loader(CUDA_DIALECT, space.offset), names, known=known, prefix=prefix)
 
 
-def wide_gathers(space: Space, values: Iterable[Expr], vector: int, known: Known) -> tuple[list[str], Known]:
+def wide_gathers(space: Space, values: Iterable[ir.Expr], vector: int, known: Known) -> tuple[list[str], Known]:
     """Statements that read whole vectors of the rows that an index of their own chooses (an embedding's), and where
     their elements j are then. `known`: the index's loads."""
     lines: list[str] = []
     made: Known = []
-    found = [leaf for leaf in leaves(values) if isinstance(leaf, Gather) and _is_wide(space, leaf, vector)]
+    found = [leaf for leaf in leaves(values) if isinstance(leaf, ir.Gather) and _is_wide(space, leaf, vector)]
     for i, leaf in enumerate(found):
         body = emitter(space, known, {}, f"g{i}_")
         index = body.value(leaf.index)
@@ -220,26 +177,26 @@ def wide_gathers(space: Space, values: Iterable[Expr], vector: int, known: Known
     return lines, made
 
 
-def _is_wide(space: Space, leaf: Gather, vector: int) -> bool:
+def _is_wide(space: Space, leaf: ir.Gather, vector: int) -> bool:
     """Whether neighbours along the innermost dimension are neighbours in one row, at a place that vectors begin at."""
     inside = list(views.nodes(leaf.index))
-    seen = [node.view for node in inside if isinstance(node, Load | Gather | Iota)]
-    same = all(space.stride(view) == 0 for view in seen) and not any(isinstance(node, Named) for node in inside)
+    seen = [node.view for node in inside if isinstance(node, Leaf)]
+    same = all(space.stride(view) == 0 for view in seen) and not any(isinstance(node, ir.Named) for node in inside)
     return vector > 1 and same and leaf.step % vector == 0 and space.aligned(leaf.view, vector)
 
 
-def body_leaves(stores: Iterable[Store]) -> list[Leaf]:
+def body_leaves(stores: Iterable[ir.Store]) -> list[Leaf]:
     return leaves(store.value for store in stores)
 
 
-def buffers_of(leaves_: Iterable[Leaf], stores: Iterable[Store]) -> tuple[list[str], list[str]]:
+def buffers_of(leaves_: Iterable[Leaf], stores: Iterable[ir.Store]) -> tuple[list[str], list[str]]:
     """Names of the buffers that are read and of those that are written, each once."""
-    reads = dict.fromkeys(leaf.buffer for leaf in leaves_ if not isinstance(leaf, Iota))
+    reads = dict.fromkeys(leaf.buffer for leaf in leaves_ if not isinstance(leaf, ir.Iota))
     writes = dict.fromkeys(store.buffer for store in stores)
     return [name for name in reads if name not in writes], list(writes)
 
 
-def parameters(plan: Plan, reads: Iterable[str], writes: Iterable[str]) -> tuple[str, list[str]]:
+def parameters(plan: ir.Plan, reads: Iterable[str], writes: Iterable[str]) -> tuple[str, list[str]]:
     """The kernel's parameter list and the buffer names in the same order."""
     text = [f"const {element(plan.buffers[name].dtype)}* __restrict__ b_{name}" for name in reads]
     text += [f"{element(plan.buffers[name].dtype)}* __restrict__ b_{name}" for name in writes]
@@ -269,8 +226,8 @@ def number(choices: Mapping[str, Choice], name: str, values: Sequence[int], defa
     return wanted if isinstance(wanted, int) and wanted in values else default
 
 
-def tunable(name: str, values: Sequence[Choice], default: Choice, aspect: str, meaning: str) -> Tunable:
-    return Tunable(name, tuple(values), default, aspect, meaning)  # type: ignore[arg-type]
+def tunable(name: str, values: Sequence[Choice], default: Choice, aspect: str, meaning: str) -> ir.Tunable:
+    return ir.Tunable(name, tuple(values), default, aspect, meaning)  # type: ignore[arg-type]
 
 
 def element_load(text: str, dtype: DType) -> str:

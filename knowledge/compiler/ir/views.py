@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from foundry.knowledge.compiler.ir.kernels import Apply, Const, Expr, Gather, Iota, Load, Store, View
 from foundry.knowledge.opgraph import contiguous_strides
 
 Shape = tuple[int, ...]
+Leaf = Load | Gather | Iota
 
 
 def identity(shape: Shape, offset: int = 0) -> View:
@@ -104,13 +105,46 @@ def nodes(*exprs: Expr) -> Iterator[Expr]:
             continue
         seen.add(id(node))
         yield node
-        if isinstance(node, Apply):
-            stack.extend(reversed(node.args))
-        elif isinstance(node, Gather):
-            stack.append(node.index)
+        stack.extend(reversed(children_of(node)))
 
 
-def rebuild(expr: Expr, leaf: Callable[[Load | Gather | Iota], Expr]) -> Expr:
+def leaves(exprs: Iterable[Expr]) -> list[Leaf]:
+    """The distinct loads, gathers and iotas below `exprs`, in order of appearance."""
+    return list(dict.fromkeys(node for node in nodes(*exprs) if isinstance(node, Leaf)))
+
+
+def distinct(exprs: Iterable[Expr]) -> list[Expr]:
+    """Every node below `exprs` once, children before parents."""
+    seen: set[int] = set()
+    order: list[Expr] = []
+    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(list(exprs))]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(children_of(node)))
+    return order
+
+
+def children_of(node: Expr) -> tuple[Expr, ...]:
+    """The operands of a node."""
+    return node.args if isinstance(node, Apply) else (node.index,) if isinstance(node, Gather) else ()
+
+
+def views_of(exprs: Iterable[Expr]) -> list[View]:
+    """The views of all leaves below `exprs`, those of an index before that of what it chooses."""
+    return [node.view for node in distinct(exprs) if isinstance(node, Leaf)]
+
+
+def loads_of(exprs: Iterable[Expr]) -> list[Load]:
+    """The distinct loads below `exprs`."""
+    return list(dict.fromkeys(node for node in distinct(exprs) if isinstance(node, Load)))
+
+
+def rebuild(expr: Expr, leaf: Callable[[Leaf], Expr]) -> Expr:
     """`expr` with every Load, Gather and Iota replaced; shared nodes stay shared."""
     memo: dict[int, Expr] = {}
 
@@ -158,8 +192,8 @@ def swap_last(view: View) -> View:
 
 
 def stored_views(stores: Iterable[Store]) -> list[View]:
-    """All views of the stores: their targets' and their values' leaves'."""
-    leaves = [node for store in stores for node in nodes(store.value) if isinstance(node, Load | Gather | Iota)]
+    """All views of the stores: their targets and what their values read."""
+    leaves = [node for store in stores for node in nodes(store.value) if isinstance(node, Leaf)]
     return [*(store.view for store in stores), *(leaf.view for leaf in leaves)]
 
 
@@ -263,15 +297,22 @@ def common_refinement(left: Shape, right: Shape) -> Shape | None:
     return tuple(reversed(sizes))
 
 
-def joint_groups(shape: Shape, views: Sequence[View]) -> list[list[int]]:
-    """Groups of neighbouring dimensions that every view can treat as one; dimensions of size 1 are left out."""
+def joint_groups(
+    shape: Sequence[int], strides: Iterable[Sequence[int]], barriers: Collection[int] = ()
+) -> list[list[int]]:
+    """Groups of neighbouring dimensions that are walked as one by every view, given by its strides.
+
+    Dimensions of size 1 are left out. No group reaches across a barrier, the index of the first dimension behind it.
+    """
     groups: list[list[int]] = []
+    every, blocked = list(strides), True
     for axis, size in enumerate(shape):
+        blocked |= axis in barriers
         if size == 1:
             continue
-        last = groups[-1][-1] if groups else None
-        if last is not None and all(view.strides[last] == view.strides[axis] * size for view in views):
+        if not blocked and all(steps[groups[-1][-1]] == steps[axis] * size for steps in every):
             groups[-1].append(axis)
         else:
             groups.append([axis])
+        blocked = False
     return groups

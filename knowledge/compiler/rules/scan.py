@@ -116,7 +116,7 @@ def _flip(expr: Expr, shape: tuple[int, ...]) -> Expr:
     """The expression with the last dimension reversed."""
     last = shape[-1] - 1
 
-    def leaf(node: Load | Gather | Iota) -> Expr:
+    def leaf(node: views.Leaf) -> Expr:
         step = node.view.strides[-1]
         return replace(node, view=View(node.view.offset + last * step, (*node.view.strides[:-1], -step)))
 

@@ -24,6 +24,7 @@ from foundry.knowledge.compiler.ir.kernels import (
     Tunable,
     View,
 )
+from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import DType
 
@@ -65,7 +66,7 @@ def _shape(kernel: GemmKernel, device: Device) -> _Shape:
     float_type, float_bytes = tiling.element_type(kernel.dtype)
     a = operand(kernel.a, True, _FLOATS[float_type])
     b = operand(kernel.b, True, _FLOATS[float_type])
-    batched = any(any(leaf.view.strides[:-2]) for leaf in code.leaves(kernel.b))
+    batched = any(any(leaf.view.strides[:-2]) for leaf in leaves([kernel.b]))
     flops = 2 * math.prod(kernel.batch) * kernel.m * kernel.n * kernel.k
     threads = max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1
     lanes = max(1, device.vector_bytes // float_bytes)

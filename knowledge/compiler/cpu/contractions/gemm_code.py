@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from foundry.knowledge.compiler.ir.kernels import Expr, Gather, Iota, Load, Plan, Store, View, walk
+from foundry.knowledge.compiler.ir.kernels import Expr, Iota, Plan, Store, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, LoadFn, affine, loader
+from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.opgraph import DType
-
-
-def leaves(expr: Expr) -> list[Load | Gather | Iota]:
-    """The loads, gathers and counters of an expression."""
-    return [node for node in walk(expr) if isinstance(node, Load | Gather | Iota)]
 
 
 def loads(exprs: Iterable[Expr]) -> list[str]:
     """Buffers the expressions read, in order of appearance."""
-    found = [leaf.buffer for expr in exprs for leaf in leaves(expr) if not isinstance(leaf, Iota)]
+    found = [leaf.buffer for leaf in leaves(exprs) if not isinstance(leaf, Iota)]
     return list(dict.fromkeys(found))
 
 

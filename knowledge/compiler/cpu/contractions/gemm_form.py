@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from foundry.knowledge.compiler.cpu.contractions import gemm_code as code
 from foundry.knowledge.compiler.ir import views
 from foundry.knowledge.compiler.ir.access import transposed
 from foundry.knowledge.compiler.ir.kernels import Apply, Expr, Gather, GemmKernel, Load, Store, View
+from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.opgraph import DType
 
 SKINNY_ROWS = 8  # up to here reading B once in place competes with packing it
@@ -37,9 +37,9 @@ def _merge_batch(kernel: GemmKernel) -> GemmKernel:
     that see the rows as several dimensions see one more."""
     while kernel.batch:
         last = len(kernel.batch) - 1
-        seen = [leaf.view for leaf in code.leaves(kernel.a)]
+        seen = [leaf.view for leaf in leaves([kernel.a])]
         seen += [] if kernel.m_sizes else views.stored_views(kernel.stores)
-        varies = any(leaf.view.strides[last] for leaf in code.leaves(kernel.b))
+        varies = any(leaf.view.strides[last] for leaf in leaves([kernel.b]))
         if varies or any(view.strides[last] != view.strides[last + 1] * kernel.m for view in seen):
             return kernel
 
@@ -78,7 +78,7 @@ def canonical(kernel: GemmKernel) -> GemmKernel:
 
 def operand(expr: Expr, column_default: bool, float_type: DType) -> Operand:
     """Runs go along the dimension in which most loads are contiguous."""
-    reads = [leaf for leaf in code.leaves(expr) if isinstance(leaf, Load)]
+    reads = [leaf for leaf in leaves([expr]) if isinstance(leaf, Load)]
     columns = sum(load.view.strides[-1] == 1 for load in reads)
     rows = sum(load.view.strides[-2] == 1 for load in reads)
     along_column = columns > rows if columns != rows else column_default

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, Lanes, identifier
-from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace, stage_stores, stage_values
-from foundry.knowledge.compiler.cpu.rows.stages import Pass, schedule
+from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace
 from foundry.knowledge.compiler.cpu.space import (
     Tuning,
     choose_threads,
-    distinct,
     indent,
     item_bytes,
     page_advice,
@@ -26,33 +24,22 @@ from foundry.knowledge.compiler.cpu.space import (
     vector_widths,
 )
 from foundry.knowledge.compiler.file.texts import read_library_text
-from foundry.knowledge.compiler.ir.kernels import (
-    EmitRow,
-    Expr,
-    Gather,
-    Iota,
-    Let,
-    Load,
-    Plan,
-    PrintedKernel,
-    Reduction,
-    RowKernel,
-    Store,
-    View,
-)
+from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
+from foundry.knowledge.compiler.ir.views import distinct, views_of
+from foundry.knowledge.compiler.schedule.passes import Pass, schedule_passes, stores_in, value_of
 from foundry.knowledge.device import Device
 
 _SHORT_ROW = 16  # below this, lanes along the row would stay half empty
 
 
-def column_dimension(kernel: RowKernel, rows: RowSpace) -> tuple[int | None, list[str]]:
+def column_dimension(kernel: ir.RowKernel, rows: RowSpace) -> tuple[int | None, list[str]]:
     """(merged outer dimension to vectorise over, or None; layouts worth trying, best first)."""
     if not rows.outer or max(rows.outer_sizes) < 4:
         return None, ["row"]
-    leaves = [node.view for node in distinct(stage_values(kernel)) if isinstance(node, Load | Gather | Iota)]
+    leaves = views_of(map(value_of, kernel.stages))
     full = [view for view in leaves if any(rows.reduced_strides(view))]
-    full += [s.view for s in stage_stores(kernel) if any(rows.reduced_strides(s.view))]
+    full += [s.view for s in stores_in(kernel.stages) if any(rows.reduced_strides(s.view))]
     unit = [
         sum(_elements(rows, view) for view in full if rows.space.strides(view)[dim] == 1)
         for dim in range(len(rows.space.sizes))
@@ -70,22 +57,24 @@ def column_dimension(kernel: RowKernel, rows: RowSpace) -> tuple[int | None, lis
     return None, ["row"]
 
 
-def _elements(rows: RowSpace, view: View) -> int:
+def _elements(rows: RowSpace, view: ir.View) -> int:
     """Different elements that a view has: what many points share (a mask's row) counts once."""
     sizes = zip(rows.space.sizes, rows.space.strides(view), strict=True)
     return math.prod(size for size, stride in sizes if stride)
 
 
-def _across_slices(kernel: RowKernel, rows: RowSpace) -> int | None:
+def _across_slices(kernel: ir.RowKernel, rows: RowSpace) -> int | None:
     """The outer dimension along which lie the slices that the elements of a row choose by an index, if there is one:
     vectors along it read them whole."""
 
-    def varies(expr: Expr, dims: Sequence[int]) -> bool:
-        views = [node.view for node in distinct([expr]) if isinstance(node, Load | Gather | Iota)]
+    def varies(expr: ir.Expr, dims: Sequence[int]) -> bool:
+        views = views_of([expr])
         return any(rows.space.strides(view)[dim] for view in views for dim in dims)
 
     reduced = range(rows.outer, len(rows.space.sizes))
-    chosen = [g for g in distinct(stage_values(kernel)) if isinstance(g, Gather) and varies(g.index, reduced)]
+    chosen = [
+        g for g in distinct(map(value_of, kernel.stages)) if isinstance(g, ir.Gather) and varies(g.index, reduced)
+    ]
     for dim in range(rows.outer):
         is_whole = all(rows.space.strides(g.view)[dim] == 1 and not varies(g.index, [dim]) for g in chosen)
         if chosen and is_whole and rows.space.sizes[dim] >= _SHORT_ROW // 2:
@@ -103,19 +92,19 @@ class _Form:
 
 
 def print_column(
-    kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, dimension: int, tuning: Tuning
-) -> PrintedKernel:
+    kernel: ir.RowKernel, plan: ir.Plan, device: Device, rows: RowSpace, dimension: int, tuning: Tuning
+) -> ir.PrintedKernel:
     """C++ of a RowKernel, vectorised over its merged outer dimension `dimension`. For `choices` see `print_row`."""
     return _ColumnPrinter(kernel, plan, device, rows, dimension, tuning).print_kernel()
 
 
 class _ColumnPrinter:
     def __init__(
-        self, kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, dimension: int, tuning: Tuning
+        self, kernel: ir.RowKernel, plan: ir.Plan, device: Device, rows: RowSpace, dimension: int, tuning: Tuning
     ) -> None:
         self._kernel, self._plan, self._device, self._rows = kernel, plan, device, rows
         self._dimension, self._tuning = dimension, tuning
-        self._values, self._stores = stage_values(kernel), stage_stores(kernel)
+        self._values, self._stores = [*map(value_of, kernel.stages)], stores_in(kernel.stages)
         self._names: dict[str, str] = {}
         self._across = rows.space.sizes[dimension]
         self._form = self._decide()
@@ -136,7 +125,7 @@ class _ColumnPrinter:
         meaning = "rows side by side: wide tiles read longer runs of memory, narrow ones balance and stay in registers"
         tile = tuning.number("tile", tiles, default, "tile", meaning)
         length = self._rows.length
-        sums = any(isinstance(s, Reduction) and s.op in ("sum", "moments") for s in self._kernel.stages)
+        sums = any(isinstance(s, ir.Reduction) and s.op in ("sum", "moments") for s in self._kernel.stages)
         # a lane's float32 sum must stay as accurate as pairwise summation
         chunks = [size for size in ((32, 64) if sums else (64, 256, 1024)) if size < length] or [length]
         meaning = "elements of a row between two merges of its partial results"
@@ -146,10 +135,10 @@ class _ColumnPrinter:
         simd = "#pragma omp simd" if width == widths[0] else f"#pragma omp simd simdlen({per_vector})"
         return _Form(tile, chunk, simd, order, threads)
 
-    def print_kernel(self) -> PrintedKernel:
+    def print_kernel(self) -> ir.PrintedKernel:
         kernel, form, rows = self._kernel, self._form, self._rows
         declared, passed = parameters(self._values, self._stores, self._plan)
-        plan = schedule(kernel, online=False)
+        plan = schedule_passes(kernel.stages, online=False)
         work = [self._width(), *self._scalars(plan.before)]
         for number, item in enumerate(plan.passes):
             work += [f"// pass {number + 1}", *self._pass(item)]
@@ -169,7 +158,7 @@ class _ColumnPrinter:
         ]
         head = f"// {kernel.name}: {rows.rows} rows of {rows.length}, {form.tile} side by side"
         advice, labels = page_advice(self._tuning, self._stores, self._plan)
-        return PrintedKernel(
+        return ir.PrintedKernel(
             functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
             call="\n".join([*advice, f"{kernel.name}({passed});"]),
             template="column",
@@ -211,14 +200,14 @@ class _ColumnPrinter:
             lines += ["for (int l = 0; l < width; ++l) {", indent(body, 1), "}"]
         return [*lines, *self._scalars(item.after)]
 
-    def _scalars(self, stages: Sequence[Let | EmitRow]) -> list[str]:
+    def _scalars(self, stages: Sequence[ir.Let | ir.EmitRow]) -> list[str]:
         lines: list[str] = []
         indices = [*self._rows.indices[: self._rows.outer], *["0"] * len(self._rows.reduced_sizes)]
         indices[self._dimension] = "(tile + l)"
         offset = self._rows.space.offset(indices)
         for stage in stages:
             emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), self._names, prefix="s")
-            if isinstance(stage, Let):
+            if isinstance(stage, ir.Let):
                 target = f"{identifier(stage.name)}_value"
                 lines.append(f"alignas(64) {register(stage.value.dtype)} {target}[{self._form.tile}];")
                 emitter.lines.append(f"{target}[l] = {emitter.value(stage.value)};")
@@ -285,9 +274,9 @@ class _ColumnPrinter:
             return f"{{{a.row}_best[l], {a.row}_at[l] == {a.at_none} ? INT64_MAX : {a.row}_at[l]}}"
         return f"{{{a.row}_lanes[l]}}"
 
-    def _sweep(self, accumulators: Sequence[Accumulator], stores: Sequence[Store], *, first: bool) -> list[str]:
+    def _sweep(self, accumulators: Sequence[Accumulator], stores: Sequence[ir.Store], *, first: bool) -> list[str]:
         emitter = self._emitter("t")
-        values: list[Expr] = [a.value for a in accumulators] + [store.value for store in stores]
+        values: list[ir.Expr] = [a.value for a in accumulators] + [store.value for store in stores]
         emitter.reserve(values)
         for a in accumulators:
             value = emitter.value(a.value)

@@ -10,17 +10,16 @@ from foundry.knowledge.compiler.cpu.space import (
     Space,
     Tuning,
     choose_threads,
-    distinct,
     hoist,
     indent,
     invariants,
     parameters,
     register,
     traffic,
-    views_of,
 )
 from foundry.knowledge.compiler.ir.kernels import Named, Plan, PrintedKernel, SegmentKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
+from foundry.knowledge.compiler.ir.views import distinct, views_of
 from foundry.knowledge.device import Device
 
 COMBINE = {"sum": "a + b", "prod": "a * b", "max": "math::maximum(a, b)", "min": "math::minimum(a, b)", "last": "b"}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foundry.knowledge.compiler.cpu.rows.stages import SoftmaxPair
 from foundry.knowledge.compiler.ir.kernels import Reduction
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, FLOATING
+from foundry.knowledge.compiler.schedule.passes import SoftmaxPair
 
 _SIMPLE = {"sum": "Sum", "prod": "Product", "max": "Maximum", "min": "Minimum", "any": "Maximum", "all": "Minimum"}
 _COMBINE = {"sum": "Plus", "prod": "Times", "max": "Larger", "min": "Smaller", "any": "Either", "all": "Both"}

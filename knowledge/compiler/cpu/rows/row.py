@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, identifier
-from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace, stage_stores, stage_values
-from foundry.knowledge.compiler.cpu.rows.stages import Pass, Schedule, schedule, softmax_pairs, staged_values
+from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace
 from foundry.knowledge.compiler.cpu.rows.sweep import RowContext, RowForm, Sweep
 from foundry.knowledge.compiler.cpu.space import (
     Tuning,
     choose_threads,
-    distinct,
     indent,
     item_bytes,
     page_advice,
@@ -27,21 +25,18 @@ from foundry.knowledge.compiler.cpu.space import (
     vector_widths,
 )
 from foundry.knowledge.compiler.file.texts import read_library_text
-from foundry.knowledge.compiler.ir.kernels import (
-    Emit,
-    EmitRow,
-    Expr,
-    Gather,
-    Iota,
-    Let,
-    Load,
-    Plan,
-    PrintedKernel,
-    Reduction,
-    RowKernel,
-    Store,
-)
+from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
+from foundry.knowledge.compiler.ir.views import distinct, views_of
+from foundry.knowledge.compiler.schedule.kept import values_of_later_sweeps
+from foundry.knowledge.compiler.schedule.passes import (
+    Pass,
+    Schedule,
+    find_softmax_pairs,
+    schedule_passes,
+    stores_in,
+    value_of,
+)
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
 
@@ -49,7 +44,7 @@ _STACK_BYTES = 512 * 1024  # staged values that a thread may keep on its stack
 _CHUNKS = (1024, 4096, 16384)  # elements a float32 lane sum may span before it is carried in float64
 
 
-def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+def print_row(kernel: ir.RowKernel, plan: ir.Plan, device: Device, choices: dict[str, Choice]) -> ir.PrintedKernel:
     """C++ of a RowKernel, vectorised along its rows or over neighbouring rows.
 
     `choices` may hold:
@@ -79,14 +74,14 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
 
 
 class _RowPrinter:
-    def __init__(self, kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, tuning: Tuning) -> None:
+    def __init__(self, kernel: ir.RowKernel, plan: ir.Plan, device: Device, rows: RowSpace, tuning: Tuning) -> None:
         self._kernel, self._plan, self._device, self._rows, self._tuning = kernel, plan, device, rows, tuning
-        self._values = stage_values(kernel)
-        self._stores = stage_stores(kernel)
+        self._values = [*map(value_of, kernel.stages)]
+        self._stores = stores_in(kernel.stages)
         self._inner = rows.reduced_sizes[-1]
         within = self._choose_within()
         self._algorithm = self._choose_algorithm(within)
-        self._schedule: Schedule = schedule(kernel, online=self._algorithm == "online")
+        self._schedule: Schedule = schedule_passes(kernel.stages, online=self._algorithm == "online")
         self._staged = self._stage(within)
         self._form = self._decide(within)
         self._context = RowContext(plan, rows, self._form, self._staged)
@@ -103,12 +98,12 @@ class _RowPrinter:
         return self._tuning.text("parallel", ("rows", "within"), default, "parallel", meaning) == "within"
 
     def _choose_algorithm(self, within: bool) -> str:
-        plain = schedule(self._kernel, online=False)
+        plain = schedule_passes(self._kernel.stages, online=False)
         bytes_staged = self._staged_bytes(plain)
         legal = ["recompute"]
         if bytes_staged and bytes_staged <= _STACK_BYTES and not within:
             legal.insert(0, "staged")
-        if softmax_pairs(self._kernel):
+        if find_softmax_pairs(self._kernel.stages):
             legal.append("online")
         row_bytes = self._rows.length * 4
         if "staged" in legal:
@@ -120,8 +115,8 @@ class _RowPrinter:
         meaning = "staged keeps computed values in cache, recompute reads inputs again, online rescales in one pass"
         return self._tuning.text("algorithm", legal, default, "algorithm", meaning)
 
-    def _sweeps(self, plan: Schedule) -> list[list[Expr]]:
-        found: list[list[Expr]] = []
+    def _sweeps(self, plan: Schedule) -> list[list[ir.Expr]]:
+        found: list[list[ir.Expr]] = []
         for item in plan.passes:
             found.append(item.values)
             again = [r.value for r in item.reductions if Accumulator(r, self._rows.length).two_sweeps]
@@ -130,21 +125,21 @@ class _RowPrinter:
         return found
 
     def _in_order(self) -> frozenset[int]:
-        leaves = [node for node in distinct(self._values) if isinstance(node, Load)]
+        leaves = [node for node in distinct(self._values) if isinstance(node, ir.Load)]
         return frozenset(id(leaf) for leaf in leaves if self._rows.reduced_strides(leaf.view)[-1] in (0, 1))
 
     def _staged_bytes(self, plan: Schedule) -> int:
-        values = staged_values(self._sweeps(plan), self._in_order())
+        values = values_of_later_sweeps(self._sweeps(plan), self._in_order())
         return sum(self._rows.length * _register_bytes(value) for value in values if self._moves(value))
 
-    def _moves(self, value: Expr) -> bool:
-        views = [n.view for n in distinct([value]) if isinstance(n, Load | Gather | Iota)]
+    def _moves(self, value: ir.Expr) -> bool:
+        views = views_of([value])
         return any(any(self._rows.reduced_strides(view)) for view in views)
 
-    def _stage(self, within: bool) -> list[Expr]:
+    def _stage(self, within: bool) -> list[ir.Expr]:
         if self._algorithm != "staged" or within:
             return []
-        return [v for v in staged_values(self._sweeps(self._schedule), self._in_order()) if self._moves(v)]
+        return [v for v in values_of_later_sweeps(self._sweeps(self._schedule), self._in_order()) if self._moves(v)]
 
     def _decide(self, within: bool) -> RowForm:
         tuning, inner = self._tuning, self._inner
@@ -155,7 +150,7 @@ class _RowPrinter:
         meaning = "vectors in flight, each with lanes of its own; more hide latency, cost registers"
         unroll = tuning.number("unroll", fits, min(4, fits[-1]), "vector", meaning)
         length = self._rows.length
-        sums = any(isinstance(s, Reduction) and s.op in ("sum", "moments") for s in self._kernel.stages)
+        sums = any(isinstance(s, ir.Reduction) and s.op in ("sum", "moments") for s in self._kernel.stages)
         longest = 64 * per_vector * unroll if sums else _CHUNKS[-1]  # as accurate as pairwise summation
         chunks = [size for size in _CHUNKS if size < length and size <= longest] or [min(length, _CHUNKS[0])]
         chunks += [length] if chunks[-1] < length <= longest else []
@@ -174,10 +169,10 @@ class _RowPrinter:
         staged = self._algorithm == "staged"
         return RowForm(per_vector * unroll, simd, chunk, within, staged, bool(streamed), order, threads)
 
-    def _full(self) -> list[Store]:
-        return [stage.store for stage in self._kernel.stages if isinstance(stage, Emit)]
+    def _full(self) -> list[ir.Store]:
+        return [stage.store for stage in self._kernel.stages if isinstance(stage, ir.Emit)]
 
-    def _is_aligned(self, store: Store) -> bool:
+    def _is_aligned(self, store: ir.Store) -> bool:
         """Whether every vector of the store starts on a cache line."""
         item = ITEM_BYTES[self._plan.buffers[store.buffer].dtype]
         strides = self._rows.space.strides(store.view)
@@ -185,7 +180,7 @@ class _RowPrinter:
 
     # -- text
 
-    def print_kernel(self) -> PrintedKernel:
+    def print_kernel(self) -> ir.PrintedKernel:
         kernel, form = self._kernel, self._form
         declared, passed = parameters(self._values, self._stores, self._plan)
         body = self._within() if form.within else self._by_rows()
@@ -193,7 +188,7 @@ class _RowPrinter:
         head = f"// {kernel.name}: {shape}, {len(self._schedule.passes)} passes, {self._algorithm}"
         advice, labels = page_advice(self._tuning, self._stores, self._plan)
         single = len(self._schedule.passes) <= 1 or self._algorithm == "online"
-        return PrintedKernel(
+        return ir.PrintedKernel(
             functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
             call="\n".join([*advice, f"{kernel.name}({passed});"]),
             template="row",
@@ -244,7 +239,7 @@ class _RowPrinter:
                 lines.append(f"const {kind} {self._names[name]} = {text};")
         return [*lines, *self._scalars(item.after)]
 
-    def _scalars(self, stages: Sequence[Let | EmitRow]) -> list[str]:
+    def _scalars(self, stages: Sequence[ir.Let | ir.EmitRow]) -> list[str]:
         """Statements that are executed once for each row: values of Let stages, stores of EmitRow stages."""
         offset = self._rows.space.offset(
             [*self._rows.indices[: self._rows.outer], *["0"] * len(self._rows.reduced_sizes)]
@@ -252,7 +247,7 @@ class _RowPrinter:
         lines: list[str] = []
         for stage in stages:
             emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), self._names, prefix=f"s{len(self._names)}_")
-            if isinstance(stage, Let):
+            if isinstance(stage, ir.Let):
                 text = emitter.value(stage.value)
                 self._names[stage.name] = f"{identifier(stage.name)}_value"
                 kind = register(stage.value.dtype)
@@ -414,11 +409,11 @@ def _declare(name: str, kind: str, start: str, lanes: int) -> str:
     return f"alignas(64) {kind} {name}[{lanes}]; fill({name}, {start});"
 
 
-def _register_bytes(value: Expr) -> int:
+def _register_bytes(value: ir.Expr) -> int:
     return {"double": 8, "int64_t": 8}.get(register(value.dtype), 4)
 
 
 def _describe(item: Pass) -> str:
-    parts = [f"{r.op if isinstance(r, Reduction) else 'max and sum of exp'}" for r in item.reductions]
+    parts = [f"{r.op if isinstance(r, ir.Reduction) else 'max and sum of exp'}" for r in item.reductions]
     parts += [f"store {emit.store.buffer}" for emit in item.emits]
     return ", ".join(parts)

@@ -5,18 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from foundry.knowledge.compiler.cpu.space import Space, distinct
-from foundry.knowledge.compiler.ir.kernels import (
-    Expr,
-    Gather,
-    Iota,
-    Let,
-    Load,
-    Reduction,
-    RowKernel,
-    Store,
-    View,
-)
+from foundry.knowledge.compiler.cpu.space import Space
+from foundry.knowledge.compiler.ir.kernels import RowKernel, View
+from foundry.knowledge.compiler.ir.views import views_of
+from foundry.knowledge.compiler.schedule.passes import stores_in, value_of
 
 
 @dataclass(frozen=True)
@@ -28,8 +20,7 @@ class RowSpace:
 
     @staticmethod
     def of(kernel: RowKernel) -> RowSpace:
-        views = [leaf.view for leaf in distinct(stage_values(kernel)) if isinstance(leaf, Load | Gather | Iota)]
-        views += [store.view for store in stage_stores(kernel)]
+        views = [*views_of(map(value_of, kernel.stages)), *(store.view for store in stores_in(kernel.stages))]
         barrier = len(kernel.outer)
         space = Space.merge([*kernel.outer, *kernel.reduced], views, barriers=[barrier])
         outer = sum(1 for dim in space.last if dim < barrier)
@@ -60,11 +51,3 @@ class RowSpace:
 
     def reduced_strides(self, view: View) -> tuple[int, ...]:
         return self.space.strides(view)[self.outer :]
-
-
-def stage_stores(kernel: RowKernel) -> list[Store]:
-    return [stage.store for stage in kernel.stages if not isinstance(stage, Reduction | Let)]
-
-
-def stage_values(kernel: RowKernel) -> list[Expr]:
-    return [stage.value if isinstance(stage, Reduction | Let) else stage.store.value for stage in kernel.stages]

@@ -20,11 +20,11 @@ from foundry.knowledge.compiler.cpu.space import (
     register,
     traffic,
     vector_widths,
-    views_of,
 )
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, ScanKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
+from foundry.knowledge.compiler.ir.views import views_of
 from foundry.knowledge.device import Device
 
 _COMBINE = {"sum": "a + b", "prod": "a * b", "max": "math::maximum(a, b)", "min": "math::minimum(a, b)"}

@@ -16,7 +16,6 @@ from foundry.knowledge.compiler.cpu.space import (
     Space,
     Tuning,
     choose_threads,
-    distinct,
     hoist,
     indent,
     invariants,
@@ -24,10 +23,10 @@ from foundry.knowledge.compiler.cpu.space import (
     parameters,
     register,
     traffic,
-    views_of,
 )
 from foundry.knowledge.compiler.ir.kernels import Gather, Load, Plan, PrintedKernel, SegmentKernel, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
+from foundry.knowledge.compiler.ir.views import distinct, views_of
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator
 from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace
-from foundry.knowledge.compiler.cpu.rows.stages import Pass
-from foundry.knowledge.compiler.cpu.space import Known, distinct, element, hoist, indent, invariants
+from foundry.knowledge.compiler.cpu.space import Known, element, hoist, indent, invariants
 from foundry.knowledge.compiler.ir.kernels import Expr, Plan, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, Numbering, affine, loader
+from foundry.knowledge.compiler.ir.views import distinct
+from foundry.knowledge.compiler.schedule.passes import Pass
 
 _TAIL = 16  # elements at a time of what is left of a row: half of a vector stalls whoever reads all of it
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cuda.contractions.attention_space import AttentionSpace, masks_of
 from foundry.knowledge.compiler.cuda.launches import TensorMap
-from foundry.knowledge.compiler.cuda.space import leaves
 from foundry.knowledge.compiler.ir.kernels import Load
+from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
 
 ROW_BYTES = 128  # of a box

@@ -26,13 +26,11 @@ from foundry.knowledge.compiler.cuda.dialect import element
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch
 from foundry.knowledge.compiler.cuda.space import (
     Known,
-    Leaf,
     Space,
     element_load,
     emitter,
     identifier,
     indent,
-    leaves,
     load_plan,
     pick,
     tunable,
@@ -41,6 +39,7 @@ from foundry.knowledge.compiler.cuda.space import (
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Expr, Load, PrintedKernel
+from foundry.knowledge.compiler.ir.views import Leaf, leaves
 from foundry.knowledge.device import Device
 
 _SUM_WARPS = 4

@@ -14,11 +14,11 @@ from foundry.knowledge.compiler.cuda.space import (
     decompose,
     emitter,
     index_type,
-    leaves,
     parameters,
 )
 from foundry.knowledge.compiler.ir import views
 from foundry.knowledge.compiler.ir.kernels import AttentionKernel, Expr, Plan, View
+from foundry.knowledge.compiler.ir.views import leaves
 
 
 @dataclass(frozen=True)

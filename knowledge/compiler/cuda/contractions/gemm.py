@@ -42,15 +42,9 @@ from foundry.knowledge.compiler.cuda.contractions.tiled import (
 )
 from foundry.knowledge.compiler.cuda.dialect import register
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch
-from foundry.knowledge.compiler.cuda.space import (
-    body_leaves,
-    buffers_of,
-    identifier,
-    leaves,
-    parameters,
-    pick,
-)
+from foundry.knowledge.compiler.cuda.space import body_leaves, buffers_of, identifier, parameters, pick
 from foundry.knowledge.compiler.ir.kernels import Apply, Expr, GemmKernel, Plan, PrintedKernel, Tunable
+from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import ITEM_BYTES, DType

@@ -22,11 +22,11 @@ from foundry.knowledge.compiler.cuda.space import (
     element_load,
     emitter,
     index_type,
-    leaves,
     load_plan,
     vector_type,
 )
 from foundry.knowledge.compiler.ir.kernels import Expr, GemmKernel, Load, View
+from foundry.knowledge.compiler.ir.views import leaves
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,12 @@ from foundry.knowledge.compiler.cuda.space import (
     buffers_of,
     identifier,
     indent,
-    leaves,
     parameters,
     tunable,
 )
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import GemmKernel, Plan, PrintedKernel, Tunable
+from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.compiler.ir.weight import weight_of
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower

@@ -12,10 +12,11 @@ from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling
 from foundry.knowledge.compiler.cuda.contractions.operands import Spaces, Tile, spaces_of, strided_operand
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import GUESS, HALF, HALF3, SIZES, TYPES
 from foundry.knowledge.compiler.cuda.launches import Launch, TensorMap
-from foundry.knowledge.compiler.cuda.space import buffers_of, decompose, indent, leaves, parameters
+from foundry.knowledge.compiler.cuda.space import buffers_of, decompose, indent, parameters
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Apply, GemmKernel, Iota, Load, Plan
+from foundry.knowledge.compiler.ir.views import leaves
 
 ROW_BYTES = 128
 _THREADS = 256  # of a packing launch

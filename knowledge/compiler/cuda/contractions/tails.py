@@ -13,31 +13,14 @@ from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch
-from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, RowStep, passes
-from foundry.knowledge.compiler.cuda.space import (
-    Space,
-    buffers_of,
-    decompose,
-    emitter,
-    identifier,
-    indent,
-    leaves,
-    parameters,
-)
+from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, steps_of
+from foundry.knowledge.compiler.cuda.space import Space, buffers_of, decompose, emitter, identifier, indent, parameters
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
-from foundry.knowledge.compiler.ir.kernels import (
-    Emit,
-    EmitRow,
-    Expr,
-    Let,
-    Plan,
-    Reduction,
-    Store,
-    Tail,
-    View,
-)
+from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir.substitute import replace_names
+from foundry.knowledge.compiler.ir.views import leaves
+from foundry.knowledge.compiler.schedule.passes import RowStep
 from foundry.knowledge.errors import CannotLower
 
 _ALIGN = 256
@@ -58,32 +41,32 @@ def tail_text() -> str:
     return read_library_text("cuda/contractions/tails.cuh")
 
 
-def compose(expr: Expr, value: Expr) -> Expr:
+def compose(expr: ir.Expr, value: ir.Expr) -> ir.Expr:
     """A stage's expression with the tail's value put in its place."""
     return replace_names(expr, lambda node: value if node.name == "acc" else node)
 
 
-def element_values(tail: Tail | None) -> list[Expr]:
+def element_values(tail: ir.Tail | None) -> list[ir.Expr]:
     """What a tail computes of each element, as expressions of the contraction's own sum."""
     if tail is None:
         return []
-    exprs = [stage.value for stage in tail.stages if isinstance(stage, Reduction)]
+    exprs = [stage.value for stage in tail.stages if isinstance(stage, ir.Reduction)]
     exprs += [store.value for store in element_stores(tail)]
     return [tail.value, *(compose(expr, tail.value) for expr in exprs)]
 
 
-def element_stores(tail: Tail | None) -> list[Store]:
-    return [stage.store for stage in tail.stages if isinstance(stage, Emit)] if tail else []
+def element_stores(tail: ir.Tail | None) -> list[ir.Store]:
+    return [stage.store for stage in tail.stages if isinstance(stage, ir.Emit)] if tail else []
 
 
-def reduce_once(tail: Tail) -> tuple[tuple[Accumulator, ...], list[RowStep]]:
+def reduce_once(tail: ir.Tail) -> tuple[tuple[Accumulator, ...], list[RowStep]]:
     """The reductions of one pass over a row, and what is made of them once a row. Raises CannotLower for a tail that
     needs more than one pass."""
-    steps = passes(tail.stages, online=True)
+    steps = steps_of(tail.stages, online=True)
     reductions = [step for step in steps if isinstance(step, ReducePass)]
     if len(reductions) != 1 or any(isinstance(step, EmitPass) for step in steps):
         raise CannotLower("the tail needs more than one pass over a row")
-    return reductions[0].accumulators, [step for step in steps if isinstance(step, Let | EmitRow)]
+    return reductions[0].accumulators, [step for step in steps if isinstance(step, ir.Let | ir.EmitRow)]
 
 
 def state_name(item: Accumulator) -> str:
@@ -96,7 +79,7 @@ class Kept:
     place in the row."""
 
     accumulators: tuple[Accumulator, ...]
-    tail: Tail
+    tail: ir.Tail
     count: str
     slot: str
     at: str
@@ -109,7 +92,7 @@ class Kept:
             lines.append(f"int place_at[{self.count}];")
         return lines
 
-    def values(self) -> dict[str, Expr]:
+    def values(self) -> dict[str, ir.Expr]:
         """Targets of the epilogue's body, with their values."""
         return {
             f"{state_name(item)}_values[{self.slot}]": compose(item.value, self.tail.value)
@@ -154,8 +137,8 @@ class Joined:
     def __init__(
         self,
         name: str,
-        plan: Plan,
-        tail: Tail,
+        plan: ir.Plan,
+        tail: ir.Tail,
         *,
         outer: Sequence[Dimension],
         inner: Sequence[Dimension],
@@ -330,25 +313,25 @@ def define_results(accumulators: Sequence[Accumulator], at: str = "") -> Results
     return Results(names, texts)
 
 
-def row_values(rest: Sequence[RowStep]) -> tuple[list[Expr], list[Store]]:
-    values = [step.value if isinstance(step, Let) else step.store.value for step in rest]
-    return values, [step.store for step in rest if isinstance(step, EmitRow)]
+def row_values(rest: Sequence[RowStep]) -> tuple[list[ir.Expr], list[ir.Store]]:
+    values = [step.value if isinstance(step, ir.Let) else step.store.value for step in rest]
+    return values, [step.store for step in rest if isinstance(step, ir.EmitRow)]
 
 
 def row_space(rest: Sequence[RowStep], sizes: Sequence[int], names: Sequence[str]) -> Space:
     """The space of a tail's rows, with the views that its stages have over it."""
     values, stores = row_values(rest)
-    seen: list[View] = [leaf.view for leaf in leaves(values)] + [store.view for store in stores]
+    seen: list[ir.View] = [leaf.view for leaf in leaves(values)] + [store.view for store in stores]
     return Space(tuple(sizes), tuple(names), {view: view for view in seen}, "int")
 
 
-def finish_row(rest: Sequence[RowStep], space: Space, plan: Plan, names: dict[str, str]) -> list[str]:
+def finish_row(rest: Sequence[RowStep], space: Space, plan: ir.Plan, names: dict[str, str]) -> list[str]:
     """Statements that store what is made of a row's results, which `names` has the texts of."""
     lines: list[str] = []
     known = dict(names)
     for number, step in enumerate(rest):
         body = emitter(space, [], known, f"z{number}_")
-        if isinstance(step, Let):
+        if isinstance(step, ir.Let):
             known[step.name] = f"n_{identifier(step.name)}"
             body.lines.append(f"const auto {known[step.name]} = {body.value(step.value)};")
         else:

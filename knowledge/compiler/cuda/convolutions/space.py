@@ -13,19 +13,11 @@ from dataclasses import dataclass
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.contractions.tails import element_stores, element_values
 from foundry.knowledge.compiler.cuda.dialect import element, register
-from foundry.knowledge.compiler.cuda.space import (
-    Space,
-    body_leaves,
-    buffers_of,
-    element_load,
-    identifier,
-    leaves,
-    parameters,
-)
+from foundry.knowledge.compiler.cuda.space import Space, body_leaves, buffers_of, element_load, identifier, parameters
 from foundry.knowledge.compiler.ir import conv_geometry
 from foundry.knowledge.compiler.ir.conv_geometry import Geometry
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, Plan, View
-from foundry.knowledge.compiler.ir.views import stored_views
+from foundry.knowledge.compiler.ir.views import leaves, stored_views
 
 # Half of what an int holds: a window may begin before its image or end behind it, where nothing is read.
 NARROW = 2**30

@@ -29,10 +29,12 @@ from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import PixelTiling
 from foundry.knowledge.compiler.cuda.convolutions.space import POSITION, ConvSpace
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch
-from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, RowStep, expand, passes
-from foundry.knowledge.compiler.cuda.space import Space, buffers_of, decompose, emitter, identifier, leaves
+from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, steps_of
+from foundry.knowledge.compiler.cuda.space import Space, buffers_of, decompose, emitter, identifier
 from foundry.knowledge.compiler.ir.access import tail_outer
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, EmitRow, Expr, Let, Reduction, Tail
+from foundry.knowledge.compiler.ir.views import leaves
+from foundry.knowledge.compiler.schedule.passes import RowStep, split_statistics
 from foundry.knowledge.errors import CannotLower
 
 _WARP_ROWS = 16  # pixels of a warp that lie side by side
@@ -312,7 +314,7 @@ class OverChannels:
             raise CannotLower("a tile has some of the channels of a row")
         self.space, self.tail, self.acc, self.together, self.edge = space, tail, acc, together, edge
         self.guard = f"n < {kernel.out_channels}" if kernel.out_channels % columns else ""
-        self.steps = passes(expand(tail.stages, kernel.out_channels), online=False)
+        self.steps = steps_of(split_statistics(tail.stages, kernel.out_channels), online=False)
         self.end = memory
         self.names: dict[str, str] = {}
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
 from foundry.knowledge.compiler.cuda.launches import Launch
-from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape, stage_exprs, stage_stores
+from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
 from foundry.knowledge.compiler.cuda.rows.row_text import RowText
 from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass
-from foundry.knowledge.compiler.cuda.space import buffers_of, identifier, indent, leaves, parameters
+from foundry.knowledge.compiler.cuda.space import buffers_of, identifier, indent, parameters
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Let, Plan, RowKernel
+from foundry.knowledge.compiler.ir.views import leaves
+from foundry.knowledge.compiler.schedule.passes import stores_in, value_of
 
 
 class PacedRow:
@@ -41,8 +43,8 @@ class PacedRow:
         for item in self.reduction.accumulators:
             first.append(f"w_{identifier(item.name)}[row * {shape.splits} + split] = {text.state_name(item)};")
         first += ["__threadfence();", "atomicAdd(&paced[1 + row], 1u);", "}"]
-        found = leaves(stage_exprs(stage) for stage in self.kernel.stages)
-        reads, writes = buffers_of(found, stage_stores(self.kernel.stages))
+        found = leaves(map(value_of, self.kernel.stages))
+        reads, writes = buffers_of(found, stores_in(self.kernel.stages))
         signature, arguments = parameters(self.plan, reads, writes)
         states = [f"{i.state}* w_{identifier(i.name)}" for i in self.reduction.accumulators]
         values: dict[str, object] = {

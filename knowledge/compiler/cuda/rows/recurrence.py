@@ -25,15 +25,8 @@ from foundry.knowledge.compiler.cuda.space import (
 )
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir.access import cell_loads, last_states, reads
-from foundry.knowledge.compiler.ir.kernels import (
-    GATES,
-    Load,
-    Plan,
-    PrintedKernel,
-    RecurrentCell,
-    RecurrentKernel,
-)
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import DType
@@ -88,7 +81,7 @@ _HOMES = {"registers": _IN_REGISTERS, "shared": _IN_SHARED, "memory": _IN_MEMORY
 
 
 class _Recurrence:
-    def __init__(self, kernel: RecurrentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> None:
+    def __init__(self, kernel: ir.RecurrentKernel, plan: ir.Plan, device: Device, choices: dict[str, Choice]) -> None:
         self.kernel, self.plan = kernel, plan
         self.dtype = self._element()
         self.shape, self.home, self.tunables = choose(kernel, device, choices)
@@ -114,7 +107,7 @@ class _Recurrence:
             yield from self._fields(cell)
             yield "}"
 
-    def _fields(self, cell: RecurrentCell) -> Iterator[str]:
+    def _fields(self, cell: ir.RecurrentCell) -> Iterator[str]:
         strides = {
             "weight": ("weight_row",),
             "below": ("below_row",),
@@ -123,7 +116,7 @@ class _Recurrence:
             "given": ("given_step", "given_row"),
         }
         for field in ("weight", "bias", "below", "below_bias", "h", "c", "given"):
-            load: Load | None = getattr(cell, field)
+            load: ir.Load | None = getattr(cell, field)
             if load is None:
                 continue
             offset: object = load.view.offset
@@ -185,7 +178,7 @@ class _Recurrence:
         home = {"registers": "in registers", "shared": "in shared memory", "memory": "not on chip"}[self.home]
         return {
             **{"NAME": self.name, "PARAMETERS": signature, "ELEMENT": element(self.dtype), "CELL": kernel.cell},
-            **{"GATES": GATES[kernel.cell], "HIDDEN": hidden, "PADDED": -(-hidden // 4) * 4, "STEPS": steps},
+            **{"GATES": ir.GATES[kernel.cell], "HIDDEN": hidden, "PADDED": -(-hidden // 4) * 4, "STEPS": steps},
             **{"BATCH": batch, "DIRECTIONS": directions, "LAYERS": len(kernel.layers), "HOME": home},
             **{"UNITS": shape.units, "SPLITS": shape.splits, "SLICES": shape.slices, "TILE": shape.tile},
             **{"THREADS": shape.threads, "K_LANES": shape.part.k_lanes, "K_WARPS": shape.part.k_warps},
@@ -211,7 +204,7 @@ class _Recurrence:
         chosen = {"units": shape.units, "tile": shape.tile, "threads": shape.threads, "lanes": shape.lanes}
         return {**chosen, "weights": self.home}
 
-    def print(self) -> PrintedKernel:
+    def print(self) -> ir.PrintedKernel:
         shape = self.shape
         _, steps, batch, hidden = self.kernel.shape
         source = fill(read_library_text("cuda/rows/recurrence.cu"), {k: str(v) for k, v in self._holes().items()})
@@ -228,7 +221,7 @@ class _Recurrence:
             shape.shared_bytes(self.home),
             cluster=launches.ALL_BLOCKS,
         )
-        return PrintedKernel(
+        return ir.PrintedKernel(
             functions=source,
             call=launches.encode([clear, walk] if shape.hands_over else [walk]),
             template="recurrence",
@@ -243,7 +236,9 @@ class _Recurrence:
         )
 
 
-def print_recurrence(kernel: RecurrentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+def print_recurrence(
+    kernel: ir.RecurrentKernel, plan: ir.Plan, device: Device, choices: dict[str, Choice]
+) -> ir.PrintedKernel:
     """CUDA of a RecurrentKernel of float32, float16 or bfloat16; arithmetic and states are float32.
 
     `choices` may hold "units" (of a layer in a block), "tile" (sequences at a time), "threads" (of a block),

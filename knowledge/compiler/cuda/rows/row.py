@@ -13,13 +13,15 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
 from foundry.knowledge.compiler.cuda.launches import Launch
 from foundry.knowledge.compiler.cuda.rows.paced import PacedRow
-from foundry.knowledge.compiler.cuda.rows.row_shape import Chooser, RowShape, stage_exprs, stage_stores
+from foundry.knowledge.compiler.cuda.rows.row_shape import Chooser, RowShape
 from foundry.knowledge.compiler.cuda.rows.row_text import RowText
 from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, Step
 from foundry.knowledge.compiler.cuda.rows.streamed import StreamedRow
-from foundry.knowledge.compiler.cuda.space import buffers_of, identifier, indent, leaves, parameters
+from foundry.knowledge.compiler.cuda.space import buffers_of, identifier, indent, parameters
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Let, Plan, PrintedKernel, RowKernel
+from foundry.knowledge.compiler.ir.views import leaves
+from foundry.knowledge.compiler.schedule.passes import stores_in, value_of
 from foundry.knowledge.device import Device
 
 _KERNEL = """\
@@ -136,8 +138,8 @@ class _WholeRow:
                 lines.append("cluster::arrive();")
         if self.shape.cluster > 1 and last >= 0:
             lines.append("cluster::wait();")
-        found = leaves(stage_exprs(stage) for stage in self.kernel.stages)
-        reads, writes = buffers_of(found, stage_stores(self.kernel.stages))
+        found = leaves(map(value_of, self.kernel.stages))
+        reads, writes = buffers_of(found, stores_in(self.kernel.stages))
         signature, arguments = parameters(self.plan, reads, writes)
         source = _KERNEL.format(threads=self.shape.threads, name=self.name, parameters=signature, body=indent(lines))
         grid = (self.shape.blocks * self.shape.cluster, 1, 1)
@@ -212,7 +214,7 @@ class _SplitRow:
                 stages.append(step.store.value)
             elif (isinstance(step, EmitPass) and stores) or (isinstance(step, ReducePass) and step is reduce):
                 stages += step.values
-        reads, writes = buffers_of(leaves(stages), stage_stores(self.kernel.stages) if reduce is None else [])
+        reads, writes = buffers_of(leaves(stages), stores_in(self.kernel.stages) if reduce is None else [])
         signature, arguments = parameters(self.plan, reads, writes)
         states = self._states(before, reduce)
         signature = ", ".join([part for part in (signature, *(p for p, _ in states)) if part])

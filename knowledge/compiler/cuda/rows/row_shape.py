@@ -8,42 +8,21 @@ from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
-from foundry.knowledge.compiler.cuda.rows.stages import (
-    EmitPass,
-    ReducePass,
-    Stage,
-    Step,
-    cached,
-    expand,
-    is_light,
-    kept_bytes,
-    passes,
-    softmax_pairs,
-    state_bytes,
-)
+from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, Step, is_light, state_bytes, steps_of
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     Space,
     collapse,
     index_type,
-    leaves,
     number,
     pick,
     tunable,
     widest_vector,
 )
-from foundry.knowledge.compiler.ir.kernels import (
-    Emit,
-    EmitRow,
-    Expr,
-    Load,
-    Plan,
-    Reduction,
-    RowKernel,
-    Store,
-    Tunable,
-    View,
-)
+from foundry.knowledge.compiler.ir.kernels import Expr, Load, Plan, Reduction, RowKernel, Tunable, View
+from foundry.knowledge.compiler.ir.views import leaves
+from foundry.knowledge.compiler.schedule.kept import kept_bytes, values_of_all_passes
+from foundry.knowledge.compiler.schedule.passes import find_softmax_pairs, split_statistics, stores_in, value_of
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import DType
@@ -132,14 +111,6 @@ class RowShape:
         return self.space.names[self.outer :]
 
 
-def stage_exprs(stage: Stage) -> Expr:
-    return stage.store.value if isinstance(stage, Emit | EmitRow) else stage.value
-
-
-def stage_stores(stages: Sequence[Stage]) -> list[Store]:
-    return [stage.store for stage in stages if isinstance(stage, Emit | EmitRow)]
-
-
 def _leading(kernel: RowKernel) -> View:
     """The view of the load that moves most memory, which decides the layout."""
     outer = len(kernel.outer)
@@ -148,9 +119,9 @@ def _leading(kernel: RowKernel) -> View:
     def elements(view: View) -> int:
         return math.prod(n for n, stride in zip(sizes, view.strides, strict=True) if stride)
 
-    found = [leaf.view for leaf in leaves(stage_exprs(stage) for stage in kernel.stages) if isinstance(leaf, Load)]
+    found = [leaf.view for leaf in leaves(map(value_of, kernel.stages)) if isinstance(leaf, Load)]
     moving = [view for view in found if any(view.strides[outer:])]
-    moving += [store.view for store in stage_stores(kernel.stages)]
+    moving += [store.view for store in stores_in(kernel.stages)]
     if not moving:
         raise CannotLower(f"row kernel {kernel.name} reads nothing along its reduced dimensions")
     return max(moving, key=elements)
@@ -158,8 +129,8 @@ def _leading(kernel: RowKernel) -> View:
 
 def row_space(kernel: RowKernel) -> tuple[Space, int, bool]:
     """The collapsed space, its number of outer dimensions, and True for the column layout."""
-    views = list(dict.fromkeys([leaf.view for leaf in leaves(stage_exprs(stage) for stage in kernel.stages)]))
-    views = list(dict.fromkeys([*views, *(store.view for store in stage_stores(kernel.stages))]))
+    views = list(dict.fromkeys([leaf.view for leaf in leaves(map(value_of, kernel.stages))]))
+    views = list(dict.fromkeys([*views, *(store.view for store in stores_in(kernel.stages))]))
     leading = _leading(kernel)
     count = len(kernel.outer)
     indexed = any(isinstance(stage, Reduction) and stage.op.startswith("arg") for stage in kernel.stages)
@@ -235,10 +206,11 @@ class Chooser:
     def _shape(self, softmax: str) -> RowShape:
         self.tunables = []
         online = self._online(softmax)
-        streamed = passes(self.kernel.stages, online=online)
-        staged = passes(expand(self.kernel.stages, self.length), online=online)
+        streamed = steps_of(self.kernel.stages, online=online)
+        staged = steps_of(split_statistics(self.kernel.stages, self.length), online=online)
         outer = len(self.kernel.outer)
-        kept = tuple(cached(staged, outer))
+        passes = [step.values for step in staged if isinstance(step, ReducePass | EmitPass)]
+        kept = tuple(values_of_all_passes(passes, outer))
         vector = self._vector()
         read_again = sum(isinstance(step, ReducePass | EmitPass) for step in streamed) > 1
         cluster = self._cluster(kept, vector) if read_again else 1
@@ -281,7 +253,7 @@ class Chooser:
         )
 
     def _online(self, default: str) -> bool:
-        if not softmax_pairs(self.kernel.stages):
+        if not find_softmax_pairs(self.kernel.stages):
             return False
         values = ("online", "two_pass")
         meaning = "online: maximum and sum in one pass with rescaling; two_pass: one exponential an element"
@@ -291,9 +263,9 @@ class Chooser:
     def _vector(self) -> int:
         if self.column:
             return 1
-        loads = [leaf for leaf in leaves(stage_exprs(stage) for stage in self.kernel.stages) if isinstance(leaf, Load)]
+        loads = [leaf for leaf in leaves(map(value_of, self.kernel.stages)) if isinstance(leaf, Load)]
         moving = [leaf for leaf in loads if self.space.stride(leaf.view)]
-        stores = [s for s in stage_stores(self.kernel.stages) if self.space.stride(s.view)]
+        stores = [s for s in stores_in(self.kernel.stages) if self.space.stride(s.view)]
         dtypes: list[DType] = [leaf.dtype for leaf in moving]
         dtypes += [self.plan.buffers[store.buffer].dtype for store in stores]
         views = [leaf.view for leaf in moving] + [store.view for store in stores]

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
 from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
-from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step, kept_bytes
+from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step
 from foundry.knowledge.compiler.cuda.space import (
     Known,
-    Leaf,
     Space,
     decompose,
     element_load,
     emitter,
     identifier,
-    leaves,
     load_plan,
     vector_type,
     wide_gathers,
 )
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Expr, Let, Load, Plan
 from foundry.knowledge.compiler.ir.scalar import Numbering
+from foundry.knowledge.compiler.ir.views import Leaf, leaves
+from foundry.knowledge.compiler.schedule.kept import kept_bytes
 
 CHUNK = 4  # elements that a state takes at once where a thread has them on the chip: merging costs more than adding
 

@@ -17,10 +17,10 @@ from foundry.knowledge.compiler.cuda.space import (
     emitter,
     indent,
     index_type,
-    leaves,
     vector_type,
 )
 from foundry.knowledge.compiler.ir.kernels import Load, Plan, ScanKernel, View
+from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import ITEM_BYTES
 

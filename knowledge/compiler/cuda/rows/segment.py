@@ -23,7 +23,6 @@ from foundry.knowledge.compiler.cuda.space import (
     identifier,
     indent,
     index_type,
-    leaves,
     number,
     parameters,
     tunable,
@@ -32,6 +31,7 @@ from foundry.knowledge.compiler.cuda.space import (
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Load, Plan, PrintedKernel, SegmentKernel, Tunable, View
+from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import ITEM_BYTES

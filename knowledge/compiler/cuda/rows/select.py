@@ -17,7 +17,6 @@ from foundry.knowledge.compiler.cuda.space import (
     identifier,
     indent,
     index_type,
-    leaves,
     number,
     parameters,
     tunable,
@@ -25,6 +24,7 @@ from foundry.knowledge.compiler.cuda.space import (
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SelectKernel
+from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import ITEM_BYTES

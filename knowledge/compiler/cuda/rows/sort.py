@@ -15,7 +15,6 @@ from foundry.knowledge.compiler.cuda.space import (
     identifier,
     indent,
     index_type,
-    leaves,
     number,
     parameters,
     tunable,
@@ -23,6 +22,7 @@ from foundry.knowledge.compiler.cuda.space import (
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SortKernel
+from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 

@@ -12,8 +12,9 @@ from foundry.knowledge.compiler.cuda.launches import Launch
 from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
 from foundry.knowledge.compiler.cuda.rows.row_text import RowText
 from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step
-from foundry.knowledge.compiler.cuda.space import Space, buffers_of, identifier, indent, leaves, parameters
+from foundry.knowledge.compiler.cuda.space import Space, buffers_of, identifier, indent, parameters
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Expr, Let, Plan, RowKernel, Store
+from foundry.knowledge.compiler.ir.views import leaves
 
 _KERNEL = """\
 extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{

@@ -20,11 +20,8 @@ from foundry.knowledge.compiler.ir.kernels import (
     Emit,
     EmitRow,
     Expr,
-    Gather,
     GemmKernel,
-    Iota,
     Kernel,
-    Load,
     MapKernel,
     PoolKernel,
     RowKernel,
@@ -59,7 +56,7 @@ def _all_views(kernel: Kernel) -> list[View]:
     """Every view by which the kernel loads or stores."""
     found = [store.view for store in stores_of(kernel)]
     for expr, _ in expressions(kernel):
-        found += [node.view for node in views.nodes(expr) if isinstance(node, Load | Gather | Iota)]
+        found += [node.view for node in views.nodes(expr) if isinstance(node, views.Leaf)]
     if isinstance(kernel, AttentionKernel):
         found += [kernel.q.view, kernel.k.view, kernel.v.view]
     return found
@@ -84,7 +81,7 @@ def _groups(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> list[list[list[
     found = _all_views(kernel)
     result = []
     for start, stop in spans:
-        part = [View(0, view.strides[start:stop]) for view in found]
+        part = [view.strides[start:stop] for view in found]
         groups = views.joint_groups(shape[start:stop], part)
         result.append([[axis + start for axis in group] for group in groups])
     return result
@@ -154,7 +151,7 @@ def _merge_split(kernel: Kernel) -> Kernel:
     middle = rank + len(kernel.m_shape)
     merged: list[list[list[int]]] = []
     for start, stop in ((rank, middle), (middle, len(space))):
-        groups = views.joint_groups(space[start:stop], [View(0, view.strides[start:stop]) for view in found])
+        groups = views.joint_groups(space[start:stop], [view.strides[start:stop] for view in found])
         merged.append([[start + axis for axis in group] for group in groups] or [[start]])
     axes = [*range(rank), *(group[-1] for groups in merged for group in groups)]
 

@@ -15,7 +15,6 @@ from typing import Literal
 from foundry.knowledge.compiler.ir import views
 from foundry.knowledge.compiler.ir.kernels import (
     Expr,
-    Gather,
     Iota,
     Load,
     Named,
@@ -133,8 +132,8 @@ def items_of_elements(builder: Builder, op: Op, target: Tensor, axis: int, index
 
 
 def _moving(index: Tensor) -> set[int]:
-    """The dimensions along which the elements of an index tensor may differ."""
-    steps = [node.view.strides for node in views.nodes(index.expr) if isinstance(node, Load | Gather | Iota)]
+    """The dimensions along which an index tensor's elements may differ."""
+    steps = [node.view.strides for node in views.nodes(index.expr) if isinstance(node, views.Leaf)]
     return {d for d in range(len(index.shape)) if any(step[d] for step in steps)}
 
 

@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.rows.row import print_row
-from foundry.knowledge.compiler.cpu.rows.stages import schedule, softmax_pairs
 from foundry.knowledge.compiler.ir.kernels import (
     Apply,
     Const,
@@ -28,6 +27,7 @@ from foundry.knowledge.compiler.ir.kernels import (
     Store,
     View,
 )
+from foundry.knowledge.compiler.schedule.passes import find_softmax_pairs, schedule_passes
 from foundry.knowledge.opgraph import DType, contiguous_strides
 
 Harness = Any
@@ -251,6 +251,6 @@ def test_sums_of_other_types(cpu_kernel: Harness, dtype: DType) -> None:
 
 def test_softmax_takes_two_passes_online_and_three_otherwise() -> None:
     kernel = softmax(4, 100)
-    assert len(schedule(kernel, online=False).passes) == 3
-    assert len(schedule(kernel, online=True).passes) == 2
-    assert list(softmax_pairs(kernel)) == ["m"]
+    assert len(schedule_passes(kernel.stages, online=False).passes) == 3
+    assert len(schedule_passes(kernel.stages, online=True).passes) == 2
+    assert list(find_softmax_pairs(kernel.stages)) == ["m"]
