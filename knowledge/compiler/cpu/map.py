@@ -18,7 +18,6 @@ from foundry.knowledge.compiler.cpu.map_staged import find_staging
 from foundry.knowledge.compiler.cpu.space import (
     Known,
     Space,
-    Tuning,
     choose_threads,
     indent,
     item_bytes,
@@ -32,6 +31,7 @@ from foundry.knowledge.compiler.ir.kernels import Load, MapKernel, Plan, Printed
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, loader
 from foundry.knowledge.compiler.ir.views import loads_of, views_of
 from foundry.knowledge.compiler.ir.weight import parts_of
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
 

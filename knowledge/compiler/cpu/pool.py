@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.space import (
     Space,
-    Tuning,
     choose_threads,
     indent,
     page_advice,
@@ -25,6 +24,7 @@ from foundry.knowledge.compiler.cpu.space import (
 from foundry.knowledge.compiler.ir.kernels import Named, Plan, PoolKernel, PrintedKernel, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
 from foundry.knowledge.compiler.ir.views import distinct, views_of
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
 
@@ -160,9 +160,7 @@ class _PoolPrinter:
         offset = self._offset([f"o{d}" for d in range(self._spatial)])
         names = {"acc": "acc", "index": "index"}
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), names)
-        emitter.reserve([store.value for store in self._kernel.stores])
-        for store in self._kernel.stores:
-            emitter.store(store, offset, self._plan.buffers[store.buffer].dtype)
+        emitter.store_all(self._kernel.stores, offset, self._plan.buffers)
         return emitter.lines
 
     # -- separable

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.space import Space, Tuning, choose_threads, indent, parameters, register
+from foundry.knowledge.compiler.cpu.space import Space, choose_threads, indent, parameters, register
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SegmentKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
 from foundry.knowledge.compiler.ir.views import views_of
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
 
@@ -32,9 +33,7 @@ def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[s
     acc = read.value(kernel.value)
     written = space.offset(["place", *names])
     write = Emitter(CPU_DIALECT, loader(CPU_DIALECT, written), {"acc": "acc"}, prefix="s")
-    write.reserve(stored)
-    for store in kernel.stores:
-        write.store(store, written, plan.buffers[store.buffer].dtype)
+    write.store_all(kernel.stores, written, plan.buffers)
     point = [*read.lines, f"const {register(kernel.dtype)} acc = {acc};", *write.lines]
     heads = [f"for (int64_t {name} = 0; {name} < {size}; ++{name})" for name, size in zip(names, inner, strict=True)]
     loop = [f"#pragma omp for schedule(static) nowait{f' collapse({len(heads) - 1})' if len(heads) > 2 else ''}"]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
 from foundry.knowledge.compiler.ir.views import distinct, joint_groups
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
-
-Aspect = Literal["tile", "vector", "memory", "parallel", "algorithm", "precision"]
 
 
 @dataclass(frozen=True)
@@ -134,32 +131,6 @@ def register(dtype: DType) -> str:
 def indent(lines: Iterable[str], depth: int) -> str:
     """Lines of C at a nesting depth (two spaces each)."""
     return "\n".join("  " * depth + part if part else "" for line in lines for part in line.split("\n"))
-
-
-class Tuning:
-    """The tunables of one kernel and their values. A choice that is not legal for the kernel gives way to the
-    default."""
-
-    def __init__(self, choices: Mapping[str, Choice]) -> None:
-        self._choices = choices
-        self.tunables: list[ir.Tunable] = []
-        self.values: dict[str, Choice] = {}
-
-    def choose(self, name: str, values: Sequence[Choice], default: Choice, aspect: Aspect, meaning: str) -> Choice:
-        """The value of a tunable. It is declared, so that a search may set it, if it has more than one legal value."""
-        legal = tuple(dict.fromkeys(values))
-        wanted = self._choices.get(name, default)
-        value = wanted if wanted in legal else default
-        if len(legal) > 1:
-            self.tunables.append(ir.Tunable(name, legal, default, aspect, meaning))
-            self.values[name] = value
-        return value
-
-    def number(self, name: str, values: Sequence[int], default: int, aspect: Aspect, meaning: str) -> int:
-        return int(self.choose(name, values, default, aspect, meaning))
-
-    def text(self, name: str, values: Sequence[str], default: str, aspect: Aspect, meaning: str) -> str:
-        return str(self.choose(name, values, default, aspect, meaning))
 
 
 def vector_widths(device: Device) -> list[int]:

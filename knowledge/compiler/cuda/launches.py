@@ -12,15 +12,22 @@ of ALL_BLOCKS none sees another's, but all run at once, or the launch fails.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from foundry.knowledge.compiler.ir.kernels import Kernel
 from foundry.knowledge.opgraph import DType
 
 KERNEL_PREFIX = "foundry_"
 ALL_BLOCKS = 0
 MAX_SHARED_BYTES = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
+
+
+def symbol_of(kernel: Kernel) -> str:
+    """The name of a kernel's function in its module."""
+    return KERNEL_PREFIX + re.sub(r"\W", "_", kernel.name)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.compiler.cuda.launches import symbol_of
 from foundry.knowledge.compiler.cuda.map_tile import Turned, find_turned, print_turned
 from foundry.knowledge.compiler.cuda.space import (
     WIDEST_BYTES,
@@ -20,17 +21,15 @@ from foundry.knowledge.compiler.cuda.space import (
     LoadPlan,
     Space,
     body_leaves,
-    buffers_of,
     collapse,
     decompose,
     element_load,
     emitter,
-    identifier,
     indent,
     index_type,
     load_plan,
     number,
-    parameters,
+    signature_of,
     tunable,
     vector_type,
     wide_gathers,
@@ -244,11 +243,10 @@ def _print_shape(kernel: ir.MapKernel, plan: ir.Plan, shape: _Shape) -> tuple[st
     declared, loads, known = _loads(shape, loading)
     if shape.vector == 1:
         known = [(leaf, text.replace("[j]", "[0]")) for leaf, text in known]
-    reads, writes = buffers_of(found, kernel.stores)
-    text, arguments = parameters(plan, reads, writes)
+    text, arguments = signature_of(plan, found, kernel.stores)
     per_block = shape.threads * shape.unroll
     blocks = max(1, math.ceil(shape.points / per_block))
-    name = launches.KERNEL_PREFIX + identifier(kernel.name)
+    name = symbol_of(kernel)
     position = _position(shape)
     source = _KERNEL.format(
         name=name,

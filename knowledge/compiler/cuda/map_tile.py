@@ -10,17 +10,16 @@ from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.dialect import element
+from foundry.knowledge.compiler.cuda.launches import symbol_of
 from foundry.knowledge.compiler.cuda.space import (
     Known,
     Space,
     body_leaves,
-    buffers_of,
     decompose,
     element_load,
     emitter,
-    identifier,
     indent,
-    parameters,
+    signature_of,
 )
 from foundry.knowledge.compiler.ir.kernels import Load, MapKernel, Plan
 from foundry.knowledge.opgraph import ITEM_BYTES
@@ -113,15 +112,12 @@ def print_turned(kernel: MapKernel, plan: Plan, space: Space, turned: Turned, si
         copies.append(f"tile{number}[c][r] = b_{load.buffer}[{space.offset(load.view)}];")
         known.append((load, element_load(f"tile{number}[c][r]", load.dtype)))
     body = emitter(space, known, {})
-    body.reserve(store.value for store in kernel.stores)
-    for store in kernel.stores:
-        body.store(store, space.offset, plan.buffers[store.buffer].dtype)
+    body.store_all(kernel.stores, space.offset, plan.buffers)
     outer = [dim for dim in range(len(space.sizes) - 1) if dim != turned.dim]
     tiles = [*(space.sizes[dim] for dim in outer), math.ceil(rows / side), math.ceil(columns / side)]
     names = [*(space.names[dim] for dim in outer), "row_tile", "column_tile"]
-    reads, writes = buffers_of(body_leaves(kernel.stores), kernel.stores)
-    text, arguments = parameters(plan, reads, writes)
-    name = launches.KERNEL_PREFIX + identifier(kernel.name)
+    text, arguments = signature_of(plan, body_leaves(kernel.stores), kernel.stores)
+    name = symbol_of(kernel)
     source = _KERNEL.format(
         threads=_THREADS, warps=_THREADS // 32, name=name, parameters=text, index=space.index, side=side,
         declared=indent(declared), position=indent(decompose("block", tiles, names, space.index)),

@@ -6,18 +6,16 @@ import math
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.pool_columns import fits_columns, print_columns
 from foundry.knowledge.compiler.cuda.pool_space import PoolSpace
 from foundry.knowledge.compiler.cuda.space import (
-    buffers_of,
     decompose,
     emitter,
-    identifier,
     indent,
     number,
-    parameters,
     pick,
+    signature_of,
     tunable,
 )
 from foundry.knowledge.compiler.file.assemble import fill
@@ -76,9 +74,8 @@ class _Pool:
 
     def print(self) -> PrintedKernel:
         kernel, space = self.kernel, self.space
-        name = launches.KERNEL_PREFIX + identifier(kernel.name)
-        reads, writes = buffers_of([*space.found, *space.after], kernel.stores)
-        signature, arguments = parameters(self.plan, reads, writes)
+        name = symbol_of(kernel)
+        signature, arguments = signature_of(self.plan, [*space.found, *space.after], kernel.stores)
         points = math.prod(space.out_sizes)
         values: dict[str, object] = {
             "NAME": name,
@@ -90,7 +87,7 @@ class _Pool:
             "OP": {"max": "Maximum", "avg": "Average"}[kernel.op],
             "BODY": indent(self._body()),
         }
-        source = fill(_KERNEL, {key: str(value) for key, value in values.items()})
+        source = fill(_KERNEL, values)
         grid = (math.ceil(points / self.threads), 1, 1)
         launch = Launch(name, grid, (self.threads, 1, 1), tuple(arguments))
         return PrintedKernel(

@@ -6,18 +6,16 @@ import math
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.pool_space import PoolSpace
 from foundry.knowledge.compiler.cuda.space import (
     Known,
-    buffers_of,
     decompose,
     element_load,
     emitter,
-    identifier,
     indent,
     number,
-    parameters,
+    signature_of,
     tunable,
     vector_type,
     widest_vector,
@@ -184,11 +182,10 @@ class _Columns:
         )
 
     def print(self) -> PrintedKernel:
-        name = launches.KERNEL_PREFIX + identifier(self.kernel.name)
-        reads, writes = buffers_of([*self.space.found, *self.space.after], self.kernel.stores)
-        signature, arguments = parameters(self.plan, reads, writes)
+        name = symbol_of(self.kernel)
+        signature, arguments = signature_of(self.plan, [*self.space.found, *self.space.after], self.kernel.stores)
         values = {"NAME": name, "PARAMETERS": signature, **self._sizes(), **self._texts()}
-        source = fill(read_library_text("cuda/pool_columns.cu"), {key: str(value) for key, value in values.items()})
+        source = fill(read_library_text("cuda/pool_columns.cu"), values)
         blocks = math.ceil(self.rows / (self.teams * self.steps)) * self.parts
         return PrintedKernel(
             functions=source,

@@ -59,7 +59,5 @@ class PoolSpace:
     def stores(self, names: dict[str, str]) -> list[str]:
         """What is made of a window's result, which `names` names, and stored."""
         stores = emitter(self.outside, [], names, "s")
-        stores.reserve(store.value for store in self.kernel.stores)
-        for store in self.kernel.stores:
-            stores.store(store, self.outside.offset, self.plan.buffers[store.buffer].dtype)
+        stores.store_all(self.kernel.stores, self.outside.offset, self.plan.buffers)
         return stores.lines

@@ -8,18 +8,16 @@ import math
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.dialect import register
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     Space,
-    buffers_of,
     collapse,
     decompose,
     emitter,
-    identifier,
     indent,
     index_type,
-    parameters,
+    signature_of,
 )
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SegmentKernel, View
 from foundry.knowledge.compiler.ir.views import leaves
@@ -52,12 +50,9 @@ def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[s
     read = emitter(items, [], {})
     acc = read.value(kernel.value)
     write = emitter(places, [], {"acc": "acc"}, "s")
-    write.reserve(stored)
-    for store in kernel.stores:
-        write.store(store, places.offset, plan.buffers[store.buffer].dtype)
-    name = launches.KERNEL_PREFIX + identifier(kernel.name)
-    reads, writes = buffers_of([*of_key, *found], kernel.stores)
-    signature, arguments = parameters(plan, reads, writes)
+    write.store_all(kernel.stores, places.offset, plan.buffers)
+    name = symbol_of(kernel)
+    signature, arguments = signature_of(plan, [*of_key, *found], kernel.stores)
     body = [
         f"const {index} column = ({index})blockIdx.x * {_THREADS} + threadIdx.x;",
         f"if (column >= {inner}) return;",

@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from foundry.knowledge.compiler.cuda.launches import KERNEL_PREFIX, Launch, decode, encode
-from foundry.knowledge.compiler.cuda.space import identifier
+from foundry.knowledge.compiler.cuda.launches import KERNEL_PREFIX, Launch, decode, encode, symbol_of
 from foundry.knowledge.compiler.ir.kernels import Kernel, PrintedKernel, TorchCall
 
 # Buffers, and what row kernels call their states, values and partial states; no text of the library's has such a name.
@@ -85,7 +84,7 @@ def share_texts(
     alike: dict[str, dict[int, _Text]] = {}
     for position, (step, printed) in enumerate(zip(steps, kernels, strict=True)):
         if printed is not None and not printed.template.startswith("authored_"):
-            own = KERNEL_PREFIX + identifier(step.name)
+            own = symbol_of(step)
             text = _find_places(printed, own)
             alike.setdefault(text.key, {})[position] = text
     found = list(kernels)

@@ -203,6 +203,11 @@ def parameters(plan: ir.Plan, reads: Iterable[str], writes: Iterable[str]) -> tu
     return ", ".join(text), [*reads, *writes]
 
 
+def signature_of(plan: ir.Plan, read: Iterable[Leaf], stores: Iterable[ir.Store]) -> tuple[str, list[str]]:
+    """The parameter list of a kernel that reads these leaves and stores, and the buffers to launch it with."""
+    return parameters(plan, *buffers_of(read, stores))
+
+
 def indent(lines: Iterable[str], depth: int = 1) -> str:
     """Lines with four blanks a level; braces inside keep their own depth, preprocessor lines stay at the margin."""
     out = []

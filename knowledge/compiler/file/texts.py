@@ -30,9 +30,9 @@ def _texts(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
             yield prefix + entry.name, entry.read_text(encoding="utf-8")
 
 
-def fill(template: str, holes: Mapping[str, str]) -> str:
-    """Replaces each `@NAME@` of a template once; inserted text is not searched again."""
+def fill(template: str, holes: Mapping[str, object]) -> str:
+    """Replaces each line `@NAME@` (or the word inside a line) once; text that is filled in is not searched again."""
     parts = template.split("@")
     if len(parts) % 2 == 0:
         raise ValueError("a template has an unpaired @")
-    return "".join(holes[part] if index % 2 else part for index, part in enumerate(parts))
+    return "".join(str(holes[part]) if index % 2 else part for index, part in enumerate(parts))

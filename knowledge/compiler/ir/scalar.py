@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from foundry.knowledge.compiler.ir.kernels import (
     SCALAR_OPS,
     Apply,
+    Buffer,
     Const,
     Expr,
     Gather,
@@ -333,6 +334,12 @@ class Emitter:
         target = pointer or f"b_{store.buffer}"
         value = self.dialect.store(self.value(store.value), dtype)
         self.lines.append(f"{target}[{offset(store.view)}] = {value};")
+
+    def store_all(self, stores: Sequence[Store], offset: Callable[[View], str], buffers: Mapping[str, Buffer]) -> None:
+        """Appends all stores of a point; what several of them use is computed once. `buffers` says the types."""
+        self.reserve(store.value for store in stores)
+        for store in stores:
+            self.store(store, offset, buffers[store.buffer].dtype)
 
     def _use(self, number: int) -> None:
         """Counts one use of a value, and at the first use those of its operands."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.contractions import gemm_code as code
 from foundry.knowledge.compiler.cpu.contractions import gemm_tiles as tiling
-from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.cpu.space import indent
+from foundry.knowledge.compiler.file.texts import fill, read_library_text
 from foundry.knowledge.compiler.ir.kernels import AttentionKernel, Load, Plan, PrintedKernel, Tunable
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT
 from foundry.knowledge.device import Device
@@ -164,22 +165,20 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
         "NAME": kernel.name,
         "T": shape.float_type,
         "VB": str(shape.lanes * shape.float_bytes),
-        "CONSTANTS": code.indent([f"static constexpr long {key} = {value};" for key, value in constants.items()], 1),
-        "MEMBERS": code.indent(code.members(buffers, plan, written), 1),
-        "Q_HEAD": code.indent([*heads, *code.local_pointers([kernel.q.buffer], plan, ())], 2),
-        "K_HEAD": code.indent([*heads, *code.local_pointers([kernel.k.buffer], plan, ())], 2),
-        "V_HEAD": code.indent([*heads, *code.local_pointers([kernel.v.buffer], plan, ())], 2),
+        "CONSTANTS": indent([f"static constexpr long {key} = {value};" for key, value in constants.items()], 1),
+        "MEMBERS": indent(code.members(buffers, plan, written), 1),
+        "Q_HEAD": indent([*heads, *code.local_pointers([kernel.q.buffer], plan, ())], 2),
+        "K_HEAD": indent([*heads, *code.local_pointers([kernel.k.buffer], plan, ())], 2),
+        "V_HEAD": indent([*heads, *code.local_pointers([kernel.v.buffer], plan, ())], 2),
         "Q": _element(kernel.q, [*names, "row", "e"], plan),
         "K": _element(kernel.k, [*names, *(("(column + e)", "d") if by_column else ("column", "(d + e)"))], plan),
         "V": _element(kernel.v, [*names, *(("column", "(d + e)") if by_head else ("(column + e)", "d"))], plan),
         "SCALE": CPU_DIALECT.constant(kernel.scale, "float64" if shape.float_bytes == 8 else "float32"),
-        "MASK": code.indent(mask_text, 2),
-        "STORE_HEAD": code.indent(
-            [*heads, *code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written)], 2
-        ),
-        "STORE": code.indent(code.store_lines(kernel.stores, plan, [*names, "row", "e"]), 3),
+        "MASK": indent(mask_text, 2),
+        "STORE_HEAD": indent([*heads, *code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written)], 2),
+        "STORE": indent(code.store_lines(kernel.stores, plan, [*names, "row", "e"]), 3),
     }
-    return code.fill(_STRUCT, holes), buffers
+    return fill(_STRUCT, holes), buffers
 
 
 def _constants(shape: _Shape, values: dict[str, Choice]) -> dict[str, int]:
@@ -228,7 +227,7 @@ def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices
     return PrintedKernel(
         functions=text,
         shared=(read_library_text("cpu/contractions/gemm.cpp"), read_library_text("cpu/contractions/attention.cpp")),
-        call="{\n" + code.indent(call, 1) + "\n}",
+        call="{\n" + indent(call, 1) + "\n}",
         template="attention",
         choices=values,
         tunables=tunables,

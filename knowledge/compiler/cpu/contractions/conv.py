@@ -14,10 +14,11 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.contractions import gemm_code as code
 from foundry.knowledge.compiler.cpu.contractions import gemm_tiles as tiling
 from foundry.knowledge.compiler.cpu.contractions.depthwise import print_depthwise, runs_along_channels
-from foundry.knowledge.compiler.cpu.space import Tuning
-from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.cpu.space import indent
+from foundry.knowledge.compiler.file.texts import fill, read_library_text
 from foundry.knowledge.compiler.ir.conv_geometry import Geometry, Staging, geometry, staging, tap_tables
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, Load, Named, Plan, PrintedKernel, Tunable, View
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
 # Products summed in registers before the sum is set aside, and the input channels that need not be cut further.
@@ -326,7 +327,7 @@ def _parts_text(found: Geometry, layout: Staging, tile_rows: int) -> tuple[str, 
             at += found.kernel.groups * out_tiles * found.in_per_group * len(taps) * tile_rows
         fields.append(f"typedef conv::Subs<{', '.join(f'sub{phase}' for phase in range(phases))}> SUBS;")
         lines += [f"struct part{index} {{", *("  " + line for line in fields), "};"]
-    return code.indent(lines, 1), at
+    return indent(lines, 1), at
 
 
 def _weight_text(found: Geometry, plan: Plan) -> str:
@@ -360,22 +361,22 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int], parts: str) ->
         "NAME": kernel.name,
         "T": shape.float_type,
         "VB": str(shape.lanes * shape.float_bytes),
-        "CONSTANTS": code.indent([*scalars, *tables], 1),
+        "CONSTANTS": indent([*scalars, *tables], 1),
         "PARTS": parts,
-        "MEMBERS": code.indent(code.members(buffers, plan, written), 1),
+        "MEMBERS": indent(code.members(buffers, plan, written), 1),
         "X_TYPE": code.storage(plan.buffers[kernel.x].dtype),
         "X_OFFSET": code.offset_by(names)(x_view),
         "X_ELEMENT": code.element(f"from[{step}]", plan.buffers[kernel.x].dtype),
         "POINTER": pointer,
         "WEIGHT": _weight_text(found, plan),
-        "EACH_PART": code.indent(
+        "EACH_PART": indent(
             [f"f(part{index}{{}});" for index in range(len(found.parts) // len(found.axes[2].parts))], 2
         ),
-        "LOCALS": code.indent(code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written), 2),
-        "STORE": code.indent(code.store_lines(kernel.stores, plan, ["image", "channel", "o0", "o1", "o2"]), 3),
+        "LOCALS": indent(code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written), 2),
+        "STORE": indent(code.store_lines(kernel.stores, plan, ["image", "channel", "o0", "o1", "o2"]), 3),
         "X": kernel.x,
     }
-    return code.fill(_STRUCT, holes), buffers
+    return fill(_STRUCT, holes), buffers
 
 
 def _constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int], Staging]:
@@ -473,7 +474,7 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     return PrintedKernel(
         functions=text,
         shared=(read_library_text("cpu/contractions/gemm.cpp"), read_library_text("cpu/contractions/conv.cpp")),
-        call="{\n" + code.indent(call, 1) + "\n}",
+        call="{\n" + indent(call, 1) + "\n}",
         template="conv",
         choices={**values, **tuning.values},
         tunables=(*tuning.tunables, *tunables),
@@ -481,7 +482,7 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
         d_algo=2 if constants["PATCHES"] else 0 if plain else 1,
         d_sync=0 if shape.prepared or shape.threads == 1 else 1,
         workspace_bytes=elements * shape.float_bytes + 64,
-        prepare={packed: "{\n" + code.indent(prepare, 1) + "\n}"} if shape.prepared else {},
+        prepare={packed: "{\n" + indent(prepare, 1) + "\n}"} if shape.prepared else {},
         prepared_sizes={packed: max(1, weights) * shape.float_bytes // 4} if shape.prepared else {},
         labels=("prepared_weights",) if shape.prepared else (),
     )

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cpu.contractions import gemm_code as code
 from foundry.knowledge.compiler.cpu.contractions import gemm_tiles as tiling
-from foundry.knowledge.compiler.cpu.space import Tuning
-from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.cpu.space import indent
+from foundry.knowledge.compiler.file.texts import fill, read_library_text
 from foundry.knowledge.compiler.ir.conv_geometry import geometry
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, Load, Named, Plan, PrintedKernel, View
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
 _PARALLEL_FLOPS = 200_000
@@ -205,17 +206,17 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
         "NAME": kernel.name,
         "T": shape.float_type,
         "VB": str(shape.lanes * shape.float_bytes),
-        "CONSTANTS": code.indent([f"static constexpr long {key} = {value};" for key, value in constants.items()], 1),
-        "MEMBERS": code.indent(code.members(buffers, plan, written), 1),
+        "CONSTANTS": indent([f"static constexpr long {key} = {value};" for key, value in constants.items()], 1),
+        "MEMBERS": indent(code.members(buffers, plan, written), 1),
         "X_TYPE": code.storage(plan.buffers[kernel.x].dtype),
         "X_OFFSET": code.offset_by(["image", "channel", "h", "w"])(x_view),
         "X_ELEMENT": code.element("from[e]", plan.buffers[kernel.x].dtype),
         "WEIGHT": code.element(f"b_{kernel.weight}[channel * {taps} + tap]", plan.buffers[kernel.weight].dtype),
-        "LOCALS": code.indent(code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written), 2),
-        "STORE": code.indent(code.store_lines(kernel.stores, plan, ["image", "channel", "0", "o1", "o2"]), 3),
+        "LOCALS": indent(code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written), 2),
+        "STORE": indent(code.store_lines(kernel.stores, plan, ["image", "channel", "0", "o1", "o2"]), 3),
         "X": kernel.x,
     }
-    return code.fill(_STRUCT, holes), buffers
+    return fill(_STRUCT, holes), buffers
 
 
 def print_depthwise(kernel: ConvKernel, plan: Plan, device: Device, tuning: Tuning) -> PrintedKernel:
@@ -238,7 +239,7 @@ def print_depthwise(kernel: ConvKernel, plan: Plan, device: Device, tuning: Tuni
     return PrintedKernel(
         functions=text,
         shared=(read_library_text("cpu/contractions/gemm.cpp"), read_library_text("cpu/contractions/depthwise.cpp")),
-        call="{\n" + code.indent(call, 1) + "\n}",
+        call="{\n" + indent(call, 1) + "\n}",
         template="conv",
         choices=tuning.values,
         tunables=tuple(tuning.tunables),
@@ -246,7 +247,7 @@ def print_depthwise(kernel: ConvKernel, plan: Plan, device: Device, tuning: Tuni
         d_algo=0 if all(isinstance(store.value, Named | Load) for store in kernel.stores) else 1,
         d_sync=0 if shape.prepared or shape.threads == 1 else 1,
         workspace_bytes=elements * shape.float_bytes + 64,
-        prepare={packed: "{\n" + code.indent(prepare, 1) + "\n}"} if shape.prepared else {},
+        prepare={packed: "{\n" + indent(prepare, 1) + "\n}"} if shape.prepared else {},
         prepared_sizes={packed: constants["WEIGHTS"] * shape.float_bytes // 4} if shape.prepared else {},
         labels=("prepared_weights",) if shape.prepared else (),
     )

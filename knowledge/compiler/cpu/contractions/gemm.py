@@ -13,8 +13,8 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.contractions import gemm_code as code
 from foundry.knowledge.compiler.cpu.contractions import gemm_tiles as tiling
 from foundry.knowledge.compiler.cpu.contractions.gemm_form import SKINNY_ROWS, Operand, canonical, operand
-from foundry.knowledge.compiler.cpu.space import Tuning, page_advice
-from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.cpu.space import indent, page_advice
+from foundry.knowledge.compiler.file.texts import fill, read_library_text
 from foundry.knowledge.compiler.ir.kernels import (
     Apply,
     GemmKernel,
@@ -25,6 +25,7 @@ from foundry.knowledge.compiler.ir.kernels import (
     View,
 )
 from foundry.knowledge.compiler.ir.views import leaves
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import DType
 
@@ -250,7 +251,7 @@ def _run_text(kernel: GemmKernel, source: Operand, plan: Plan) -> str:
         index = ["const long r = row + e;", "const long c = column;"]
     body = code.value_lines(source.expr, names, "out[e]", "T", {})
     loop = ["#pragma omp simd", "for (long e = 0; e < count; ++e) {", *("  " + line for line in [*index, *body]), "}"]
-    return code.indent([*head, *loop], 2)
+    return indent([*head, *loop], 2)
 
 
 def _pointer_text(kernel: GemmKernel, name: str, source: Operand) -> str:
@@ -261,7 +262,7 @@ def _pointer_text(kernel: GemmKernel, name: str, source: Operand) -> str:
     names = _batch_names(kernel)
     lines = [*code.split_index("batch", kernel.batch, names)]
     lines.append(f"return b_{source.pointer.buffer} + {code.offset_by(names)(batch)};")
-    return f"\n  GEMM_INLINE const T* {name}(long batch) const {{\n{code.indent(lines, 2)}\n  }}\n"
+    return f"\n  GEMM_INLINE const T* {name}(long batch) const {{\n{indent(lines, 2)}\n  }}\n"
 
 
 def _store_row(kernel: GemmKernel, plan: Plan) -> list[str]:
@@ -308,15 +309,15 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
         "NAME": kernel.name,
         "T": shape.float_type,
         "VB": str(shape.lanes * shape.float_bytes),
-        "CONSTANTS": code.indent([f"static constexpr long {key} = {value};" for key, value in constants.items()], 1),
-        "MEMBERS": code.indent(code.members(buffers, plan, written), 1),
+        "CONSTANTS": indent([f"static constexpr long {key} = {value};" for key, value in constants.items()], 1),
+        "MEMBERS": indent(code.members(buffers, plan, written), 1),
         "A_RUN": _run_text(kernel, shape.a, plan),
         "B_RUN": _run_text(kernel, shape.b, plan),
         "POINTERS": _pointer_text(kernel, "a", shape.a) + _pointer_text(kernel, "b", shape.b),
-        "STORE_HEAD": code.indent(store_head, 2),
-        "STORE_ROW": code.indent(_store_row(kernel, plan), 3),
+        "STORE_HEAD": indent(store_head, 2),
+        "STORE_ROW": indent(_store_row(kernel, plan), 3),
     }
-    return code.fill(_STRUCT, holes), buffers
+    return fill(_STRUCT, holes), buffers
 
 
 def _common_constants(shape: _Shape) -> dict[str, int]:
@@ -350,7 +351,7 @@ def _print_packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[s
     return PrintedKernel(
         functions=text,
         shared=(*([WITH_PAIRS] if constants["PAIRS"] else []), read_library_text("cpu/contractions/gemm.cpp")),
-        call="{\n" + code.indent(call, 1) + "\n}",
+        call="{\n" + indent(call, 1) + "\n}",
         template="gemm",
         choices=values,
         tunables=tunables,
@@ -358,7 +359,7 @@ def _print_packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[s
         d_algo=_d_algo(kernel),
         d_sync=1 if barriers else 0,
         workspace_bytes=spaces["workspace"] + 64,
-        prepare={packed: "{\n" + code.indent(prepare, 1) + "\n}"} if kernel.constant_b else {},
+        prepare={packed: "{\n" + indent(prepare, 1) + "\n}"} if kernel.constant_b else {},
         prepared_sizes={packed: b_elements * shape.float_bytes // 4} if kernel.constant_b else {},
         labels=("prepared_weights",) if kernel.constant_b else (),
     )
@@ -459,7 +460,7 @@ def _print_streamed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict
     return PrintedKernel(
         functions=text,
         shared=(read_library_text("cpu/contractions/gemm.cpp"), read_library_text("cpu/contractions/gemm_skinny.cpp")),
-        call="{\n" + code.indent(call, 1) + "\n}",
+        call="{\n" + indent(call, 1) + "\n}",
         template="gemm",
         choices=values,
         tunables=tunables,

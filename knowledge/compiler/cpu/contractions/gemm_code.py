@@ -75,9 +75,7 @@ def local_pointers(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -
 def store_lines(stores: Sequence[Store], plan: Plan, names: Sequence[str], acc: str = "acc") -> list[str]:
     """Statements that store every value at the point `names`, with the accumulator in the variable `acc`."""
     emitter = Emitter(CPU_DIALECT, leaf_loader(names), {"acc": acc})
-    emitter.reserve(store.value for store in stores)
-    for store in stores:
-        emitter.store(store, offset_by(names), plan.buffers[store.buffer].dtype)
+    emitter.store_all(stores, offset_by(names), plan.buffers)
     return emitter.lines
 
 
@@ -86,14 +84,3 @@ def value_lines(expr: Expr, names: Sequence[str], target: str, cast: str, values
     emitter = Emitter(CPU_DIALECT, leaf_loader(names), values)
     text = emitter.value(expr)
     return [*emitter.lines, f"{target} = ({cast})({text});"]
-
-
-def indent(lines: Iterable[str], depth: int) -> str:
-    return "\n".join("  " * depth + line for line in lines)
-
-
-def fill(text: str, holes: dict[str, str]) -> str:
-    """The template with every @NAME@ replaced; drops the braces' empty lines that empty holes leave."""
-    for name, value in holes.items():
-        text = text.replace(f"@{name}@", value)
-    return text

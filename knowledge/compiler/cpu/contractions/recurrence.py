@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.contractions import gemm_code as code
 from foundry.knowledge.compiler.cpu.contractions import gemm_tiles as tiling
-from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.cpu.space import indent
+from foundry.knowledge.compiler.file.texts import fill, read_library_text
 from foundry.knowledge.compiler.ir.access import reads, writes
 from foundry.knowledge.compiler.ir.kernels import GATES, Load, Plan, PrintedKernel, RecurrentKernel, Tunable
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT
@@ -87,7 +88,7 @@ def _read(kernel: RecurrentKernel, name: str) -> str:
         lines.append(f"if constexpr (D == {direction}) return {value};")
     used = ", ".join(f"(void){index}" for index in indices)
     holes = {"FIELD": name, "INDICES": ", ".join(f"long {index}" for index in indices)}
-    return code.fill(_READ, {**holes, "VALUES": code.indent([f"{used};", *lines], 2)})
+    return fill(_READ, {**holes, "VALUES": indent([f"{used};", *lines], 2)})
 
 
 def _element(load: Load, indices: Sequence[str]) -> str:
@@ -152,18 +153,18 @@ def print_recurrence(kernel: RecurrentKernel, plan: Plan, device: Device, choice
     buffers = [*sorted(reads(kernel) - set(written)), *written]
     sizes = {"STEPS": steps, "BATCH": batch, "HIDDEN": hidden, "DIRECTIONS": directions, "GATES": GATES[kernel.cell]}
     chosen = {"ROWS": values["rows"], "SLICE": values["slice"], "THREADS": values["threads"]}
-    text = code.fill(
+    text = fill(
         _STRUCT,
         {
             **{key: str(value) for key, value in (sizes | chosen).items()},
             "NAME": kernel.name,
             "T": float_type,
             "VB": str(lanes * float_bytes),
-            "MEMBERS": code.indent(code.members(buffers, plan, written), 1),
-            "CELL": code.indent(_CELL[kernel.cell], 2),
+            "MEMBERS": indent(code.members(buffers, plan, written), 1),
+            "CELL": indent(_CELL[kernel.cell], 2),
             "READS": "\n".join(_read(kernel, name) for name in _FIELDS),
-            "STORE": code.indent(_store(kernel, plan), 2),
-            "LAST": code.indent(_last(kernel, plan), 2),
+            "STORE": indent(_store(kernel, plan), 2),
+            "LAST": indent(_last(kernel, plan), 2),
         },
     )
     call = [f"recurrence_{kernel.name} g;", *(f"g.b_{name} = b_{name};" for name in buffers)]
@@ -173,7 +174,7 @@ def print_recurrence(kernel: RecurrentKernel, plan: Plan, device: Device, choice
     return PrintedKernel(
         functions=text,
         shared=(read_library_text("cpu/contractions/gemm.cpp"), read_library_text("cpu/contractions/recurrence.cpp")),
-        call="{\n" + code.indent(call, 1) + "\n}",
+        call="{\n" + indent(call, 1) + "\n}",
         template="recurrence",
         choices=values,
         tunables=tunables,

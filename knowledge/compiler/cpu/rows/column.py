@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, Lanes, identifier
 from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace
 from foundry.knowledge.compiler.cpu.space import (
-    Tuning,
     choose_threads,
     indent,
     item_bytes,
@@ -28,6 +27,7 @@ from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
 from foundry.knowledge.compiler.ir.views import distinct, views_of
 from foundry.knowledge.compiler.schedule.passes import Pass, schedule_passes, stores_in, value_of
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
 _SHORT_ROW = 16  # below this, lanes along the row would stay half empty

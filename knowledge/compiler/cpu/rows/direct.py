@@ -8,7 +8,6 @@ import math
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.space import (
     Space,
-    Tuning,
     choose_threads,
     hoist,
     indent,
@@ -20,6 +19,7 @@ from foundry.knowledge.compiler.cpu.space import (
 from foundry.knowledge.compiler.ir.kernels import Named, Plan, PrintedKernel, SegmentKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
 from foundry.knowledge.compiler.ir.views import distinct, views_of
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
 COMBINE = {"sum": "a + b", "prod": "a * b", "max": "math::maximum(a, b)", "min": "math::minimum(a, b)", "last": "b"}
@@ -165,9 +165,7 @@ class _DirectPrinter:
         kernel, segments = self._kernel, self._kernel.shape[0]
         offset = self._space.offset(self._indices("segment"))
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc", "count": "count"})
-        emitter.reserve([store.value for store in kernel.stores])
-        for store in kernel.stores:
-            emitter.store(store, offset, self._plan.buffers[store.buffer].dtype)
+        emitter.store_all(kernel.stores, offset, self._plan.buffers)
         parts = f"for (int part = 1; part < {self._parts}; ++part)"
         joined = f"combine(total, tables[(int64_t)part * {self._table} + segment * {self._inner} + at])"
         if kernel.op == "last":

@@ -14,7 +14,6 @@ from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, identifier
 from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace
 from foundry.knowledge.compiler.cpu.rows.sweep import RowContext, RowForm, Sweep
 from foundry.knowledge.compiler.cpu.space import (
-    Tuning,
     choose_threads,
     indent,
     item_bytes,
@@ -37,6 +36,7 @@ from foundry.knowledge.compiler.schedule.passes import (
     stores_in,
     value_of,
 )
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.space import (
     Space,
-    Tuning,
     choose_threads,
     indent,
     item_bytes,
@@ -25,6 +24,7 @@ from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, ScanKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
 from foundry.knowledge.compiler.ir.views import views_of
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
 _COMBINE = {"sum": "a + b", "prod": "a * b", "max": "math::maximum(a, b)", "min": "math::minimum(a, b)"}
@@ -161,9 +161,7 @@ class _ScanPrinter:
         offset = self._space.offset(self._indices(self._index(at)))
         known = [(self._kernel.value, own)]
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc"}, known=known)
-        emitter.reserve([store.value for store in self._kernel.stores])
-        for store in self._kernel.stores:
-            emitter.store(store, offset, self._plan.buffers[store.buffer].dtype)
+        emitter.store_all(self._kernel.stores, offset, self._plan.buffers)
         return emitter.lines
 
     def _setup(self) -> list[str]:

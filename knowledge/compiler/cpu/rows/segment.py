@@ -14,7 +14,6 @@ from foundry.knowledge.compiler.cpu.put import print_put
 from foundry.knowledge.compiler.cpu.rows.direct import COMBINE, neutral_of, print_direct
 from foundry.knowledge.compiler.cpu.space import (
     Space,
-    Tuning,
     choose_threads,
     hoist,
     indent,
@@ -27,6 +26,7 @@ from foundry.knowledge.compiler.cpu.space import (
 from foundry.knowledge.compiler.ir.kernels import Gather, Load, Plan, PrintedKernel, SegmentKernel, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
 from foundry.knowledge.compiler.ir.views import distinct, views_of
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
 
@@ -217,9 +217,7 @@ class _SegmentPrinter:
     def _stores(self) -> list[str]:
         offset = self._space.offset(self._indices("segment"))
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc", "count": "count"})
-        emitter.reserve([store.value for store in self._kernel.stores])
-        for store in self._kernel.stores:
-            emitter.store(store, offset, self._plan.buffers[store.buffer].dtype)
+        emitter.store_all(self._kernel.stores, offset, self._plan.buffers)
         return emitter.lines
 
     # -- all of them

@@ -5,18 +5,11 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.space import (
-    Space,
-    Tuning,
-    choose_threads,
-    indent,
-    parameters,
-    register,
-    traffic,
-)
+from foundry.knowledge.compiler.cpu.space import Space, choose_threads, indent, parameters, register, traffic
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SelectKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 
@@ -113,9 +106,7 @@ def _stores(kernel: SelectKernel, plan: Plan) -> list[str]:
     """Statements that store element r of those found."""
     offset = _space(kernel, kernel.count - kernel.first).offset(_names(kernel, "r"))
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc", "index": "index"})
-    emitter.reserve([store.value for store in kernel.stores])
-    for store in kernel.stores:
-        emitter.store(store, offset, plan.buffers[store.buffer].dtype)
+    emitter.store_all(kernel.stores, offset, plan.buffers)
     return [
         f"const int64_t index = selecting::place(kept[{kernel.first} + r]);",
         f"const {register(kernel.dtype)} acc = value(index);",

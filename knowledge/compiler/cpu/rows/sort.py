@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.space import Tuning, indent, parameters
+from foundry.knowledge.compiler.cpu.space import indent, parameters
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SortKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
 _MOST_THREADS = 1024  # the size of an array in sort.h

@@ -21,8 +21,8 @@ from foundry.knowledge.compiler.cuda.contractions.attention_space import (
 from foundry.knowledge.compiler.cuda.contractions.attention_tiles import LARGEST_HEAD, precisions
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import IEEE, PRECISION
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
-from foundry.knowledge.compiler.cuda.launches import Launch, max_shared_bytes
-from foundry.knowledge.compiler.cuda.space import emitter, identifier, indent, number, pick, tunable
+from foundry.knowledge.compiler.cuda.launches import Launch, max_shared_bytes, symbol_of
+from foundry.knowledge.compiler.cuda.space import emitter, indent, number, pick, tunable
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import AttentionKernel, Plan, PrintedKernel
@@ -70,7 +70,7 @@ class _Attention:
 
     def print(self) -> PrintedKernel:
         kernel = self.kernel
-        name = launches.KERNEL_PREFIX + identifier(kernel.name)
+        name = symbol_of(kernel)
         signature, arguments = self.space.signature(operands_of(kernel))
         per_block = self.warps * self.rows
         tiles = math.ceil(kernel.rows / per_block)
@@ -99,9 +99,7 @@ class _Attention:
             "NONE": "total[r]" if kernel.empty_rows == "nan" else f"({self.type})1",
             "STORE": indent(self.space.store("result"), 4),
         }
-        source = fill(
-            read_library_text("cuda/contractions/attention.cu"), {key: str(value) for key, value in values.items()}
-        )
+        source = fill(read_library_text("cuda/contractions/attention.cu"), values)
         grid = (tiles * self.space.batch, 1, 1)
         launch = Launch(name, grid, (32 * self.warps, 1, 1), tuple(arguments), self.shared_bytes)
         return PrintedKernel(

@@ -23,13 +23,12 @@ from foundry.knowledge.compiler.cuda.contractions.operands import over_vector
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import PATH
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.compiler.cuda.dialect import element
-from foundry.knowledge.compiler.cuda.launches import Argument, Launch
+from foundry.knowledge.compiler.cuda.launches import Argument, Launch, symbol_of
 from foundry.knowledge.compiler.cuda.space import (
     Known,
     Space,
     element_load,
     emitter,
-    identifier,
     indent,
     load_plan,
     pick,
@@ -53,7 +52,7 @@ _LABELS = {"tf32": ("tf32",), "tf32x3": ("tf32:x3",)}
 class _TensorAttention:
     def __init__(self, space: AttentionSpace, tiling: AttentionTiling, device: Device) -> None:
         self.space, self.tiling, self.kernel, self.arch = space, tiling, space.kernel, device.arch
-        self.name = launches.KERNEL_PREFIX + identifier(self.kernel.name)
+        self.name = symbol_of(self.kernel)
         self.tiles = math.ceil(self.kernel.rows / tiling.rows)
         self.points = space.batch * self.kernel.rows
         # Scores are multiplied after the highest was found, unless that would be another one then.
@@ -205,7 +204,7 @@ class _TensorAttention:
             "EPILOGUE": indent(epilogue, 3),
         }
         text = read_library_text(tiling.text)
-        source = fill(text, {key: str(value) for key, value in values.items()})
+        source = fill(text, values)
         grid, block = (self._blocks, 1, 1), (tiling.threads, 1, 1)
         return source, Launch(self.name, grid, block, tuple(arguments), tiling.shared_bytes)
 
@@ -228,7 +227,7 @@ class _TensorAttention:
             "STORE": indent(self.space.store("result"), 3),
         }
         text = read_library_text("cuda/contractions/attention_sum.cu")
-        source = fill(text, {key: str(value) for key, value in values.items()})
+        source = fill(text, values)
         grid = (math.ceil(self.points / _SUM_WARPS), 1, 1)
         args = (*arguments, launches.workspace(0))
         return source, Launch(f"{self.name}_sum", grid, (32 * _SUM_WARPS, 1, 1), args)

@@ -52,9 +52,7 @@ class AttentionSpace:
     def store(self, result: str) -> list[str]:
         """The stores of `result` at (row, d)."""
         body = emitter(self.spaces["out"], [], {"acc": result}, "s")
-        body.reserve(store.value for store in self.kernel.stores)
-        for store in self.kernel.stores:
-            body.store(store, self.spaces["out"].offset, self.plan.buffers[store.buffer].dtype)
+        body.store_all(self.kernel.stores, self.spaces["out"].offset, self.plan.buffers)
         return body.lines
 
     def signature(self, operands: Sequence[Expr], *, stores: bool = True) -> tuple[str, list[str]]:

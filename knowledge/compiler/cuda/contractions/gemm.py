@@ -41,8 +41,8 @@ from foundry.knowledge.compiler.cuda.contractions.tiled import (
     tiled_source,
 )
 from foundry.knowledge.compiler.cuda.dialect import register
-from foundry.knowledge.compiler.cuda.launches import Argument, Launch
-from foundry.knowledge.compiler.cuda.space import body_leaves, buffers_of, identifier, parameters, pick
+from foundry.knowledge.compiler.cuda.launches import Argument, Launch, symbol_of
+from foundry.knowledge.compiler.cuda.space import body_leaves, pick, signature_of
 from foundry.knowledge.compiler.ir.kernels import Apply, Expr, GemmKernel, Plan, PrintedKernel, Tunable
 from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.device import Device
@@ -110,7 +110,7 @@ class _Printer:
         self.scalar = ways.is_gathered
         self.tiling, self.tunables = choose_tiling(kernel, ways, device, choices)
         self.type = register(kernel.dtype)
-        self.name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
+        self.name = symbol_of(kernel)
         self.a = strided_operand(kernel, self.spaces, "a", self.tiling)
         self.b = strided_operand(kernel, self.spaces, "b", self.tiling)
         self.out = out_space(kernel, self.spaces)
@@ -146,14 +146,13 @@ class _Printer:
         acc = "acc[i][h * 4 + j]"
         if tiling.splits > 1:
             epilogue = self.partial.store(acc, guard, element_guard)
-            reads, writes = buffers_of(found, [])
+            signature, names = signature_of(self.plan, found, [])
         else:
             epilogue = epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element_guard)
             if self.tail:
                 epilogue = self.tail.epilogue(kernel.stores, acc, guard, element_guard)
             after = [*body_leaves(kernel.stores), *leaves(element_values(kernel.tail))]
-            reads, writes = buffers_of([*found, *after], kernel.stores)
-        signature, names = parameters(self.plan, reads, writes)
+            signature, names = signature_of(self.plan, [*found, *after], kernel.stores)
         arguments: list[Argument] = [*names]
         if tiling.splits > 1:
             signature += f", {self.partial.parameter}"

@@ -28,14 +28,12 @@ from foundry.knowledge.compiler.cuda.contractions.tails import element_values, t
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import HALF, HALF3, LABELS, TYPES
 from foundry.knowledge.compiler.cuda.contractions.tiled import GROUP, epilogue_lines
 from foundry.knowledge.compiler.cuda.dialect import element
-from foundry.knowledge.compiler.cuda.launches import Argument, Launch, max_shared_bytes
+from foundry.knowledge.compiler.cuda.launches import Argument, Launch, max_shared_bytes, symbol_of
 from foundry.knowledge.compiler.cuda.space import (
     Space,
     body_leaves,
-    buffers_of,
-    identifier,
     indent,
-    parameters,
+    signature_of,
     tunable,
 )
 from foundry.knowledge.compiler.file.texts import read_library_text
@@ -267,7 +265,7 @@ class _Printer:
         self.tiling, self.tunables = choose_packed(
             kernel, precision, device, choices, item=leaving_item(kernel, plan, self.out)
         )
-        name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
+        name = symbol_of(kernel)
         self.product = PackedProduct(name, kernel, plan, precision, self.tiling.tile_m, self.tiling.tile_n)
         self.tiles = math.ceil(kernel.m / self.tiling.tile_m), math.ceil(kernel.n / self.tiling.tile_n)
         self.operands = {which: PackedOperand(self.product, which) for which in ("a", "b")}
@@ -414,8 +412,7 @@ class _Printer:
         if self.tiling.splits > 1:
             return [*texts, self.partial.parameter], [*slots, self.partial.argument]
         found = [*body_leaves(self.kernel.stores), *leaves(element_values(self.kernel.tail))]
-        reads, writes = buffers_of(found, self.kernel.stores)
-        signature, arguments = parameters(self.plan, reads, writes)
+        signature, arguments = signature_of(self.plan, found, self.kernel.stores)
         more = self.tail.slots() if self.tail else []
         texts += [text for text in (signature, *(text for text, _ in more)) if text]
         return texts, [*slots, *arguments, *(slot for _, slot in more)]

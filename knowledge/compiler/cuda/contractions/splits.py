@@ -13,10 +13,9 @@ from foundry.knowledge.compiler.cuda.launches import Launch
 from foundry.knowledge.compiler.cuda.space import (
     Space,
     body_leaves,
-    buffers_of,
     decompose,
     indent,
-    parameters,
+    signature_of,
 )
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.ir.band import needed_band
@@ -83,8 +82,7 @@ class Partial:
         """The launch that adds them up and stores the result."""
         kernel, out = self.kernel, self.out
         vector = 4 if kernel.n % 4 == 0 and all(out.aligned(store.view, 4) for store in kernel.stores) else 1
-        reads, writes = buffers_of(body_leaves(kernel.stores), kernel.stores)
-        signature, arguments = parameters(self.plan, reads, writes)
+        signature, arguments = signature_of(self.plan, body_leaves(kernel.stores), kernel.stores)
         sizes = (*out.sizes[:-1], out.sizes[-1] // vector)
         names = (*out.names[:-1], "nv" if vector > 1 else "n")
         place = decompose("point", sizes, names, out.index)
@@ -102,7 +100,7 @@ class Partial:
             "STEP": self.points,
             "EPILOGUE": indent([*place, *epilogue], 2),
         }
-        source = fill(_SUM, {name: str(value) for name, value in values.items()})
+        source = fill(_SUM, values)
         grid = (math.ceil(self.points // vector / _THREADS), 1, 1)
         return source, Launch(f"{self.name}_sum", grid, (_THREADS, 1, 1), (*arguments, self.argument))
 

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch
 from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, steps_of
-from foundry.knowledge.compiler.cuda.space import Space, buffers_of, decompose, emitter, identifier, indent, parameters
+from foundry.knowledge.compiler.cuda.space import (
+    Space,
+    decompose,
+    emitter,
+    identifier,
+    indent,
+    signature_of,
+)
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir import kernels as ir
@@ -290,8 +297,7 @@ class Joined:
         space = row_space(self.rest, [item.size for item in self.outer], names)
         body = finish_row(self.rest, space, self.plan, known.names)
         values, stores = row_values(self.rest)
-        reads, writes = buffers_of(leaves(values), stores)
-        signature, arguments = parameters(self.plan, reads, writes)
+        signature, arguments = signature_of(self.plan, leaves(values), stores)
         return [*lines, f"if ({' && '.join(tests)}) {{", *body, "}"], [signature, *arguments]
 
 

@@ -159,7 +159,7 @@ def tiled_source(
         values |= {"TYPE": a.type, "TM": tiling.thread_m, "TN": tiling.thread_n}
         values["MIN_BLOCKS"] = tiling.resident_blocks(8 if a.type == "double" else 4, scalar=scalar)
         values |= {"AFTER_ROW": indent(after_row, 2), "EPILOGUE": indent(epilogue, 3)}
-    return fill(read_library_text(text), {key: str(value) for key, value in values.items()})
+    return fill(read_library_text(text), values)
 
 
 def _each_four(epilogue: Sequence[str], index: str) -> list[str]:

@@ -371,9 +371,7 @@ class _Direct:
             "EXISTS": self._exists(),
             "EPILOGUE": indent(epilogue, 5),
         }
-        return fill(
-            read_library_text("cuda/convolutions/direct.cu"), {key: str(value) for key, value in values.items()}
-        )
+        return fill(read_library_text("cuda/convolutions/direct.cu"), values)
 
     def print(self) -> PrintedKernel:
         signature, arguments = self.space.signature((self.kernel.weight,))

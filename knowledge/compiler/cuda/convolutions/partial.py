@@ -12,7 +12,7 @@ from foundry.knowledge.compiler.cuda.contractions.operands import over_vector
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.compiler.cuda.convolutions.space import POSITION, ConvSpace
 from foundry.knowledge.compiler.cuda.launches import Launch
-from foundry.knowledge.compiler.cuda.space import body_leaves, buffers_of, decompose, indent, parameters
+from foundry.knowledge.compiler.cuda.space import body_leaves, decompose, indent, signature_of
 from foundry.knowledge.compiler.file.assemble import fill
 
 _THREADS = 256
@@ -74,8 +74,7 @@ class PartialSums:
     def sum(self) -> tuple[str, Launch]:
         """The launch that adds them up and stores the result."""
         kernel, plan = self.space.kernel, self.space.plan
-        reads, writes = buffers_of(body_leaves(kernel.stores), kernel.stores)
-        signature, arguments = parameters(plan, reads, writes)
+        signature, arguments = signature_of(plan, body_leaves(kernel.stores), kernel.stores)
         index = "long long" if self._points + _THREADS >= 2**31 else "int"
         sizes, names = (kernel.out_channels, kernel.batch, *self.counts), ("plane", "photo", "j0", "j1", "j2")
         place = decompose("point", sizes, names, index)
@@ -93,4 +92,4 @@ class PartialSums:
         }
         grid = (math.ceil(self._points / _THREADS), 1, 1)
         launch = Launch(f"{self.space.name}_sum", grid, (_THREADS, 1, 1), (*arguments, self.argument))
-        return fill(_SUM, {name: str(value) for name, value in values.items()}), launch
+        return fill(_SUM, values), launch

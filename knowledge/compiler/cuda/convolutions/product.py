@@ -252,7 +252,7 @@ class _Conv:
         for d in _AXES:
             axis = self.found.axes[d]
             values |= {f"STEP{d}": axis.in_step, f"LEAD{d}": axis.lead, f"STRIDE{d}": kernel.x_strides[2 + d]}
-        return fill(_COLUMNS, {key: str(value) for key, value in values.items()}).splitlines()
+        return fill(_COLUMNS, values).splitlines()
 
     # ------------------------------------------------------------ phases
 
@@ -283,7 +283,7 @@ class _Conv:
             "FOUND": space.weight_value("found"),
         }
         files = ["cuda/convolutions/taps.cu", *(["cuda/convolutions/phases.cu"] if self.packed else [])]
-        holes = {key: str(value) for key, value in values.items()}
+        holes = values
         return "".join(fill(read_library_text(name), holes) for name in files)
 
     def _block(self, tiles: int) -> list[str]:

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.contractions.tails import element_stores, element_values
 from foundry.knowledge.compiler.cuda.dialect import element, register
-from foundry.knowledge.compiler.cuda.space import Space, body_leaves, buffers_of, element_load, identifier, parameters
+from foundry.knowledge.compiler.cuda.launches import symbol_of
+from foundry.knowledge.compiler.cuda.space import Space, body_leaves, buffers_of, element_load, parameters
 from foundry.knowledge.compiler.ir import conv_geometry
 from foundry.knowledge.compiler.ir.conv_geometry import Geometry
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, Plan, View
@@ -39,7 +39,7 @@ class ConvSpace:
 
     @property
     def name(self) -> str:
-        return launches.KERNEL_PREFIX + identifier(self.kernel.name)
+        return symbol_of(self.kernel)
 
     @property
     def type(self) -> str:

@@ -8,7 +8,7 @@ from foundry.knowledge.compiler.cuda.launches import Launch
 from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
 from foundry.knowledge.compiler.cuda.rows.row_text import RowText
 from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass
-from foundry.knowledge.compiler.cuda.space import buffers_of, identifier, indent, parameters
+from foundry.knowledge.compiler.cuda.space import identifier, indent, signature_of
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Let, Plan, RowKernel
@@ -44,8 +44,7 @@ class PacedRow:
             first.append(f"w_{identifier(item.name)}[row * {shape.splits} + split] = {text.state_name(item)};")
         first += ["__threadfence();", "atomicAdd(&paced[1 + row], 1u);", "}"]
         found = leaves(map(value_of, self.kernel.stages))
-        reads, writes = buffers_of(found, stores_in(self.kernel.stages))
-        signature, arguments = parameters(self.plan, reads, writes)
+        signature, arguments = signature_of(self.plan, found, stores_in(self.kernel.stages))
         states = [f"{i.state}* w_{identifier(i.name)}" for i in self.reduction.accumulators]
         values: dict[str, object] = {
             "NAME": self.name,
@@ -59,7 +58,7 @@ class PacedRow:
             "FIRST": indent(first, 2),
             "SECOND": indent(self._second(text, at), 2),
         }
-        source = fill(read_library_text("cuda/rows/paced.cu"), {key: str(value) for key, value in values.items()})
+        source = fill(read_library_text("cuda/rows/paced.cu"), values)
         places = [cuda_launch.workspace(self.offsets[item.name]) for item in self.reduction.accumulators]
         counters = cuda_launch.workspace(0)
         blocks = (2 * shape.rows + self.lag) * shape.splits

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, element
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.rows.recurrence_shape import choose
 from foundry.knowledge.compiler.cuda.space import (
     Space,
     body_leaves,
     element_load,
     emitter,
-    identifier,
     indent,
     index_type,
     parameters,
@@ -86,7 +85,7 @@ class _Recurrence:
         self.dtype = self._element()
         self.shape, self.home, self.tunables = choose(kernel, device, choices)
         self.offsets = {"first_layer": kernel.first}  # what the kernel gets as numbers
-        self.name = launches.KERNEL_PREFIX + identifier(kernel.name)
+        self.name = symbol_of(kernel)
 
     def _element(self) -> DType:
         """The type of all weights and states in memory."""
@@ -148,9 +147,7 @@ class _Recurrence:
             names = ("at_direction", "at_step", "at_row", "at_unit")
             space = Space(kernel.shape, names, {v: v for v in views}, index_type(kernel.shape, views))
             body = emitter(space, [], {"acc": "acc"}, "s")
-            body.reserve(store.value for store in kernel.stores)
-            for store in kernel.stores:
-                body.store(store, space.offset, self.plan.buffers[store.buffer].dtype)
+            body.store_all(kernel.stores, space.offset, self.plan.buffers)
             last = (len(kernel.layers) - 1) * kernel.shape[0]
             own = ", ".join(f"{name} = {name.removeprefix('at_')}" for name in names)
             lines += [f"if (which >= {last}) {{", f"const {space.index} {own};", *body.lines, "}"]
@@ -207,7 +204,7 @@ class _Recurrence:
     def print(self) -> ir.PrintedKernel:
         shape = self.shape
         _, steps, batch, hidden = self.kernel.shape
-        source = fill(read_library_text("cuda/rows/recurrence.cu"), {k: str(v) for k, v in self._holes().items()})
+        source = fill(read_library_text("cuda/rows/recurrence.cu"), self._holes())
         vectors = shape.cells * steps * batch * -(-hidden // 4) if shape.hands_over else 1
         exchanged = launches.workspace(0)
         blocks = min(_CLEARING_BLOCKS, -(-vectors // _CLEARING_THREADS))

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.rows.paced import PacedRow
 from foundry.knowledge.compiler.cuda.rows.row_shape import Chooser, RowShape
 from foundry.knowledge.compiler.cuda.rows.row_text import RowText
 from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, Step
 from foundry.knowledge.compiler.cuda.rows.streamed import StreamedRow
-from foundry.knowledge.compiler.cuda.space import buffers_of, identifier, indent, parameters
+from foundry.knowledge.compiler.cuda.space import identifier, indent, signature_of
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Let, Plan, PrintedKernel, RowKernel
 from foundry.knowledge.compiler.ir.views import leaves
@@ -51,7 +51,7 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
     """
     chooser = Chooser(kernel, plan, device, choices)
     shape = chooser.shape()
-    name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
+    name = symbol_of(kernel)
     form = _form(shape)
     printer = form(kernel, plan, shape, name)
     functions, launches, workspace_bytes = printer.print()
@@ -139,8 +139,7 @@ class _WholeRow:
         if self.shape.cluster > 1 and last >= 0:
             lines.append("cluster::wait();")
         found = leaves(map(value_of, self.kernel.stages))
-        reads, writes = buffers_of(found, stores_in(self.kernel.stages))
-        signature, arguments = parameters(self.plan, reads, writes)
+        signature, arguments = signature_of(self.plan, found, stores_in(self.kernel.stages))
         source = _KERNEL.format(threads=self.shape.threads, name=self.name, parameters=signature, body=indent(lines))
         grid = (self.shape.blocks * self.shape.cluster, 1, 1)
         made = Launch(
@@ -214,8 +213,8 @@ class _SplitRow:
                 stages.append(step.store.value)
             elif (isinstance(step, EmitPass) and stores) or (isinstance(step, ReducePass) and step is reduce):
                 stages += step.values
-        reads, writes = buffers_of(leaves(stages), stores_in(self.kernel.stages) if reduce is None else [])
-        signature, arguments = parameters(self.plan, reads, writes)
+        written = stores_in(self.kernel.stages) if reduce is None else []
+        signature, arguments = signature_of(self.plan, leaves(stages), written)
         states = self._states(before, reduce)
         signature = ", ".join([part for part in (signature, *(p for p, _ in states)) if part])
         source = _KERNEL.format(threads=self.shape.threads, name=name, parameters=signature, body=indent(lines))

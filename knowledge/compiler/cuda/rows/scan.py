@@ -6,17 +6,15 @@ import math
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.rows.scan_space import ScanSpace
 from foundry.knowledge.compiler.cuda.rows.scan_tiles import print_look_back, print_tiles
 from foundry.knowledge.compiler.cuda.space import (
-    buffers_of,
     emitter,
-    identifier,
     indent,
     number,
-    parameters,
     pick,
+    signature_of,
     tunable,
 )
 from foundry.knowledge.compiler.file.assemble import fill
@@ -59,20 +57,17 @@ class _Columns:
         body = emitter(place, [], {})
         next_value = f"const T next = combine(running, ({self.scan.type})({body.value(self.kernel.value)}));"
         stores = emitter(place, [], {"acc": "running" if self.kernel.exclusive else "next"}, "s")
-        stores.reserve(store.value for store in self.kernel.stores)
-        for store in self.kernel.stores:
-            stores.store(store, place.offset, self.scan.plan.buffers[store.buffer].dtype)
+        stores.store_all(self.kernel.stores, place.offset, self.scan.plan.buffers)
         return [*body.lines, next_value, *stores.lines, "running = next;"]
 
     def print(self) -> PrintedKernel:
-        name = launches.KERNEL_PREFIX + identifier(self.kernel.name)
-        reads, writes = buffers_of(self.scan.found, self.kernel.stores)
-        signature, arguments = parameters(self.scan.plan, reads, writes)
+        name = symbol_of(self.kernel)
+        signature, arguments = signature_of(self.scan.plan, self.scan.found, self.kernel.stores)
         values = self.scan.holes() | {"NAME": name, "PARAMETERS": signature, "THREADS": self.threads}
         values["STEP"] = indent(self._step(), 2)
         grid = (math.ceil(self.scan.rows / self.threads), 1, 1)
         return PrintedKernel(
-            functions=fill(_COLUMN, {key: str(value) for key, value in values.items()}),
+            functions=fill(_COLUMN, values),
             call=launches.encode([Launch(name, grid, (self.threads, 1, 1), tuple(arguments))]),
             template="scan",
             choices={"threads": self.threads},

@@ -7,9 +7,9 @@ import math
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.rows.scan_space import ScanSpace, ScanText
-from foundry.knowledge.compiler.cuda.space import buffers_of, identifier, number, parameters, tunable
+from foundry.knowledge.compiler.cuda.space import number, signature_of, tunable
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import PrintedKernel, Tunable
@@ -40,13 +40,12 @@ def print_tiles(space: ScanSpace, choices: dict[str, Choice], first: Tunable) ->
     rounds = number(choices, "rounds", ROUNDS, rounds_default)
     threads = max(team, _ROWS_BLOCK) if team <= 32 else team
     per_block = threads // team
-    name = launches.KERNEL_PREFIX + identifier(space.kernel.name)
-    reads, writes = buffers_of(space.found, space.kernel.stores)
-    signature, arguments = parameters(space.plan, reads, writes)
+    name = symbol_of(space.kernel)
+    signature, arguments = signature_of(space.plan, space.found, space.kernel.stores)
     values = space.holes() | ScanText(space, vector, rounds).holes()
     values |= {"NAME": name, "PARAMETERS": signature, "THREADS": threads, "ROWS_PER_BLOCK": per_block}
     values |= {"LANES": min(team, 32), "WARPS": max(1, team // 32)}
-    source = fill(read_library_text("cuda/rows/scan_rows.cu"), {key: str(value) for key, value in values.items()})
+    source = fill(read_library_text("cuda/rows/scan_rows.cu"), values)
     launch = Launch(name, (math.ceil(space.rows / per_block), 1, 1), (threads, 1, 1), tuple(arguments))
     return PrintedKernel(
         functions=source,
@@ -72,13 +71,12 @@ def print_look_back(space: ScanSpace, choices: dict[str, Choice], first: Tunable
     groups = math.ceil(tiles / 32)
     slot_words = 1 if ITEM_BYTES[space.kernel.dtype] <= 4 else 2
     words = 2 + space.rows * (tiles + groups + math.ceil(groups / 32)) * slot_words
-    name = launches.KERNEL_PREFIX + identifier(space.kernel.name)
-    reads, writes = buffers_of(space.found, space.kernel.stores)
-    signature, arguments = parameters(space.plan, reads, writes)
+    name = symbol_of(space.kernel)
+    signature, arguments = signature_of(space.plan, space.found, space.kernel.stores)
     values = space.holes() | ScanText(space, vector, rounds).holes()
     values |= {"NAME": name, "THREADS": threads, "TILES": tiles, "WORDS": words}
     values |= {"PARAMETERS": f"{signature}, unsigned long long* memory"}
-    source = fill(read_library_text("cuda/rows/scan_look_back.cu"), {key: str(value) for key, value in values.items()})
+    source = fill(read_library_text("cuda/rows/scan_look_back.cu"), values)
     memory = launches.workspace(0)
     made = [
         Launch(f"{name}_clear", (math.ceil(words / 256), 1, 1), (256, 1, 1), (memory,)),

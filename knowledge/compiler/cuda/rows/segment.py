@@ -8,23 +8,21 @@ import math
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.put import print_put
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     WIDEST_BYTES,
     Known,
     Space,
-    buffers_of,
     collapse,
     decompose,
     element_load,
     emitter,
-    identifier,
     indent,
     index_type,
     number,
-    parameters,
+    signature_of,
     tunable,
     vector_type,
 )
@@ -177,7 +175,7 @@ class _Segments:
         return self._over_vector([f"parts[{place} + column * V + j] = found[j];"])
 
     def print(self) -> PrintedKernel:
-        kernel, name = self.kernel, launches.KERNEL_PREFIX + identifier(self.kernel.name)
+        kernel, name = self.kernel, symbol_of(self.kernel)
         combine, state = _COMBINE[kernel.op]
         values: dict[str, object] = {
             "NAME": name,
@@ -223,14 +221,12 @@ class _Segments:
         """The texts and launches: of all segments, or of their parts and then of what joins these."""
         kernel = self.kernel
         own = f"const int* __restrict__ starts{', const int* __restrict__ order' if kernel.order else ''}"
-        read = leaves([kernel.value])
         after = leaves(store.value for store in kernel.stores)
         together = self.parts == 1
-        reads, writes = buffers_of([*read, *after] if together else read, kernel.stores if together else ())
-        signature, arguments = parameters(self.plan, reads, writes)
-        signature = ", ".join(
-            filter(None, [signature, own, "" if together else f"{values['TYPE']}* __restrict__ parts"])
-        )
+        read = [*leaves([kernel.value]), *(after if together else ())]
+        signature, arguments = signature_of(self.plan, read, kernel.stores if together else ())
+        parts = "" if together else f"{values['TYPE']}* __restrict__ parts"
+        signature = ", ".join(filter(None, [signature, own, parts]))
         memory = [] if together else [launches.workspace(0)]
         filled = values | {"PARAMETERS": signature, "VALUE": indent(self._value(), 4)}
         filled["STORE"] = indent(self._store() if together else self._store_part())
@@ -239,8 +235,7 @@ class _Segments:
         grid, block = (blocks, self.parts, 1), (_THREADS, 1, 1)
         made = [Launch(name, grid, block, (*arguments, kernel.starts, *filter(None, [kernel.order]), *memory))]
         if not together:
-            reads, writes = buffers_of(after, kernel.stores)
-            signature, arguments = parameters(self.plan, reads, writes)
+            signature, arguments = signature_of(self.plan, after, kernel.stores)
             own = f"const int* __restrict__ starts, const {values['TYPE']}* __restrict__ parts"
             filled = values | {"PARAMETERS": f"{signature}, {own}", "STORE": indent(self._store())}
             texts.append(_filled("segment_join.cu", filled))
@@ -259,4 +254,4 @@ class _Segments:
 
 
 def _filled(name: str, values: dict[str, object]) -> str:
-    return fill(read_library_text(f"cuda/rows/{name}"), {key: str(value) for key, value in values.items()})
+    return fill(read_library_text(f"cuda/rows/{name}"), values)

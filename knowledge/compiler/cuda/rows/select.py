@@ -7,18 +7,16 @@ import math
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.dialect import register
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     Space,
-    buffers_of,
     decompose,
     emitter,
-    identifier,
     indent,
     index_type,
     number,
-    parameters,
+    signature_of,
     tunable,
 )
 from foundry.knowledge.compiler.file.assemble import fill
@@ -80,9 +78,8 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
     held = kernel.length * (8 if wide else 4)
     staged = kernel.length if held + size * (16 if wide else 8) <= _SHARED_BYTES else 0
     found = leaves([kernel.value, *(store.value for store in kernel.stores)])
-    reads, writes = buffers_of(found, kernel.stores)
-    signature, arguments = parameters(plan, reads, writes)
-    name = launches.KERNEL_PREFIX + identifier(kernel.name)
+    signature, arguments = signature_of(plan, found, kernel.stores)
+    name = symbol_of(kernel)
     values = {
         "NAME": name,
         "PARAMETERS": signature,
@@ -101,7 +98,7 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
     launch = Launch(name, (rows, 1, 1), (threads, 1, 1), tuple(arguments))
     meaning = "threads that share a row: more for long rows, fewer let more rows run side by side"
     return PrintedKernel(
-        functions=fill(_KERNEL, {key: str(value) for key, value in values.items()}),
+        functions=fill(_KERNEL, values),
         call=launches.encode([launch]),
         template="select",
         choices={"threads": threads},
@@ -125,9 +122,7 @@ def _texts(kernel: SelectKernel, plan: Plan) -> dict[str, str]:
     value = emitter(Space(inside, (*outer, "i"), {view: view for view in own}, index), [], {})
     text = value.value(kernel.value)
     stores = emitter(places, [], {"acc": "acc", "index": "index"}, prefix="s")
-    stores.reserve([store.value for store in kernel.stores])
-    for store in kernel.stores:
-        stores.store(store, places.offset, plan.buffers[store.buffer].dtype)
+    stores.store_all(kernel.stores, places.offset, plan.buffers)
     return {
         "INDEX": index,
         "ROW": indent(decompose("row", kernel.outer, outer, index)),

@@ -6,13 +6,12 @@ import math
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     Space,
     buffers_of,
     emitter,
-    identifier,
     indent,
     index_type,
     number,
@@ -81,7 +80,7 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
     bits = kernel.segments.bit_length()  # keys go up to the number of segments, which is that of those outside
     passes = max(1, math.ceil(bits / _DIGIT_BITS))
     per_pass = max(1, math.ceil(bits / passes))
-    name = launches.KERNEL_PREFIX + identifier(kernel.name)
+    name = symbol_of(kernel)
     reads, key = _key(kernel)
     signature, arguments = parameters(plan, reads, ())
     values = {
@@ -100,7 +99,7 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
     sizes = (kernel.items, kernel.items, kernel.items if passes > 1 else 0, stretches << per_pass)
     made = _launches(kernel, name, arguments, (passes, per_pass, stretches), sizes)
     return PrintedKernel(
-        functions=fill(text, {key: str(value) for key, value in values.items()}),
+        functions=fill(text, values),
         call=launches.encode(made),
         template="sort",
         choices={"stretch": stretch},

@@ -12,7 +12,7 @@ from foundry.knowledge.compiler.cuda.launches import Launch
 from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
 from foundry.knowledge.compiler.cuda.rows.row_text import RowText
 from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step
-from foundry.knowledge.compiler.cuda.space import Space, buffers_of, identifier, indent, parameters
+from foundry.knowledge.compiler.cuda.space import Space, identifier, indent, signature_of
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Expr, Let, Plan, RowKernel, Store
 from foundry.knowledge.compiler.ir.views import leaves
 
@@ -171,8 +171,7 @@ class StreamedRow:
     def _launch(
         self, name: str, lines: list[str], shape: RowShape, values: list[Expr], stores: list[Store], states: list[str]
     ) -> tuple[str, Launch]:
-        reads, writes = buffers_of(leaves(values), stores)
-        signature, arguments = parameters(self.plan, reads, writes)
+        signature, arguments = signature_of(self.plan, leaves(values), stores)
         text = ", ".join([part for part in (signature, *states) if part])
         source = _KERNEL.format(threads=shape.threads, name=name, parameters=text, body=indent(lines))
         places = [cuda_launch.workspace(self.offsets[state.rpartition(" ")[2]]) for state in states]
