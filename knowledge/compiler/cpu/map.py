@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.loops import loop, share_in_team
 from foundry.knowledge.compiler.cpu.map_blocks import Block, BlockBody, find_block
 from foundry.knowledge.compiler.cpu.map_point import Points, Vectors, power_of_two_below
 from foundry.knowledge.compiler.cpu.map_staged import find_staging
@@ -242,27 +243,12 @@ class _Body:
             work.insert(0, f"const int64_t end = {end};")
         loops = list(zip(self._indices[:-1], sizes[:-1], strict=True))
         tail = [] if chunks == 1 else [f"for (int64_t chunk = 0; chunk < {inner}; chunk += {chunk})"]
-        return self._parallel(
-            [f"for (int64_t {name} = 0; {name} < {size}; ++{name})" for name, size in loops] + tail, work
-        )
+        return self._parallel([loop(name, size) for name, size in loops] + tail, work)
 
     def _parallel(self, heads: Sequence[str], work: Sequence[str], setup: Sequence[str] = ()) -> str:
         shape = self._shape
-        loops = heads or ["for (int64_t once = 0; once < 1; ++once)"]
-        collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
-        lines = [
-            f"#pragma omp parallel{shape.threads}",
-            "{",
-            *[f"  {line}" for line in setup],
-            f"  #pragma omp for{collapse} schedule({shape.schedule}) nowait",
-            *[f"  {head}" for head in loops[:-1]],
-            f"  {loops[-1]} {{",
-            indent(work, 2),
-            "  }",
-            *(["  stream_fence();"] if shape.vectors.streamed else []),
-            "}",
-        ]
-        return indent(lines, 1)
+        loops, fence = heads or [loop("once", 1)], shape.vectors.streamed
+        return indent(share_in_team(loops, work, shape.schedule, shape.threads, setup=setup, fence=fence), 1)
 
     def _tiled(self) -> str:
         """Square tiles over the inner dimension and the one along which the operands are contiguous."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 
+from foundry.knowledge.compiler.cpu.loops import loop
 from foundry.knowledge.compiler.cpu.map_point import Points, Vectors, power_of_two_below
 from foundry.knowledge.compiler.cpu.space import Known, Space, element, indent, register, varies
 from foundry.knowledge.compiler.ir.kernels import Apply, Expr, Load, MapKernel, Plan, View
@@ -158,7 +159,7 @@ class BlockBody:
         outer = [(name, size) for dim, (name, size) in enumerate(self._named_sizes()) if dim not in covered]
         if self._pieces > 1:
             outer.append(("piece", self._pieces))
-        return [f"for (int64_t {name} = 0; {name} < {size}; ++{name})" for name, size in outer]
+        return [loop(name, size) for name, size in outer]
 
     def work(self) -> list[str]:
         """One block: its extent, the copies that stage operands, then the vectors for each point of `inside`."""

@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.loops import Function, loops_over, nest, print_function, share_loops
 from foundry.knowledge.compiler.cpu.space import (
     Space,
     choose_threads,
     indent,
-    page_advice,
-    parameters,
     register,
     traffic,
     vector_widths,
@@ -62,31 +61,13 @@ class _PoolPrinter:
     def print_kernel(self) -> PrintedKernel:
         kernel = self._kernel
         work = self._separable() if self._form == "separable" else self._direct()
-        heads = [f"for (int64_t n{d} = 0; n{d} < {size}; ++n{d})" for d, size in enumerate(self._space.sizes)]
+        heads = loops_over("n", self._space.sizes)
         heads += [f"for (int64_t o{d} = 0; o{d} < {kernel.output_size[d]}; ++o{d})" for d in range(self._spatial - 1)]
-        collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
-        body = [
-            f"#pragma omp parallel for{collapse} schedule({self._order}){self._threads}",
-            *heads[:-1],
-            f"{heads[-1]} {{",
-            indent(work, 1),
-            "}",
-        ]
-        declared, passed = parameters(self._values, kernel.stores, self._plan)
+        body = share_loops(heads, work, self._order, self._threads)
         window = "adaptive" if self._adaptive else " x ".join(map(str, kernel.kernel))
-        head = f"// {kernel.name}: {kernel.op} over {window} windows, {self._form}"
-        advice, labels = page_advice(self._tuning, kernel.stores, self._plan)
-        return PrintedKernel(
-            functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
-            call="\n".join([*advice, f"{kernel.name}({passed});"]),
-            template="pool",
-            choices=self._tuning.values,
-            tunables=tuple(self._tuning.tunables),
-            d_mem=2 if self._form == "separable" else 0,
-            d_algo=2 if self._form == "separable" else 0,
-            d_sync=0,
-            labels=labels,
-        )
+        about, rank = f"{kernel.op} over {window} windows, {self._form}", 2 if self._form == "separable" else 0
+        function = Function(kernel.name, about, body, self._values, kernel.stores)
+        return print_function(function, self._plan, self._tuning, template="pool", coordinates=(rank, rank, 0))
 
     # -- geometry
 
@@ -187,7 +168,7 @@ class _PoolPrinter:
             "}",
         ]
         heads = [f"for (int64_t k{d} = first{d}; k{d} < last{d}; ++k{d})" for d in range(last)]
-        lines += _nest(heads, inner)
+        lines += nest(heads, inner)
         return [*lines, *self._along()]
 
     def _along(self) -> list[str]:
@@ -237,7 +218,7 @@ class _PoolPrinter:
             body.append(f"{self._kind} sum = {self._neutral};")
             visit = [*before, f"sum = {self._combine('sum', value)};"]
         heads = [f"for (int64_t k{d} = first{d}; k{d} < last{d}; ++k{d})" for d in range(self._spatial)]
-        body += _nest(heads, visit)
+        body += nest(heads, visit)
         body += [f"const {self._kind} acc = {self._divide('sum')};", *self._store()]
         return [f"for (int64_t o{last} = 0; o{last} < {kernel.output_size[last]}; ++o{last}) {{", indent(body, 1), "}"]
 
@@ -249,10 +230,3 @@ def _steps(distance: str, dilation: int) -> str:
 
 def _times(dilation: tuple[int, ...], dim: int) -> str:
     return f" * {dilation[dim]}" if dilation and dilation[dim] != 1 else ""
-
-
-def _nest(heads: Sequence[str], body: Sequence[str]) -> list[str]:
-    lines = ["{", indent(body, 1), "}"]
-    for head in reversed(heads):
-        lines = [f"{head} {lines[0]}", *lines[1:]] if lines[0] == "{" else [f"{head} {{", indent(lines, 1), "}"]
-    return lines

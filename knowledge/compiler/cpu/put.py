@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.loops import loops_over
 from foundry.knowledge.compiler.cpu.space import Space, choose_threads, indent, parameters, register
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SegmentKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
@@ -35,15 +36,15 @@ def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[s
     write = Emitter(CPU_DIALECT, loader(CPU_DIALECT, written), {"acc": "acc"}, prefix="s")
     write.store_all(kernel.stores, written, plan.buffers)
     point = [*read.lines, f"const {register(kernel.dtype)} acc = {acc};", *write.lines]
-    heads = [f"for (int64_t {name} = 0; {name} < {size}; ++{name})" for name, size in zip(names, inner, strict=True)]
-    loop = [f"#pragma omp for schedule(static) nowait{f' collapse({len(heads) - 1})' if len(heads) > 2 else ''}"]
-    loop = [*(loop if len(heads) > 1 else []), *heads[:-1], *(["#pragma omp simd"] if heads else []), *heads[-1:]]
+    heads = loops_over("o", inner)
+    shared = [f"#pragma omp for schedule(static) nowait{f' collapse({len(heads) - 1})' if len(heads) > 2 else ''}"]
+    loops = [*(shared if len(heads) > 1 else []), *heads[:-1], *(["#pragma omp simd"] if heads else []), *heads[-1:]]
     body = [
         *([f"#pragma omp parallel{threads}"] if len(heads) > 1 else []),
         f"for (int64_t item = 0; item < {kernel.items}; ++item) {{",
         indent([*keys.lines, f"const int64_t place = (int64_t)({key});"], 1),
         f"  if ((uint64_t)place >= {kernel.shape[0]}) continue;",
-        indent([*loop, "{", indent(point, 1), "}"], 1),
+        indent([*loops, "{", indent(point, 1), "}"], 1),
         "}",
     ]
     declared, passed = parameters([kernel.key, *values], kernel.stores, plan)

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from foundry.knowledge.compiler.ir.kernels import Kernel
+from foundry.knowledge.compiler.ir.kernels import Kernel, TorchCall
 from foundry.knowledge.opgraph import DType
 
 KERNEL_PREFIX = "foundry_"
@@ -25,7 +25,7 @@ ALL_BLOCKS = 0
 MAX_SHARED_BYTES = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
 
 
-def symbol_of(kernel: Kernel) -> str:
+def symbol_of(kernel: Kernel | TorchCall) -> str:
     """The name of a kernel's function in its module."""
     return KERNEL_PREFIX + re.sub(r"\W", "_", kernel.name)
 

@@ -10,14 +10,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from foundry.knowledge.compiler.cpu.loops import (
+    Function,
+    loop,
+    loops_over,
+    nest,
+    print_function,
+    share_loops,
+    width_of_tile,
+)
 from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, Lanes, identifier
 from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace
 from foundry.knowledge.compiler.cpu.space import (
     choose_threads,
     indent,
     item_bytes,
-    page_advice,
-    parameters,
     register,
     traffic,
     vector_widths,
@@ -137,45 +144,24 @@ class _ColumnPrinter:
 
     def print_kernel(self) -> ir.PrintedKernel:
         kernel, form, rows = self._kernel, self._form, self._rows
-        declared, passed = parameters(self._values, self._stores, self._plan)
         plan = schedule_passes(kernel.stages, online=False)
-        work = [self._width(), *self._scalars(plan.before)]
+        work = [width_of_tile(form.tile, self._across), *self._scalars(plan.before)]
         for number, item in enumerate(plan.passes):
             work += [f"// pass {number + 1}", *self._pass(item)]
-        heads = [
-            f"for (int64_t o{i} = 0; o{i} < {n}; ++o{i})"
-            for i, n in enumerate(rows.outer_sizes)
-            if i != self._dimension
-        ]
+        heads = loops_over("o", rows.outer_sizes)
+        del heads[self._dimension]
         heads.append(f"for (int64_t tile = 0; tile < {self._across}; tile += {form.tile})")
-        collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
-        body = [
-            f"#pragma omp parallel for{collapse} schedule({form.schedule}){form.threads}",
-            *heads[:-1],
-            f"{heads[-1]} {{",
-            indent(work, 1),
-            "}",
-        ]
-        head = f"// {kernel.name}: {rows.rows} rows of {rows.length}, {form.tile} side by side"
-        advice, labels = page_advice(self._tuning, self._stores, self._plan)
-        return ir.PrintedKernel(
-            functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
-            call="\n".join([*advice, f"{kernel.name}({passed});"]),
+        body = share_loops(heads, work, form.schedule, form.threads)
+        about = f"{rows.rows} rows of {rows.length}, {form.tile} side by side"
+        d_algo = 1 if len(kernel.ops) > 1 or len(plan.passes) <= 1 else 0
+        return print_function(
+            Function(kernel.name, about, body, self._values, self._stores),
+            self._plan,
+            self._tuning,
             template="column",
-            choices=self._tuning.values,
-            tunables=tuple(self._tuning.tunables),
-            d_mem=2 if form.tile > 64 else 1,
-            d_algo=1 if len(kernel.ops) > 1 or len(plan.passes) <= 1 else 0,
-            d_sync=0,
-            labels=labels,
+            coordinates=(2 if form.tile > 64 else 1, d_algo, 0),
             shared=(read_library_text("cpu/rows/reduce.h"),),
         )
-
-    def _width(self) -> str:
-        tile, across = self._form.tile, self._across
-        if across % tile == 0:
-            return f"constexpr int width = {tile};"
-        return f"const int width = tile + {tile} < {across} ? {tile} : (int)({across} - tile);"
 
     def _each(self, body: Sequence[str]) -> list[str]:
         """`body` for every row of the tile, in lanes."""
@@ -224,32 +210,30 @@ class _ColumnPrinter:
         at = next(d for d in range(len(sizes)) if math.prod(sizes[d + 1 :]) <= self._form.chunk)
         inside = math.prod(sizes[at + 1 :])
         step = max(1, self._form.chunk // inside)
-        outer = [_loop(f"r{d}", "0", str(sizes[d])) for d in range(at)]
-        inner = [_loop(f"r{d}", "0", str(sizes[d])) for d in range(at + 1, len(sizes))]
+        outer = loops_over("r", sizes[:at])
+        inner = [loop(f"r{d}", sizes[d]) for d in range(at + 1, len(sizes))]
         first, last, setup = "0", str(sizes[at]), []
         if step < sizes[at] and accumulators:
             outer.append(f"for (int64_t chunk = 0; chunk < {sizes[at]}; chunk += {step})")
             end = f"chunk + {step}"
             setup = [f"const int64_t end = {end if sizes[at] % step == 0 else f'{end} < {last} ? {end} : {last}'};"]
             first, last = "chunk", "end"
-        inner.insert(0, _loop(f"r{at}", first, last))
+        inner.insert(0, loop(f"r{at}", last, first))
         count = f"(({last} - {first}) * {inside})"
         body = [*setup, *self._chunk(item, accumulators, inner, count)]
-        return _nest(outer, body)
+        return nest(outer, body)
 
     def _chunk(self, item: Pass, accumulators: Sequence[Accumulator], loops: Sequence[str], count: str) -> list[str]:
         lines = [self._array(lane) for a in accumulators for lane in a.first_lanes()]
-        lines += _nest(loops, self._sweep(accumulators, [emit.store for emit in item.emits], first=True))
+        lines += nest(loops, self._sweep(accumulators, [emit.store for emit in item.emits], first=True))
         double = [a for a in accumulators if a.two_sweeps]
         if double:
             for a in double:
                 lines += [*self._between_arrays(a), *self._each(self._between(a, count))]
                 lines += [self._array(lane) for lane in a.second_lanes()]
-            lines += _nest(loops, self._sweep(double, [], first=False))
+            lines += nest(loops, self._sweep(double, [], first=False))
         for a in accumulators:
-            lines += [
-                _loop("l", "0", "width").replace("int64_t", "int") + f" {a.row}[l].merge({self._part(a, count)});"
-            ]
+            lines += [loop("l", "width").replace("int64_t", "int") + f" {a.row}[l].merge({self._part(a, count)});"]
         return lines
 
     def _between_arrays(self, a: Accumulator) -> list[str]:
@@ -292,14 +276,3 @@ class _ColumnPrinter:
     def _position(self) -> str:
         sizes = self._rows.reduced_sizes
         return affine(0, [(math.prod(sizes[d + 1 :]), f"r{d}") for d in range(len(sizes))])
-
-
-def _loop(name: str, begin: str, end: str) -> str:
-    return f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"
-
-
-def _nest(heads: Sequence[str], body: Sequence[str]) -> list[str]:
-    lines = ["{", indent(body, 1), "}"]
-    for head in reversed(heads):
-        lines = [f"{head} {lines[0]}", *lines[1:]] if lines[0] == "{" else [f"{head} {{", indent(lines, 1), "}"]
-    return lines

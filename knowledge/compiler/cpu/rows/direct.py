@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.loops import loops_over
 from foundry.knowledge.compiler.cpu.space import (
     Space,
     choose_threads,
@@ -107,7 +108,7 @@ class _DirectPrinter:
         at = "0"
         for name, size in zip(names, sizes, strict=True):
             at = name if at == "0" else f"({at}) * {size} + {name}"
-        heads = [f"for (int64_t {n} = 0; {n} < {size}; ++{n})" for n, size in zip(names, sizes, strict=True)]
+        heads = loops_over("o", sizes)
         inner = [f"{heads[-1]} {{", indent([f"const int64_t at = {at};", *body], 1), "}"]
         return [*(f"{head} {{" for head in heads[:-1]), "#pragma omp simd", *inner, *("}" for _ in heads[:-1])]
 

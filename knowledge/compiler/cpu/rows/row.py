@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.loops import Function, loop, loops_over, nest, print_function, share_in_team
 from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, identifier
 from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace
 from foundry.knowledge.compiler.cpu.rows.sweep import RowContext, RowForm, Sweep
@@ -17,8 +18,6 @@ from foundry.knowledge.compiler.cpu.space import (
     choose_threads,
     indent,
     item_bytes,
-    page_advice,
-    parameters,
     register,
     traffic,
     vector_widths,
@@ -182,22 +181,17 @@ class _RowPrinter:
 
     def print_kernel(self) -> ir.PrintedKernel:
         kernel, form = self._kernel, self._form
-        declared, passed = parameters(self._values, self._stores, self._plan)
         body = self._within() if form.within else self._by_rows()
         shape = f"{self._rows.rows} rows of {self._rows.length}"
-        head = f"// {kernel.name}: {shape}, {len(self._schedule.passes)} passes, {self._algorithm}"
-        advice, labels = page_advice(self._tuning, self._stores, self._plan)
+        about = f"{shape}, {len(self._schedule.passes)} passes, {self._algorithm}"
         single = len(self._schedule.passes) <= 1 or self._algorithm == "online"
-        return ir.PrintedKernel(
-            functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
-            call="\n".join([*advice, f"{kernel.name}({passed});"]),
+        d_algo = 2 if self._algorithm == "online" else 1 if len(kernel.ops) > 1 or single else 0
+        return print_function(
+            Function(kernel.name, about, body, self._values, self._stores),
+            self._plan,
+            self._tuning,
             template="row",
-            choices=self._tuning.values,
-            tunables=tuple(self._tuning.tunables),
-            d_mem=2 if self._staged else 1,
-            d_algo=2 if self._algorithm == "online" else 1 if len(kernel.ops) > 1 or single else 0,
-            d_sync=3 if form.within else 0,
-            labels=labels,
+            coordinates=(2 if self._staged else 1, d_algo, 3 if form.within else 0),
             shared=(read_library_text("cpu/rows/reduce.h"),),
         )
 
@@ -206,24 +200,11 @@ class _RowPrinter:
         stage = [
             f"alignas(64) {register(value.dtype)} staged{i}[{rows.length}];" for i, value in enumerate(self._staged)
         ]
-        heads = [f"for (int64_t o{i} = 0; o{i} < {size}; ++o{i})" for i, size in enumerate(rows.outer_sizes)]
-        heads = heads or ["for (int64_t only = 0; only < 1; ++only)"]
-        collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
         work = self._scalars(self._schedule.before)
         for number, item in enumerate(self._schedule.passes):
             work += [f"// pass {number + 1}: {_describe(item)}", *self._pass(number, item)]
-        return [
-            f"#pragma omp parallel{form.threads}",
-            "{",
-            *[f"  {line}" for line in stage],
-            f"  #pragma omp for{collapse} schedule({form.schedule}) nowait",
-            *[f"  {head}" for head in heads[:-1]],
-            f"  {heads[-1]} {{",
-            indent(work, 2),
-            "  }",
-            *(["  stream_fence();"] if form.streamed else []),
-            "}",
-        ]
+        heads = loops_over("o", rows.outer_sizes)
+        return share_in_team(heads, work, form.schedule, form.threads, setup=stage, fence=form.streamed)
 
     def _pass(self, number: int, item: Pass) -> list[str]:
         accumulators = [Accumulator(reduction, self._rows.length) for reduction in item.reductions]
@@ -266,10 +247,10 @@ class _RowPrinter:
         chunk = self._form.chunk
         if self._inner > chunk or depth == 0:  # chunks lie within the innermost dimension
             step = -(-chunk // self._form.lanes) * self._form.lanes
-            outer = [(f"r{d}", "0", str(sizes[d])) for d in range(depth)]
+            outer = loops_over("r", sizes[:depth])
             ranges = _range(f"r{depth}", "0", str(self._inner), self._inner, step)
             if segment is not None and depth:
-                outer[0] = ("r0", *segment)
+                outer[0] = loop("r0", segment[1], segment[0])
             elif segment is not None:
                 ranges = _Range(
                     [f"for (int64_t chunk = {segment[0]}; chunk < {segment[1]}; chunk += {step})"],
@@ -278,20 +259,19 @@ class _RowPrinter:
                     "end",
                     False,
                 )
-            heads = [*[_for(*loop) for loop in outer], *ranges.heads]
+            heads = [*outer, *ranges.heads]
             body = [*ranges.setup, *self._sweep(number, item, accumulators, [], ranges.begin, ranges.end)]
-            return _nest(heads, body)
+            return nest(heads, body)
         group = max(1, chunk // self._inner)  # a chunk is a group of whole innermost rows
-        outer = [(f"r{d}", "0", str(sizes[d])) for d in range(depth - 1)]
+        heads = loops_over("r", sizes[: depth - 1])
         begin, end = ("0", str(sizes[depth - 1]))
         if segment is not None and depth == 1:
             begin, end = segment
         elif segment is not None:
-            outer[0] = ("r0", *segment)
+            heads[0] = loop("r0", segment[1], segment[0])
         name = f"r{depth - 1}"
-        heads = [_for(*loop) for loop in outer]
         if group >= sizes[depth - 1] and begin == "0" and end == str(sizes[depth - 1]):
-            inner = [_for(name, "0", str(sizes[depth - 1]))]
+            inner = [loop(name, sizes[depth - 1])]
             setup = [f"const int64_t count = {sizes[depth - 1] * self._inner};"]
         else:
             heads.append(f"for (int64_t group = {begin}; group < {end}; group += {group})")
@@ -299,9 +279,9 @@ class _RowPrinter:
                 f"const int64_t group_end = group + {group} < {end} ? group + {group} : {end};",
                 f"const int64_t count = (group_end - group) * {self._inner};",
             ]
-            inner = [f"for (int64_t {name} = group; {name} < group_end; ++{name})"]
+            inner = [loop(name, "group_end", "group")]
         body = [*setup, "(void)count;", *self._sweep(number, item, accumulators, inner, "0", str(self._inner))]
-        return _nest(heads, body)
+        return nest(heads, body)
 
     def _sweep(
         self,
@@ -319,15 +299,15 @@ class _RowPrinter:
         sweep = Sweep(self._context, item, accumulators, first=True)
         text = sweep.text(self._staged_before(number, first=True), begin, end)
         if not accumulators:
-            return _nest(loops, text) if loops else text
-        lines += _nest(loops, text)
+            return nest(loops, text) if loops else text
+        lines += nest(loops, text)
         double = [a for a in accumulators if a.two_sweeps]
         if double:
             for accumulator in double:
                 lines += accumulator.between(count)
                 lines += [_declare(n.name, n.kind, n.start, self._form.lanes) for n in accumulator.second_lanes()]
             sweep = Sweep(self._context, item, double, first=False)
-            lines += _nest(loops, sweep.text(self._staged_before(number, first=False), begin, end))
+            lines += nest(loops, sweep.text(self._staged_before(number, first=False), begin, end))
         return [*lines, *[a.merge_chunk(count) for a in accumulators]]
 
     def _staged_before(self, number: int, *, first: bool) -> set[int]:
@@ -341,7 +321,7 @@ class _RowPrinter:
 
     def _within(self) -> list[str]:
         """Every pass is a parallel loop over segments of the row; their states merge in order."""
-        lines = self._scalars(self._schedule.before)
+        form, lines = self._form, self._scalars(self._schedule.before)
         first = self._rows.reduced_sizes[0]
         segments = min(first, 16 * self._device.cores)
         size = -(-first // segments)
@@ -359,20 +339,13 @@ class _RowPrinter:
             lines += [
                 f"// pass {number + 1}: {_describe(item)}",
                 *[f"{a.state} {a.row}_parts[{segments}];" for a in accumulators],
-                f"#pragma omp parallel{self._form.threads}",
-                "{",
-                f"  #pragma omp for schedule({self._form.schedule}) nowait",
-                f"  for (int64_t segment = 0; segment < {segments}; ++segment) {{",
-                indent(body, 2),
-                "  }",
-                *(["  stream_fence();"] if self._form.streamed else []),
-                "}",
+                *share_in_team([loop("segment", segments)], body, form.schedule, form.threads, fence=form.streamed),
                 *[f"{a.state} {a.row};" for a in accumulators],
                 *[f"for (const auto& part : {a.row}_parts) {a.row}.merge(part);" for a in accumulators],
                 *self._finish(item, accumulators),
             ]
-        heads = [f"for (int64_t o{i} = 0; o{i} < {size}; ++o{i})" for i, size in enumerate(self._rows.outer_sizes)]
-        return _nest(heads, lines)
+        heads = loops_over("o", self._rows.outer_sizes)
+        return nest(heads, lines)
 
 
 @dataclass(frozen=True)
@@ -391,18 +364,6 @@ def _range(name: str, begin: str, end: str, size: int, step: int) -> _Range:
     head = f"for (int64_t chunk = {begin}; chunk < {end}; chunk += {step})"
     last = f"chunk + {step}" if size % step == 0 else f"(chunk + {step} < {end} ? chunk + {step} : {end})"
     return _Range([head], [f"const int64_t end = {last};"], "chunk", "end", False)
-
-
-def _for(name: str, begin: str, end: str) -> str:
-    return f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"
-
-
-def _nest(heads: Sequence[str], body: Sequence[str]) -> list[str]:
-    """`body` inside the loops `heads`, in a scope of its own."""
-    lines = ["{", indent(body, 1), "}"]
-    for head in reversed(heads):
-        lines = [f"{head} {lines[0]}", *lines[1:]] if lines[0] == "{" else [f"{head} {{", indent(lines, 1), "}"]
-    return lines
 
 
 def _declare(name: str, kind: str, start: str, lanes: int) -> str:

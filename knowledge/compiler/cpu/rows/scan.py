@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.loops import Function, loop, loops_over, print_function, share_loops, width_of_tile
 from foundry.knowledge.compiler.cpu.space import (
     Space,
     choose_threads,
     indent,
     item_bytes,
-    page_advice,
-    parameters,
     register,
     traffic,
     vector_widths,
@@ -122,20 +121,14 @@ class _ScanPrinter:
     def print_kernel(self) -> PrintedKernel:
         kernel = self._kernel
         body = self._columns() if self._tile else self._shared_rows() if self._shared else self._rows()
-        declared, passed = parameters(self._values, kernel.stores, self._plan)
-        rows = self._space.points // self._length
-        head = f"// {kernel.name}: running {kernel.op} of {rows} rows of {self._length}"
-        advice, labels = page_advice(self._tuning, kernel.stores, self._plan)
-        return PrintedKernel(
-            functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
-            call="\n".join([*advice, f"{kernel.name}({passed});"]),
+        about = f"running {kernel.op} of {self._space.points // self._length} rows of {self._length}"
+        d_mem, d_algo, d_sync = int(bool(self._blocked or self._tile)), 1 + self._blocked, 3 * self._shared
+        return print_function(
+            Function(kernel.name, about, body, self._values, kernel.stores),
+            self._plan,
+            self._tuning,
             template="scan",
-            choices=self._tuning.values,
-            tunables=tuple(self._tuning.tunables),
-            d_mem=1 if self._blocked or self._tile else 0,
-            d_algo=2 if self._blocked else 1,
-            d_sync=3 if self._shared else 0,
-            labels=labels,
+            coordinates=(d_mem, d_algo, d_sync),
             shared=(read_library_text("cpu/rows/scan.h"),),
         )
 
@@ -229,23 +222,16 @@ class _ScanPrinter:
         ]
 
     def _heads(self) -> list[str]:
-        return [f"for (int64_t o{d} = 0; o{d} < {size}; ++o{d})" for d, size in enumerate(self._outer)]
+        return loops_over("o", self._outer)
 
     def _rows(self) -> list[str]:
-        heads = self._heads() or ["for (int64_t only = 0; only < 1; ++only)"]
-        collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
+        heads = self._heads() or [loop("only", 1)]
         work = [
             *self._setup(),
             f"{self._scan.carry} carry = {self._scan.neutral};",
             *self._stretch("0", str(self._length)),
         ]
-        return [
-            f"#pragma omp parallel for{collapse} schedule({self._order}){self._threads}",
-            *heads[:-1],
-            f"{heads[-1]} {{",
-            indent(work, 1),
-            "}",
-        ]
+        return share_loops(heads, work, self._order, self._threads)
 
     def _shared_rows(self) -> list[str]:
         """Three steps for few long rows: totals of all segments in parallel, their running total, then the scan of all
@@ -283,13 +269,9 @@ class _ScanPrinter:
         across, tile, carry = self._outer[self._across], self._tile, self._scan.carry
         heads = [head for d, head in enumerate(self._heads()) if d != self._across]
         heads.append(f"for (int64_t tile = 0; tile < {across}; tile += {tile})")
-        collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
-        width = f"constexpr int width = {tile};"
-        if across % tile:
-            width = f"const int width = tile + {tile} < {across} ? {tile} : (int)({across} - tile);"
         work = [
             *self._setup(),
-            width,
+            width_of_tile(tile, across),
             f"alignas(64) {carry} carry[{tile}]; fill(carry, {self._scan.neutral});",
             f"for (int64_t i = 0; i < {self._length}; ++i) {{",
             "  #pragma omp simd",
@@ -298,10 +280,4 @@ class _ScanPrinter:
             "  }",
             "}",
         ]
-        return [
-            f"#pragma omp parallel for{collapse} schedule({self._order}){self._threads}",
-            *heads[:-1],
-            f"{heads[-1]} {{",
-            indent(work, 1),
-            "}",
-        ]
+        return share_loops(heads, work, self._order, self._threads)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.loops import loops_over, share_loops, width_of_tile
 from foundry.knowledge.compiler.cpu.put import print_put
 from foundry.knowledge.compiler.cpu.rows.direct import COMBINE, neutral_of, print_direct
 from foundry.knowledge.compiler.cpu.space import (
@@ -134,11 +135,7 @@ class _SegmentPrinter:
         held = self._held
         arguments = "".join(f", const int64_t o{d}" for d in range(len(self._outer)))
         tile = f"{arguments}, const int64_t tile"
-        width = f"constexpr int width = {self._tile};"
-        if self._lanes % self._tile:
-            width = (
-                f"const int width = tile + {self._tile} < {self._lanes} ? {self._tile} : (int)({self._lanes} - tile);"
-            )
+        width = width_of_tile(self._tile, self._lanes)
         inline = "__attribute__((always_inline))"
         add = [
             width,
@@ -223,13 +220,12 @@ class _SegmentPrinter:
     # -- all of them
 
     def _heads(self) -> list[str]:
-        heads = [f"for (int64_t o{d} = 0; o{d} < {size}; ++o{d})" for d, size in enumerate(self._outer)]
+        heads = loops_over("o", self._outer)
         return [*heads, f"for (int64_t tile = 0; tile < {self._lanes}; tile += {self._tile})"]
 
     def _loop(self, head: str, body: list[str], schedule: str) -> list[str]:
         heads = [*self._heads(), head]
-        pragma = f"#pragma omp parallel for collapse({len(heads)}) schedule({schedule}){self._threads}"
-        return [pragma, *heads[:-1], f"{heads[-1]} {{", indent(body, 1), "}"]
+        return share_loops(heads, body, schedule, self._threads)
 
     def _short_segments(self) -> list[str]:
         kernel, at = self._kernel, "".join(f"{name}, " for name in [*self._at, "tile"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.cpu.loops import loop, loops_over
 from foundry.knowledge.compiler.cpu.space import Space, choose_threads, indent, parameters, register, traffic
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SelectKernel
@@ -27,8 +28,8 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
     threads = choose_threads(tuning, device, traffic(values, kernel.stores, plan))
     room, call = _call(kernel, tuning)
     kept = kernel.count - kernel.first
-    heads = [f"for (int64_t o{d} = 0; o{d} < {size}; ++o{d})" for d, size in enumerate(kernel.outer)]
-    heads = heads or ["for (int64_t only = 0; only < 1; ++only)"]
+    heads = loops_over("o", kernel.outer)
+    heads = heads or [loop("only", 1)]
     kind = register(kernel.dtype)
     work = [
         f"const auto value = [&](int64_t i) __attribute__((always_inline)) -> {kind} {{",

@@ -1,0 +1,109 @@
+"""Loops in C++, those that a team of threads shares, and the function around the body of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.compiler.cpu.space import indent, page_advice, parameters
+from foundry.knowledge.compiler.ir import kernels as ir
+from foundry.knowledge.compiler.schedule.tuning import Tuning
+
+
+def loop(name: str, end: int | str, begin: int | str = 0) -> str:
+    """The head of a loop over [begin, end)."""
+    return f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"
+
+
+def loops_over(prefix: str, sizes: Iterable[int]) -> list[str]:
+    """The heads of nested loops over all dimensions, with indices prefix0, prefix1, ..."""
+    return [loop(f"{prefix}{dim}", size) for dim, size in enumerate(sizes)]
+
+
+def nest(heads: Sequence[str], body: Sequence[str]) -> list[str]:
+    """`body` inside the loops `heads`, in a scope of its own."""
+    lines = ["{", indent(body, 1), "}"]
+    for head in reversed(heads):
+        lines = [f"{head} {lines[0]}", *lines[1:]] if lines[0] == "{" else [f"{head} {{", indent(lines, 1), "}"]
+    return lines
+
+
+def share_loops(heads: Sequence[str], work: Sequence[str], schedule: str, threads: str) -> list[str]:
+    """Loops whose iterations the threads share, collapsed into one."""
+    pragma = f"#pragma omp parallel for{_collapse(heads)} schedule({schedule}){threads}"
+    return [pragma, *heads[:-1], f"{heads[-1]} {{", indent(work, 1), "}"]
+
+
+def share_in_team(
+    heads: Sequence[str],
+    work: Sequence[str],
+    schedule: str,
+    threads: str,
+    *,
+    setup: Sequence[str] = (),
+    fence: bool = False,
+) -> list[str]:
+    """Like `share_loops`, where each thread has `setup` to itself. `fence`: stores past the caches end with a fence."""
+    heads = heads or [loop("only", 1)]
+    return [
+        f"#pragma omp parallel{threads}",
+        "{",
+        *[f"  {line}" for line in setup],
+        f"  #pragma omp for{_collapse(heads)} schedule({schedule}) nowait",
+        *[f"  {head}" for head in heads[:-1]],
+        f"  {heads[-1]} {{",
+        indent(work, 2),
+        "  }",
+        *(["  stream_fence();"] if fence else []),
+        "}",
+    ]
+
+
+def _collapse(heads: Sequence[str]) -> str:
+    return f" collapse({len(heads)})" if len(heads) > 1 else ""
+
+
+def width_of_tile(tile: int, size: int) -> str:
+    """Declares `width`: the rows of the tile that begins at `tile`; the last of `size` rows may not fill it."""
+    if size % tile == 0:
+        return f"constexpr int width = {tile};"
+    return f"const int width = tile + {tile} < {size} ? {tile} : (int)({size} - tile);"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A C++ function whose parameters are the buffers that it reads and writes; `about` is the comment above it."""
+
+    name: str
+    about: str
+    body: Sequence[str]
+    reads: Sequence[ir.Expr]
+    stores: Sequence[ir.Store]
+
+
+def print_function(
+    function: Function,
+    plan: ir.Plan,
+    tuning: Tuning,
+    *,
+    template: str,
+    coordinates: tuple[int, int, int],
+    shared: tuple[str, ...] = (),
+) -> ir.PrintedKernel:
+    """A kernel of one function. `coordinates` are (d_mem, d_algo, d_sync). Large fresh outputs get huge pages."""
+    name = function.name
+    declared, passed = parameters(function.reads, function.stores, plan)
+    advice, labels = page_advice(tuning, function.stores, plan)
+    d_mem, d_algo, d_sync = coordinates
+    return ir.PrintedKernel(
+        functions=f"// {name}: {function.about}\nstatic void {name}({declared}) {{\n{indent(function.body, 1)}\n}}\n",
+        call="\n".join([*advice, f"{name}({passed});"]),
+        template=template,
+        choices=tuning.values,
+        tunables=tuple(tuning.tunables),
+        d_mem=d_mem,
+        d_algo=d_algo,
+        d_sync=d_sync,
+        labels=labels,
+        shared=shared,
+    )
