@@ -114,7 +114,9 @@ def _of_timing(timing: Timing) -> Ruling:
     name = timing.gate or ("timed outputs" if outcome in ("cheating", "wrong_result") else "timing")
     gate = Gate(name, False, timing.problem)
     words = f"It could not be timed: {timing.problem}"
-    return Ruling(_WORDS.get(outcome, "failed"), outcome, (gate,), (gate,), words, timing.problem)
+    return Ruling(
+        _WORDS.get(outcome, "failed"), outcome, reasons=(gate,), gates=(gate,), judgement=words, evidence=timing.problem
+    )
 
 
 def _rule_vetoed(evaluation: Evaluation, reasons: tuple[Gate, ...], gates: tuple[Gate, ...] = ()) -> Ruling:
@@ -125,7 +127,7 @@ def _rule_vetoed(evaluation: Evaluation, reasons: tuple[Gate, ...], gates: tuple
     if evaluation.judgement is not None:
         text += f" {evaluation.judgement.text}"
     outcome: Outcome = gravest(gate.refusal for gate in reasons)
-    return Ruling(_WORDS[outcome], outcome, reasons, gates, text.strip(), words)
+    return Ruling(_WORDS[outcome], outcome, reasons, gates, judgement=text.strip(), evidence=words)
 
 
 def _in_words(gates: tuple[Gate, ...]) -> str:

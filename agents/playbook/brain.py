@@ -75,7 +75,12 @@ class PlaybookBrain:
         if found.failure is None and (sweep := tuning_step(expert, brief)):
             return sweep
         search = _Search(
-            experts()[expert], Situation(brief, found), brief.lowered, brief.obedience, self.library, self._learn
+            experts()[expert],
+            situation=Situation(brief, found),
+            lowered=brief.lowered,
+            obedience=brief.obedience,
+            library=self.library,
+            learn=self._learn,
         )
         draft = search.repair(found.failure) if found.failure else search.improve()
         return proposal_of(draft, experts()[expert], search.situation) if draft else None
@@ -165,7 +170,9 @@ class _Search:
         structural = [item for item in self.judged(self.library.moves(self.lowered)) if item.move.kind != "set"]
         parent = Outline(self.lowered.recipe, self.lowered.kernels)
         brief = self.situation.brief
-        leaps = Leaps(brief, parent, structural, self, self.stream, self.learn(brief.known))
+        leaps = Leaps(
+            brief, parent, near=structural, adviser=self, stream=self.stream, estimates=self.learn(brief.known)
+        )
         return next((draft for moves in leaps.ranked() if (draft := self._draft(moves))), None)
 
     def judged(self, moves: Sequence[Move]) -> list[Ranked]:
@@ -279,7 +286,11 @@ class _Search:
         moves = (*asked, *(item.move for item in chosen), *(item.move for item in undone))
         recipe = self.applied(self.lowered.recipe, moves)
         fresh = fresh_recipe(recipe, self.situation.brief, self.library)
-        return Draft(fresh, self.obeyed, self.obedience.holds(), chosen, undone, partner) if fresh else None
+        return (
+            Draft(fresh, asked=self.obeyed, held=self.obedience.holds(), chosen=chosen, undone=undone, partner=partner)
+            if fresh
+            else None
+        )
 
 
 def fresh_recipe(recipe: Recipe, brief: Brief, library: MoveLibrary) -> Recipe | None:

@@ -119,14 +119,14 @@ class _Encoder:
         numbers, words = self._values([kernel for _, kernel in kernels])
         return _Set(
             weights,
-            _codes(self.code("run", item.run) for item in items),
-            _codes(self.code("structure", item.structure) for item in items),
-            _codes(self.code("template", kernel.template) for _, kernel in kernels),
-            _codes(self.code("graph", item.graph) for item, _ in kernels),
-            _codes(self.code("site", item.site) for item, _ in kernels),
-            _codes(self.code("place", kernel.place) for _, kernel in kernels),
-            numbers,
-            words,
+            run=_codes(self.code("run", item.run) for item in items),
+            structure=_codes(self.code("structure", item.structure) for item in items),
+            template=_codes(self.code("template", kernel.template) for _, kernel in kernels),
+            graph=_codes(self.code("graph", item.graph) for item, _ in kernels),
+            site=_codes(self.code("site", item.site) for item, _ in kernels),
+            place=_codes(self.code("place", kernel.place) for _, kernel in kernels),
+            numbers=numbers,
+            words=words,
         )
 
     def _values(self, kernels: Sequence[KernelChoices]) -> tuple[Array, Array]:

@@ -237,7 +237,10 @@ class Leaps:
         found = []
         for choices in self._measured.get(kernel.template, ())[:most]:
             others = [(name, value) for name, value in choices.items() if kernel.choices.get(name) != value]
-            moves = (Move("set", "tile", name, kernel.name, kernel.template, value) for name, value in others)
+            moves = (
+                Move("set", aspect="tile", name=name, kernel=kernel.name, template=kernel.template, value=value)
+                for name, value in others
+            )
             found.append(tuple(Ranked(move, 1.0, NO_OPINION) for move in moves))
         return [some for some in dict.fromkeys(found) if some]
 

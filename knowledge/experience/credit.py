@@ -52,14 +52,14 @@ def step_of(record: ExperienceRecord, records: Mapping[str, str]) -> MeasuredSte
     assert record.log_lift is not None
     return MeasuredStep(
         record.graph_signature,
-        record.shape_class,
-        record.device,
-        record.limiter,
-        frozenset(record.op_kinds),
-        record.together,
-        record.log_lift,
-        min(record.log_deviation, MOST_DEVIATION),
-        records,
+        shape_class=record.shape_class,
+        device=record.device,
+        limiter=record.limiter,
+        op_kinds=frozenset(record.op_kinds),
+        moves=record.together,
+        log_lift=record.log_lift,
+        deviation=min(record.log_deviation, MOST_DEVIATION),
+        records=records,
     )
 
 

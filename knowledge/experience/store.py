@@ -320,11 +320,28 @@ def _as_known(record: ExperienceRecord, query: Query) -> Known:
     graph = "" if is_here else record.graph_signature
     site = "" if is_same else f"{record.shape_class} {record.device}"
     if record.outcome != "correct" or not record.child_speedup:
-        return Known(record.run, "", record.kernels, 0.0, 0.0, graph, site, failed=True)
+        return Known(
+            record.run,
+            structure="",
+            kernels=record.kernels,
+            log_speedup=0.0,
+            deviation=0.0,
+            graph=graph,
+            site=site,
+            failed=True,
+        )
     low, high = record.child_ci95 or (record.child_speedup, record.child_speedup)
     deviation = (math.log(high) - math.log(low)) / 4 if 0 < low <= high < math.inf else 0.1
     structure = " ".join(kernel.place for kernel in record.kernels)
-    return Known(record.run, structure, record.kernels, math.log(record.child_speedup), deviation, graph, site)
+    return Known(
+        record.run,
+        structure,
+        kernels=record.kernels,
+        log_speedup=math.log(record.child_speedup),
+        deviation=deviation,
+        graph=graph,
+        site=site,
+    )
 
 
 def _likeness(record: ExperienceRecord, query: Query) -> float:

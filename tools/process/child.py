@@ -227,7 +227,7 @@ def run_command(
         for kind, value in _resource_limits(limits).items():
             with contextlib.suppress(OSError):
                 resource.prlimit(child.pid, kind, (value, value))
-        reason = _watch(child, limits, output, start + limits.wall_s, confined_to, stop)
+        reason = _watch(child, limits, output, deadline=start + limits.wall_s, folder=confined_to, stop=stop)
         kill_tree(child.pid)
         returncode = child.wait()
         text = os.pread(output, OUTPUT_BYTES, 0).decode(errors="replace")

@@ -432,7 +432,16 @@ class Zygote:
             self._count_fork(-1)
             theirs.close()
         watched = sandbox.writable if sandbox else ()
-        return Worker(self, int(answer["pid"]), ours, errors, limits, directory, watched, folder_locks)
+        return Worker(
+            self,
+            pid=int(answer["pid"]),
+            channel=ours,
+            errors=errors,
+            limits=limits,
+            directory=directory,
+            watched=watched,
+            folder_locks=folder_locks,
+        )
 
     def _count_fork(self, more: int) -> None:
         """Adds to the number of forks that wait for their turn."""

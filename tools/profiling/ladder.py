@@ -100,4 +100,4 @@ def _shown(kernel: KernelEvidence, found: Finding | None, total_ms: float) -> Ke
     """One kernel's part of the profile."""
     cause, evidence = found or ("", "")
     share = kernel.ms / total_ms if total_ms > 0 else 0.0
-    return KernelProfile(kernel.name, kernel.ms, kernel.calls, share, cause, evidence)
+    return KernelProfile(kernel.name, ms=kernel.ms, calls=kernel.calls, share=share, cause=cause, evidence=evidence)

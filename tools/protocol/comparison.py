@@ -60,7 +60,7 @@ def expect(truth: torch.Tensor, eager: torch.Tensor, dtype: DType, tolerance: fl
     shape = tuple(int(size) for size in eager.shape)
     flat = truth.detach().reshape(-1)
     if dtype not in EPSILON:
-        return Expected(flat.contiguous(), None, shape, dtype, 0.0, 0.0, 0.0)
+        return Expected(flat.contiguous(), eager=None, shape=shape, dtype=dtype, spread=0.0, norm=0.0, tolerance=0.0)
     flat = flat.double().contiguous()
     is_all_finite = math.isfinite(float(flat.sum())) and math.isfinite(float(eager.sum(dtype=torch.float64)))
     kept = None if is_all_finite else eager.detach().reshape(-1).contiguous()
@@ -69,7 +69,9 @@ def expect(truth: torch.Tensor, eager: torch.Tensor, dtype: DType, tolerance: fl
     else:
         spread = float(flat.std(correction=0)) if flat.numel() > 1 else 0.0
         norm = float(torch.linalg.vector_norm(flat)) if flat.numel() else 0.0
-    return Expected(flat, kept, shape, dtype, spread, norm, tolerance or TOLERANCE[dtype])
+    return Expected(
+        flat, eager=kept, shape=shape, dtype=dtype, spread=spread, norm=norm, tolerance=tolerance or TOLERANCE[dtype]
+    )
 
 
 def _finite_spread_and_norm(truth: torch.Tensor, own: torch.Tensor) -> tuple[float, float]:

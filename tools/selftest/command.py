@@ -103,11 +103,19 @@ async def self_test_in(
 ) -> SelfTestReport:
     """The self-test with a given grader and a given bitwise comparison. Raises TaskError and UsageError."""
     start = time.monotonic()
-    correct, mutants = await _plant(bench, task, device, candidate, faults, seed)
+    correct, mutants = await _plant(bench, task, device, candidate, faults, seed=seed)
     await confirm_correct(bench, correct)
     findings = await examine(bench, correct, mutants, compare)
     kernel = "the library's first kernel" if candidate is None else "the candidate's source"
-    return SelfTestReport(task.name, device.target, device.key, kernel, seed, tuple(findings), time.monotonic() - start)
+    return SelfTestReport(
+        task.name,
+        target=device.target,
+        device=device.key,
+        kernel=kernel,
+        seed=seed,
+        findings=tuple(findings),
+        seconds=time.monotonic() - start,
+    )
 
 
 async def _plant(

@@ -80,7 +80,9 @@ def finding(mutant: Mutant, verdict: Verdict, difference: str, seconds: float) -
     gate, evidence = (failed[0].gate, failed[0].evidence) if failed else (verdict.outcome, verdict.evidence)
     if verdict.outcome in _NOT_PLANTED:
         return FaultResult(mutant.fault, "not planted", gate, evidence, seconds)
-    return FaultResult(mutant.fault, "caught", gate, evidence, seconds, verdict.outcome)
+    return FaultResult(
+        mutant.fault, standing="caught", gate=gate, evidence=evidence, seconds=seconds, outcome=verdict.outcome
+    )
 
 
 class Comparer:

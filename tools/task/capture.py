@@ -350,7 +350,7 @@ def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
         [value.spec.shape for value in outputs],
     )
     module, line = _module_path(node), _line_of(node, builder.file)
-    builder.ops.append(Op(target, args, kwargs, outputs, int(flops), module, line))
+    builder.ops.append(Op(target, args, kwargs, outputs, flops=int(flops), module=module, line=line))
 
 
 def _check_sizes(result: Any, target: str, line: int) -> None:

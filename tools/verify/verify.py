@@ -150,9 +150,16 @@ def verify_pair(
                 clock.note("open")
                 try:
                     report = await verify_in(
-                        bench, asked, text, chosen, stage, clock, with_compile=with_compile, building=building
+                        bench,
+                        asked,
+                        text,
+                        policy=chosen,
+                        stage=stage,
+                        clock=clock,
+                        with_compile=with_compile,
+                        building=building,
                     )
-                    report = _with_receipt(report, bench.device, bench.notes, task, text, command)
+                    report = _with_receipt(report, bench.device, bench.notes, task, text, command=command)
                 finally:
                     await bench.aclose()
             clock.note("close")
@@ -187,7 +194,7 @@ def _refuse_at_once(task: Task, text: str, device: Device, policy: Policy, probl
 
 
 def _candidate_of(device: Device, text: str) -> Candidate:
-    return Candidate("verify", -1, 0, device.target, "user", sha256(text))
+    return Candidate("verify", island=-1, generation=0, target=device.target, origin="user", source=sha256(text))
 
 
 async def _build_early(device: Device, text: str) -> Build:

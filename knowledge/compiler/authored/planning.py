@@ -34,7 +34,14 @@ def authored_buffers(graph: OpGraph) -> dict[str, Buffer]:
     for key, value_name in graph.mutations.items():
         spec = graph.values[value_name].spec
         free = builder.identifier(f"new_{key}")
-        found[free] = Buffer(free, spec.shape, contiguous_strides(spec.shape), spec.dtype, "temporary", key)
+        found[free] = Buffer(
+            free,
+            shape=spec.shape,
+            strides=contiguous_strides(spec.shape),
+            dtype=spec.dtype,
+            role="temporary",
+            source=key,
+        )
     return found
 
 
@@ -82,7 +89,9 @@ def plan_authored(graph: OpGraph, kernel: AuthoredKernel, *, ieee_only: bool = F
     write_backs = {buffers[name].source: name for name in written if buffers[name].role == "temporary"}
     for name in write_backs.values():
         buffers[name] = replace(buffers[name], source="")
-    step = AuthoredStep(NAME, kernel, read, written, graph.flops, tuple(op.name for op in graph.ops))
+    step = AuthoredStep(
+        NAME, kernel, reads=read, writes=written, flops=graph.flops, ops=tuple(op.name for op in graph.ops)
+    )
     outputs = tuple(_output(item, graph, buffers) for item in graph.outputs)
     return Plan(
         buffers, (step,), outputs, graph.arrangement, write_backs=write_backs, fixed=graph.fixed, ieee_only=ieee_only

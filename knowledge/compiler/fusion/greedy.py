@@ -73,7 +73,7 @@ def fuse(
     `kept` names results of forward. Operators in `apart` join no attention and get no reduction epilogue.
     """
     stays = {*recipe.materialise, *(name for name, buffer in buffers.items() if buffer.is_in_place)}
-    state = FusionState(buffers, list(steps), set(kept), stays, recipe.target, apart)
+    state = FusionState(buffers, steps=list(steps), kept=set(kept), pinned=stays, target=recipe.target, apart=apart)
     state.tails_anywhere = ANYWHERE in recipe.rewrites
     state.drop_unread()
     early: list[Rule] = [_epilogues, _rows, inline_maps, inline_anywhere, carry, _attention, _siblings]

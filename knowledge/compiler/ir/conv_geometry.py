@@ -248,14 +248,30 @@ def staging(found: Geometry, band: tuple[int, int, int], copied: bool) -> Stagin
     depth, height, width = found.axes
     if not copied:
         _, channel, by_depth, by_row, _ = found.kernel.x_strides
-        return Staging(by_row if height.count > 1 else width.in_size, by_depth, 0, channel, 0, 0, 0)
+        return Staging(
+            by_row if height.count > 1 else width.in_size,
+            depth_stride=by_depth,
+            phase_stride=0,
+            channel_stride=channel,
+            stage_depth=0,
+            stage_height=0,
+            shared_zeros=0,
+        )
     full_rows = band[2] >= width.count
     shared = width.shared_zeros() if full_rows else 0
     pitch = band[2] + width.reach - shared
     stage_depth, stage_height = band[0] + depth.reach, band[1] + height.reach
     plane = stage_height * pitch
     phase = stage_depth * plane
-    return Staging(pitch, plane, phase, len(found.phases) * phase, stage_depth, stage_height, shared)
+    return Staging(
+        pitch,
+        depth_stride=plane,
+        phase_stride=phase,
+        channel_stride=len(found.phases) * phase,
+        stage_depth=stage_depth,
+        stage_height=stage_height,
+        shared_zeros=shared,
+    )
 
 
 def tap_tables(found: Geometry, layout: Staging) -> list[tuple[list[int], list[int]]]:

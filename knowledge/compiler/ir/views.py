@@ -237,7 +237,7 @@ def at_gather(expr: Expr, old: Shape, gather: Gather, new: Shape) -> Expr:
         if step == 0 or gather.bound == 1:
             return replace(node, view=view)
         if isinstance(node, Load):
-            return Gather(node.buffer, view, gather.index, step, gather.bound, node.dtype)
+            return Gather(node.buffer, view, index=gather.index, step=step, bound=gather.bound, dtype=node.dtype)
         if isinstance(node, Gather):
             raise NotAffine
         wide = _as_int64(_wrap_index(gather.index, gather.bound))

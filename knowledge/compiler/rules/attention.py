@@ -66,7 +66,7 @@ def _read(builder: Builder, op: Op) -> _Call:
     given = argument(op, 6, "scale")
     scale = 1 / math.sqrt(query.shape[-1]) if given is None else number(op, 6, "scale")
     if flag(op, 7, "enable_gqa"):
-        query, key, value, mask = _group_heads(builder, op, query, key, value, mask)
+        query, key, value, mask = _group_heads(builder, op, query, key, value, mask=mask)
     batch = broadcast(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     dtype = compute_dtype(op.outputs[0].spec.dtype)
     additive: Expr | None = None
@@ -75,7 +75,7 @@ def _read(builder: Builder, op: Op) -> _Call:
         additive = cast(shown, dtype)
         if mask.dtype == "bool":
             additive = apply("where", shown, const(0.0, dtype), const(-math.inf, dtype), dtype=dtype)
-    return _Call(query, key, value, batch, scale, flag(op, 5, "is_causal"), additive, dtype)
+    return _Call(query, key, value, batch, scale, causal=flag(op, 5, "is_causal"), mask=additive, dtype=dtype)
 
 
 def _one_kernel(builder: Builder, op: Op, call: _Call) -> None:
@@ -133,7 +133,7 @@ def _three_kernels(builder: Builder, op: Op, call: _Call) -> None:
         return score
 
     first = _inner(op, "scores", call.scores, call.dtype)
-    product(builder, first, query, turned, call.scores, masked)
+    product(builder, first, query, b=turned, shape=call.scores, epilogue=masked)
     # Weights are rounded to the dtype of the values, so that both products multiply the same dtype.
     rows = Rows(builder, _inner(op, "weights", call.scores, op.outputs[0].spec.dtype), call.scores, [-1])
     rows.emit(_weights(rows, rows.see(builder.tensors[first.name])))

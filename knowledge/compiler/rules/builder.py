@@ -277,10 +277,17 @@ class Builder:
                 return
             strides = contiguous_strides(shape)
         name = self.identifier(value.name)
-        role = "input" if value.role == "input" else "constant" if value.role == "constant" else "parameter"
         data = None if value.data is None else tuple(value.data)
         source = "" if data is not None else value.source
-        self.buffers[name] = Buffer(name, shape, strides, spec.dtype, role, source, data)  # type: ignore[arg-type]
+        self.buffers[name] = Buffer(
+            name,
+            shape,
+            strides,
+            dtype=spec.dtype,
+            role="input" if value.role == "input" else "constant" if value.role == "constant" else "parameter",
+            source=source,
+            data=data,
+        )
         self.tensors[value.name] = Tensor(shape, Load(name, View(0, strides), spec.dtype))
 
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Tensor:

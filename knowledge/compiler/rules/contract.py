@@ -57,10 +57,10 @@ def product(
     m, k = a.shape[-2:]
     n = b.shape[-1]
     batch = broadcast(a.shape[:-2], b.shape[:-2])
-    if _in_memory_order(builder, op, a, b, shape, epilogue):
+    if _in_memory_order(builder, op, a, b, shape, epilogue=epilogue):
         return
     if b.shape[:-2] == (1,) * (len(b.shape) - 2) or not b.shape[:-2]:
-        a, b, batch, m = _rows_of_batch(builder, op, a, b, batch, m)
+        a, b, batch, m = _rows_of_batch(builder, op, a, b, batch, m=m)
     left = cast(builder.expand(a, (*batch, m, k), op).expr, dtype)
     right = cast(builder.expand(b, (*batch, k, n), op).expr, dtype)
     space = (*batch, m, n)
@@ -74,7 +74,7 @@ def product(
     buffer = target.expr.buffer
     builder.tensors[value.name] = target
     if m == 1 or n == 1:
-        _matrix_vector(builder, op, left, right, (batch, m, n, k), finish, shape, buffer)
+        _matrix_vector(builder, op, left, right, sizes=(batch, m, n, k), finish=finish, shape=shape, buffer=buffer)
         return
     result = _respace(finish(Named("acc", dtype)), shape, space)
     builder.emit(
@@ -98,7 +98,7 @@ def _written_out(builder: Builder, op: Op, a: Tensor, b: Tensor, space: Shape) -
     dtype = compute_dtype(op.outputs[0].spec.dtype)
 
     def factor(side: Tensor, axis: int, place: int) -> Expr:
-        part = take(builder, op, side, axis, place, 1)
+        part = take(builder, op, side, axis, start=place, length=1)
         return builder.expand(Tensor(part.shape, cast(part.expr, dtype)), space, op).expr
 
     terms = [
@@ -132,7 +132,7 @@ def _in_memory_order(
     spec = op.outputs[0].spec
     in_order = replace(op.outputs[0], spec=TensorSpec(inner_shape, contiguous_strides(inner_shape), spec.dtype))
     turned_a = builder.permute(a, [*order, lead], op)
-    product(builder, replace(op, outputs=[in_order]), turned_a, b, inner_shape, turned)
+    product(builder, replace(op, outputs=[in_order]), turned_a, b, shape=inner_shape, epilogue=turned)
     back = [[*order, lead].index(axis) for axis in range(lead + 1)]
     builder.bind(op, builder.permute(builder.tensors[op.name], back, op))
     return True
@@ -235,7 +235,7 @@ def linear(builder: Builder, op: Op, a: Tensor, weight: Tensor, bias: Tensor | N
     def epilogue(accumulator: Expr) -> Expr:
         return accumulator if addend is None else apply("add", accumulator, cast(addend, accumulator.dtype))
 
-    product(builder, op, a, _transpose(builder, op, weight), shape, epilogue)
+    product(builder, op, a, b=_transpose(builder, op, weight), shape=shape, epilogue=epilogue)
 
 
 @rule("addmm", "baddbmm", "addmv")
@@ -254,7 +254,7 @@ def _addmm(builder: Builder, op: Op) -> None:
             return result
         return apply("add", addend if beta == 1 else scalar("mul", addend, beta), result)
 
-    product(builder, op, a, b, shape, epilogue)
+    product(builder, op, a, b, shape, epilogue=epilogue)
 
 
 @rule("outer", "ger")
@@ -276,7 +276,7 @@ def _tensordot(builder: Builder, op: Op) -> None:
     for one, other in zip(left, right, strict=True):
         second[other] = first[one]
     kept = [label for label in first if label not in second] + [label for label in second if label not in first]
-    _contract_pair(builder, op, "".join(first), a, "".join(second), b, "".join(kept))
+    _contract_pair(builder, op, "".join(first), a, second="".join(second), b=b, output="".join(kept))
 
 
 @rule("einsum")
@@ -302,9 +302,9 @@ def _einsum(builder: Builder, op: Op) -> None:
         shape = tuple(sizes[label] for label in kept)
         spec = TensorSpec(shape, contiguous_strides(shape), op.outputs[0].spec.dtype)
         inner = replace(op, outputs=[replace(op.outputs[0], name=f"{op.name}_{index}", spec=spec)])
-        _contract_pair(builder, inner, term, tensor, terms[index], tensors[index], kept)
+        _contract_pair(builder, inner, term, a=tensor, second=terms[index], b=tensors[index], output=kept)
         term, tensor = kept, builder.tensors[inner.name]
-    _contract_pair(builder, op, term, tensor, terms[-1], tensors[-1], output)
+    _contract_pair(builder, op, term, a=tensor, second=terms[-1], b=tensors[-1], output=output)
 
 
 def _labels(equation: str, ranks: list[int]) -> tuple[list[str], str]:
@@ -386,7 +386,7 @@ def _gates(builder: Builder, op: Op, tag: str, source: Tensor, weight: int, bias
         return acc
 
     before = len(builder.steps)
-    product(builder, step, source, right, shape, finish)
+    product(builder, step, source, b=right, shape=shape, epilogue=finish)
     builder.steps[before:] = [replace(item, ops=(op.name,)) for item in builder.steps[before:]]
     return builder.tensors[step.name]
 
@@ -395,7 +395,7 @@ def _parts(builder: Builder, op: Op, gates: Tensor, count: int) -> list[Expr]:
     """The gates split into `count` equal parts along the last dimension."""
     size = gates.shape[-1] // count
     axis = len(gates.shape) - 1
-    return [take(builder, op, gates, axis, part * size, size).computed for part in range(count)]
+    return [take(builder, op, gates, axis, start=part * size, length=size).computed for part in range(count)]
 
 
 @rule("lstm_cell")
@@ -404,8 +404,8 @@ def _lstm_cell(builder: Builder, op: Op) -> None:
     given = op.args[1]
     assert isinstance(given, list)
     hidden, memory = (builder.tensor(item) for item in given)
-    of_hidden = _gates(builder, op, "hidden", hidden, 3, 5, None)
-    gates = _gates(builder, op, "gates", builder.tensor(op.args[0]), 2, 4, of_hidden.computed)
+    of_hidden = _gates(builder, op, "hidden", source=hidden, weight=3, bias=5, addend=None)
+    gates = _gates(builder, op, "gates", source=builder.tensor(op.args[0]), weight=2, bias=4, addend=of_hidden.computed)
     enters, forgets, new, leaves = _parts(builder, op, gates, 4)
     kept = apply("mul", apply("sigmoid", forgets), memory.computed)
     remembered = apply("add", kept, apply("mul", apply("sigmoid", enters), apply("tanh", new)))
@@ -418,8 +418,10 @@ def _lstm_cell(builder: Builder, op: Op) -> None:
 def _gru_cell(builder: Builder, op: Op) -> None:
     """Lowers gru_cell: one step of a GRU."""
     hidden = builder.tensor(op.args[1])
-    own = _parts(builder, op, _gates(builder, op, "hidden", hidden, 3, 5, None), 3)
-    given = _parts(builder, op, _gates(builder, op, "gates", builder.tensor(op.args[0]), 2, 4, None), 3)
+    own = _parts(builder, op, _gates(builder, op, "hidden", source=hidden, weight=3, bias=5, addend=None), 3)
+    given = _parts(
+        builder, op, _gates(builder, op, "gates", source=builder.tensor(op.args[0]), weight=2, bias=4, addend=None), 3
+    )
     resets, updates = (
         apply("sigmoid", apply("add", left, right)) for left, right in zip(given[:2], own[:2], strict=True)
     )
@@ -430,6 +432,6 @@ def _gru_cell(builder: Builder, op: Op) -> None:
 @rule("rnn_tanh_cell", "rnn_relu_cell")
 def _rnn_cell(builder: Builder, op: Op) -> None:
     """Lowers rnn_tanh_cell and rnn_relu_cell: one step of a plain recurrent layer."""
-    of_hidden = _gates(builder, op, "hidden", builder.tensor(op.args[1]), 3, 5, None)
-    gates = _gates(builder, op, "gates", builder.tensor(op.args[0]), 2, 4, of_hidden.computed)
+    of_hidden = _gates(builder, op, "hidden", source=builder.tensor(op.args[1]), weight=3, bias=5, addend=None)
+    gates = _gates(builder, op, "gates", source=builder.tensor(op.args[0]), weight=2, bias=4, addend=of_hidden.computed)
     builder.pointwise(op, apply("tanh" if op.kind == "rnn_tanh_cell" else "relu", gates.computed))

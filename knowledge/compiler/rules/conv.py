@@ -78,11 +78,13 @@ def _convolution(builder: Builder, op: Op) -> None:
     plain = _Geometry((1,) * rank, (0,) * rank, geometry.dilation, 1, False)
     if geometry == plain and weight.shape[2:] == (1,) * rank:
         builder.applicable.append(POINTWISE_AS_GEMM)
-        if POINTWISE_AS_GEMM in builder.rewrites and _as_gemm(builder, op, source, weight, shape, result):
+        if POINTWISE_AS_GEMM in builder.rewrites and _as_gemm(builder, op, source, weight, shape, result=result):
             return
-    if _has_patches(geometry, weight.shape) and _patches_as_gemm(builder, op, source, weight, shape, result, geometry):
+    if _has_patches(geometry, weight.shape) and _patches_as_gemm(
+        builder, op, source, weight, shape, result=result, geometry=geometry
+    ):
         return
-    _emit(builder, op, source, weight, shape, result, geometry)
+    _emit(builder, op, source, weight, shape, result=result, geometry=geometry)
 
 
 def _emit(
@@ -171,7 +173,7 @@ def _as_gemm(builder: Builder, op: Op, source: Tensor, weight: Tensor, shape: tu
         return False
     matrix = builder.reshape(weight, weight.shape[:2], op)
     left = cast(builder.expand(matrix, (batch, *weight.shape[:2]), op).expr, dtype)
-    _emit_gemm(builder, op, space, channels, left, right, stored)
+    _emit_gemm(builder, op, space, k=channels, left=left, right=right, stored=stored)
     return True
 
 
@@ -213,7 +215,7 @@ def _patches_as_gemm(
     matrix = builder.reshape(weight, (shape[1], k), op)
     left = cast(builder.expand(matrix, (shape[0], shape[1], k), op).expr, dtype)
     right = cast(builder.permute(rows, (0, 2, 1), op).expr, dtype)
-    _emit_gemm(builder, op, space, k, left, right, stored)
+    _emit_gemm(builder, op, space, k, left, right=right, stored=stored)
     return True
 
 

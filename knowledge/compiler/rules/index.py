@@ -76,7 +76,10 @@ def _row_of(builder: Builder, op: Op, table: Tensor, named: Expr, rank: int) -> 
     _, load = builder.ensure_load(table, op)
     step, along_row = load.view.strides
     view = View(load.view.offset, (0, along_row, 0)[:rank])
-    return cast(Gather(load.buffer, view, named, step, table.shape[0], load.dtype), compute_dtype(table.dtype))
+    return cast(
+        Gather(load.buffer, view, index=named, step=step, bound=table.shape[0], dtype=load.dtype),
+        compute_dtype(table.dtype),
+    )
 
 
 def _bags(builder: Builder, op: Op, table: Tensor, index: Tensor, offsets: Tensor) -> None:
@@ -100,7 +103,18 @@ def _bags(builder: Builder, op: Op, table: Tensor, index: Tensor, offsets: Tenso
     store = Store(result.expr.buffer, result.expr.view, cast(_joined(kind, dtype), result.dtype))
     reduction: Literal["max", "sum"] = "max" if kind == 2 else "sum"
     name = f"k_{store.buffer}"
-    kernel = SegmentKernel(name, items, (bags, width), reduction, value, starts, "", (store,), dtype, (op.name,))
+    kernel = SegmentKernel(
+        name,
+        items,
+        shape=(bags, width),
+        op=reduction,
+        value=value,
+        starts=starts,
+        order="",
+        stores=(store,),
+        dtype=dtype,
+        ops=(op.name,),
+    )
     builder.emit(kernel)
     builder.tensors[op.outputs[0].name] = result
 
@@ -124,7 +138,9 @@ def _begins(builder: Builder, op: Op, offsets: Tensor, bags: int, items: int) ->
         _, load = builder.ensure_load(offsets, op)
         place, view = along(1, 0), View(load.view.offset, (0,))
         inside = between(place, 0, bags - 1)
-        given = cast(Gather(load.buffer, view, inside, load.view.strides[0], bags, load.dtype), "int64")
+        given = cast(
+            Gather(load.buffer, view, index=inside, step=load.view.strides[0], bound=bags, dtype=load.dtype), "int64"
+        )
         is_one = apply("lt", place, const(bags, "int64"), dtype="bool")
         found = apply("where", is_one, given, const(items, "int64"), dtype="int64")
     starts = builder.store(f"{op.name}_starts", (bags + 1,), between(found, 0, items), "int32", op)
@@ -171,7 +187,7 @@ def _indexed(builder: Builder, op: Op, source: Tensor, found: dict[int, Tensor],
         for axis, index_expr in indices.items():
             where = apply("add", where, _position(index_expr, source.shape[axis], load.view.strides[axis]))
     view = View(load.view.offset, tuple(strides))
-    builder.pointwise(op, Gather(load.buffer, view, where, step, bound, load.dtype))
+    builder.pointwise(op, Gather(load.buffer, view, index=where, step=step, bound=bound, dtype=load.dtype))
 
 
 def _position(index: Expr, size: int, stride: int) -> Expr:
@@ -195,7 +211,12 @@ def _gather(builder: Builder, op: Op) -> None:
     steps = tuple(0 if dim == axis else step for dim, step in enumerate(load.view.strides))
     where = cast(builder.expand(index, op.outputs[0].spec.shape, op).expr, "int64")
     view = View(load.view.offset, steps)
-    builder.pointwise(op, Gather(load.buffer, view, where, load.view.strides[axis], source.shape[axis], load.dtype))
+    builder.pointwise(
+        op,
+        Gather(
+            load.buffer, view, index=where, step=load.view.strides[axis], bound=source.shape[axis], dtype=load.dtype
+        ),
+    )
 
 
 @rule("take")
@@ -205,7 +226,7 @@ def _take(builder: Builder, op: Op) -> None:
     _, load = builder.ensure_load(source, op)
     index = cast(builder.tensor(op.args[1]).expr, "int64")
     view = View(0, (0,) * len(op.outputs[0].spec.shape))
-    builder.pointwise(op, Gather(load.buffer, view, index, 1, source.numel, load.dtype))
+    builder.pointwise(op, Gather(load.buffer, view, index, step=1, bound=source.numel, dtype=load.dtype))
 
 
 # ---------------------------------------------------------------- places in a sorted list

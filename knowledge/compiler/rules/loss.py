@@ -246,7 +246,7 @@ def _pick_class(rows: Rows, value: Tensor, target: Expr) -> Expr:
     base = View(0, strides[: len(rows.outer)] + (0,) * len(rows.reduced))
     seen = rows.see(value)
     bound = rows.reduced[0]
-    pick = Gather("", base, target, strides[-1], bound, seen.dtype)
+    pick = Gather("", base, index=target, step=strides[-1], bound=bound, dtype=seen.dtype)
     try:
         return at_gather(seen, space, pick, space)
     except NotAffine:
@@ -267,7 +267,7 @@ def _weight_of(builder: Builder, op: Op, weight: Tensor | None, target: Expr, ro
         return None
     _, load = builder.ensure_load(weight, op)
     view = View(load.view.offset, (0,) * (len(rows.outer) + len(rows.reduced)))
-    return Gather(load.buffer, view, target, load.view.strides[0], weight.numel, load.dtype)
+    return Gather(load.buffer, view, index=target, step=load.view.strides[0], bound=weight.numel, dtype=load.dtype)
 
 
 def _finish_classes(
@@ -310,7 +310,7 @@ def _nll_loss(builder: Builder, op: Op) -> None:
     loss = apply("neg", _pick_class(rows, value, index))
     if each_weight is not None:
         loss = apply("mul", loss, cast(each_weight, loss.dtype))
-    _finish_classes(builder, op, rows, [loss], each_weight, counts, reduction)
+    _finish_classes(builder, op, rows, losses=[loss], weight=each_weight, counts=counts, reduction=reduction)
 
 
 @rule("cross_entropy_loss")
@@ -323,7 +323,9 @@ def _cross_entropy(builder: Builder, op: Op) -> None:
     rows = Rows(builder, op, value.shape, [_class_axis(value.shape)])
     logits = rows.see(value)
     if target.shape == value.shape and target.dtype in ("float32", "float64", "float16", "bfloat16"):
-        _cross_entropy_of_chances(builder, op, rows, value, target, weight, smoothing, reduction)
+        _cross_entropy_of_chances(
+            builder, op, rows, value, target, weight=weight, smoothing=smoothing, reduction=reduction
+        )
         return
     if smoothing and weight is not None:
         raise Unsupported("smoothed cross entropy with class weights")
@@ -342,7 +344,7 @@ def _cross_entropy(builder: Builder, op: Op) -> None:
             scalar("mul", loss, 1.0 - smoothing),
             scalar("mul", apply("neg", spread), smoothing / rows.count),
         ]
-    _finish_classes(builder, op, rows, losses, each_weight, counts, reduction)
+    _finish_classes(builder, op, rows, losses, weight=each_weight, counts=counts, reduction=reduction)
 
 
 def _cross_entropy_of_chances(

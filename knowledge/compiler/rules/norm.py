@@ -173,7 +173,7 @@ def _batch_norm(builder: Builder, op: Op) -> None:
     if op.kind == "_native_batch_norm_legit_functional":
         outputs |= {"running_mean": 3, "running_var": 4}
     over = tuple(axis for axis in range(len(source.shape)) if axis != 1)
-    _statistics(builder, op, over, running, momentum, eps, outputs)
+    _statistics(builder, op, over, running, momentum, eps=eps, outputs=outputs)
 
 
 @rule("_native_batch_norm_legit_no_training", "cudnn_batch_norm")
@@ -247,7 +247,7 @@ def _instance_norm(builder: Builder, op: Op) -> None:
         return
     if running[0] is not None:
         raise Unsupported("instance norm that tracks statistics")
-    _statistics(builder, op, tuple(range(2, len(source.shape))), running, momentum, eps, {})
+    _statistics(builder, op, tuple(range(2, len(source.shape))), running, momentum, eps=eps, outputs={})
 
 
 @rule("weight_norm_interface", "_weight_norm", "_weight_norm_interface")

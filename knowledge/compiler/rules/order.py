@@ -74,7 +74,7 @@ def _topk(builder: Builder, op: Op) -> None:
     if not is_sorted or _is_known_by_ties(builder, op, count) or (not is_few and _is_long(builder, source, axis)):
         both = _whole_buffer(builder, op, 0), _whole_buffer(builder, op, 1)
         ties: Ties = "as in topk" if is_sorted else "as in unsorted topk"
-        _select(builder, op, source, axis, (0, count), both, largest=largest, ties=ties)
+        _select(builder, op, source, axis, ranks=(0, count), targets=both, largest=largest, ties=ties)
         return
     if not is_few:
         _sorted(builder, op, source, axis, descending=largest)
@@ -147,7 +147,7 @@ def _element(builder: Builder, op: Op, source: Tensor, axis: int, index: Expr) -
     load = builder.ensure_load(source, op)[1]
     steps = load.view.strides
     view = View(load.view.offset, (*steps[:axis], *steps[axis + 1 :], 0))
-    return Gather(load.buffer, view, index, steps[axis], source.shape[axis], load.dtype)
+    return Gather(load.buffer, view, index, step=steps[axis], bound=source.shape[axis], dtype=load.dtype)
 
 
 # ---------------------------------------------------------------- long rows
@@ -191,7 +191,21 @@ def _select(
     name = f"k_{builder.identifier(op.name)}_select"
     shape, size = turned.shape[:-1], turned.shape[-1]
     sides, ops = tuple(stores), (op.name,)
-    builder.emit(SelectKernel(name, shape, size, first, count, largest, turned.expr, sides, value.dtype, ops, ties))
+    builder.emit(
+        SelectKernel(
+            name,
+            outer=shape,
+            length=size,
+            first=first,
+            count=count,
+            largest=largest,
+            value=turned.expr,
+            stores=sides,
+            dtype=value.dtype,
+            ops=ops,
+            ties=ties,
+        )
+    )
 
 
 def _selected_one(builder: Builder, op: Op, source: Tensor, axis: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -204,7 +218,7 @@ def _selected_one(builder: Builder, op: Op, source: Tensor, axis: int, rank: int
     ]
     loads = [tensor.expr for tensor in made]
     assert isinstance(loads[0], Load) and isinstance(loads[1], Load)
-    _select(builder, op, source, axis, (rank, rank + 1), (loads[0], loads[1]), largest=False)
+    _select(builder, op, source, axis, ranks=(rank, rank + 1), targets=(loads[0], loads[1]), largest=False)
     value, index = (builder.reshape(tensor, outer, op) for tensor in made)
     return value, index
 
@@ -256,7 +270,9 @@ def _sorted(builder: Builder, op: Op, source: Tensor, axis: int, *, descending: 
         load = builder.ensure_load(source, op)[1]
         steps = tuple(0 if dim == axis else step for dim, step in enumerate(load.view.strides))
         view = View(load.view.offset, (*steps, 0))
-        rows.emit_row(Gather(load.buffer, view, index, load.view.strides[axis], source.shape[axis], load.dtype))
+        rows.emit_row(
+            Gather(load.buffer, view, index, step=load.view.strides[axis], bound=source.shape[axis], dtype=load.dtype)
+        )
     rows.emit_row(index, len(op.outputs) - 1)
     rows.finish()
 
@@ -279,7 +295,15 @@ def _sort(builder: Builder, op: Op) -> None:
         return
     targets = [_whole_buffer(builder, op, output) for output in range(len(op.outputs))]
     values = targets[0] if len(targets) > 1 else None
-    _select(builder, op, source, axis, (0, source.shape[axis]), (values, targets[-1]), largest=bool(descending))
+    _select(
+        builder,
+        op,
+        source,
+        axis,
+        ranks=(0, source.shape[axis]),
+        targets=(values, targets[-1]),
+        largest=bool(descending),
+    )
 
 
 @rule("median", "kthvalue")

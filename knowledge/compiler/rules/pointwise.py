@@ -381,7 +381,7 @@ def _glu(builder: Builder, op: Op) -> None:
     source = builder.tensor_at(op, 0, "self")
     axis = source.axis(int(number(op, 1, "dim", -1)))
     half = source.shape[axis] // 2
-    value, gate = (take(builder, op, source, axis, start, half) for start in (0, half))
+    value, gate = (take(builder, op, source, axis, start, length=half) for start in (0, half))
     builder.pointwise(op, apply("mul", value.computed, apply("sigmoid", gate.computed)))
 
 

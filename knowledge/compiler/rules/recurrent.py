@@ -77,11 +77,11 @@ def _recurrent(builder: Builder, op: Op) -> None:
             stores = (_store(source, shape),)
         kernel = RecurrentKernel(
             f"k_{builder.identifier(f'{op.name}_layer{first}')}",
-            op.kind,  # type: ignore[arg-type]
-            shape,
-            layers,
-            stores,
-            compute_dtype(called.source.dtype),
+            cell=op.kind,  # type: ignore[arg-type]
+            shape=shape,
+            layers=layers,
+            stores=stores,
+            dtype=compute_dtype(called.source.dtype),
             last_h=states[0],
             last_c=states[1] if len(states) > 1 else "",
             first=first * directions,
@@ -164,7 +164,7 @@ def _initial(builder: Builder, op: Op, states: Tensor, row: int) -> Load | None:
     if isinstance(states.expr, Const) and states.expr.value == 0:
         return None
     whole = builder.ensure_load(states, op)[0]
-    part = take(builder, op, whole, 0, row, 1)
+    part = take(builder, op, whole, axis=0, start=row, length=1)
     return _load(builder, op, builder.reshape(part, states.shape[1:], op))
 
 

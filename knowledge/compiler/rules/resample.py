@@ -35,14 +35,14 @@ def read_at(load: Load, sizes: Sequence[int], positions: Mapping[int, Expr]) -> 
     view = View(load.view.offset, kept)
     if len(positions) == 1:
         ((axis, where),) = positions.items()
-        return Gather(load.buffer, view, where, load.view.strides[axis], sizes[axis], load.dtype)
+        return Gather(load.buffer, view, index=where, step=load.view.strides[axis], bound=sizes[axis], dtype=load.dtype)
     where = const(0, "int64")
     bound = 1
     for axis, position in positions.items():
         step = load.view.strides[axis]
         where = apply("add", where, scalar("mul", position, step))
         bound += (sizes[axis] - 1) * step
-    return Gather(load.buffer, view, where, 1, bound, load.dtype)
+    return Gather(load.buffer, view, index=where, step=1, bound=bound, dtype=load.dtype)
 
 
 def forward_load(builder: Builder, tensor: Tensor, op: Op) -> Load:
@@ -163,7 +163,9 @@ def enlarged_axes(op: Op, source: Tensor, *, corners: bool, has_corners: bool) -
     for axis, factor in enumerate(factors, 2):
         number = float(factor) if isinstance(factor, int | float) else None
         dtype = compute_dtype(source.dtype)
-        axes.append(_Axis(axis, source.shape[axis], target[axis], number, corners, dtype))
+        axes.append(
+            _Axis(axis, size=source.shape[axis], target=target[axis], factor=number, corners=corners, dtype=dtype)
+        )
     return axes
 
 
@@ -230,7 +232,9 @@ def _table(builder: Builder, op: Op, axis: _Axis, expr: Expr) -> Expr:
     not loops that round and compare to compute them."""
     name = builder.identifier(f"{op.name}_{axis.number}_{len(builder.buffers)}")
     data = tuple(_value(expr, index) for index in range(axis.target))
-    builder.buffers[name] = Buffer(name, (axis.target,), (1,), expr.dtype, "constant", "", data)
+    builder.buffers[name] = Buffer(
+        name, shape=(axis.target,), strides=(1,), dtype=expr.dtype, role="constant", source="", data=data
+    )
     rank = len(op.outputs[0].spec.shape)
     return Load(name, View(0, tuple(int(dim == axis.number) for dim in range(rank))), expr.dtype)
 

@@ -61,14 +61,26 @@ def _scan(builder: Builder, op: Op) -> None:
     strides = contiguous_strides(spec.shape)
     view = View(0, tuple(strides[dim] for dim in order))
     if has_positions and dtype == "float32":
-        _with_positions(builder, op, shape, value, target.expr.buffer, view)
+        _with_positions(builder, op, shape, value, buffer=target.expr.buffer, stored=view)
         builder.tensors[op.outputs[0].name] = target
         return
     store = Store(target.expr.buffer, view, cast(Named("acc", dtype), spec.dtype))
     name = f"k_{target.expr.buffer}"
-    builder.emit(ScanKernel(name, shape, _OPERATION[op.kind], value, (store,), dtype, reverse, False, (op.name,)))
+    builder.emit(
+        ScanKernel(
+            name,
+            shape,
+            op=_OPERATION[op.kind],
+            value=value,
+            stores=(store,),
+            dtype=dtype,
+            reverse=reverse,
+            exclusive=False,
+            ops=(op.name,),
+        )
+    )
     if has_positions:
-        _positions(builder, op, shape, value, Load(store.buffer, view, spec.dtype), view)
+        _positions(builder, op, shape, value, running=Load(store.buffer, view, spec.dtype), stored=view)
     if not reverse:
         builder.tensors[op.outputs[0].name] = target
         return
@@ -92,7 +104,19 @@ def _with_positions(builder: Builder, op: Op, shape: tuple[int, ...], value: Exp
     where = apply("bit_and", acc, const(_POSITIONS, "int64"), dtype="int64")
     stores = (Store(buffer, stored, found), Store(positions.expr.buffer, stored, where))
     both = apply("bit_or", key, place, dtype="int64")
-    builder.emit(ScanKernel(f"k_{buffer}", shape, "max", both, stores, "int64", False, False, (op.name,)))
+    builder.emit(
+        ScanKernel(
+            f"k_{buffer}",
+            shape,
+            op="max",
+            value=both,
+            stores=stores,
+            dtype="int64",
+            reverse=False,
+            exclusive=False,
+            ops=(op.name,),
+        )
+    )
 
 
 def _positions(builder: Builder, op: Op, shape: tuple[int, ...], value: Expr, running: Load, stored: View) -> None:
@@ -109,7 +133,19 @@ def _positions(builder: Builder, op: Op, shape: tuple[int, ...], value: Expr, ru
     position = apply("where", is_new, place, const(-1, "int64"), dtype="int64")
     store = Store(target.expr.buffer, stored, Named("acc", "int64"))
     name = f"k_{target.expr.buffer}"
-    builder.emit(ScanKernel(name, shape, "max", position, (store,), "int64", False, False, (op.name,)))
+    builder.emit(
+        ScanKernel(
+            name,
+            shape,
+            op="max",
+            value=position,
+            stores=(store,),
+            dtype="int64",
+            reverse=False,
+            exclusive=False,
+            ops=(op.name,),
+        )
+    )
 
 
 def _flip(expr: Expr, shape: tuple[int, ...]) -> Expr:

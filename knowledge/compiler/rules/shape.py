@@ -93,7 +93,7 @@ def _slice(builder: Builder, op: Op) -> None:
         step = integer(op, 4, "step", 1)
     else:
         start = clip(integer(op, 2, "start"), size)
-    builder.bind(op, take(builder, op, source, axis, start, op.outputs[0].spec.shape[axis], step))
+    builder.bind(op, take(builder, op, source, axis, start, length=op.outputs[0].spec.shape[axis], step=step))
 
 
 def clip(index: int, size: int) -> int:
@@ -106,7 +106,7 @@ def _select(builder: Builder, op: Op) -> None:
     """Lowers select: one index of a dimension."""
     source = _source(builder, op)
     axis = source.axis(integer(op, 1, "dim"))
-    part = take(builder, op, source, axis, integer(op, 2, "index") % source.shape[axis], 1)
+    part = take(builder, op, source, axis, start=integer(op, 2, "index") % source.shape[axis], length=1)
     builder.bind(op, builder.reshape(part, op.outputs[0].spec.shape, op))
 
 
@@ -118,7 +118,7 @@ def _split(builder: Builder, op: Op) -> None:
     start = 0
     for output, value in enumerate(op.outputs):
         length = value.spec.shape[axis]
-        builder.bind(op, take(builder, op, source, axis, start, length), output)
+        builder.bind(op, take(builder, op, source, axis, start, length=length), output)
         start += length
 
 
@@ -128,7 +128,7 @@ def _unbind(builder: Builder, op: Op) -> None:
     source = _source(builder, op)
     axis = source.axis(integer(op, 1, "dim", 0))
     for output, value in enumerate(op.outputs):
-        part = take(builder, op, source, axis, output, 1)
+        part = take(builder, op, source, axis, start=output, length=1)
         builder.bind(op, builder.reshape(part, value.spec.shape, op), output)
 
 
@@ -279,7 +279,9 @@ def _fill_region(builder: Builder, op: Op, region: Region) -> None:
     for name, start in region.parts:
         if (whole.name, start) not in builder.filled:
             builder.filled.add((whole.name, start))
-            store_part(builder, op, target, builder.tensors[name], View(start * step, strides), f"from{start}")
+            store_part(
+                builder, op, target, part=builder.tensors[name], view=View(start * step, strides), tag=f"from{start}"
+            )
     view = View(region.start * step, strides)
     builder.tensors[op.name] = Tensor(shape, Load(target.buffer, view, target.dtype))
 
@@ -305,7 +307,7 @@ def _cat(builder: Builder, op: Op) -> None:
     strides = contiguous_strides(tensor.shape)
     start = 0
     for index, part in enumerate(parts):
-        store_part(builder, op, target, part, View(start * strides[axis], strides), f"part{index}")
+        store_part(builder, op, target, part, view=View(start * strides[axis], strides), tag=f"part{index}")
         start += part.shape[axis]
 
 
@@ -320,10 +322,13 @@ def _cross(builder: Builder, op: Op) -> None:
         raise Unsupported("a cross product of other than three components")
     strides = contiguous_strides(tensor.shape)
     for place in range(3):
-        u, v = ([take(builder, op, side, axis, (place + step) % 3, 1).computed for step in (1, 2)] for side in sides)
+        u, v = (
+            [take(builder, op, side, axis, start=(place + step) % 3, length=1).computed for step in (1, 2)]
+            for side in sides
+        )
         value = apply("sub", apply("mul", u[0], v[1]), apply("mul", u[1], v[0]))
         part = Tensor((*tensor.shape[:axis], 1, *tensor.shape[axis + 1 :]), value)
-        store_part(builder, op, target, part, View(place * strides[axis], strides), f"part{place}")
+        store_part(builder, op, target, part, view=View(place * strides[axis], strides), tag=f"part{place}")
 
 
 @rule("roll")
@@ -348,10 +353,10 @@ def _roll_axis(builder: Builder, op: Op, source: Tensor, axis: int, shift: int) 
     tensor = builder.buffer(op.name, source.shape, source.dtype)
     assert isinstance(tensor.expr, Load)
     strides = contiguous_strides(tensor.shape)
-    tail = take(builder, op, source, axis, size - shift, shift)
-    head = take(builder, op, source, axis, 0, size - shift)
-    store_part(builder, op, tensor.expr, tail, View(0, strides), "tail")
-    store_part(builder, op, tensor.expr, head, View(shift * strides[axis], strides), "head")
+    tail = take(builder, op, source, axis, start=size - shift, length=shift)
+    head = take(builder, op, source, axis, start=0, length=size - shift)
+    store_part(builder, op, tensor.expr, part=tail, view=View(0, strides), tag="tail")
+    store_part(builder, op, tensor.expr, part=head, view=View(shift * strides[axis], strides), tag="head")
     return tensor
 
 
@@ -380,7 +385,7 @@ def _pad(builder: Builder, op: Op) -> None:
             if left <= 0:
                 builder.bind(op, Tensor(target_shape, const(fill, source.dtype)))
                 return
-            source = take(builder, op, source, axis, max(-low, 0), left)
+            source = take(builder, op, source, axis, start=max(-low, 0), length=left)
     before = [max(start, 0) for start in before]
     if source.shape == target_shape:
         builder.bind(op, source)
@@ -388,9 +393,9 @@ def _pad(builder: Builder, op: Op) -> None:
     tensor, target = new_buffer(builder, op)
     empty = Tensor(target_shape, const(fill, tensor.dtype))
     strides = contiguous_strides(target_shape)
-    store_part(builder, op, target, empty, View(0, strides), "fill")
+    store_part(builder, op, target, part=empty, view=View(0, strides), tag="fill")
     offset = sum(start * step for start, step in zip(before, strides, strict=True))
-    store_part(builder, op, target, source, View(offset, strides), "inside")
+    store_part(builder, op, target, part=source, view=View(offset, strides), tag="inside")
 
 
 # ---------------------------------------------------------------- made of indices

@@ -318,8 +318,22 @@ class Case:
         unstable = partial(self._errors_when_nudged, kind, packed, expected, patterns.WAYS)
         is_wider = tuple(not truth.note and own.dtype != torch.float64 for own in eager)
         reruns = reruns_of(partial(self._run, self._model, kind), truth.again, packed, may_order=self._may_order)
-        asked = distribution, seed, packed, expected, ieee, tf32, specs
-        return Trial(*asked, truth.note, buffers, exact, luck, unstable, is_wider, reruns)
+        return Trial(
+            distribution,
+            seed,
+            inputs=packed,
+            expected=expected,
+            ieee=ieee,
+            tf32=tf32,
+            specs=specs,
+            note=truth.note,
+            buffers=buffers,
+            exact=exact,
+            luck=luck,
+            unstable=unstable,
+            is_wider=is_wider,
+            reruns=reruns,
+        )
 
     def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
         """Keeps facts about inputs and outputs as given."""

@@ -98,7 +98,7 @@ def draw_parameters(
     """
     own, keys = seeded, list(seeded)
     seeded, last = (dict(zip(keys, as_reals(item[key] for key in keys), strict=True)) for item in (seeded, last))
-    drawn = _draw(kind, seeded, last, chosen, learned, seed)
+    drawn = _draw(kind, seeded, last, chosen, learned, seed=seed)
     return dict(zip(keys, again((drawn[key] for key in keys), (own[key] for key in keys)), strict=True))
 
 

@@ -41,7 +41,7 @@ def updated_buffers(
                 expected = replace(expected, norm=max(expected.norm, norm), spread=max(expected.spread, spread))
             share = min(1.0, norm / max(expected.norm, comparison.TINY))
         ieee, tf32 = (comparison.measure(own, expected) for own in owns)
-        found.append(UpdatedBuffer(key, expected, ieee, tf32, loading.spec_of(owns[0].contiguous()), share))
+        found.append(UpdatedBuffer(key, expected, ieee, tf32, spec=loading.spec_of(owns[0].contiguous()), share=share))
     return tuple(found)
 
 

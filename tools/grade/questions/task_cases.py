@@ -28,7 +28,7 @@ def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool,
     """The file's own shapes first, then those of its input maker, then extra shapes, then further dtypes."""
     wanted = [({}, None)] if only_first else loading.case_keys(loading.load(task))
     return [
-        Case(task, dict(overrides), dtype, seed, device, room)
+        Case(task, overrides=dict(overrides), dtype=dtype, seed=seed, device=device, room=room)
         for (overrides, dtype), seed in zip(wanted, itertools.cycle(seeds), strict=False)
     ]
 

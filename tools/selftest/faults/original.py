@@ -53,4 +53,4 @@ def original_of(task: Task, graphs: Sequence[OpGraph], device: Device) -> Origin
     recipe = seeds(graphs[0], device)[0]
     text = lower(graphs, recipe, task_source=task.text, device=device).source
     printed = tuple(print_plan(graph, recipe, device) for graph in graphs)
-    return Original(task, device, tuple(graphs), recipe, printed, text)
+    return Original(task, device, graphs=tuple(graphs), recipe=recipe, printed=printed, text=text)

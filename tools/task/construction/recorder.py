@@ -64,7 +64,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = [(item, _geometry(item)) for item in _written(function, args, options)]
         result = function(*args, **options)
         self._keep(
-            function, arguments, names, list(_tensors([*args, *options.values()])), before, result, first_problem
+            function,
+            arguments,
+            names,
+            given=list(_tensors([*args, *options.values()])),
+            before=before,
+            result=result,
+            problem=first_problem,
         )
         return result
 

@@ -110,7 +110,15 @@ def _read(seen: _Seen, takes: str, attributes: Collection[str]) -> tuple[Constru
         for place in places
     ]
     forward, _ = _printable(functools.partial(type(model).forward, model))
-    construction = Construction(seen.told, seen.left, takes, forward, recorder.calls_behind(there), parts, held)
+    construction = Construction(
+        seen.told,
+        left=seen.left,
+        takes=takes,
+        forward=forward,
+        calls=recorder.calls_behind(there),
+        parts=parts,
+        held=held,
+    )
     unset = {place.held.path for place in places if place.tensor is not None and not recorder.is_filled(place.tensor)}
     return construction, unset
 

@@ -199,7 +199,20 @@ def put_items(builder: Builder, op: Op, items: Items, kind: str, factor: float) 
     value = cast(items.value, dtype)
     name, ops = f"k_{builder.identifier(op.name)}_put", (op.name,)
     builder.emit(
-        SegmentKernel(name, items.count, shape, _JOINS[kind], value, "", "", (store,), dtype, ops, items.key, True)
+        SegmentKernel(
+            name,
+            items=items.count,
+            shape=shape,
+            op=_JOINS[kind],
+            value=value,
+            starts="",
+            order="",
+            stores=(store,),
+            dtype=dtype,
+            ops=ops,
+            key=items.key,
+            in_place=True,
+        )
     )
     builder.tensors[op.outputs[0].name] = memory
     return True

@@ -149,7 +149,7 @@ def _replace(builder: Builder, op: Op, writes: _Writes, source: Load | None, ste
     if source is not None:
         view = View(source.view.offset, (*steps, 0))
         at = apply("maximum", last, const(0, "int64"))
-        value = Gather(source.buffer, view, at, step, writes.count, source.dtype)
+        value = Gather(source.buffer, view, index=at, step=step, bound=writes.count, dtype=source.dtype)
     is_named = scalar("ge", last, 0)
     rows.emit_row(apply("where", cast(is_named, "bool"), cast(value, target.dtype), own, dtype=target.dtype))
     rows.finish()
@@ -195,16 +195,16 @@ def _write_rows(
     index = builder.reshape(index, (index.numel,), op)
     if not index.numel:
         builder.bind(op, target)
-    elif _is_put(builder, op, target, {axis: index}, source, join):
+    elif _is_put(builder, op, target, found={axis: index}, source=source, join=join):
         pass
     elif not _asks_each(builder, target, index.numel, join):
         items = items_of_indices(builder, op, target, {axis: index}, source)
         write_segments(builder, op, items, join.kind, keeps=join.keeps, factor=join.factor)
     elif join.kind != "last":
-        writes = _by_rows(builder, op, target, axis, index, source)
+        writes = _by_rows(builder, op, target, axis, index, source=source)
         _combine(builder, op, writes, join.kind, keeps=join.keeps, factor=join.factor)
     else:
-        _replace_by(builder, op, _by_rows(builder, op, target, axis, index, None), axis, source)
+        _replace_by(builder, op, _by_rows(builder, op, target, axis, index, source=None), axis, source)
 
 
 def _write_elements(
@@ -218,28 +218,28 @@ def _write_elements(
     if not index.numel:
         builder.bind(op, target)
     elif op.name in builder.in_place and put_items(
-        builder, op, items_of_elements(builder, op, target, axis, index, source), join.put, join.factor
+        builder, op, items_of_elements(builder, op, target, axis, index, source=source), join.put, join.factor
     ):
         pass
     elif not whole or not _asks_each(builder, target, index.shape[axis], join):
-        items = items_of_elements(builder, op, target, axis, index, source)
+        items = items_of_elements(builder, op, target, axis, index, source=source)
         write_segments(builder, op, items, join.kind, keeps=join.keeps, factor=join.factor)
     elif join.kind != "last":
-        writes = _by_elements(builder, op, target, axis, index, source)
+        writes = _by_elements(builder, op, target, axis, index, source=source)
         _combine(builder, op, writes, join.kind, keeps=join.keeps, factor=join.factor)
     else:
-        _replace_by(builder, op, _by_elements(builder, op, target, axis, index, None), axis, source)
+        _replace_by(builder, op, _by_elements(builder, op, target, axis, index, source=None), axis, source)
 
 
 def _replace_by(builder: Builder, op: Op, writes: _Writes, axis: int, source: Tensor) -> None:
     """Emits the replacement of elements along `axis` by the last source slice that names them."""
     if isinstance(source.expr, Const):
         value = cast(source.expr, writes.target.dtype)
-        _replace(builder, op, _Writes(writes.target, writes.count, writes.names, value), None, (), 1)
+        _replace(builder, op, _Writes(writes.target, writes.count, writes.names, value), source=None, steps=(), step=1)
         return
     load = builder.ensure_load(source, op)[1]
     steps = tuple(0 if dim == axis else step for dim, step in enumerate(load.view.strides))
-    _replace(builder, op, writes, load, steps, load.view.strides[axis])
+    _replace(builder, op, writes, source=load, steps=steps, step=load.view.strides[axis])
 
 
 @rule("index_add", "index_reduce")
@@ -250,7 +250,7 @@ def _index_add(builder: Builder, op: Op) -> None:
         join = _Join("sum", factor=number(op, 4, "alpha", 1.0))
     else:
         join = _Join(str(argument(op, 4, "reduce")), flag(op, 5, "include_self", True))
-    _write_rows(builder, op, target, target.axis(integer(op, 1, "dim")), index, source, join)
+    _write_rows(builder, op, target, axis=target.axis(integer(op, 1, "dim")), index=index, source=source, join=join)
 
 
 @rule("scatter_add", "scatter_reduce")
@@ -259,7 +259,7 @@ def _scatter_add(builder: Builder, op: Op) -> None:
     target, index, source = builder.tensor(op.args[0]), builder.tensor(op.args[2]), builder.tensor(op.args[3])
     kind = "sum" if op.kind == "scatter_add" else str(argument(op, 4, "reduce"))
     join = _Join(kind, flag(op, 5, "include_self", True))
-    _write_elements(builder, op, target, target.axis(integer(op, 1, "dim")), index, source, join)
+    _write_elements(builder, op, target, axis=target.axis(integer(op, 1, "dim")), index=index, source=source, join=join)
 
 
 @rule("scatter")
@@ -273,7 +273,7 @@ def _scatter(builder: Builder, op: Op) -> None:
         source = builder.tensor(op.args[3])
     else:
         source = Tensor(index.shape, const(number(op, 3, "value"), target.dtype))
-    _write_elements(builder, op, target, target.axis(integer(op, 1, "dim")), index, source, join)
+    _write_elements(builder, op, target, axis=target.axis(integer(op, 1, "dim")), index=index, source=source, join=join)
 
 
 @rule("index_copy", "index_fill")
@@ -288,7 +288,7 @@ def _index_copy(builder: Builder, op: Op) -> None:
         source = Tensor(shape, const(number(op, 3, "value"), target.dtype))
     else:
         raise Unsupported("index_fill by a tensor")
-    _write_rows(builder, op, target, axis, index, source, _Join("last"))
+    _write_rows(builder, op, target, axis, index, source=source, join=_Join("last"))
 
 
 @rule("index_put")
@@ -307,14 +307,14 @@ def _index_put(builder: Builder, op: Op) -> None:
         if not math.prod(broadcast(*(index.shape for index in found.values()))):
             builder.bind(op, target)
             return
-        if not _is_put(builder, op, target, found, values, join):
+        if not _is_put(builder, op, target, found, source=values, join=join):
             write_segments(builder, op, items_of_indices(builder, op, target, found, values), join.kind)
         return
     ((axis, index),) = found.items()
     shape = (*target.shape[:axis], *index.shape, *target.shape[axis + 1 :])
     flat = (*target.shape[:axis], index.numel, *target.shape[axis + 1 :])
     source = builder.reshape(builder.expand(values, shape, op), flat, op)
-    _write_rows(builder, op, target, axis, index, source, join)
+    _write_rows(builder, op, target, axis, index, source=source, join=join)
 
 
 def _put_by_mask(builder: Builder, op: Op, target: Tensor, found: dict[int, Tensor], values: Tensor) -> None:

@@ -186,7 +186,19 @@ def write_segments(
     store = Store(result.expr.buffer, view, cast(joined, target.dtype))
     name, reduction = f"k_{store.buffer}", _REDUCTION[kind]
     stores, ops = (store,), (op.name,)
-    kernel = SegmentKernel(name, items.count, shape, reduction, value, starts, order, stores, dtype, ops, key)
+    kernel = SegmentKernel(
+        name,
+        items=items.count,
+        shape=shape,
+        op=reduction,
+        value=value,
+        starts=starts,
+        order=order,
+        stores=stores,
+        dtype=dtype,
+        ops=ops,
+        key=key,
+    )
     builder.emit(kernel)
     builder.tensors[op.outputs[0].name] = result
 
@@ -220,7 +232,9 @@ def _sorted(builder: Builder, op: Op, key: Expr, count: int, segments: int) -> t
             return step.starts, step.order
     starts = _counts(builder, f"{op.name}_starts", segments + 1)
     order = _counts(builder, f"{op.name}_order", count)
-    builder.emit(SortKernel(f"k_{order}", count, segments, key, starts, order, (op.name,)))
+    builder.emit(
+        SortKernel(f"k_{order}", items=count, segments=segments, key=key, starts=starts, order=order, ops=(op.name,))
+    )
     return starts, order
 
 

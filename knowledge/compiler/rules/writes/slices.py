@@ -38,7 +38,7 @@ def _scatter_slice(builder: Builder, op: Op) -> None:
     own = _first_write(builder, op) if chain is None else chain.tensor
     if own is None:
         tensor, target = new_buffer(builder, op)
-        store_part(builder, op, target, source, View(0, contiguous_strides(tensor.shape)), "copy")
+        store_part(builder, op, target, part=source, view=View(0, contiguous_strides(tensor.shape)), tag="copy")
     else:
         tensor = builder.tensors[op.name] = own
         assert isinstance(tensor.expr, Load)
@@ -47,7 +47,7 @@ def _scatter_slice(builder: Builder, op: Op) -> None:
     strides = list(tensor.expr.view.strides)
     offset = tensor.expr.view.offset + start * strides[axis]
     strides[axis] *= step
-    store_part(builder, op, target, part, View(offset, tuple(strides)), f"from{start}")
+    store_part(builder, op, target, part, view=View(offset, tuple(strides)), tag=f"from{start}")
     # Last, because if anything above raises, PyTorch makes a new tensor instead.
     builder.slices[op.name] = Slices(tensor, axis, indices | (chain.written if chain else frozenset()))
 

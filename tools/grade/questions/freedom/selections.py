@@ -126,7 +126,7 @@ def selections(wide: Callable[[], object], own: Callable[[], object]) -> Iterato
             is_rounded = unit > 0 or rounded.dtype == torch.float64
             relative = torch.finfo(rounded.dtype).eps if is_rounded else 0.0
         is_first = name in _FIRST or is_stable
-        found = SelectedPlaces(true, places, dim, is_first, name in _ORDERS, unit, relative)
+        found = SelectedPlaces(true, places, dim, is_first, is_order=name in _ORDERS, unit=unit, relative=relative)
         missed = int((~found.are_tied(own_places)).sum()) if own_places.shape == places.shape else places.numel()
         yield replace(found, missed=missed)
 
