@@ -26,10 +26,14 @@ CAUTION = 1.0  # standard deviations below the estimate, at which candidates are
 # thousand wide, and hides a kernel that is ten times as fast. For ranking it is never wider than the groups' own
 # variance, moderated (Smyth 2004) by three groups of an assumed deviation. 800 screens of PyTorch against itself showed
 # it on a busy CPU (benchmarks/results/coverage-screen.jsonl and -2: 0.077 and 0.091); a GPU's is smaller.
-GROUP_DEVIATION, GROUPS_ASSUMED = 0.08, 3
+GROUP_DEVIATION = 0.08
+GROUPS_ASSUMED = 3
 LEAST_DEVIATION = 0.005  # two timings of one kernel, minutes apart, differ by this whatever their intervals are
 HALF_WIDTH_IN_DEVIATIONS = NormalDist().inv_cdf(0.975)  # half width of a 95 % interval, in standard deviations
-NOT_COMPILED, WRONG, CORRECT = 0.0, 0.1, 1.0  # merits: a correct candidate has CORRECT and more
+# Merits; a correct candidate has at least CORRECT.
+NOT_COMPILED = 0.0
+WRONG = 0.1
+CORRECT = 1.0
 
 
 Standing = Literal["faster", "as fast", "slower"]

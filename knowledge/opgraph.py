@@ -269,7 +269,8 @@ class MakingCall:
     results: list[str]
 
 
-LITERAL, HERE = "literal", "here"
+LITERAL = "literal"
+HERE = "here"
 
 
 @dataclass(frozen=True)

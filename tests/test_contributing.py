@@ -26,7 +26,6 @@ from foundry.agents.expert import experts
 from foundry.agents.situation import Situation
 from foundry.knowledge.compiler.rules.builder import RULES
 from foundry.knowledge.compiler.schedule.tuning import Tuning
-from foundry.knowledge.errors import MissingTool
 from foundry.tools.process.zygote import Zygote
 
 PAGE = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text()

@@ -22,7 +22,9 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 # Prior standard deviations of the logarithm of a move's effect, and of the rest that moves and timing noise do not
 # explain. They are the values on a grid with the largest likelihood of
 # 1,080 steps of searches of 24 recorded tasks (benchmarks/results/landscapes-*.jsonl).
-TEMPLATE, SHAPE, GRAPH = 0.3, 0.1, 0.1
+TEMPLATE = 0.3
+SHAPE = 0.1
+GRAPH = 0.1
 UNEXPLAINED = 0.4
 OTHER_LIMITER = 0.7  # correlation of a move's effects under different limiters of the parents
 OTHER_DEVICE = 0.6  # correlation of a move's effects on different devices

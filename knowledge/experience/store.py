@@ -25,7 +25,8 @@ READ_STEPS = 4000  # newest records of other graphs that are read for credits
 MOST_CREDITS = 96  # credits returned
 READ_KNOWN = 4000  # newest steps that are searched for measurements
 RUNS_OF_A_GRAPH = 5  # newest runs of a graph that are read
-OF_A_GRAPH, MOST_KNOWN = 30, 300  # configurations read of a graph, and of all
+OF_A_GRAPH = 30  # most configurations read of one graph
+MOST_KNOWN = 300  # most configurations read of all graphs
 
 
 class ExperienceStore:

@@ -31,7 +31,8 @@ _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 0x2, 0x4, 0x8
 
 Message = dict[str, Any]
-MAY_PAUSE, PAUSE = "may_pause", "pause"  # keys of a request whose worker may ask to wait, and of its question
+MAY_PAUSE = "may_pause"  # key of a request whose worker may ask to wait
+PAUSE = "pause"  # key of the worker's question whether to wait
 
 
 class ChannelClosed(Exception):

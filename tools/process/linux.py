@@ -27,7 +27,8 @@ SYSCALLS = "seccomp"
 MEANS = (NETWORK, MEMORY, TEMPORARY, CAPABILITIES, FILES, SIGNALS, SYSCALLS)
 LOOPBACK = "loopback"  # not a means of confinement: a network namespace gets it back
 
-SHARED_MEMORY, TEMPORARY_FILES = "/dev/shm", "/tmp"
+SHARED_MEMORY = "/dev/shm"
+TEMPORARY_FILES = "/tmp"
 SHARED_MEMORY_OPTIONS = b"size=256m,nr_inodes=4096,mode=1777"
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000

@@ -41,7 +41,8 @@ NOBODY = 0x7FFFFFFF  # no process has this number: a process limited to signalli
 ENTERED: list[Confinement] = []  # confinement of this process, once it has entered one
 NVIDIA_CONTROL, NVIDIA_MEMORY = Path("/dev/nvidiactl"), Path("/dev/nvidia-uvm")
 
-_SOCKETS, _DRIVER_IN_RUN = ("/run",), "/run/opengl-driver"  # folder of services' sockets; NixOS keeps drivers there
+_SOCKETS = ("/run",)  # folders of services' sockets
+_DRIVER_IN_RUN = "/run/opengl-driver"  # NixOS keeps drivers there
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
     *("/opt/cuda", "/opt/intel", "/opt/nvidia", "/opt/rh", _DRIVER_IN_RUN),

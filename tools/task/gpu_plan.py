@@ -15,13 +15,17 @@ from foundry.knowledge.errors import TooLarge
 CONTEXT_BYTES = 1 << 30  # bytes of a process before it holds a tensor: 0.85 GB on an H200 once cuBLAS is loaded
 RESERVE = 0.05  # share of the memory that allocators cannot reuse
 SCREEN_TRIALS = 6  # questions of a screen, at most
-POISONED, KEPT = 2, 2  # blocks of the outputs' size in a candidate's process: filled before a call, kept after one
+# Blocks of the outputs' size in a candidate's process: filled before a call, and kept after one.
+FILLED = 2
+KEPT = 2
 TIMED = 3  # copies of the outputs in a timed process: this call's, the last one's, and those taken as the clock stopped
 STATES = 12  # copies of the parameters in a judge, in two cases and while it draws more
 DRAWN = 4  # copies of the inputs while they are drawn: as given, changed, and temporaries of a pattern
 COMPARED = 5  # copies of the outputs in a judge: receive buffer, two calls, the present one, the trial before
 LAID_OUT = 2  # copies of the inputs with other strides: the candidate's inputs, and its own copies of them
-LEAST_IDLE, MOST_IDLE = 1 << 30, 6 << 30  # bytes that a judge keeps for its next question
+# Bytes that a judge keeps for its next question.
+LEAST_IDLE = 1 << 30
+MOST_IDLE = 6 << 30
 IDLE_SHARE = 1 / 8  # share of the memory beside the plan: judges of this and of other tasks need some too
 BESIDE = 4  # copies of both sides, with their room, while a timed call's outputs are compared in float64
 
@@ -85,10 +89,10 @@ class GpuPlan:
         asking = own + max(widened, own + sizes.outputs + sizes.work)
         making = max(asking, DRAWN * sizes.inputs) + 2 * sizes.outputs  # outputs of the trial before
         model = 3 * sizes.parameters + sizes.work + CONTEXT_BYTES
-        candidate = slots * sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
+        candidate = slots * sizes.inputs + (FILLED + KEPT) * sizes.outputs + model
         verifying = judge + max(making, trial + COMPARED * sizes.outputs) + candidate
         side = slots * sizes.inputs + TIMED * sizes.outputs + model
-        watched = sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
+        watched = sizes.inputs + (FILLED + KEPT) * sizes.outputs + model
         at_once = 3 if self.pairs > 1 else 1  # both ablated runs beside it
         known = trial if self.keeps_trials else sizes.inputs  # its truth waits on the host
         # The public inputs are made beside those as given, and are freed before inputs get other strides.

@@ -17,10 +17,18 @@ GIGABYTES = "FOUNDRY_TASK_GB"
 GPU_GIGABYTES = "FOUNDRY_GPU_GB"
 DEFAULT_SECONDS = 60.0
 MEMORY_SHARE = 0.5  # share of the machine's memory for a process that runs the task
-CAPTURE_S, BASELINE_S, JUDGE_S, CONTEST_S = 150.0, 180.0, 900.0, 1800.0  # seconds, for forwards of milliseconds
+# Seconds for requests about a task whose forward takes milliseconds.
+CAPTURE_S = 150.0
+BASELINE_S = 180.0
+JUDGE_S = 900.0
+CONTEST_S = 1800.0
 RUNNER_CPU_S = 3600  # CPU seconds of one runner
 # Forwards of the reference that each request makes, doubled for float64 and busy cores.
-CHECKED, TRACED, TIMED, JUDGED, COMPARED = 12, 40, 80, 800, 160
+CHECKED = 12
+TRACED = 40
+TIMED = 80
+JUDGED = 800
+COMPARED = 160
 FIRST_FORWARD_S = "first_forward_s"  # key of an interim message of intake: seconds of the first forward
 
 

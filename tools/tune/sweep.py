@@ -15,7 +15,9 @@ from typing import Literal, Protocol
 from foundry.tools.tune.policies import Policy
 from foundry.tools.tune.space import Setting, SettingSpace
 
-FIRST, MORE, MOST = 3, 10, 40  # samples of a configuration: new, promising, in the final
+FIRST = 3  # samples of a new configuration
+MORE = 10  # samples of a promising one
+MOST = 40  # samples in the final
 PROMOTED = 4  # configurations a round that get more samples
 PROMISING = 1.1  # multiple of the best time; slower configurations get no more samples
 FINALISTS = 4  # finalists of each kernel, beside the present configuration

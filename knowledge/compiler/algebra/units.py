@@ -6,7 +6,8 @@ from foundry.knowledge.compiler.algebra.editor import FLOATS, Editor, numbers
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref
 
 _SAME = frozenset({"sum", "mean", "prod", "amax", "amin", "max", "min", "logsumexp", "cumsum", "cumprod"})
-_ONES, _ZEROS = frozenset({"softmax", "_softmax"}), frozenset({"log_softmax", "_log_softmax"})
+_ONES = frozenset({"softmax", "_softmax"})
+_ZEROS = frozenset({"log_softmax", "_log_softmax"})
 _VIEWS = frozenset({"view", "reshape", "unsqueeze", "squeeze", "detach", "alias", "clone"})
 _IDEMPOTENT = frozenset({"relu", "abs", "floor", "ceil", "round", "trunc", "sign"})
 _LARGEST = 1e30  # largest factor that neighbours may join to: float32 holds it and its inverse

@@ -18,8 +18,11 @@ SAMPLE = 1 << 16  # elements compared in each output
 LARGEST_SHARE = 0.05  # share of elements that may be right without native code
 FILLS = (0.0, 1.0, -1.0)  # constants that prove no computation
 PIECE = 1 << 24  # elements of an input searched at a time
-WINDOW, PLACES, PLACES_TRIED = 8, 2, 8  # elements in a run that must be computed; runs wanted; runs tried
-FEWEST, LOOKED_AT = 3, 1 << 20  # non-zero elements that a run needs; elements among which runs are sought
+WINDOW = 8  # elements in a run that must be computed
+PLACES = 2  # runs wanted
+PLACES_TRIED = 8  # most runs tried
+FEWEST = 3  # non-zero elements that a run needs
+LOOKED_AT = 1 << 20  # elements among which runs are sought
 FEW = 16  # elements that a native function's return value may explain
 
 

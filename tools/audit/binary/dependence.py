@@ -14,7 +14,8 @@ from foundry.tools.targets.cuda.disassembly import INSTALL, disassembled
 DEPENDENCE = "dependent launches"
 # Machine code of griddepcontrol.launch_dependents and griddepcontrol.wait (PTX ISA, "griddepcontrol"), by
 # cuobjdump's names: seen in the output of nvcc 13.0 for sm_90.
-_ANNOUNCES, _WAITS = re.compile(r"\bPREEXIT\b"), re.compile(r"\bACQBULK\b")
+_ANNOUNCES = re.compile(r"\bPREEXIT\b")
+_WAITS = re.compile(r"\bACQBULK\b")
 
 
 def dependence_gate(library: Path) -> Gate | None:

@@ -21,8 +21,10 @@ from elftools.elf.elffile import ELFFile
 _PAGE_BYTES = 4096  # the smallest page; a file for larger pages fits these too
 _PROGRAM_HEADER_BYTES, _SECTION_HEADER_BYTES = 56, 64
 _SYMBOL, _RELOCATION, _ENTRY_BYTES = struct.Struct("<IBBHQQ"), struct.Struct("<QQq"), 16
-_MOST_HEADERS, _MOST_ENTRIES = 0xFEFF, 4096  # limits; more headers would be counted in another field
-_LOCAL, _HIDDEN = 0, (1, 2)  # STB_LOCAL; STV_INTERNAL and STV_HIDDEN: names that the loader never looks up elsewhere
+_MOST_HEADERS = 0xFEFF  # more headers would be counted in another field
+_MOST_ENTRIES = 4096  # limit of entries read
+_LOCAL = 0  # STB_LOCAL
+_HIDDEN = (1, 2)  # STV_INTERNAL and STV_HIDDEN: names that the loader never looks up elsewhere
 _TABLES = ("DT_STRTAB", "DT_SYMTAB", "DT_RELA", "DT_RELASZ", "DT_JMPREL", "DT_PLTRELSZ")
 _LIBRARIES = ("DT_NEEDED", "DT_AUXILIARY", "DT_FILTER")
 

@@ -18,7 +18,8 @@ from foundry.tools.grade.questions.levels import in_steps, with_ends_in_common
 from foundry.tools.protocol.rules import FEW_CHANGED, INDICES, Distribution, Pattern
 
 SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # multiples of the root mean square of the input as given
-HUGE_LOW, HUGE_HIGH, HUGE = 128.0, 512.0, 4  # multiples of it, and number of elements: so few that no sample meets one
+HUGE_LOW, HUGE_HIGH = 128.0, 512.0  # multiples of it
+HUGE = 4  # elements that are so large: so few that no sample meets one
 NEGLIGIBLE = 2.0**-60  # factor of half of the elements, which makes them negligible
 FINEST = 16  # parts of the usual size, of which elements are multiples
 BLOCK = 8  # elements of a block of infinities, along each of the last two dimensions

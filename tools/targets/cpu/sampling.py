@@ -20,7 +20,8 @@ from foundry.tools.targets.cpu.build import read_library
 from foundry.tools.targets.cpu.rules import WAITING
 
 RATE_HZ = 997  # not a multiple of common timer rates
-START_S, END_S = 10.0, 20.0
+START_S = 10.0
+END_S = 20.0
 MOST_LIBRARIES = 8  # libraries of the candidate whose machine code is read
 UNKNOWN = "[unknown]"  # perf's name for an address without a symbol
 REMEDY = "apt-get install linux-perf, and sudo sysctl kernel.perf_event_paranoid=2"

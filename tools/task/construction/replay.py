@@ -28,7 +28,8 @@ from foundry.tools.task.construction.tree import Facts, facts_of, parts_of, tens
 
 Found = TypeVar("Found")
 
-RECORDED_SEED, OTHER_SEED = 0, 1
+RECORDED_SEED = 0
+OTHER_SEED = 1
 Build = Callable[[int], object]  # constructs the task's model under a seed, by its module's name Model
 Under = Callable[[int, Callable[[], nn.Module]], nn.Module]  # the same for any maker, with the same seed and device
 
