@@ -10,10 +10,10 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("agents/", "graph/", "tools/", "knowledge/")
 # Lines, and files in the last row. The museum's exhibits are many by purpose: each is one way to cheat, or not to.
 LIMITS = {
-    "product": 101_000,  # 95,000 before issue 42, whose captures, forms of tasks and questions took 5,700
+    "product": 103_200,  # 95,000 before issue 42; its captures, forms of tasks and questions took 5,700, docstrings since 1,900
     "tests without exhibits": 49_500,
-    "repository": 195_500,
-    "files": 1_675,
+    "repository": 198_000,
+    "files": 1_700,
 }
 
 
