@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from foundry.agents.chat.endpoint import Endpoint, endpoint_of
 from foundry.agents.chat.options import ChatOptions
-from foundry.agents.chat.transport import Transport
 from foundry.agents.prices import Price, price_of
 from foundry.knowledge.thought import ExpertName
 
@@ -29,6 +28,8 @@ class ModelSpec:
         """Raises UsageError without any access, MissingTool without the package of its provider."""
         found = endpoint_of(self.model, self.base_url, self.options.key_env, self.provider)
         if self.provider:
+            from foundry.agents.chat.transport import Transport  # with the whole library, for what few runs have
+
             Transport(self.model, found, self.options, retries=0).check()
         return found
 

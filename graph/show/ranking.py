@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,8 +48,8 @@ class Ranking:
     """The order in which a run stands, or ended: proven candidates first, by their proofs alone, as the winner is
     chosen; then the others, by all their timings."""
 
-    def __init__(self, run: RunDirectory, outcomes: Mapping[str, Evaluated]) -> None:
-        """`outcomes`: how each candidate's latest evaluation ended."""
+    def __init__(self, run: RunDirectory, outcomes: Callable[[], Mapping[str, Evaluated]]) -> None:
+        """`outcomes` reads how each candidate's latest evaluation ended."""
         self._run = run
         self._outcomes = outcomes
         self.winner = run.get("winner")
@@ -113,7 +113,7 @@ class Ranking:
     def _failed(self) -> str:
         """How many of the others ended how: `2 wrong_result, 1 compile_error`."""
         placed = {*self.names, REFERENCE}
-        failed = Counter(found.outcome for name, found in self._outcomes.items() if name not in placed)
+        failed = Counter(found.outcome for name, found in self._outcomes().items() if name not in placed)
         return ", ".join(f"{count} {outcome}" for outcome, count in failed.most_common())
 
 

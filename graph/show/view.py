@@ -85,7 +85,7 @@ class RunView:
 
     @cached_property
     def ranking(self) -> Ranking:
-        return Ranking(self.run, self.history.outcomes)
+        return Ranking(self.run, lambda: self.history.outcomes)
 
     @property
     def best(self) -> Placed | None:

@@ -46,8 +46,6 @@ def show_trace(
     """Show what a run did: nodes, experts and tool calls with their times."""
     from foundry.graph.run.run_directory import RunDirectory, find_run
     from foundry.graph.show.trace.selection import Selection
-    from foundry.graph.show.view import RunView
-    from foundry.graph.show.words import candidate as words
 
     kinds = tuple(_choose_kind(word) for word in kind or ())
     picked = Selection(tuple(expert or ()), tuple(island or ()), "", kinds, failures, slowest, costliest)
@@ -58,8 +56,7 @@ def show_trace(
     opened = RunDirectory.inspect(path)
     try:
         if diff or (candidate and not (picked or prompts or as_json or export)):
-            told = words.diff(opened, diff) if diff else words.story(RunView(opened), candidate, details=True)
-            typer.echo("\n".join(told))
+            _tell_candidate(opened, candidate, diff)
         elif export:
             events = _select(opened, replace(picked, candidate=candidate))
             _export(opened, events, choose("--export", export, ("otel",)), out, to, prompts)
@@ -67,6 +64,14 @@ def show_trace(
             _show(opened, replace(picked, candidate=candidate), depth, steps, prompts=prompts, as_json=as_json)
     finally:
         opened.close()
+
+
+def _tell_candidate(run: RunDirectory, candidate: str, child: str) -> None:
+    """The candidate's story, or what changed from its parent to the child."""
+    from foundry.graph.show.view import RunView
+    from foundry.graph.show.words.candidate import diff, story
+
+    typer.echo("\n".join(diff(run, child) if child else story(RunView(run), candidate, details=True)))
 
 
 def _select(run: RunDirectory, wanted: Selection) -> list[Event]:
