@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.compiler.cuda.dialect import register
 from foundry.knowledge.compiler.cuda.launches import symbol_of
 from foundry.knowledge.compiler.cuda.map_tile import Turned, find_turned, print_turned
 from foundry.knowledge.compiler.cuda.space import (
@@ -31,6 +31,8 @@ from foundry.knowledge.compiler.cuda.space import (
     number,
     signature_of,
     tunable,
+    unrolled,
+    vector_stores,
     vector_type,
     wide_gathers,
     widest_vector,
@@ -184,20 +186,12 @@ def _compute(shape: _Shape, stores: tuple[ir.Store, ...], plan: ir.Plan, known: 
     inner = shape.space.with_inner(f"({shape.space.names[-1]} + j)") if shape.vector > 1 else shape.space
     lines, gathered = wide_gathers(shape.space, [store.value for store in stores], shape.vector, known)
     body = emitter(inner, [*gathered, *known], {})
-    body.reserve(store.value for store in stores)
-    after: list[str] = []
-    for i, store in enumerate(stores):
-        dtype = plan.buffers[store.buffer].dtype
-        if shape.vector > 1:
-            lines.append(f"{vector_type(dtype, shape.vector)} out{i};")
-            body.lines.append(f"out{i}.at[j] = {CUDA_DIALECT.store(body.value(store.value), dtype)};")
-            write = "write_vec" if shape.space.index == "long long" else "store_vec"
-            after.append(f"{write}<{shape.vector}>(b_{store.buffer} + {shape.space.offset(store.view)}, out{i});")
-        else:
-            body.store(store, shape.space.offset, dtype)
     if shape.vector == 1:
+        body.store_all(stores, shape.space.offset, plan.buffers)
         return [*lines, *body.lines]
-    return [*lines, "#pragma unroll", f"for (int j = 0; j < {shape.vector}; ++j) {{", *body.lines, "}", *after]
+    form = "write_vec" if shape.space.index == "long long" else "store_vec"
+    before, after = vector_stores(body, stores, shape.space, shape.vector, plan, form)
+    return [*lines, *before, *unrolled(shape.vector, body.lines), *after]
 
 
 def _tile_tunable(turned: Turned | None) -> tuple[ir.Tunable, ...]:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.pool_columns import fits_columns, print_columns
 from foundry.knowledge.compiler.cuda.pool_space import PoolSpace
+from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.space import (
     decompose,
     emitter,
     indent,
-    number,
-    pick,
     signature_of,
-    tunable,
 )
 from foundry.knowledge.compiler.file.assemble import fill
-from foundry.knowledge.compiler.ir.kernels import Plan, PoolKernel, PrintedKernel, Tunable
+from foundry.knowledge.compiler.ir.kernels import Plan, PoolKernel, PrintedKernel
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
 THREADS = (64, 128, 256, 512)
@@ -37,10 +35,10 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
 
 
 class _Pool:
-    def __init__(self, kernel: PoolKernel, plan: Plan, choices: dict[str, Choice], first: tuple[Tunable, ...]) -> None:
-        self.kernel, self.plan, self.first = kernel, plan, first
+    def __init__(self, kernel: PoolKernel, plan: Plan, tuning: Tuning) -> None:
+        self.kernel, self.plan, self.tuning = kernel, plan, tuning
         self.space = PoolSpace(kernel, plan)
-        self.threads = number(choices, "threads", THREADS, 256)
+        self.threads = tuning.number("threads", THREADS, 256, "parallel", "outputs of a block")
 
     def _step(self, d: int) -> int:
         return self.kernel.dilation[d] if self.kernel.kernel else 1
@@ -90,19 +88,8 @@ class _Pool:
         source = fill(_KERNEL, values)
         grid = (math.ceil(points / self.threads), 1, 1)
         launch = Launch(name, grid, (self.threads, 1, 1), tuple(arguments))
-        return PrintedKernel(
-            functions=source,
-            call=launches.encode([launch]),
-            template="pool",
-            choices={"threads": self.threads} | ({"path": "points"} if self.first else {}),
-            tunables=(
-                *self.first,
-                tunable("threads", THREADS, 256, "parallel", "outputs of a block"),
-            ),
-            d_mem=1 if kernel.stride[-1:] == (1,) else 0,
-            d_algo=1 if len(kernel.ops) > 1 else 0,
-            d_sync=0,
-        )
+        coordinates = (int(kernel.stride[-1:] == (1,)), int(len(kernel.ops) > 1), 0)
+        return print_launches(source, [launch], self.tuning, template="pool", coordinates=coordinates)
 
 
 def print_pool(kernel: PoolKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
@@ -114,10 +101,8 @@ def print_pool(kernel: PoolKernel, plan: Plan, device: Device, choices: dict[str
     - "steps": rows of outputs that a block takes one after the other ("columns")
     A value that is not legal for this kernel gives way to the default.
     """
-    if not fits_columns(kernel):
-        return _Pool(kernel, plan, choices, ()).print()
+    tuning = Tuning(choices, declares_fixed=True)
     meaning = "points: one thread an output; columns: columns of the input first, then windows of them"
-    path = tunable("path", PATHS, "columns", "algorithm", meaning)
-    if pick(choices, "path", PATHS, "columns") == "columns":
-        return print_columns(kernel, plan, choices, path)
-    return _Pool(kernel, plan, choices, (path,)).print()
+    if fits_columns(kernel) and tuning.text("path", PATHS, "columns", "algorithm", meaning) == "columns":
+        return print_columns(kernel, plan, tuning)
+    return _Pool(kernel, plan, tuning).print()

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 
-from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.pool_space import PoolSpace
+from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.space import (
     Known,
     decompose,
     element_load,
     emitter,
     indent,
-    number,
     signature_of,
-    tunable,
+    unrolled,
     vector_type,
     widest_vector,
 )
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
-from foundry.knowledge.compiler.ir.kernels import Load, Named, Plan, PoolKernel, PrintedKernel, Tunable
+from foundry.knowledge.compiler.ir.kernels import Load, Named, Plan, PoolKernel, PrintedKernel
 from foundry.knowledge.compiler.ir.views import nodes
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 
 THREADS = (128, 256, 512)
 STEPS = (1, 2, 4, 8, 16)
@@ -38,22 +37,22 @@ def fits_columns(kernel: PoolKernel) -> bool:
     return bool(kernel.kernel) and not asked
 
 
-def print_columns(kernel: PoolKernel, plan: Plan, choices: dict[str, Choice], path: Tunable) -> PrintedKernel:
-    return _Columns(kernel, plan, choices, path).print()
+def print_columns(kernel: PoolKernel, plan: Plan, tuning: Tuning) -> PrintedKernel:
+    return _Columns(kernel, plan, tuning).print()
 
 
 class _Columns:
-    def __init__(self, kernel: PoolKernel, plan: Plan, choices: dict[str, Choice], path: Tunable) -> None:
-        self.kernel, self.plan, self.path = kernel, plan, path
+    def __init__(self, kernel: PoolKernel, plan: Plan, tuning: Tuning) -> None:
+        self.kernel, self.plan, self.tuning = kernel, plan, tuning
         self.space = PoolSpace(kernel, plan)
         loads = [leaf for leaf in self.space.found if isinstance(leaf, Load) and leaf.view.strides[-1]]
         wide = [v for v in (2, 4, 8) if v <= widest_vector(leaf.dtype for leaf in loads)]
         wide = [v for v in wide if any(self.space.inside.aligned(leaf.view, v) for leaf in loads)]
         self.vector = max([1, *wide])
         self.wide = [leaf for leaf in loads if self.vector == 1 or self.space.inside.aligned(leaf.view, self.vector)]
-        self.threads = number(choices, "threads", THREADS, 256)
-        self.usual_steps = 4 if self.space.rank > 1 else 1
-        self.steps = number(choices, "steps", STEPS, self.usual_steps)
+        self.threads = tuning.number("threads", THREADS, 256, "parallel", "threads of a block")
+        meaning = "rows of outputs that a block takes one after the other"
+        self.steps = tuning.number("steps", STEPS, 4 if self.space.rank > 1 else 1, "parallel", meaning)
         self.taps = math.prod(kernel.kernel[:-1])
         self.rows = math.prod(self.space.out_sizes[:-1])
         self.batch = max(n for n in range(1, min(self.taps, _BATCH) + 1) if self.taps % n == 0 or n == _BATCH)
@@ -111,7 +110,7 @@ class _Columns:
         known: Known = [(leaf, element_load(f"v{i}[u].at[j]", leaf.dtype)) for i, leaf in enumerate(self.wide)]
         body = emitter(self.space.inside.with_inner("(column + j)"), known, {})
         body.lines.append(f"sum.at[j] = combine(sum.at[j], (T)({body.value(self.kernel.value)}));")
-        loop = ["#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {{", *body.lines, "}"]
+        loop = unrolled(self.vector, body.lines)
         return ["if (inside) {", *loop, "}"]
 
     def _row(self) -> list[str]:
@@ -173,28 +172,14 @@ class _Columns:
             "STORE": indent(self._stores(), 4),
         }
 
-    def _tunables(self) -> tuple[Tunable, ...]:
-        rows = "rows of outputs that a block takes one after the other"
-        return (
-            self.path,
-            tunable("threads", THREADS, 256, "parallel", "threads of a block"),
-            tunable("steps", STEPS, self.usual_steps, "parallel", rows),
-        )
-
     def print(self) -> PrintedKernel:
         name = symbol_of(self.kernel)
         signature, arguments = signature_of(self.plan, [*self.space.found, *self.space.after], self.kernel.stores)
         values = {"NAME": name, "PARAMETERS": signature, **self._sizes(), **self._texts()}
         source = fill(read_library_text("cuda/pool_columns.cu"), values)
         blocks = math.ceil(self.rows / (self.teams * self.steps)) * self.parts
-        return PrintedKernel(
-            functions=source,
-            call=launches.encode([Launch(name, (blocks, 1, 1), (self.threads, 1, 1), tuple(arguments))]),
-            template="pool",
-            choices={"path": "columns", "threads": self.threads, "steps": self.steps},
-            tunables=self._tunables(),
-            d_mem=2,
-            d_algo=2,
-            d_sync=2 if self.lanes > 32 else 1,
-            shared=(read_library_text("cuda/pool.cuh"),),
+        launch = Launch(name, (blocks, 1, 1), (self.threads, 1, 1), tuple(arguments))
+        coordinates = (2, 2, 2 if self.lanes > 32 else 1)
+        return print_launches(
+            source, [launch], self.tuning, template="pool", coordinates=coordinates, shared=["pool.cuh"]
         )

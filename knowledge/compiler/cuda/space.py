@@ -156,6 +156,34 @@ def emitter(space: Space, known: Known, names: Mapping[str, str], prefix: str = 
     return Emitter(CUDA_DIALECT, loader(CUDA_DIALECT, space.offset), names, known=known, prefix=prefix)
 
 
+def over_vector(vector: int, body: Iterable[str]) -> list[str]:
+    """`body` for each element j of a vector; a scope in which j is 0 where that is all."""
+    return unrolled(vector, body) if vector > 1 else ["{", "const int j = 0;", *body, "}"]
+
+
+def unrolled(vector: int, body: Iterable[str]) -> list[str]:
+    """`body` for each j below `vector`, side by side."""
+    return ["#pragma unroll", f"for (int j = 0; j < {vector}; ++j) {{", *body, "}"]
+
+
+def vector_stores(
+    body: Emitter, stores: Sequence[ir.Store], place: Space, vector: int, plan: ir.Plan, form: str = "store_vec"
+) -> tuple[list[str], list[str]]:
+    """Appends to `body` what element j of each stored vector is: (declarations before it, stores of whole vectors).
+
+    `place` is the space at the vectors' first elements, `form` the function that stores a vector.
+    """
+    body.reserve(store.value for store in stores)
+    before: list[str] = []
+    after: list[str] = []
+    for i, store in enumerate(stores):
+        dtype = plan.buffers[store.buffer].dtype
+        before.append(f"{vector_type(dtype, vector)} out{i};")
+        body.lines.append(f"out{i}.at[j] = {CUDA_DIALECT.store(body.value(store.value), dtype)};")
+        after.append(f"{form}<{vector}>(b_{store.buffer} + {place.offset(store.view)}, out{i});")
+    return before, after
+
+
 def wide_gathers(space: Space, values: Iterable[ir.Expr], vector: int, known: Known) -> tuple[list[str], Known]:
     """Statements that read whole vectors of the rows that an index of their own chooses (an embedding's), and where
     their elements j are then. `known`: the index's loads."""

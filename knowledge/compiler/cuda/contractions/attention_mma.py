@@ -19,7 +19,6 @@ from foundry.knowledge.compiler.cuda.contractions.attention_tiles import (
     choose_attention,
     paths,
 )
-from foundry.knowledge.compiler.cuda.contractions.operands import over_vector
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import PATH
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.compiler.cuda.dialect import element
@@ -31,6 +30,7 @@ from foundry.knowledge.compiler.cuda.space import (
     emitter,
     indent,
     load_plan,
+    over_vector,
     pick,
     tunable,
     vector_type,

@@ -7,7 +7,7 @@ neighbours in memory are read as one vector where they are aligned.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling
@@ -23,6 +23,7 @@ from foundry.knowledge.compiler.cuda.space import (
     emitter,
     index_type,
     load_plan,
+    over_vector,
     vector_type,
 )
 from foundry.knowledge.compiler.ir.kernels import Expr, GemmKernel, Load, View
@@ -216,9 +217,3 @@ def _read_vector(expr: Expr, space: Space, vector: int, kind: str, held: str) ->
     value = body.value(expr)
     body.lines.append(f"{held}[i].at[j] = ({kind})({value});")
     return [*lines, *over_vector(vector, body.lines)]
-
-
-def over_vector(vector: int, body: Sequence[str]) -> list[str]:
-    if vector == 1:
-        return ["{", "const int j = 0;", *body, "}"]
-    return ["#pragma unroll", f"for (int j = 0; j < {vector}; ++j) {{", *body, "}"]

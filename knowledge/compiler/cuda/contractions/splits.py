@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
-from foundry.knowledge.compiler.cuda.contractions.operands import over_vector
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.compiler.cuda.launches import Launch
 from foundry.knowledge.compiler.cuda.space import (
@@ -15,6 +14,7 @@ from foundry.knowledge.compiler.cuda.space import (
     body_leaves,
     decompose,
     indent,
+    over_vector,
     signature_of,
 )
 from foundry.knowledge.compiler.file.assemble import fill

@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling
-from foundry.knowledge.compiler.cuda.contractions.operands import Tile, over_vector
+from foundry.knowledge.compiler.cuda.contractions.operands import Tile
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import TensorTiling
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT
-from foundry.knowledge.compiler.cuda.space import Known, Space, element_load, emitter, indent, load_plan, vector_type
+from foundry.knowledge.compiler.cuda.space import (
+    Known,
+    Space,
+    element_load,
+    emitter,
+    indent,
+    load_plan,
+    over_vector,
+    vector_type,
+)
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Expr, Plan, Store

@@ -22,7 +22,7 @@ from foundry.knowledge.compiler.cuda.contractions.gemm import (
     need_feature,
 )
 from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling
-from foundry.knowledge.compiler.cuda.contractions.operands import Tile, edges, over_vector
+from foundry.knowledge.compiler.cuda.contractions.operands import Tile, edges
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import TensorTiling, Ways, WgmmaTiling
 from foundry.knowledge.compiler.cuda.contractions.tiled import (
     epilogue_lines,
@@ -37,7 +37,7 @@ from foundry.knowledge.compiler.cuda.convolutions.partial import PartialSums
 from foundry.knowledge.compiler.cuda.convolutions.space import POSITION, ConvSpace
 from foundry.knowledge.compiler.cuda.dialect import element
 from foundry.knowledge.compiler.cuda.launches import Launch
-from foundry.knowledge.compiler.cuda.space import decompose, parameters
+from foundry.knowledge.compiler.cuda.space import decompose, over_vector, parameters
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.conv_geometry import Geometry

@@ -17,6 +17,7 @@ from foundry.knowledge.compiler.cuda.space import (
     emitter,
     identifier,
     load_plan,
+    over_vector,
     vector_type,
     wide_gathers,
 )
@@ -178,7 +179,7 @@ class RowText:
             if isinstance(expr, Load):
                 value = CUDA_DIALECT.store(value, expr.dtype)
             body.lines.append(f"x{i}[{self._slot()}].at[j] = {value};")
-        return [*whole, *lines, *self._over_vector(body.lines)]
+        return [*whole, *lines, *over_vector(self.shape.vector, body.lines)]
 
     @property
     def _whole_rounds(self) -> int:
@@ -226,11 +227,6 @@ class RowText:
         """The space at element j of a vector."""
         space = self.shape.space
         return space.with_inner(f"({space.names[-1]} + j)") if self.shape.vector > 1 else space
-
-    def _over_vector(self, body: Iterable[str]) -> list[str]:
-        if self.shape.vector == 1:
-            return ["{", "const int j = 0;", *body, "}"]
-        return ["#pragma unroll", f"for (int j = 0; j < {self.shape.vector}; ++j) {{", *body, "}"]
 
     # ------------------------------------------------------------ loads of a round
 
@@ -366,7 +362,7 @@ class RowText:
             before.append(f"{item.value_type} {values}[{rounds * self.shape.vector}];")
             body.lines.append(f"{values}[{place}] = {value};")
             after.append(f"{state}.chunk({values});")
-        return _Work(before, self._over_vector(body.lines), after)
+        return _Work(before, over_vector(self.shape.vector, body.lines), after)
 
     def _stores(self, step: EmitPass, known: Known) -> list[str]:
         shape = self.shape
@@ -385,7 +381,7 @@ class RowText:
                 after.append(f"write_vec<{shape.vector}>({target}, out{i});")
             else:
                 body.lines.append(f"b_{emit.store.buffer}[{inner.offset(emit.store.view)}] = {value};")
-        lines = [*before, *self._over_vector(body.lines), *after]
+        lines = [*before, *over_vector(self.shape.vector, body.lines), *after]
         return [f"if ({self.guard}) {{", *lines, "}"] if self.guard else lines
 
     # ------------------------------------------------------------ once a row

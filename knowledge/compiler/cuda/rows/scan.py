@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
+from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.rows.scan_space import ScanSpace
 from foundry.knowledge.compiler.cuda.rows.scan_tiles import print_look_back, print_tiles
 from foundry.knowledge.compiler.cuda.space import (
     emitter,
     indent,
-    number,
-    pick,
     signature_of,
-    tunable,
 )
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, ScanKernel
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
 COLUMN_THREADS = (32, 64, 128, 256)
@@ -46,10 +44,10 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
 class _Columns:
     """One thread a column."""
 
-    def __init__(self, scan: ScanSpace, device: Device, choices: dict[str, Choice]) -> None:
-        self.scan, self.kernel = scan, scan.kernel
-        self.default = 64 if scan.rows < device.cores * 256 else 128
-        self.threads = number(choices, "threads", COLUMN_THREADS, self.default)
+    def __init__(self, scan: ScanSpace, device: Device, tuning: Tuning) -> None:
+        self.scan, self.kernel, self.tuning = scan, scan.kernel, tuning
+        usual = 64 if scan.rows < device.cores * 256 else 128
+        self.threads = tuning.number("threads", COLUMN_THREADS, usual, "parallel", "columns of a block")
 
     def _step(self) -> list[str]:
         """Takes one element into the running total, and stores."""
@@ -66,16 +64,8 @@ class _Columns:
         values = self.scan.holes() | {"NAME": name, "PARAMETERS": signature, "THREADS": self.threads}
         values["STEP"] = indent(self._step(), 2)
         grid = (math.ceil(self.scan.rows / self.threads), 1, 1)
-        return PrintedKernel(
-            functions=fill(_COLUMN, values),
-            call=launches.encode([Launch(name, grid, (self.threads, 1, 1), tuple(arguments))]),
-            template="scan",
-            choices={"threads": self.threads},
-            tunables=(tunable("threads", COLUMN_THREADS, self.default, "parallel", "columns of a block"),),
-            d_mem=1,
-            d_algo=1,
-            d_sync=0,
-        )
+        launch = Launch(name, grid, (self.threads, 1, 1), tuple(arguments))
+        return print_launches(fill(_COLUMN, values), [launch], self.tuning, template="scan", coordinates=(1, 1, 0))
 
 
 def print_scan(kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
@@ -90,13 +80,11 @@ def print_scan(kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str
 
     Raises CannotLower for more than 2^30 rows or elements in a row.
     """
-    space = ScanSpace(kernel, plan)
+    space, tuning = ScanSpace(kernel, plan), Tuning(choices, declares_fixed=True)
     if space.is_column:
-        return _Columns(space, device, choices).print()
+        return _Columns(space, device, tuning).print()
     few = space.rows <= _FEW_ROWS and space.length >= _LONG_ROW
     default = "look_back" if few else "tiles"
     meaning = "tiles: a team walks a row and reads a tile ahead; look_back: each tile is a block"
-    first = tunable("path", PATHS, default, "algorithm", meaning)
-    if pick(choices, "path", PATHS, default) == "look_back":
-        return print_look_back(space, choices, first)
-    return print_tiles(space, choices, first)
+    path = tuning.text("path", PATHS, default, "algorithm", meaning)
+    return print_look_back(space, tuning) if path == "look_back" else print_tiles(space, tuning)

@@ -17,6 +17,7 @@ from foundry.knowledge.compiler.cuda.space import (
     emitter,
     indent,
     index_type,
+    unrolled,
     vector_type,
 )
 from foundry.knowledge.compiler.ir.kernels import Load, Plan, ScanKernel, View
@@ -120,9 +121,6 @@ class ScanText:
     def _present(self, body: Sequence[str]) -> list[str]:
         return [f"if (first < {self.scan.length}) {{", *body, "}"] if body else []
 
-    def _over_vector(self, body: Sequence[str]) -> list[str]:
-        return ["#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {{", *body, "}"]
-
     def _declared(self) -> list[str]:
         return [f"{vector_type(leaf.dtype, self.vector)} v{i}[{self.rounds}];" for i, leaf in enumerate(self.wide)]
 
@@ -137,7 +135,7 @@ class ScanText:
         ]
         body = emitter(self.scan.at("first + j"), known, {})
         body.lines.append(f"x[k][j] = ({self.scan.type})({body.value(self.scan.kernel.value)});")
-        return self._present(self._over_vector(body.lines))
+        return self._present(unrolled(self.vector, body.lines))
 
     def _stores(self) -> list[str]:
         scan = self.scan
@@ -156,4 +154,4 @@ class ScanText:
             body.lines.append(f"out{i}.at[{self._lane}] = {CUDA_DIALECT.store(body.value(store.value), dtype)};")
             place = f"b_{store.buffer} + {self._vector_at().offset(store.view)}"
             after.append(f"store_vec<{self.vector}>({place}, out{i});")
-        return self._present([*before, *self._over_vector(body.lines), *after])
+        return self._present([*before, *unrolled(self.vector, body.lines), *after])

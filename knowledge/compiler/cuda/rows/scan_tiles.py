@@ -5,26 +5,28 @@ from __future__ import annotations
 
 import math
 
-from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
+from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.rows.scan_space import ScanSpace, ScanText
-from foundry.knowledge.compiler.cuda.space import number, signature_of, tunable
+from foundry.knowledge.compiler.cuda.space import signature_of
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
-from foundry.knowledge.compiler.ir.kernels import PrintedKernel, Tunable
+from foundry.knowledge.compiler.ir.kernels import PrintedKernel
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 TEAMS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 ROUNDS = (1, 2, 4, 8)
 LOOK_BACK_THREADS = (128, 256, 512, 1024)
 _HELD = 16  # words of a tile that one thread holds
+_ROUNDS_MEANING = "vectors of a tile that one thread holds"
+_SHARED = ("rows/scan.cuh",)
 _ROWS_BLOCK = 256  # threads of a block whose rows each have a warp or less
 
 
-def print_tiles(space: ScanSpace, choices: dict[str, Choice], first: Tunable) -> PrintedKernel:
-    """Rows that a team of `team` threads walks; `first` is the tunable of the path, and `rounds` the vectors that a
-    thread holds of a tile."""
+def print_tiles(space: ScanSpace, tuning: Tuning) -> PrintedKernel:
+    """Rows that a team of `team` threads walks; `rounds` are the vectors that a thread holds of a tile."""
     vector = space.widest()
     pieces = math.ceil(space.length / vector)
     words = max(1, ITEM_BYTES[space.kernel.dtype] // 4)
@@ -32,12 +34,9 @@ def print_tiles(space: ScanSpace, choices: dict[str, Choice], first: Tunable) ->
     team = min([size for size in TEAMS if size * wide >= pieces and size <= 32] or [32])
     if pieces > 32 * wide * 2:
         team = min([size for size in TEAMS if 64 <= size <= 512 and size * wide >= pieces], default=512)
-    team_tunable = tunable("team", TEAMS, team, "parallel", "threads that share a row")
-    team = number(choices, "team", TEAMS, team)
+    team = tuning.number("team", TEAMS, team, "parallel", "threads that share a row")
     fitting = min([n for n in ROUNDS if n * team >= pieces], default=8)
-    rounds_default = min(wide, fitting)
-    rounds_tunable = tunable("rounds", ROUNDS, rounds_default, "vector", "vectors of a tile that one thread holds")
-    rounds = number(choices, "rounds", ROUNDS, rounds_default)
+    rounds = tuning.number("rounds", ROUNDS, min(wide, fitting), "vector", _ROUNDS_MEANING)
     threads = max(team, _ROWS_BLOCK) if team <= 32 else team
     per_block = threads // team
     name = symbol_of(space.kernel)
@@ -47,26 +46,16 @@ def print_tiles(space: ScanSpace, choices: dict[str, Choice], first: Tunable) ->
     values |= {"LANES": min(team, 32), "WARPS": max(1, team // 32)}
     source = fill(read_library_text("cuda/rows/scan_rows.cu"), values)
     launch = Launch(name, (math.ceil(space.rows / per_block), 1, 1), (threads, 1, 1), tuple(arguments))
-    return PrintedKernel(
-        functions=source,
-        call=launches.encode([launch]),
-        template="scan",
-        choices={"path": "tiles", "team": team, "rounds": rounds},
-        tunables=(first, team_tunable, rounds_tunable),
-        d_mem=2 if vector > 1 else 1,
-        d_algo=1,
-        d_sync=2 if team > 32 else 1,
-        shared=(read_library_text("cuda/rows/scan.cuh"),),
-    )
+    coordinates = (2 if vector > 1 else 1, 1, 2 if team > 32 else 1)
+    return print_launches(source, [launch], tuning, template="scan", coordinates=coordinates, shared=_SHARED)
 
 
-def print_look_back(space: ScanSpace, choices: dict[str, Choice], first: Tunable) -> PrintedKernel:
+def print_look_back(space: ScanSpace, tuning: Tuning) -> PrintedKernel:
     """Every tile of `threads` times `rounds` vectors is a block."""
     vector = space.widest()
     usual = 256 if ITEM_BYTES[space.kernel.dtype] <= 4 else 512  # what takes two words is told through a fence
-    threads = number(choices, "threads", LOOK_BACK_THREADS, usual)
-    default = max(1, min(8, 2 * _HELD // vector))
-    rounds = number(choices, "rounds", ROUNDS, default)
+    threads = tuning.number("threads", LOOK_BACK_THREADS, usual, "parallel", "threads of a block, which has one tile")
+    rounds = tuning.number("rounds", ROUNDS, max(1, min(8, 2 * _HELD // vector)), "vector", _ROUNDS_MEANING)
     tiles = math.ceil(space.length / (threads * rounds * vector))
     groups = math.ceil(tiles / 32)
     slot_words = 1 if ITEM_BYTES[space.kernel.dtype] <= 4 else 2
@@ -82,20 +71,7 @@ def print_look_back(space: ScanSpace, choices: dict[str, Choice], first: Tunable
         Launch(f"{name}_clear", (math.ceil(words / 256), 1, 1), (256, 1, 1), (memory,)),
         Launch(name, (space.rows * tiles, 1, 1), (threads, 1, 1), (*arguments, memory)),
     ]
-    return PrintedKernel(
-        functions=source,
-        call=launches.encode(made),
-        template="scan",
-        choices={"path": "look_back", "threads": threads, "rounds": rounds},
-        tunables=(
-            first,
-            tunable("threads", LOOK_BACK_THREADS, usual, "parallel", "threads of a block, which has one tile"),
-            tunable("rounds", ROUNDS, default, "vector", "vectors of a tile that one thread holds"),
-        ),
-        d_mem=2 if vector > 1 else 1,
-        d_algo=2,
-        d_sync=3,
-        workspace_bytes=words * 8,
-        launches=2,
-        shared=(read_library_text("cuda/rows/scan.cuh"),),
+    coordinates = (2 if vector > 1 else 1, 2, 3)
+    return print_launches(
+        source, made, tuning, template="scan", coordinates=coordinates, shared=_SHARED, workspace_bytes=8 * words
     )

@@ -7,8 +7,9 @@ import math
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.compiler.cuda.dialect import register
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
+from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.put import print_put
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
@@ -21,15 +22,16 @@ from foundry.knowledge.compiler.cuda.space import (
     emitter,
     indent,
     index_type,
-    number,
     signature_of,
-    tunable,
+    unrolled,
+    vector_stores,
     vector_type,
 )
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
-from foundry.knowledge.compiler.ir.kernels import Load, Plan, PrintedKernel, SegmentKernel, Tunable, View
+from foundry.knowledge.compiler.ir.kernels import Load, Plan, PrintedKernel, SegmentKernel, View
 from foundry.knowledge.compiler.ir.views import leaves
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import ITEM_BYTES
@@ -77,29 +79,29 @@ class _Segments:
         index = index_type(longest, where.values())
         self.items = Space((kernel.items, *sizes), ("item", *self.names), where, index)
         self.places = Space((self.segments, *sizes), ("segment", *self.names), where, index)
-        self._choose(device, choices)
+        self.tuning = Tuning(choices, declares_fixed=True)
+        self._choose(device)
 
-    def _choose(self, device: Device, choices: dict[str, Choice]) -> None:
+    def _choose(self, device: Device) -> None:
         """The shape of the teams, and how many blocks share a segment."""
         kernel, inner = self.kernel, math.prod(self.kernel.shape[1:])
-        self.vectors = self._legal_vectors()
-        self.vector = number(choices, "vector", self.vectors, self.vectors[-1])
+        vectors, tuning = self._legal_vectors(), self.tuning
+        meaning = "elements of an item that a thread reads at once"
+        self.vector = tuning.number("vector", vectors, vectors[-1], "vector", meaning)
         self.columns = inner // self.vector
-        self.lanes_default = min((n for n in LANES if n >= min(self.columns, 32)), default=32)
-        self.lanes = number(choices, "lanes", LANES, self.lanes_default)
+        usual = min((n for n in LANES if n >= min(self.columns, 32)), default=32)
+        meaning = "threads side by side on the elements of an item"
+        self.lanes = tuning.number("lanes", LANES, usual, "tile", meaning)
         each = kernel.items // self.segments
         legal = [n for n in ROWS if n * self.lanes <= _THREADS] if kernel.op != "last" else [1]
-        self.legal_rows = tuple(legal)
         fitting = [n for n in legal if n * _ITEMS_OF_A_ROW <= max(each, _ITEMS_OF_A_ROW)]
-        self.rows_default = fitting[-1]
-        self.rows = number(choices, "rows", legal, self.rows_default)
+        self.rows = tuning.number("rows", legal, fitting[-1], "parallel", "items of a segment read side by side")
         self.turns = math.ceil(self.columns / self.lanes)
         self.tasks = self.segments * self.turns
         blocks = math.ceil(self.tasks * self.lanes * self.rows / _THREADS)
         useful = [n for n in PARTS if n == 1 or (n * blocks <= 4 * device.cores and each >= n * _ITEMS_OF_A_PART)]
-        self.legal_parts = PARTS if kernel.op != "last" else (1,)
-        self.parts_default = useful[-1] if kernel.op != "last" else 1
-        self.parts = number(choices, "parts", self.legal_parts, self.parts_default)
+        parts, usual = (PARTS, useful[-1]) if kernel.op != "last" else ((1,), 1)
+        self.parts = tuning.number("parts", parts, usual, "parallel", "blocks that share a segment")
 
     def _legal_vectors(self) -> list[int]:
         """Widths in which every store can be made, and every load that moves with the elements of an item."""
@@ -128,9 +130,6 @@ class _Segments:
             lines.append(f"const {self.items.index} {self.names[-1]} = {shown[-1]} * {self.vector};")
         return lines
 
-    def _over_vector(self, lines: list[str]) -> list[str]:
-        return ["#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {{", *lines, "}"]
-
     def _value(self) -> list[str]:
         """Statements that read item `item` as number k of x."""
         loads = [leaf for leaf in leaves([self.kernel.value]) if isinstance(leaf, Load)]
@@ -143,24 +142,18 @@ class _Segments:
         known: Known = [(leaf, element_load(f"v{i}.at[j]", leaf.dtype)) for i, leaf in enumerate(wide)]
         body = emitter(self._inner(self.items), known, {})
         text = body.value(self.kernel.value)
-        return [*before, *self._over_vector([*body.lines, f"x[j][k] = ({register(self.kernel.dtype)})({text});"])]
+        body.lines.append(f"x[j][k] = ({register(self.kernel.dtype)})({text});")
+        return [*before, *unrolled(self.vector, body.lines)]
 
     def _store(self) -> list[str]:
         """Statements that store what was `found`."""
         body = emitter(self._inner(self.places), [], {"acc": "acc", "count": "number"}, "s")
         body.lines += ["const T acc = found[j];", "const long long number = count;"]
-        body.reserve(store.value for store in self.kernel.stores)
-        before: list[str] = []
-        after: list[str] = []
-        for i, store in enumerate(self.kernel.stores):
-            dtype = self.plan.buffers[store.buffer].dtype
-            if self.vector == 1:
-                body.store(store, self.places.offset, dtype)
-                continue
-            before.append(f"{vector_type(dtype, self.vector)} out{i};")
-            body.lines.append(f"out{i}.at[j] = {CUDA_DIALECT.store(body.value(store.value), dtype)};")
-            after.append(f"store_vec<{self.vector}>(b_{store.buffer} + {self.places.offset(store.view)}, out{i});")
-        return [*before, *self._over_vector(body.lines), *after]
+        if self.vector == 1:
+            body.store_all(self.kernel.stores, self.places.offset, self.plan.buffers)
+            return unrolled(1, body.lines)
+        before, after = vector_stores(body, self.kernel.stores, self.places, self.vector, self.plan)
+        return [*before, *unrolled(self.vector, body.lines), *after]
 
     def _share(self) -> list[str]:
         if self.kernel.op == "last":
@@ -172,7 +165,7 @@ class _Segments:
 
     def _store_part(self) -> list[str]:
         place = f"((long long)blockIdx.y * {self.segments} + segment) * {self.columns * self.vector}"
-        return self._over_vector([f"parts[{place} + column * V + j] = found[j];"])
+        return unrolled(self.vector, [f"parts[{place} + column * V + j] = found[j];"])
 
     def print(self) -> PrintedKernel:
         kernel, name = self.kernel, symbol_of(self.kernel)
@@ -199,18 +192,14 @@ class _Segments:
             "SHARE": indent(self._share(), 2),
         }
         texts, made = self._kernels(values, name)
-        return PrintedKernel(
-            functions="\n".join(texts),
-            call=launches.encode(made),
+        return print_launches(
+            "\n".join(texts),
+            made,
+            self.tuning,
             template="segment",
-            choices={"vector": self.vector, "lanes": self.lanes, "rows": self.rows, "parts": self.parts},
-            tunables=self._tunables(),
-            d_mem=2 if self.vector > 1 else 1,
-            d_algo=1,
-            d_sync=1,
+            coordinates=(2 if self.vector > 1 else 1, 1, 1),
+            shared=["rows/segment.cuh"],
             workspace_bytes=self._part_bytes if self.parts > 1 else 0,
-            launches=len(made),
-            shared=(read_library_text("cuda/rows/segment.cuh"),),
         )
 
     @property
@@ -242,15 +231,6 @@ class _Segments:
             grid = (math.ceil(self.segments * self.columns / _THREADS), 1, 1)
             made.append(Launch(f"{name}_join", grid, block, (*arguments, kernel.starts, *memory)))
         return texts, made
-
-    def _tunables(self) -> tuple[Tunable, ...]:
-        usual = self.vectors[-1]
-        return (
-            tunable("vector", self.vectors, usual, "vector", "elements of an item that a thread reads at once"),
-            tunable("lanes", LANES, self.lanes_default, "tile", "threads side by side on the elements of an item"),
-            tunable("rows", self.legal_rows, self.rows_default, "parallel", "items of a segment read side by side"),
-            tunable("parts", self.legal_parts, self.parts_default, "parallel", "blocks that share a segment"),
-        )
 
 
 def _filled(name: str, values: dict[str, object]) -> str:

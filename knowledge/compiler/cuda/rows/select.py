@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.dialect import register
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
+from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     Space,
@@ -15,14 +15,12 @@ from foundry.knowledge.compiler.cuda.space import (
     emitter,
     indent,
     index_type,
-    number,
     signature_of,
-    tunable,
 )
 from foundry.knowledge.compiler.file.assemble import fill
-from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SelectKernel
 from foundry.knowledge.compiler.ir.views import leaves
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import ITEM_BYTES
@@ -74,7 +72,9 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
     if max(rows, kernel.length) > LARGEST_INT // 2 or size > longest_list(wide):
         raise CannotLower(f"select {kernel.name}: too many rows, or elements in order")
     default = next((threads for longest, threads in _USUAL_THREADS if kernel.length <= longest), THREADS[-1])
-    threads = number(choices, "threads", THREADS, default)
+    tuning = Tuning(choices, declares_fixed=True)
+    meaning = "threads that share a row: more for long rows, fewer let more rows run side by side"
+    threads = tuning.number("threads", THREADS, default, "parallel", meaning)
     held = kernel.length * (8 if wide else 4)
     staged = kernel.length if held + size * (16 if wide else 8) <= _SHARED_BYTES else 0
     found = leaves([kernel.value, *(store.value for store in kernel.stores)])
@@ -96,17 +96,9 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
         **_texts(kernel, plan),
     }
     launch = Launch(name, (rows, 1, 1), (threads, 1, 1), tuple(arguments))
-    meaning = "threads that share a row: more for long rows, fewer let more rows run side by side"
-    return PrintedKernel(
-        functions=fill(_KERNEL, values),
-        call=launches.encode([launch]),
-        template="select",
-        choices={"threads": threads},
-        tunables=(tunable("threads", THREADS, default, "parallel", meaning),),
-        d_mem=1 if staged else 0,
-        d_algo=2,
-        d_sync=2,
-        shared=(read_library_text("cuda/rows/select.cuh"),),
+    text, coordinates = fill(_KERNEL, values), (1 if staged else 0, 2, 2)
+    return print_launches(
+        text, [launch], tuning, template="select", coordinates=coordinates, shared=["rows/select.cuh"]
     )
 
 

@@ -7,6 +7,7 @@ import math
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
+from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     Space,
@@ -14,14 +15,12 @@ from foundry.knowledge.compiler.cuda.space import (
     emitter,
     indent,
     index_type,
-    number,
     parameters,
-    tunable,
 )
 from foundry.knowledge.compiler.file.assemble import fill
-from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SortKernel
 from foundry.knowledge.compiler.ir.views import leaves
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 
@@ -75,7 +74,8 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
         raise CannotLower(f"sort {kernel.name}: too many items or segments")
     usual = [size for size in STRETCHES if kernel.items <= size * _MOST_STRETCHES]
     default = max(256, usual[0] if usual else STRETCHES[-1])
-    stretch = number(choices, "stretch", STRETCHES, default)
+    tuning, meaning = Tuning(choices, declares_fixed=True), "items that one warp counts and puts in place"
+    stretch = tuning.number("stretch", STRETCHES, default, "parallel", meaning)
     stretches = math.ceil(kernel.items / stretch)
     bits = kernel.segments.bit_length()  # keys go up to the number of segments, which is that of those outside
     passes = max(1, math.ceil(bits / _DIGIT_BITS))
@@ -98,18 +98,14 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
     text = _FIRST + (_LATER if passes > 1 else "")
     sizes = (kernel.items, kernel.items, kernel.items if passes > 1 else 0, stretches << per_pass)
     made = _launches(kernel, name, arguments, (passes, per_pass, stretches), sizes)
-    return PrintedKernel(
-        functions=fill(text, values),
-        call=launches.encode(made),
+    return print_launches(
+        fill(text, values),
+        made,
+        tuning,
         template="sort",
-        choices={"stretch": stretch},
-        tunables=(tunable("stretch", STRETCHES, default, "parallel", "items that one warp counts and puts in place"),),
-        d_mem=1,
-        d_algo=2,
-        d_sync=2,
+        coordinates=(1, 2, 2),
+        shared=["rows/sort.cuh"],
         workspace_bytes=4 * sum(map(_rounded, sizes)),
-        launches=len(made),
-        shared=(read_library_text("cuda/rows/sort.cuh"),),
     )
 
 

@@ -1,0 +1,37 @@
+"""A printed CUDA kernel from its functions, its launches and its tunables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foundry.knowledge.compiler.cuda.launches import Launch, encode
+from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.ir.printed import PrintedKernel
+from foundry.knowledge.compiler.schedule.tuning import Tuning
+
+
+def print_launches(
+    functions: str,
+    launches: Sequence[Launch],
+    tuning: Tuning,
+    *,
+    template: str,
+    coordinates: tuple[int, int, int],
+    shared: Sequence[str] = (),
+    workspace_bytes: int = 0,
+) -> PrintedKernel:
+    """A kernel as its launches in order. `coordinates` are (d_mem, d_algo, d_sync), `shared` names library texts."""
+    d_mem, d_algo, d_sync = coordinates
+    return PrintedKernel(
+        functions=functions,
+        call=encode(launches),
+        template=template,
+        choices=tuning.values,
+        tunables=tuple(tuning.tunables),
+        d_mem=d_mem,
+        d_algo=d_algo,
+        d_sync=d_sync,
+        workspace_bytes=workspace_bytes,
+        launches=len(launches),
+        shared=tuple(read_library_text(f"cuda/{name}") for name in shared),
+    )
