@@ -28,6 +28,7 @@ from foundry.knowledge.compiler.cpu.space import (
     traffic,
     vector_widths,
 )
+from foundry.knowledge.compiler.ir.arithmetic import ceil_divide, round_up
 from foundry.knowledge.compiler.ir.kernels import Load, MapKernel, Plan, PrintedKernel, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, loader
 from foundry.knowledge.compiler.ir.views import loads_of, views_of
@@ -231,8 +232,8 @@ class _Body:
         """Outer dimensions as nested loops, the inner one in chunks."""
         sizes, vectors = self._space.sizes, self._shape.vectors
         inner = sizes[-1]
-        chunks = _ceil(inner, self._shape.chunk)
-        chunk = inner if chunks == 1 else _ceil(_ceil(inner, chunks), vectors.lanes) * vectors.lanes
+        chunks = ceil_divide(inner, self._shape.chunk)
+        chunk = inner if chunks == 1 else round_up(ceil_divide(inner, chunks), vectors.lanes)
         shortest = inner % chunk or chunk
         begin, end = ("0", str(inner)) if chunks == 1 else ("chunk", "end")
         hoisted, point = self._points.define([], self._indices[-1])
@@ -275,7 +276,7 @@ class _Body:
             known.append((load, f"{name}[({column} - column0) * {side + 1} + {row} - row0]"))
         hoisted, point = self._points.define(known, column)
         # tiles of nearly equal size, so that none is narrower than a vector where the row is not
-        across = _ceil(columns, side)
+        across = ceil_divide(columns, side)
         vectors = self._shape.vectors
         vectors = replace(vectors, lanes=min(vectors.lanes, power_of_two_below(columns // across)))
         exact = columns % across == 0 and columns // across % vectors.lanes == 0
@@ -298,7 +299,3 @@ class _Body:
             f"for (int64_t across = 0; across < {across}; ++across)",
         ]
         return self._parallel(heads, work, setup)
-
-
-def _ceil(value: int, unit: int) -> int:
-    return -(-value // unit)

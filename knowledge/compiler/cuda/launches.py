@@ -17,12 +17,30 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import Kernel, TorchCall
 from foundry.knowledge.opgraph import DType
 
 KERNEL_PREFIX = "foundry_"
 ALL_BLOCKS = 0
 MAX_SHARED_BYTES = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
+
+
+class Workspace:
+    """Parts of the scratch memory of a kernel, each aligned to 256 bytes, by name."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._offsets: dict[str, int] = {}
+
+    def reserve(self, name: str, size: int) -> None:
+        """Appends a part of `size` bytes."""
+        self._offsets[name] = self.bytes
+        self.bytes += round_up(size, 256)
+
+    def argument(self, name: str) -> str:
+        """The part as an argument of a launch."""
+        return workspace(self._offsets[name])
 
 
 def symbol_of(kernel: Kernel | TorchCall) -> str:

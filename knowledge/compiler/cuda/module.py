@@ -29,7 +29,6 @@ from foundry.knowledge.compiler.file.python_text import (
     place_temporaries,
     refusals,
     results_text,
-    round_up,
     span_bytes,
     traffic_of,
     tuple_text,
@@ -37,6 +36,7 @@ from foundry.knowledge.compiler.file.python_text import (
     write_back_text,
 )
 from foundry.knowledge.compiler.ir.access import is_prepared
+from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import Buffer, Plan, TorchCall
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import contiguous_strides

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.access import step_buffers
+from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import Buffer, Plan, TorchCall
 from foundry.knowledge.compiler.ir.scalar import FLOATING
 from foundry.knowledge.opgraph import ITEM_BYTES, Arrangement, Ref, overlaps
@@ -179,10 +180,6 @@ def span_bytes(buffer: Buffer, align: int) -> int:
     """Bytes from the first to the last element of a buffer with strides, rounded up to `align` bytes."""
     last = sum((size - 1) * stride for size, stride in zip(buffer.shape, buffer.strides, strict=True))
     return round_up((1 + last) * ITEM_BYTES[buffer.dtype], align)
-
-
-def round_up(size: int, step: int) -> int:
-    return -(-size // step) * step
 
 
 def place_temporaries(

@@ -10,6 +10,7 @@ from foundry.knowledge.compiler.cpu.contractions import gemm_code as code
 from foundry.knowledge.compiler.cpu.contractions import gemm_tiles as tiling
 from foundry.knowledge.compiler.cpu.space import indent
 from foundry.knowledge.compiler.file.texts import fill, read_library_text
+from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import AttentionKernel, Load, Plan, PrintedKernel, Tunable
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT
 from foundry.knowledge.device import Device
@@ -68,9 +69,9 @@ def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
     tile = _tile(shape)
     first = tiling.RegisterTile.parse(str(tile.default))
     width = first.vectors * shape.lanes
-    query = min(tiling.round_up(64, first.rows), tiling.round_up(kernel.rows, first.rows))
-    key = tiling.round_up(min(kernel.columns, 256), width)
-    rows_up = tiling.round_up(kernel.rows, first.rows)
+    query = min(round_up(64, first.rows), round_up(kernel.rows, first.rows))
+    key = round_up(min(kernel.columns, 256), width)
+    rows_up = round_up(kernel.rows, first.rows)
     queries = ("tile", "query rows that share a pass over the keys")
     keys = ("memory", "keys whose scores are kept at once; large blocks cost accuracy")
     result = [
@@ -185,12 +186,12 @@ def _constants(shape: _Shape, values: dict[str, Choice]) -> dict[str, int]:
     kernel = shape.kernel
     tile = tiling.RegisterTile.parse(str(values["tile"]))
     width = tile.vectors * shape.lanes
-    query = tiling.round_up(min(int(values["query_block"]), kernel.rows), tile.rows)
-    key = min(tiling.round_up(int(values["key_block"]), width), tiling.round_up(kernel.columns, width))
+    query = round_up(min(int(values["query_block"]), kernel.rows), tile.rows)
+    key = min(round_up(int(values["key_block"]), width), round_up(kernel.columns, width))
     vectors = _value_vectors(shape, tile.rows)
-    value_pitch = tiling.round_up(kernel.value_head, vectors * shape.lanes)
+    value_pitch = round_up(kernel.value_head, vectors * shape.lanes)
     chunk = int(values.get("query_blocks_per_task", math.ceil(kernel.rows / query)))
-    space = tiling.round_up(kernel.columns, width) * kernel.head + kernel.columns * value_pitch
+    space = round_up(kernel.columns, width) * kernel.head + kernel.columns * value_pitch
     space += query * (kernel.head + key + 2 * shape.lanes + value_pitch + 2)
     k_strides, v_strides = kernel.k.view.strides, kernel.v.view.strides
     return {
@@ -203,7 +204,7 @@ def _constants(shape: _Shape, values: dict[str, Choice]) -> dict[str, int]:
         "CHUNK": chunk,
         "DYNAMIC": int(values.get("schedule", "static") == "dynamic"),
         "THREADS": min(shape.threads, shape.batch * math.ceil(math.ceil(kernel.rows / query) / chunk)),
-        "SPACE": tiling.round_up(space, 16),
+        "SPACE": round_up(space, 16),
     }
 
 

@@ -16,6 +16,7 @@ from foundry.knowledge.compiler.cpu.contractions import gemm_tiles as tiling
 from foundry.knowledge.compiler.cpu.contractions.depthwise import print_depthwise, runs_along_channels
 from foundry.knowledge.compiler.cpu.space import indent
 from foundry.knowledge.compiler.file.texts import fill, read_library_text
+from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.conv_geometry import Geometry, Staging, geometry, staging, tap_tables
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, Load, Named, Plan, PrintedKernel, Tunable, View
 from foundry.knowledge.compiler.schedule.tuning import Tuning
@@ -422,9 +423,9 @@ def _constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int]
         **{"SHARED_ZEROS": layout.shared_zeros, "COPY": int(copied), "PATCHES": int(patches)},
         **{"CHANNELS_OUTER": int(outer_channels), "DYNAMIC": int(values.get("schedule", "static") == "dynamic")},
         **{"TASKS": tasks, "THREADS": min(shape.threads, tasks), "PREPARED": int(shape.prepared)},
-        "STAGE_SPACE": tiling.round_up(stage, 16),
-        "SUM_SPACE": tiling.round_up(kept * tiles_kept * block_out * tile.rows * width, 16),
-        "PANEL_SPACE": tiling.round_up(channels * found.most_taps * width + shape.lanes, 16) if patches else 0,
+        "STAGE_SPACE": round_up(stage, 16),
+        "SUM_SPACE": round_up(kept * tiles_kept * block_out * tile.rows * width, 16),
+        "PANEL_SPACE": round_up(channels * found.most_taps * width + shape.lanes, 16) if patches else 0,
     }
     return constants, layout
 
@@ -461,7 +462,7 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     values = tiling.pick(tunables, choices)
     constants, layout = _constants(shape, values)
     parts, weights = _parts_text(shape.found, layout, constants["MR"])
-    constants["WEIGHT_SPACE"] = 0 if shape.prepared else tiling.round_up(weights, 16)
+    constants["WEIGHT_SPACE"] = 0 if shape.prepared else round_up(weights, 16)
     text, buffers = _struct(shape, plan, constants, parts)
     packed = f"{kernel.name}_packed"
     source = f"({shape.float_type}*)b_{packed}" if shape.prepared else "nullptr"

@@ -10,6 +10,7 @@ from foundry.knowledge.compiler.cpu.contractions import gemm_code as code
 from foundry.knowledge.compiler.cpu.contractions import gemm_tiles as tiling
 from foundry.knowledge.compiler.cpu.space import indent
 from foundry.knowledge.compiler.file.texts import fill, read_library_text
+from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.conv_geometry import geometry
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, Load, Named, Plan, PrintedKernel, View
 from foundry.knowledge.compiler.schedule.tuning import Tuning
@@ -131,7 +132,7 @@ def _columns(shape: _Shape, tuning: Tuning, tile: tiling.RegisterTile) -> int:
     width, block = shape.kernel.output_size[2], tile.vectors * shape.lanes
     columns = width
     while columns > 4 * tile.rows and shape.bytes_staged(columns, block) > _STAGED_BYTES:
-        columns = tiling.round_up(math.ceil(columns / 2), tile.rows)
+        columns = round_up(math.ceil(columns / 2), tile.rows)
     widths = [value for value in (32, 64, 128, 256, 512, 1024) if value <= width]
     meaning = "output columns a task stages"
     return tuning.number("band_columns", sorted({columns, *widths}), columns, "memory", meaning)
@@ -173,8 +174,8 @@ def _constants(shape: _Shape, tuning: Tuning) -> dict[str, int]:
         meaning = "balance of tasks against their order"
         dynamic = tuning.text("schedule", ("dynamic", "static"), "dynamic", "parallel", meaning) == "dynamic"
     block = tile.vectors * shape.lanes
-    width = shape.positions(tiling.round_up(columns, tile.rows))
-    weights = tiling.round_up(kernel.out_channels, block) * math.prod(kernel.kernel)
+    width = shape.positions(round_up(columns, tile.rows))
+    weights = round_up(kernel.out_channels, block) * math.prod(kernel.kernel)
     each = zip("HW", kernel.kernel[1:], kernel.stride[1:], kernel.dilation[1:], kernel.padding[1:], strict=True)
     return {
         **{"CHANNELS": kernel.out_channels, "NP": tile.rows, "NV": tile.vectors, "BLOCK_CHANNELS": channels},
@@ -187,7 +188,7 @@ def _constants(shape: _Shape, tuning: Tuning) -> dict[str, int]:
         },
         **{
             "STAGE_W": width,
-            "STAGE_SPACE": tiling.round_up(shape.ring * width * min(channels, kernel.out_channels), 16),
+            "STAGE_SPACE": round_up(shape.ring * width * min(channels, kernel.out_channels), 16),
         },
         **{"TASKS": tasks, "THREADS": min(shape.threads, tasks), "DYNAMIC": int(dynamic)},
         **{"PREPARED": int(shape.prepared), "WEIGHTS": weights},
@@ -227,7 +228,7 @@ def print_depthwise(kernel: ConvKernel, plan: Plan, device: Device, tuning: Tuni
     """
     shape = _shape(kernel, plan, device)
     constants = _constants(shape, tuning)
-    constants["WEIGHT_SPACE"] = 0 if shape.prepared else tiling.round_up(constants["WEIGHTS"], 16)
+    constants["WEIGHT_SPACE"] = 0 if shape.prepared else round_up(constants["WEIGHTS"], 16)
     text, buffers = _struct(shape, plan, constants)
     name, packed = kernel.name, f"{kernel.name}_packed"
     source = f"({shape.float_type}*)b_{packed}" if shape.prepared else "nullptr"

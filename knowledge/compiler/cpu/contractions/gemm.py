@@ -15,6 +15,7 @@ from foundry.knowledge.compiler.cpu.contractions import gemm_tiles as tiling
 from foundry.knowledge.compiler.cpu.contractions.gemm_form import SKINNY_ROWS, Operand, canonical, operand
 from foundry.knowledge.compiler.cpu.space import indent, page_advice
 from foundry.knowledge.compiler.file.texts import fill, read_library_text
+from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import (
     Apply,
     GemmKernel,
@@ -178,7 +179,7 @@ def _blocks(shape: _Shape, tile: tiling.RegisterTile, depth: int) -> tuple[int, 
     while wanted > math.ceil(kernel.m / rows) and rows > 8 * tile.rows:
         rows = tiling.split(kernel.m, rows - tile.rows, tile.rows)
     column_blocks = math.ceil(wanted / math.ceil(kernel.m / rows))
-    return min(rows, tiling.round_up(kernel.m, tile.rows)), max(1, math.ceil(panels / column_blocks))
+    return min(rows, round_up(kernel.m, tile.rows)), max(1, math.ceil(panels / column_blocks))
 
 
 def _streamed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
@@ -368,15 +369,15 @@ def _print_packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[s
 def _padded_width(shape: _Shape, panel: int) -> int:
     """Columns of packed B: its last panel, where it is not full, in whole vectors."""
     rest = shape.kernel.n % panel
-    return shape.kernel.n - rest + tiling.round_up(rest, shape.lanes)
+    return shape.kernel.n - rest + round_up(rest, shape.lanes)
 
 
 def _b_space(shape: _Shape, panel: int, depth: int, is_direct: bool) -> int:
     """Elements of B's copy: none of a weight packed before, only the panel that is not full of a B read in place."""
     if shape.kernel.constant_b:
         return 0
-    columns = tiling.round_up(shape.kernel.n % panel, shape.lanes) if is_direct else _padded_width(shape, panel)
-    return tiling.round_up(depth * columns, 16)
+    columns = round_up(shape.kernel.n % panel, shape.lanes) if is_direct else _padded_width(shape, panel)
+    return round_up(depth * columns, 16)
 
 
 def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int], dict[str, int]]:
@@ -384,7 +385,7 @@ def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[st
     kernel = shape.kernel
     tile = tiling.RegisterTile.parse(str(values["tile"]))
     depth = int(values["block_k"])
-    rows = min(tiling.round_up(int(values["block_rows"]), tile.rows), tiling.round_up(kernel.m, tile.rows))
+    rows = min(round_up(int(values["block_rows"]), tile.rows), round_up(kernel.m, tile.rows))
     panel = tile.vectors * shape.lanes
     panels = math.ceil(kernel.n / panel)
     width = _padded_width(shape, panel)
@@ -394,12 +395,12 @@ def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[st
     packed_bytes = kernel.k * width * shape.float_bytes
     limit = max(8 << 20, shape.device.cache_bytes // 2)
     staged = not by_batch and not kernel.constant_b and not direct_b and packed_bytes > limit and depth < kernel.k
-    pitch = tiling.round_up(depth, shape.lanes) + shape.lanes if shape.a.along_column else rows
+    pitch = round_up(depth, shape.lanes) + shape.lanes if shape.a.along_column else rows
     a_view = shape.a.pointer.view.strides[-2:] if shape.a.pointer else (0, 0)
     b_row = shape.b.pointer.view.strides[-2] if shape.b.pointer else 0
     b_space = _b_space(shape, panel, min(depth, kernel.k) if staged else kernel.k, direct_b)
-    sums = tiling.round_up(math.ceil(kernel.m / tile.rows) * panels * tile.rows * panel if depth < kernel.k else 0, 16)
-    a_space = tiling.round_up((rows * pitch if shape.a.along_column else depth * pitch) if pack_a else 0, 16)
+    sums = round_up(math.ceil(kernel.m / tile.rows) * panels * tile.rows * panel if depth < kernel.k else 0, 16)
+    a_space = round_up((rows * pitch if shape.a.along_column else depth * pitch) if pack_a else 0, 16)
     tasks = shape.batch if by_batch else math.ceil(kernel.m / rows) * panels
     threads = min(shape.threads, max(1, tasks))
     sets = threads if by_batch else 1
@@ -451,7 +452,7 @@ def _print_streamed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict
         "B_ROW_STRIDE": strides[0],
         "B_COLUMN_STRIDE": strides[1],
         "THREADS": threads,
-        "A_SPACE": tiling.round_up(copies, 16),
+        "A_SPACE": round_up(copies, 16),
     }
     text, buffers = _struct(shape, plan, {**_common_constants(shape), **constants})
     call = [*_bind(kernel.name, buffers), "gemm::run_skinny(g, workspace);"]

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import Tunable
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import DType
@@ -91,10 +92,6 @@ def split(size: int, limit: int, multiple: int) -> int:
     """Block length at most about `limit` that cuts `size` into equal multiples of `multiple`."""
     blocks = max(1, math.ceil(size / max(limit, 1)))
     return round_up(math.ceil(size / blocks), multiple)
-
-
-def round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
 
 
 def number(name: str, default: int, values: list[int], low: int, high: int, aspect_meaning: tuple[str, str]) -> Tunable:

@@ -3,12 +3,11 @@ second cache still holds it."""
 
 from __future__ import annotations
 
-from foundry.knowledge.compiler.cuda import launches as cuda_launch
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, Workspace
 from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
-from foundry.knowledge.compiler.cuda.rows.row_text import RowText
+from foundry.knowledge.compiler.cuda.rows.row_text import RowText, part_pointer
 from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass
-from foundry.knowledge.compiler.cuda.space import identifier, indent, signature_of
+from foundry.knowledge.compiler.cuda.space import indent, signature_of
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Let, Plan, RowKernel
@@ -25,27 +24,26 @@ class PacedRow:
         unit = shape.team * shape.vector
         self.chunk = -(-shape.length // (shape.splits * unit)) * unit
         (self.reduction,) = (step for step in shape.steps if isinstance(step, ReducePass))
-        self.offsets: dict[str, int] = {}
-        self.counters = -(-(shape.rows + 1) * 4 // 256) * 256
-        self.bytes = self.counters
+        self.memory = Workspace()
+        self.memory.reserve("counters", 4 * (shape.rows + 1))
         for item in self.reduction.accumulators:
-            self.offsets[item.name] = self.bytes
-            self.bytes += -(-shape.rows * shape.splits * item.state_bytes // 256) * 256
+            self.memory.reserve(item.name, shape.rows * shape.splits * item.state_bytes)
 
     def print(self) -> tuple[str, list[Launch], int]:
         shape = self.shape
         text = RowText(shape, self.plan)
-        position = [*text.position("paced_row"), *self._range()]
+        position = [*text.position("paced_row"), *text.span("split", self.chunk)]
         at = shape.steps.index(self.reduction)
         lets = [line for step in shape.steps[:at] if isinstance(step, Let) for line in text.let(step)]
         first = [*text.declare_states(self.reduction), *text.loop(self.reduction, "begin", "end")]
-        first += [*text.combine(self.reduction), "if (lane == 0) {"]
-        for item in self.reduction.accumulators:
-            first.append(f"w_{identifier(item.name)}[row * {shape.splits} + split] = {text.state_name(item)};")
-        first += ["__threadfence();", "atomicAdd(&paced[1 + row], 1u);", "}"]
+        signal = ("__threadfence();", "atomicAdd(&paced[1 + row], 1u);")
+        first += text.combine(self.reduction)
+        first += text.keep_states(
+            self.reduction, lambda name: f"{part_pointer(name)}[row * {shape.splits} + split]", *signal
+        )
         found = leaves(map(value_of, self.kernel.stages))
         signature, arguments = signature_of(self.plan, found, stores_in(self.kernel.stages))
-        states = [f"{i.state}* w_{identifier(i.name)}" for i in self.reduction.accumulators]
+        states = [f"{i.state}* {part_pointer(i.name)}" for i in self.reduction.accumulators]
         values: dict[str, object] = {
             "NAME": self.name,
             "THREADS": shape.threads,
@@ -59,32 +57,24 @@ class PacedRow:
             "SECOND": indent(self._second(text, at), 2),
         }
         source = fill(read_library_text("cuda/rows/paced.cu"), values)
-        places = [cuda_launch.workspace(self.offsets[item.name]) for item in self.reduction.accumulators]
-        counters = cuda_launch.workspace(0)
+        places = [self.memory.argument(item.name) for item in self.reduction.accumulators]
+        counters = self.memory.argument("counters")
         blocks = (2 * shape.rows + self.lag) * shape.splits
         made = [
             Launch(f"{self.name}_clear", (-(-(shape.rows + 1) // 256), 1, 1), (256, 1, 1), (counters,)),
             Launch(self.name, (blocks, 1, 1), (shape.threads, 1, 1), (*arguments, *places, counters)),
         ]
-        return source, made, self.bytes
+        return source, made, self.memory.bytes
 
     @property
     def lag(self) -> int:
         """Rows between the first and the second reading: as many as the blocks that run at a time."""
         return max(1, min(self.shape.rows, round(self.shape.resident / (2 * self.shape.splits))))
 
-    def _range(self) -> list[str]:
-        index = self.shape.space.index
-        end = f"math::minimum<{index}>(begin + {self.chunk}, {self.shape.length})"
-        return [f"const {index} begin = ({index})split * {self.chunk};", f"const {index} end = {end};"]
-
     def _second(self, text: RowText, at: int) -> list[str]:
         shape = self.shape
-        lines = [*text.declare_states(self.reduction), f"for (int i = lane; i < {shape.splits}; i += {shape.team}) {{"]
-        for item in self.reduction.accumulators:
-            place = f"w_{identifier(item.name)} + row * {shape.splits} + i"
-            lines.append(f"{text.state_name(item)}.merge(paced_rows::fresh({place}));")
-        lines += ["}", *text.combine(self.reduction), *text.results(self.reduction)]
+        fresh = f"paced_rows::fresh({{}} + row * {shape.splits} + i)"
+        lines = text.merge_parts(self.reduction, shape.splits, lambda name: fresh.format(part_pointer(name)))
         for step in shape.steps[at + 1 :]:
             if isinstance(step, Let):
                 lines += text.let(step)

@@ -11,6 +11,7 @@ from functools import cached_property
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
 from foundry.knowledge.compiler.cuda.space import number, pick, tunable
+from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import GATES, RecurrentKernel, Tunable
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
@@ -103,14 +104,14 @@ class WalkShape:
         warps = self.threads // 32
         reads = part.vectors * self.tile * max(part.k_lanes / 8, 2)
         additions = part.vectors * self.tile * part.rows
-        folded = _round_up(part.rows * self.tile, part.k_lanes)
+        folded = round_up(part.rows * self.tile, part.k_lanes)
         folding = 2 * folded * (1 - 1 / part.k_lanes) + part.k_warps * part.rows * self.tile / 8
         spilled = 4 if self._registers(part, "registers") > _REGISTERS[self.threads] else 1
         return spilled * self.products * warps * (max(reads, additions) + folding)
 
     def _registers(self, part: Threads, home: str) -> int:
         weights = self.products * part.rows * part.vectors * 4 if home == "registers" else part.rows * 4
-        return weights + _round_up(part.rows * self.tile, part.k_lanes) + _OTHER_REGISTERS
+        return weights + round_up(part.rows * self.tile, part.k_lanes) + _OTHER_REGISTERS
 
     @property
     def pitch(self) -> int:
@@ -150,10 +151,6 @@ class WalkShape:
         elif self.homes[0] == "shared":
             step += self.products * self.rows * self.pitch / 32
         return rounds * step
-
-
-def _round_up(value: int, step: int) -> int:
-    return math.ceil(value / step) * step
 
 
 def _legal(kernel: RecurrentKernel, device: Device) -> list[WalkShape]:

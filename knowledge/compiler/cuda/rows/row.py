@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
-from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
+from foundry.knowledge.compiler.cuda.launches import Launch, Workspace, symbol_of
 from foundry.knowledge.compiler.cuda.rows.paced import PacedRow
 from foundry.knowledge.compiler.cuda.rows.row_shape import Chooser, RowShape
-from foundry.knowledge.compiler.cuda.rows.row_text import RowText
+from foundry.knowledge.compiler.cuda.rows.row_text import RowText, part_pointer
 from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, Step
 from foundry.knowledge.compiler.cuda.rows.streamed import StreamedRow
-from foundry.knowledge.compiler.cuda.space import identifier, indent, signature_of
+from foundry.knowledge.compiler.cuda.space import indent, signature_of
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Let, Plan, PrintedKernel, RowKernel
 from foundry.knowledge.compiler.ir.views import leaves
@@ -170,12 +170,10 @@ class _SplitRow:
         self.name = name
         unit = shape.team * shape.vector
         self.chunk = -(-shape.length // (shape.splits * unit)) * unit
-        self.offsets: dict[str, int] = {}
-        self.bytes = 0
+        self.memory = Workspace()
         for step in shape.steps:
             for item in step.accumulators if isinstance(step, ReducePass) else ():
-                self.offsets[item.name] = self.bytes
-                self.bytes += -(-shape.rows * shape.splits * item.state_bytes // 256) * 256
+                self.memory.reserve(item.name, shape.rows * shape.splits * item.state_bytes)
 
     def print(self) -> tuple[str, list[Launch], int]:
         sources: list[str] = []
@@ -186,18 +184,16 @@ class _SplitRow:
             sources.append(source)
             launches.append(launch)
         source, launch = self._phase(self.name, self.shape.steps, None)
-        return "\n".join([*sources, source]), [*launches, launch], self.bytes
+        return "\n".join([*sources, source]), [*launches, launch], self.memory.bytes
 
     def _phase(self, name: str, before: Sequence[Step], reduce: Step | None) -> tuple[str, Launch]:
         """One launch: recovers what earlier launches reduced, then reduces once more, or stores."""
         text = RowText(self.shape, self.plan)
-        index = self.shape.space.index
         lines = [*text.position(), f"const int split = (int)(blockIdx.x % {self.shape.splits});"]
-        lines.append(f"const {index} begin = ({index})split * {self.chunk};")
-        lines.append(f"const {index} end = math::minimum<{index}>(begin + {self.chunk}, {self.shape.length});")
+        lines += text.span("split", self.chunk)
         for step in before:
             if isinstance(step, ReducePass):
-                lines += self._recover(text, step)
+                lines += text.merge_parts(step, self.shape.splits, lambda name: self._place(name, "i"))
             elif isinstance(step, Let):
                 lines += text.let(step)
             elif reduce is None and isinstance(step, EmitPass):
@@ -205,7 +201,8 @@ class _SplitRow:
             elif reduce is None and isinstance(step, EmitRow):
                 lines += text.emit_row(step, "split == 0 && lane == 0")
         if isinstance(reduce, ReducePass):
-            lines += self._reduce(text, reduce)
+            lines += [*text.declare_states(reduce), *text.loop(reduce, "begin", "end"), *text.combine(reduce)]
+            lines += text.keep_states(reduce, lambda name: self._place(name, "split"))
         stages = [s.value for s in before if isinstance(s, Let)]
         for step in [*before, *([reduce] if reduce else [])]:
             stores = isinstance(step, EmitPass | EmitRow) and reduce is None
@@ -228,26 +225,10 @@ class _SplitRow:
         for step in [*before, *([reduce] if reduce else [])]:
             for item in step.accumulators if isinstance(step, ReducePass) else ():
                 const = "" if step is reduce else "const "
-                name = f"w_{identifier(item.name)}"
-                found.append(
-                    (f"{const}{item.state}* __restrict__ {name}", cuda_launch.workspace(self.offsets[item.name]))
-                )
+                name = part_pointer(item.name)
+                found.append((f"{const}{item.state}* __restrict__ {name}", self.memory.argument(item.name)))
         return found
 
-    def _recover(self, text: RowText, step: ReducePass) -> list[str]:
-        shape = self.shape
-        lines = text.declare_states(step)
-        lines.append(f"for (int i = lane; i < {shape.splits}; i += {shape.team}) {{")
-        for item in step.accumulators:
-            place = f"w_{identifier(item.name)}[row * {shape.splits} + i]"
-            lines.append(f"{text.state_name(item)}.merge({place});")
-        return [*lines, "}", *text.combine(step), *text.results(step)]
-
-    def _reduce(self, text: RowText, step: ReducePass) -> list[str]:
-        test = f"lane == 0 && {text.guard}" if text.guard else "lane == 0"
-        lines = [*text.declare_states(step), *text.loop(step, "begin", "end"), *text.combine(step)]
-        lines.append(f"if ({test}) {{")
-        for item in step.accumulators:
-            place = f"w_{identifier(item.name)}[row * {self.shape.splits} + split]"
-            lines.append(f"{place} = {text.state_name(item)};")
-        return [*lines, "}"]
+    def _place(self, name: str, part: str) -> str:
+        """Where the state of a row's part stands."""
+        return f"{part_pointer(name)}[row * {self.shape.splits} + {part}]"

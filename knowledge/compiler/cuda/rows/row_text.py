@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
@@ -51,6 +51,11 @@ def _nested(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{{{names[0]}, {_nested(names[1:])}}}"
 
 
+def part_pointer(name: str) -> str:
+    """The parameter that points to the states of the parts of rows."""
+    return f"w_{identifier(name)}"
+
+
 class RowText:
     """Writes the pieces of one kernel function; `names` grows as reductions and lets define values."""
 
@@ -84,10 +89,7 @@ class RowText:
         lines = [f"const int lane = {lane};"]
         if shape.cluster > 1:
             lines.append(f"const int rank = (int)(blockIdx.x % {shape.cluster});")
-            lines.append(f"const {self.index} begin = ({self.index})rank * {shape.chunk};")
-            lines.append(
-                f"const {self.index} end = math::minimum<{self.index}>(begin + {shape.chunk}, {shape.length});"
-            )
+            lines += self.span("rank", shape.chunk)
         if shape.rows % per_block:
             lines.append(f"const bool active = {place} < {shape.rows};")
             lines.append(f"const int row = active ? {place} : {shape.rows - 1};")
@@ -95,6 +97,14 @@ class RowText:
             lines.append(f"const int row = {place};")
         sizes, names = shape.space.sizes[: shape.outer], shape.space.names[: shape.outer]
         return lines + (decompose("row", sizes, names, self.index) if sizes else [])
+
+    def span(self, part: str, chunk: int) -> list[str]:
+        """The bounds of one part of a row, whose parts have `chunk` elements."""
+        index = self.index
+        return [
+            f"const {index} begin = ({index}){part} * {chunk};",
+            f"const {index} end = math::minimum<{index}>(begin + {chunk}, {self.shape.length});",
+        ]
 
     @property
     def guard(self) -> str:
@@ -433,6 +443,21 @@ class RowText:
                 self.names[name] = f"n_{identifier(name)}"
                 lines.append(f"const auto {self.names[name]} = {self.state_name(item)}.{member};")
         return lines
+
+    def merge_parts(self, step: ReducePass, parts: int, place: Callable[[str], str]) -> list[str]:
+        """The states of a whole row from those of its parts, in a fixed order.
+
+        `place(name)` is where the state of part i stands.
+        """
+        lines = [*self.declare_states(step), f"for (int i = lane; i < {parts}; i += {self.shape.team}) {{"]
+        lines += [f"{self.state_name(item)}.merge({place(item.name)});" for item in step.accumulators]
+        return [*lines, "}", *self.combine(step), *self.results(step)]
+
+    def keep_states(self, step: ReducePass, place: Callable[[str], str], *after: str) -> list[str]:
+        """One thread of the team writes each state to its `place(name)`, then executes `after`."""
+        test = f"lane == 0 && {self.guard}" if self.guard else "lane == 0"
+        kept = [f"{place(item.name)} = {self.state_name(item)};" for item in step.accumulators]
+        return [f"if ({test}) {{", *kept, *after, "}"]
 
     def let(self, step: Let) -> list[str]:
         body = emitter(self.shape.space, [], self.names, self._scope())

@@ -7,11 +7,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from foundry.knowledge.compiler.cuda import launches as cuda_launch
-from foundry.knowledge.compiler.cuda.launches import Launch
+from foundry.knowledge.compiler.cuda.launches import Launch, Workspace
 from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
-from foundry.knowledge.compiler.cuda.rows.row_text import RowText
-from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step
+from foundry.knowledge.compiler.cuda.rows.row_text import RowText, part_pointer
+from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, Step
 from foundry.knowledge.compiler.cuda.space import Space, identifier, indent, signature_of
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Expr, Let, Plan, RowKernel, Store
 from foundry.knowledge.compiler.ir.views import leaves
@@ -36,13 +35,11 @@ class StreamedRow:
         self.chunk = -(-self.planes.length // (pieces * load)) * load
         self.pieces = -(-self.planes.length // self.chunk)
         self.parts = self.pieces * self.planes.rows // shape.rows
-        self.offsets: dict[str, int] = {}
-        self.bytes = 0
+        self.memory = Workspace()
         for step in shape.steps:
             for item in step.accumulators if isinstance(step, ReducePass) else ():
-                for name, states in (_part(item), self.parts), (_whole(item), 1):
-                    self.offsets[name] = self.bytes
-                    self.bytes += -(-shape.rows * states * item.state_bytes // 256) * 256
+                self.memory.reserve(part_pointer(item.name), shape.rows * self.parts * item.state_bytes)
+                self.memory.reserve(_whole(item.name), shape.rows * item.state_bytes)
 
     def print(self) -> tuple[str, list[Launch], int]:
         steps = self.shape.steps
@@ -52,7 +49,7 @@ class StreamedRow:
             made.append(self._reduce(f"{self.name}_part{phase}", at))
             made.append(self._combine(f"{self.name}_combine{phase}", at, is_last=at == reductions[-1]))
         made.append(self._emit())
-        return "\n".join(source for source, _ in made), [launch for _, launch in made], self.bytes
+        return "\n".join(source for source, _ in made), [launch for _, launch in made], self.memory.bytes
 
     # ------------------------------------------------------------ launches
 
@@ -64,11 +61,9 @@ class StreamedRow:
         before = self.shape.steps[:at]
         lines = [*self._position(text), *self._known(text, before)]
         lines += [*text.declare_states(step), *text.loop(step, "begin", "end"), *text.combine(step)]
-        test = f"lane == 0 && {text.guard}" if text.guard else "lane == 0"
-        lines.append(f"if ({test}) {{")
-        lines += [f"{_part(item)}[{self._place('part')}] = {text.state_name(item)};" for item in step.accumulators]
+        lines += text.keep_states(step, lambda name: f"{part_pointer(name)}[{self._place('part')}]")
         values = [*step.values, *_let_values(before)]
-        return self._launch(name, [*lines, "}"], self.planes, values, [], self._states(before, step, None))
+        return self._launch(name, lines, self.planes, values, [], self._states(before, step, None))
 
     def _combine(self, name: str, at: int, *, is_last: bool) -> tuple[str, Launch]:
         """The states of each row's parts become one, in an order that does not depend on which came first."""
@@ -78,11 +73,8 @@ class StreamedRow:
         text = RowText(shape, self.plan)
         before = self.shape.steps[:at]
         lines = [*text.position(), "const int owner = row;", *self._known(text, before)]
-        lines += [*text.declare_states(step), f"for (int i = lane; i < {self.parts}; i += {shape.team}) {{"]
-        lines += [f"{text.state_name(item)}.merge({_part(item)}[{self._place('i')}]);" for item in step.accumulators]
-        lines += ["}", *text.combine(step), *text.results(step)]
-        lines.append(f"if (lane == 0{' && ' + text.guard if text.guard else ''}) {{")
-        lines += [f"{_whole(item)}[owner] = {text.state_name(item)};" for item in step.accumulators] + ["}"]
+        lines += text.merge_parts(step, self.parts, lambda name: f"{part_pointer(name)}[{self._place('i')}]")
+        lines += text.keep_states(step, lambda name: f"{_whole(name)}[owner]")
         rows = [one for one in self.shape.steps if isinstance(one, EmitRow)] if is_last else []
         after = self.shape.steps[at + 1 :] if is_last else ()
         lines += [line for one in after if isinstance(one, Let) for line in text.let(one)]
@@ -110,7 +102,7 @@ class StreamedRow:
 
     def _position(self, text: RowText) -> list[str]:
         """Which part of what lies together a block has, and whose it is."""
-        index, pieces = self.planes.space.index, self.pieces
+        pieces = self.pieces
         lines = ["const int number = (int)blockIdx.x;"]
         if self.shape.column:
             unit, piece, part = f"(number % {self.planes.blocks})", f"number / {self.planes.blocks}", "piece"
@@ -124,8 +116,7 @@ class StreamedRow:
             part = f"({_flat(inside)}) * {pieces} + piece"
         lines += [*text.position(unit), f"const int piece = {piece};"]
         lines += [f"const int owner = (int)({owner});", f"const int part = (int)({part});"]
-        lines.append(f"const {index} begin = ({index})piece * {self.chunk};")
-        return [*lines, f"const {index} end = math::minimum<{index}>(begin + {self.chunk}, {self.planes.length});"]
+        return [*lines, *text.span("piece", self.chunk)]
 
     def _place(self, part: str) -> str:
         """Where the state of a row's part stands: neighbours are what one warp reads when it combines them."""
@@ -147,7 +138,7 @@ class StreamedRow:
         for step in before:
             if isinstance(step, ReducePass):
                 for item in step.accumulators:
-                    lines.append(f"const {item.state} {text.state_name(item)} = {_whole(item)}[owner];")
+                    lines.append(f"const {item.state} {text.state_name(item)} = {_whole(item.name)}[owner];")
                 lines += text.results(step)
             elif isinstance(step, Let):
                 lines += text.let(step)
@@ -156,16 +147,16 @@ class StreamedRow:
     def _states(self, before: Iterable[Step], reduced: ReducePass | None, combined: ReducePass | None) -> list[str]:
         """Parameters of states: those of whole rows that are known, those that this launch reduces or combines."""
         found = [
-            f"const {item.state}* __restrict__ {_whole(item)}"
+            f"const {item.state}* __restrict__ {_whole(item.name)}"
             for step in before
             if isinstance(step, ReducePass)
             for item in step.accumulators
         ]
         for item in reduced.accumulators if reduced else ():
-            found.append(f"{item.state}* __restrict__ {_part(item)}")
+            found.append(f"{item.state}* __restrict__ {part_pointer(item.name)}")
         for item in combined.accumulators if combined else ():
-            found.append(f"const {item.state}* __restrict__ {_part(item)}")
-            found.append(f"{item.state}* __restrict__ {_whole(item)}")
+            found.append(f"const {item.state}* __restrict__ {part_pointer(item.name)}")
+            found.append(f"{item.state}* __restrict__ {_whole(item.name)}")
         return found
 
     def _launch(
@@ -174,7 +165,7 @@ class StreamedRow:
         signature, arguments = signature_of(self.plan, leaves(values), stores)
         text = ", ".join([part for part in (signature, *states) if part])
         source = _KERNEL.format(threads=shape.threads, name=name, parameters=text, body=indent(lines))
-        places = [cuda_launch.workspace(self.offsets[state.rpartition(" ")[2]]) for state in states]
+        places = [self.memory.argument(state.rpartition(" ")[2]) for state in states]
         blocks = self._blocks if shape is self.planes else shape.blocks
         block = (shape.rows_per_block, shape.team, 1) if shape.column else (shape.threads, 1, 1)
         return source, Launch(name, (blocks, 1, 1), block, (*arguments, *places))
@@ -195,12 +186,9 @@ def _planes(shape: RowShape) -> RowShape:
     )
 
 
-def _part(item: Accumulator) -> str:
-    return f"w_{identifier(item.name)}"
-
-
-def _whole(item: Accumulator) -> str:
-    return f"whole_{identifier(item.name)}"
+def _whole(name: str) -> str:
+    """The parameter that points to a reduction's states of whole rows."""
+    return f"whole_{identifier(name)}"
 
 
 def _let_values(steps: Iterable[Step]) -> list[Expr]:
