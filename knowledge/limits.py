@@ -22,6 +22,9 @@ Rung = Literal["roofline", "compiler", "instructions", "times", "counters"]
 RUNGS: tuple[Rung, ...] = ("roofline", "compiler", "instructions", "times", "counters")
 
 
+LAUNCH_SHARE = 0.25  # share of a forward's time that its launches take, from which they limit it
+SATURATED = 0.6  # share of a measured ceiling from which it is the limit
+
 # Floating-point operations for each byte that must move, from which on blocks in registers pay, because each loaded
 # value
 # is used many times. A product of one row uses each weight once: 0.5 in float32, 4 with weights of 4 bits.
@@ -84,6 +87,10 @@ CAUSES: Mapping[str, Cause] = {
     "divergence": Cause(
         "instruction_mix", "Let all threads of a warp take the same way: sort the work, or use selects."
     ),
-    "scalar_loop": Cause("instruction_mix", "Vectorise the loop: along another axis, or over several flattened."),
+    "scalar_loop": Cause(
+        "instruction_mix",
+        "Vectorise the loop: along another axis than a short innermost one, or over several flattened; move operands "
+        "into that order first and keep index arithmetic out of the loop.",
+    ),
     "narrow_vectors": Cause("instruction_mix", "Use the machine's full vector width in the hot loops."),
 }

@@ -1,7 +1,8 @@
 """The playbook's diagnosis: what broke, or which resource limits a correct candidate, from measured facts only.
 
-Rules in order, first match wins; the numbers that decided are the evidence. Fractions are of the ceilings measured
-on this device, never of a data sheet.
+The profiler's ladder (`tools/profiling/`) names the limit of a candidate; here it becomes an action. What was not
+profiled, above all the task's own module, is placed on the roofline. Fractions are of the ceilings measured on this
+device, never of a data sheet.
 """
 
 from __future__ import annotations
@@ -10,15 +11,12 @@ from foundry.agents.brief import Brief
 from foundry.agents.situation import Situation
 from foundry.knowledge.candidate import Evaluation, Outcome
 from foundry.knowledge.cards import cards
-from foundry.knowledge.limits import Limiter
+from foundry.knowledge.compiler.lowered import plan_name
+from foundry.knowledge.limits import LAUNCH_SHARE, SATURATED, Limiter
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Failure
 
-LAUNCH_SHARE = 0.25  # fraction of the time from which launches are the limit
-SATURATED = 0.6  # fraction of the measured copy bandwidth from which memory is the limit
-LOW_OCCUPANCY = 0.35
-COSTLY_SHARE = 0.25  # fraction of operations that are transcendental or divisions
-NEAR_FLOOR = 0.85
+NEAR_FLOOR = 0.85  # fraction of the roofline floor from which only fewer bytes can help
 _FAILURES: dict[Outcome, Failure] = {
     "compile_error": "compile_error",
     "launch_failure": "launch_failure",
@@ -62,93 +60,41 @@ def failure_of(evaluation: Evaluation) -> tuple[Failure, str] | None:
 
 def limiter_of(situation: Situation) -> Diagnosis:
     """The resource that limits a correct candidate, as a diagnosis."""
-    for ask in (_limiter_of_profiler, _spills, _launches, _scalar_loop, _narrow_vectors, _roofline):
-        found = ask(situation)
-        if found:
-            limiter, evidence = found
-            return Diagnosis(
-                candidate=situation.brief.parent.candidate.id,
-                failure=None,
-                limiter=limiter,
-                evidence="; ".join(part for part in (evidence, _floor(situation)) if part),
-                action=_action(limiter, situation, named_by_profiler=ask is _limiter_of_profiler),
-                kernel=_scalar_kernel(situation) if ask is _scalar_loop else situation.dominant,
-            )
-    raise AssertionError("the roofline rule always answers")
-
-
-_Found = tuple[Limiter, str] | None
-
-
-def _limiter_of_profiler(situation: Situation) -> _Found:
-    """The limiter named by the profiler, if it could tell."""
     profile = situation.profile
-    if profile is None or profile.limiter is None:
-        return None
-    return profile.limiter, f"{profile.rung}: {profile.evidence}"
+    is_told = profile is not None and profile.limiter is not None
+    if profile is not None and profile.limiter is not None:
+        limiter, evidence = profile.limiter, f"{profile.rung}: {profile.evidence}"
+    else:
+        limiter, evidence = _by_launches(situation) or _by_roofline(situation)
+    return Diagnosis(
+        candidate=situation.brief.parent.candidate.id,
+        failure=None,
+        limiter=limiter,
+        evidence="; ".join(part for part in (evidence, _floor(situation)) if part),
+        action=_action(limiter, situation, named_by_profiler=is_told),
+        kernel=_limited_kernel(situation),
+    )
 
 
-def _spills(situation: Situation) -> _Found:
-    """Register spills on a GPU, or low occupancy."""
-    resources = situation.brief.parent.build.resources
-    if resources.spill_bytes > 0:
-        return (
-            "occupancy",
-            f"{resources.spill_bytes} bytes of registers spilled, {resources.registers} registers a thread",
-        )
-    if resources.occupancy is not None and resources.occupancy < LOW_OCCUPANCY:
-        used = f"{resources.registers} registers, {resources.shared_bytes} shared bytes"
-        return "occupancy", f"occupancy {100 * resources.occupancy:.0f} % ({used})"
-    return None
+def _limited_kernel(situation: Situation) -> str:
+    """The kernel that has the cause which the profiler names, else the one with most of the time."""
+    profile = situation.profile
+    found = [kernel.name for kernel in profile.kernels if kernel.cause == profile.cause] if profile else []
+    names = [name for name in map(plan_name, found) if name in situation.kernels]
+    return names[0] if profile and profile.cause and names else situation.dominant
 
 
-def _launches(situation: Situation) -> _Found:
+def _by_launches(situation: Situation) -> tuple[Limiter, str] | None:
     """Launch overhead, if launches take a large share of the time."""
     total = situation.candidate_ms
     if not total or situation.launch_ms < LAUNCH_SHARE * total or situation.ceilings is None:
         return None
-    share = min(1.0, situation.launch_ms / total)
-    each = 1e3 * situation.ceilings.launch_ms
-    return (
-        "launch_overhead",
-        f"{situation.launches} launches at {each:.3g} us each are {100 * share:.0f} % of {total:.4g} ms",
-    )
+    each = f"{situation.launches} launches at {1e3 * situation.ceilings.launch_ms:.3g} us each"
+    return "launch_overhead", f"{each} are {100 * min(1.0, situation.launch_ms / total):.0f} % of {total:.4g} ms"
 
 
-def _scalar_loop(situation: Situation) -> _Found:
-    """A kernel whose loops the compiler did not vectorise, unless memory is already saturated."""
-    found = situation.brief.parent.build.resources.scalar_loops
-    if not found or _fraction(situation.achieved_bytes_per_s, situation.bandwidth) >= SATURATED:
-        return None
-    name = _scalar_kernel(situation)
-    return (
-        "instruction_mix",
-        f"the loop of {name} is scalar: {found[name]} instructions that work on one number each, and hardly any on "
-        f"vectors of {situation.brief.device.vector_bytes} bytes",
-    )
-
-
-def _scalar_kernel(situation: Situation) -> str:
-    """The function with scalar loops that takes the most modelled time; "" without any."""
-    found = situation.brief.parent.build.resources.scalar_loops
-    return max(found, key=lambda name: (situation.shares.get(name, 0.0), found[name]), default="")
-
-
-def _narrow_vectors(situation: Situation) -> _Found:
-    """Code that does not use the machine's vectors, unless memory is already saturated."""
-    device, resources = situation.brief.device, situation.brief.parent.build.resources
-    if not 0 < resources.vector_bytes < device.vector_bytes:
-        return None
-    if _fraction(situation.achieved_bytes_per_s, situation.bandwidth) >= SATURATED:
-        return None
-    return (
-        "instruction_mix",
-        f"the hot code uses {resources.vector_bytes}-byte vectors, the device has {device.vector_bytes}",
-    )
-
-
-def _roofline(situation: Situation) -> _Found:
-    """The side of the roofline that limits, or the latency below both ceilings; always an answer."""
+def _by_roofline(situation: Situation) -> tuple[Limiter, str]:
+    """The side of the roofline that limits, or the latency below both ceilings."""
     bandwidth = _fraction(situation.achieved_bytes_per_s, situation.bandwidth)
     arithmetic = _fraction(situation.achieved_flops_per_s, situation.flops_ceiling)
     evidence = _rates(situation, bandwidth, arithmetic)
@@ -160,22 +106,7 @@ def _roofline(situation: Situation) -> _Found:
             return "compute", evidence
     elif is_untimed or bandwidth >= SATURATED:
         return "memory_bandwidth", evidence
-    if found := _decoding(situation):
-        return "instruction_mix", f"{evidence}; {found}"
-    kernel = situation.kernels.get(situation.dominant)
-    if kernel and situation.costly_share(kernel) >= COSTLY_SHARE:
-        return (
-            "instruction_mix",
-            f"{evidence}; {100 * situation.costly_share(kernel):.0f} % of its operators are costly",
-        )
     return "memory_latency", evidence
-
-
-def _decoding(situation: Situation) -> str:
-    """The profiler's evidence of integer work in the kernel that takes most of the time; "" without."""
-    profile = situation.profile
-    kernels = sorted(profile.kernels, key=lambda kernel: -kernel.share) if profile else []
-    return next((kernel.evidence for kernel in kernels[:1] if kernel.cause in ("decoding", "integer")), "")
 
 
 def _slowest_operators(situation: Situation) -> str:
@@ -200,15 +131,13 @@ def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
     """Traffic, arithmetic and their fractions of the ceilings, as a sentence."""
     if not situation.traffic_bytes:
         return "" if situation.candidate_ms is None else f"{situation.candidate_ms:.4g} ms"
-    is_counted = situation.profile is not None and situation.profile.rung == "counters"
     whose = "its kernels move" if situation.kernels else "its operators move"
     moved = f"{whose} {situation.traffic_bytes / 1e6:.4g} MB by their buffers, {situation.flops / 1e6:.4g} MFLOP"
     if situation.achieved_bytes_per_s is None or situation.bandwidth is None:
         return (
             f"{moved}, not timed" if situation.candidate_ms is None else f"{moved} in {situation.candidate_ms:.4g} ms"
         )
-    rates = "counted by the hardware: " if is_counted else ""
-    rates += (
+    rates = (
         f"{situation.achieved_bytes_per_s / 1e9:.3g} GB/s is {100 * bandwidth:.0f} % of the measured "
         f"{situation.bandwidth / 1e9:.3g} GB/s"
     )
@@ -240,12 +169,6 @@ def _action(limiter: Limiter, situation: Situation, *, named_by_profiler: bool) 
         return (
             f"Fuse: {len(situation.kernels)} kernels move {surplus / 1e6:.4g} MB more than the "
             f"{situation.least_bytes / 1e6:.4g} MB that the graph needs."
-        )
-    scalar = _scalar_kernel(situation)
-    if limiter == "instruction_mix" and scalar:
-        return (
-            f"Vectorise the loop of {scalar}: along another axis than a short innermost one, or over several "
-            "flattened; move operands into that order first and keep index arithmetic out of the loop."
         )
     fraction = situation.fraction_of_floor
     if limiter == "memory_bandwidth" and fraction is not None and fraction >= NEAR_FLOOR:

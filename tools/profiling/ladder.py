@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import KernelProfile, Profile
 from foundry.knowledge.device import Device
-from foundry.knowledge.limits import CAUSES, REUSE_FLOPS_PER_BYTE, Rung
+from foundry.knowledge.limits import CAUSES, LAUNCH_SHARE, REUSE_FLOPS_PER_BYTE, SATURATED, Rung
 from foundry.tools.targets.base import Target
-from foundry.tools.targets.evidence import SATURATED, Finding, KernelEvidence, Whole, percent
+from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole, percent
 
-FULLY_TOLD: tuple[Rung, ...] = ("times", "counters")  # rungs that always name a limiter
+TIMED: tuple[Rung, ...] = ("times", "counters")  # rungs that know the time of each kernel
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Climbed:
     cause: str = ""
     evidence: str = ""
     kernels: tuple[KernelProfile, ...] = ()
+    is_guess: bool = False  # from code alone: nobody knows the kernels' times
 
 
 def climb(kernels: Sequence[KernelEvidence], whole: Whole, target: Target) -> Climbed:
@@ -30,17 +31,16 @@ def climb(kernels: Sequence[KernelEvidence], whole: Whole, target: Target) -> Cl
     total = sum(kernel.ms for kernel in ordered)
     shown = [_shown(kernel, target.cause(kernel, whole), total) for kernel in ordered]
     rung = rung_of(ordered)
-    if outside := target.cause_outside(ordered, whole):
+    if outside := launch_cause(whole) or target.cause_outside(ordered, whole):
         return Climbed(rung, *outside, tuple(shown))
-    if not target.names_untimed and rung not in FULLY_TOLD:
-        return Climbed(rung, kernels=tuple(shown))
-    named = next((kernel for kernel in shown if kernel.cause), None)
-    if total > 0 and shown:  # a cause in a kernel of small share limits nothing
-        named = shown[0] if shown[0].cause else None
+    has_shares = total > 0 or any(kernel.traffic_bytes for kernel in ordered)
+    suspects = shown[:1] if has_shares else shown  # a cause in a kernel of small share limits nothing
+    named = next((kernel for kernel in suspects if kernel.cause), None)
+    is_guess = rung not in TIMED
     if named is None:
-        return Climbed(rung, kernels=tuple(shown))
+        return Climbed(rung, kernels=tuple(shown), is_guess=is_guess)
     where = f"{named.name} ({percent(named.share)} of the time): " if named.share else f"{named.name}: "
-    return Climbed(rung, named.cause, where + named.evidence, tuple(shown))
+    return Climbed(rung, named.cause, where + named.evidence, tuple(shown), is_guess)
 
 
 def rung_of(kernels: Sequence[KernelEvidence]) -> Rung:
@@ -54,12 +54,24 @@ def rung_of(kernels: Sequence[KernelEvidence]) -> Rung:
     return "compiler" if any(kernel.report for kernel in kernels) else "roofline"
 
 
+def launch_cause(whole: Whole) -> Finding | None:
+    """Whether starting kernels or parallel regions takes LAUNCH_SHARE of a forward's time."""
+    share = whole.launches * whole.launch_ms / whole.ms if whole.ms > 0 else 0.0
+    if share < LAUNCH_SHARE:
+        return None
+    each = f"{whole.launches} launches at {1e3 * whole.launch_ms:.3g} us each"
+    return "launches", f"{each} are {percent(min(1.0, share))} of {whole.ms:.4g} ms"
+
+
 def told(profile: Profile, climbed: Climbed, device: Device) -> Profile:
-    """The profile with the ladder's diagnosis. From the rung "times" on, the roofline names a cause if no rule does."""
+    """The profile with the ladder's diagnosis. Where no rule names a cause, the roofline does; without times of kernels
+    it also overrules what the code shows: a poor loop limits nothing while a ceiling is reached."""
     ceilings = device.ceilings
     cause, evidence = climbed.cause, climbed.evidence
-    if not cause and climbed.rung in FULLY_TOLD:
-        cause, evidence = _by_roofline(profile)
+    if (_is_placed(profile) and climbed.is_guess) or (climbed.rung in TIMED and not cause):
+        side, words = _by_roofline(profile)
+        if not cause or side != "latency":
+            cause, evidence = side, words
     return replace(
         profile,
         rung=climbed.rung,
@@ -79,6 +91,11 @@ def _bandwidth(profile: Profile, device: Device) -> float:
         return 0.0
     fits = profile.facts.get("in_cache") == "yes"
     return device.ceilings.cache_bytes_per_s if fits else device.ceilings.copy_bytes_per_s
+
+
+def _is_placed(profile: Profile) -> bool:
+    """Whether the forward's place on the roofline is known: its time, its work and a ceiling."""
+    return "bandwidth_used" in profile.facts or "arithmetic_used" in profile.facts
 
 
 def _by_roofline(profile: Profile) -> Finding:

@@ -40,10 +40,6 @@ class Target(Protocol):
     def unfit(self, printed: PrintedKernel) -> str:
         """Why the device cannot start a kernel at all, "" if it can: no compiler need see it."""
 
-    @property
-    def names_untimed(self) -> bool:
-        """True if a kernel's code alone names what limits it; else its share of the time has to be known."""
-
     def cause(self, kernel: KernelEvidence, whole: Whole) -> Finding | None:
         """What limits a kernel, and the evidence; None where no rule says."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-SATURATED = 0.6  # share of a ceiling from which it is the limit
 Finding = tuple[str, str]  # a cause of knowledge/limits.py, and the numbers that decided
 
 

@@ -63,10 +63,6 @@ class CpuTarget:
     def unfit(self, printed: PrintedKernel) -> str:
         return ""
 
-    @property
-    def names_untimed(self) -> bool:
-        return False  # a slow loop that hardly runs limits nothing
-
     def cause(self, kernel: KernelEvidence, whole: Whole) -> Finding | None:
         return cpu_cause(kernel, whole)
 

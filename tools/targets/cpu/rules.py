@@ -9,10 +9,11 @@ WAITING = ("gomp_", "omp_", "futex", "sched_yield", "pthread_barrier", "do_wait"
 
 
 def cpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
-    """The cause that limits one function, with its evidence; None if its instructions show nothing."""
-    if kernel.name.startswith(WAITING):
+    """The cause that limits one function, with its evidence; None if its instructions show nothing. A function that
+    only waits, or that is not the kernel's, is a cause once its time is known."""
+    if kernel.ms and kernel.name.startswith(WAITING):
         return "barriers", "threads wait for each other in the OpenMP runtime"
-    if kernel.name.startswith(("(libm.", "(libmvec", "(libsvml")):
+    if kernel.ms and kernel.name.startswith(("(libm.", "(libmvec", "(libsvml")):
         return "special_functions", "the mathematical library computes one number a call, or few"
     if kernel.report.get("is_outside"):
         return "outside", "the time passes in PyTorch, Python or the system, not in a kernel"

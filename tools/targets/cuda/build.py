@@ -38,7 +38,7 @@ from foundry.tools.targets.cuda.ceilings import BENCHMARK, measure_cuda, start_c
 from foundry.tools.targets.cuda.describe import INSTALL_NVCC, describe_cuda, has_gpu, nvcc_path
 from foundry.tools.targets.cuda.disassembly import instructions
 from foundry.tools.targets.cuda.occupancy import occupancy
-from foundry.tools.targets.cuda.rules import gpu_cause, launch_cause
+from foundry.tools.targets.cuda.rules import gpu_cause, idle_cause
 from foundry.tools.targets.cuda.unfit import unfit
 from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole
 
@@ -68,15 +68,11 @@ class CudaTarget:
     def unfit(self, printed: PrintedKernel) -> str:
         return unfit(printed, self.describe())
 
-    @property
-    def names_untimed(self) -> bool:
-        return True
-
     def cause(self, kernel: KernelEvidence, whole: Whole) -> Finding | None:
         return gpu_cause(kernel, whole)
 
     def cause_outside(self, kernels: Sequence[KernelEvidence], whole: Whole) -> Finding | None:
-        return launch_cause(kernels, whole)
+        return idle_cause(kernels, whole)
 
     @property
     def benchmark(self) -> Path:

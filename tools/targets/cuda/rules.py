@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foundry.knowledge.limits import SATURATED
 from foundry.tools.targets.cuda.nsight import STALLS
-from foundry.tools.targets.evidence import SATURATED, Finding, KernelEvidence, Whole, of_kinds, percent
+from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole, of_kinds, percent
 
-LAUNCH_SHARE = 0.25  # of the time that launches alone take
-BUSY_SHARE = 0.5  # of the time in which some kernel runs
+BUSY_SHARE = 0.5  # share of a forward's time in which some kernel runs
 DECODING = 0.5  # of a loop's instructions; index arithmetic takes a good part in any kernel
 CONVERTING = 0.05  # of a loop's instructions
 FULL_PIPE = 60.0  # % of an execution unit's peak
@@ -36,18 +36,10 @@ def gpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
     return by_code(kernel, measured=kernel.ms > 0)
 
 
-def launch_cause(kernels: Sequence[KernelEvidence], whole: Whole) -> Finding | None:
-    """Whether a forward is made of launches more than of kernels."""
-    if whole.ms <= 0:
-        return None
-    share = whole.launches * whole.launch_ms / whole.ms
-    if share >= LAUNCH_SHARE:
-        each = f"{whole.launches} launches at {1e3 * whole.launch_ms:.3g} us each"
-        return "launches", f"{each} are {percent(min(1.0, share))} of {whole.ms:.4g} ms"
-    busy = sum(kernel.ms for kernel in kernels) / whole.ms
-    if 0 < busy < BUSY_SHARE:
-        return "outside", f"kernels run for {percent(busy)} of {whole.ms:.4g} ms"
-    return None
+def idle_cause(kernels: Sequence[KernelEvidence], whole: Whole) -> Finding | None:
+    """Whether most of a forward's time passes while no kernel runs."""
+    busy = sum(kernel.ms for kernel in kernels) / whole.ms if whole.ms > 0 else 0.0
+    return ("outside", f"kernels run for {percent(busy)} of {whole.ms:.4g} ms") if 0 < busy < BUSY_SHARE else None
 
 
 def _few_warps(kernel: KernelEvidence, whole: Whole) -> Finding | None:
