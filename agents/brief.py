@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 from foundry.agents.obedience import Obedience, applies
 from foundry.agents.prompt import PromptText
@@ -17,18 +16,6 @@ from foundry.knowledge.experience.record import Credit, Hit, Known
 from foundry.knowledge.opgraph import OperatorRun, OpGraph, Signature
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Diagnosis, Directive, Proposal, Role
-
-
-@dataclass(frozen=True)
-class Hint:
-    """In which direction of an archive coordinate kernels improved; `strength` runs from -1 (down) to 1 (up)."""
-
-    coordinate: Literal["d_mem", "d_algo", "d_sync"]
-    strength: float
-
-    @property
-    def direction(self) -> Literal["up", "down"]:
-        return "up" if self.strength > 0 else "down"
 
 
 @dataclass(frozen=True)
@@ -68,12 +55,12 @@ class Brief:
     diagnosis: Diagnosis | None
     hits: tuple[Hit, ...] = ()
     credits: tuple[Credit, ...] = ()
-    credits_choose: bool = True  # whether the playbook prefers moves by them; they are told in any case
     directives: tuple[Directive, ...] = ()
-    hints: tuple[Hint, ...] = ()  # the archive's gradients at the parent's cell, the strongest first
+    weights: Mapping[str, float] = field(default_factory=dict)  # of strategies, by aspect and by key of a move
+    notes: tuple[str, ...] = ()  # of strategies, in words
     stagnant_generations: int = 0  # without improvement, once the island counts as stagnating; else 0
     known: tuple[Known, ...] = ()  # what was measured, in this run and of kernels like these elsewhere
-    elites: tuple[Evaluation, ...] = ()  # of this island and migrants, best first: partners for crossover
+    elites: tuple[Evaluation, ...] = ()  # the island's best, and what strategies add: partners for crossover
     tried: frozenset[str] = frozenset()
     tune_s: float = 0.0  # what the tuner may take for a structure; 0: it is not asked
     further_graphs: tuple[OpGraph, ...] = ()  # of the task's further shapes and dtypes

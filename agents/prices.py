@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 AS_OF = "2026-11-20"  # read from the model price list of GitHub's documentation (models-and-pricing.yml)
 
+STEP_TOKENS = (7_000, 1_500)  # of prompt and answer that a step is thought to take
+
 
 @dataclass(frozen=True)
 class Price:

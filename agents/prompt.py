@@ -1,5 +1,5 @@
 """Prompts are Markdown files with named slots, `{{slot}}`. Sections between `<!-- evolvable: name -->` and
-`<!-- /evolvable -->` may be rewritten by a model (agents/evolution): their bodies, never their headings."""
+`<!-- /evolvable -->` may be rewritten by a model (`--strategy prompts`): their bodies, never their headings."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ what was not measured yet when it thought. A search of 64 evaluations takes abou
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import shutil
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from landscapes import REPORTED, SOURCE, Landscape, place_of
 
@@ -27,8 +29,9 @@ from foundry.graph.nodes.island.expert import ask
 from foundry.graph.nodes.recall import recall
 from foundry.graph.nodes.seed import seed
 from foundry.graph.run.opening import Parts, create, open_services
-from foundry.graph.run.request import EFFORTS, OFF, QUICK, Mechanism, RunLimits, SolveRequest
+from foundry.graph.run.request import EFFORTS, QUICK, RunLimits, SolveRequest, StrategyName
 from foundry.graph.run.services import Services
+from foundry.graph.search import briefing
 from foundry.graph.search.islands import island_inputs
 from foundry.graph.search.state import IslandState, RunState
 from foundry.graph.solve import silent
@@ -55,7 +58,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.index import ScanIndex
 from foundry.knowledge.experience.journal import LessonJournal
-from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit, Query
+from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit, Known, Query
 from foundry.knowledge.experience.store import ExperienceStore
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.roofline import floors
@@ -319,7 +322,9 @@ class RecordedParts(Parts):
             return None
         journal = LessonJournal(self._store / "journal.sqlite")
         return (
-            QuietStore(journal, NoIndex()) if "credits" in request.left_out else ExperienceStore(journal, ScanIndex())
+            QuietStore(journal, NoIndex())
+            if "credits" not in request.strategies
+            else ExperienceStore(journal, ScanIndex())
         )
 
 
@@ -347,12 +352,14 @@ async def run_search(
     seed: int,
     evaluations: int,
     *,
-    without: tuple[Mechanism, ...] = OFF,
+    strategies: tuple[StrategyName, ...] = (),
     store: Path | None = None,
     learn: Path | None = None,
     islands: int | None = None,
+    blind: bool = False,
 ) -> Trail:
-    """The real search. `store`: the experience that it recalls, and adds to. `learn`: the store that it only writes."""
+    """The real search. `store`: the experience that it recalls, and adds to. `learn`: the store that it only writes.
+    `blind`: no step knows what was measured."""
     folder = Path(tempfile.mkdtemp(prefix="foundry-search-", dir=memory()))
     limits = RunLimits(evaluations=evaluations, minutes=1e6)
     request = SolveRequest(
@@ -363,7 +370,7 @@ async def run_search(
         learn=store is not None,
         runs=str(folder),
         rivals=(),
-        without=without,
+        strategies=strategies,
         islands=islands,
     )
     parts = RecordedParts(library, seed, store)
@@ -372,7 +379,8 @@ async def run_search(
     try:
         run = create(request, parts)
         opened = await open_services(run, parts, silent)
-        await _walk(opened.services)
+        with patch.object(briefing, "known_kernels", _nothing) if blind else contextlib.nullcontext():
+            await _walk(opened.services)
         trail = _trail(opened.services, library)
         await opened.close()
         run.close()
@@ -384,6 +392,10 @@ async def run_search(
 
 def memory() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+async def _nothing(*_: Any) -> tuple[Known, ...]:
+    return ()
 
 
 async def _walk(services: Services) -> None:

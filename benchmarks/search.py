@@ -30,7 +30,7 @@ import numpy as np
 from landscapes import Landscape, read_landscapes
 from replayed import RecordedLibrary, RecordedWorkbench, Trail, memory, run_search
 
-from foundry.graph.run.request import OFF, Mechanism
+from foundry.graph.run.request import StrategyName
 from foundry.knowledge.candidate import Build, Recipe
 from foundry.knowledge.compiler import moves as kernel_library
 from foundry.knowledge.compiler.lowered import Lowered
@@ -51,10 +51,8 @@ HELD_OUT = frozenset(
 NEAR = 0.95  # of the best known
 WHOLE, COLD, SHUFFLED = "the whole", "without experience", "with shuffled experience"
 LONG = ("random", "coordinate descent", WHOLE, COLD)
-ABLATED: tuple[Mechanism, ...] = ("estimates", "archive", "roles", "profiler")
-# Left out together as well: what each of them alone does not show, all may.
-BARE = "without these three together"
-TOGETHER: tuple[Mechanism, ...] = ("archive", "roles", "profiler")
+BLIND = "without estimates"
+STRATEGIES: tuple[StrategyName, ...] = ("archive", "gradients", "migration", "roles", "credits")
 ISLANDS = (1, 4)
 RESAMPLED = 4000
 TEACHERS = 3  # cold searches of each other task that the experience is from, with stores of their own
@@ -177,13 +175,16 @@ async def recall_and_search(
     seed: int,
     evaluations: int,
     records: Sequence[ExperienceRecord],
-    without: tuple[Mechanism, ...] = OFF,
+    strategies: tuple[StrategyName, ...] = (),
     islands: int | None = None,
+    blind: bool = False,
 ) -> Trail:
     """The real search with a store of its own that holds these records."""
     with tempfile.TemporaryDirectory(prefix="foundry-store-", dir=memory()) as folder:
         (Path(folder) / "journal.sqlite").write_bytes(journal_of(records))
-        return await run_search(library, seed, evaluations, store=Path(folder), without=without, islands=islands)
+        return await run_search(
+            library, seed, evaluations, store=Path(folder), strategies=strategies, islands=islands, blind=blind
+        )
 
 
 def journal_of(records: Sequence[ExperienceRecord]) -> bytes:
@@ -215,14 +216,10 @@ def variants() -> dict[str, Variant]:
     found[WHOLE] = recall_and_search
     found[COLD] = _alone(run_search)
     found[SHUFFLED] = recall_shuffled
-    for name in ABLATED:
-        found[f"without {name}"] = partial(recall_and_search, without=(*OFF, name))
-    found[BARE] = partial(recall_and_search, without=(*OFF, *TOGETHER))
-    for name in OFF:
-        others = tuple(other for other in OFF if other != name)
-        found[f"with {name}"] = partial(recall_and_search, without=others)
-    kept_out = tuple(name for name in OFF if name not in ("gradients", "migration"))
-    found["with gradients and migration"] = partial(recall_and_search, without=kept_out)
+    found[BLIND] = partial(recall_and_search, blind=True)
+    for name in STRATEGIES:
+        found[f"with {name}"] = partial(recall_and_search, strategies=(name,))
+    found["with gradients and migration"] = partial(recall_and_search, strategies=("gradients", "migration"))
     for islands in ISLANDS:
         found[f"{islands} islands"] = partial(recall_and_search, islands=islands)
     return found

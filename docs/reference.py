@@ -57,8 +57,7 @@ MODEL_INTRODUCTION = (
     "There `model` then means the name that the endpoint uses."
 )
 VARIABLES_END = (
-    f"Options of the chat model have variables too: `{PREFIX}MODEL` (like `--model`), `{PREFIX}PROMPTS` (like "
-    "`--prompts`),"
+    f"Options of the chat model have variables too: `{PREFIX}MODEL` (like `--model`),"
 )
 SANDBOX_NOTE = "A sandboxed process sees only the variables that its work needs. No key is among them."
 VARIABLES = (

@@ -1,6 +1,6 @@
 """An island: a branch of the graph that loops the steps of a population of its own until it stops.
 
-select -> diagnose -> an expert -> write -> build -> verify -> auditor -> time -> profile -> prove -> learn -> migrate
+select -> diagnose -> an expert -> write -> build -> verify -> auditor -> time -> profile -> prove -> learn
 
 Nodes are functions of state in, update out. None raises for a bad candidate. An internal error ends only its own
 island; as an exception it would cancel all others.
@@ -24,7 +24,6 @@ from foundry.graph.nodes.island.build import build
 from foundry.graph.nodes.island.diagnose import diagnose
 from foundry.graph.nodes.island.expert import ask
 from foundry.graph.nodes.island.learn import learn
-from foundry.graph.nodes.island.migrate import migrate
 from foundry.graph.nodes.island.profile import profile
 from foundry.graph.nodes.island.prove import prove
 from foundry.graph.nodes.island.select import next_step, select
@@ -53,7 +52,6 @@ NODES: dict[str, IslandNode] = {
     "profile": profile,
     "prove": prove,
     "learn": learn,
-    "migrate": migrate,
 }
 TESTS = ("build", "verify", "auditor", "time", "profile", "prove")
 DECISIVE = TESTS[:4]  # who fails one of them is tested no further
@@ -76,16 +74,16 @@ def route(state: IslandState) -> str:
 
 
 def hand_on(state: IslandState) -> str:
-    """From an expert to the tools that it calls, or to whoever writes its proposal; if it has none, to the next expert,
-    and from the last one to the end of the step."""
+    """From an expert to the tools that it calls, or to where its proposal is written; if it has none, to the next
+    expert, and from the last one to the next step."""
     if state["wants"]:
         return state["wants"]
-    return state["experts"][0] if state["experts"] else "migrate"
+    return state["experts"][0] if state["experts"] else "select"
 
 
 def after_writing(state: IslandState) -> str:
     """A step that gave no candidate has nothing to test."""
-    return "build" if state["candidate"] else "migrate"
+    return "build" if state["candidate"] else "select"
 
 
 def after_test(name: str) -> Callable[[IslandState], str]:
@@ -100,12 +98,11 @@ def ways() -> dict[str, tuple[Callable[[IslandState], str], tuple[str, ...]]]:
         "select": (lambda _: "diagnose", ("diagnose",)),
         "diagnose": (route, tuple(proposers())),
         "tools": (route, tuple(proposers())),
-        "write": (after_writing, ("build", "migrate")),
-        "learn": (lambda _: "migrate", ("migrate",)),
-        "migrate": (lambda _: "select", ("select",)),
+        "write": (after_writing, ("build", "select")),
+        "learn": (lambda _: "select", ("select",)),
     }
     for name, others in proposers().items():
-        found[name] = (hand_on, ("tools", "write", *others, "migrate"))
+        found[name] = (hand_on, ("tools", "write", *others, "select"))
     for name, following in zip(TESTS, [*TESTS[1:], "learn"], strict=True):
         found[name] = (after_test(name), (following, "learn") if name in DECISIVE else (following,))
     return found

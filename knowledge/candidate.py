@@ -462,3 +462,8 @@ class Contest:
         """Further baselines that could not be timed, with the reason."""
         said = [f"{one.name} could not be timed: {one.problem}" for one in self.rivals if one.problem]
         return [*said, *([self.problem] if self.problem else [])]
+
+
+def candidate_number(candidate: str) -> int:
+    """The number in a candidate's name: 17 of `c17`."""
+    return int(candidate[1:])

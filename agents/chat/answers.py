@@ -123,15 +123,6 @@ class JudgementAnswer(BaseModel):
     quote: str = Field("", description="what shows it: a line of the file, words of a gate or a tool's answer")
 
 
-class SectionAnswer(BaseModel):
-    """A rewritten section of an expert's prompt."""
-
-    model_config = ConfigDict(extra="ignore")
-    section: str = Field(description="the name of the section")
-    text: str = Field(description="its new body, whole")
-    reason: str = Field("", description="one sentence: which evidence led to it")
-
-
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 

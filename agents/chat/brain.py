@@ -23,7 +23,6 @@ from foundry.agents.chat.answers import (
     AnswerError,
     JudgementAnswer,
     ProposalAnswer,
-    SectionAnswer,
     parse,
     schema_of,
 )
@@ -34,8 +33,6 @@ from foundry.agents.chat.endpoint import OPENAI_URL, Endpoint, endpoint_of
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.proposal import Drafted, Menu, drafted, file_of, proposal_of
 from foundry.agents.chat.tape import Tape
-from foundry.agents.evolution.advice import REASON_CHARS, wrapped
-from foundry.agents.evolution.rewriting import RewriteBrief, RewrittenSection, refusal, rewrite_prompt
 from foundry.agents.expert import experts
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import BudgetExhausted, ModelCost, ModelLedger
@@ -190,20 +187,20 @@ class ChatModelBrain:
         except NoAnswer:
             return ""
 
-    async def rewrite(self, brief: RewriteBrief) -> RewrittenSection | None:
-        """One section of an expert's prompt; None when the model gives none that is nothing but advice."""
+    async def fill(
+        self, expert: ExpertName, prompt: Prompt, form: type[AnswerT], refuse: Callable[[AnswerT], str]
+    ) -> AnswerT | None:
+        """A form that the model fills in as the editor of an expert's prompt; None when it gives none that is not
+        refused. `refuse`: why an answer cannot be used, "" if it can."""
 
-        def read(reply: ModelReply, _: bool) -> RewrittenSection:
-            found = _parsed(reply, SectionAnswer)
-            if problem := refusal(brief, found.section, found.text):
+        def read(reply: ModelReply, _: bool) -> AnswerT:
+            found = _parsed(reply, form)
+            if problem := refuse(found):
                 raise AnswerError(problem)
-            reason = " ".join(found.reason.encode("ascii", "replace").decode().split())[:REASON_CHARS]
-            return RewrittenSection(found.section, wrapped(found.text), reason, self.name)
+            return found
 
         try:
-            return await self._ask(
-                _Request("prompts", brief.expert, "rewrite", rewrite_prompt(brief)), SectionAnswer, read
-            )
+            return await self._ask(_Request("prompts", expert, "rewrite", prompt), form, read)
         except NoAnswer:
             return None
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from pydantic import BaseModel
 
 from foundry.agents.brain import Brain, Listener
 from foundry.agents.brief import Brief
@@ -10,14 +13,16 @@ from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.client import Patience
 from foundry.agents.chat.options import TapeOptions
 from foundry.agents.chat.tape import Tape
-from foundry.agents.evolution.rewriting import RewriteBrief, RewrittenSection
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
 from foundry.agents.models.models import Models
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.talk import ToolRequest
+from foundry.agents.words.sections import Prompt
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
+
+FormT = TypeVar("FormT", bound=BaseModel)
 
 
 class ModelsBrain:
@@ -41,9 +46,11 @@ class ModelsBrain:
     async def answer(self, question: str, context: str) -> str:
         return await self._first("diagnostician").answer(question, context)
 
-    async def rewrite(self, brief: RewriteBrief) -> RewrittenSection | None:
-        names = self.models.of(brief.expert)
-        return await self.brains[names[0]].rewrite(brief) if names else None
+    async def fill(
+        self, expert: ExpertName, prompt: Prompt, form: type[FormT], refuse: Callable[[FormT], str]
+    ) -> FormT | None:
+        names = self.models.of(expert)
+        return await self.brains[names[0]].fill(expert, prompt, form, refuse) if names else None
 
     def _of(self, expert: ExpertName, chosen: str) -> Brain:
         """The model chosen for this step. While its endpoint is left alone, another one of the expert's steps in."""

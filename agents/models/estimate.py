@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foundry.agents.models.bandit import STEP_TOKENS
 from foundry.agents.models.models import ModelSpec
-from foundry.agents.prices import in_words
+from foundry.agents.prices import STEP_TOKENS, in_words
 
 ANSWER_TOKENS = STEP_TOKENS[1]  # that a step is thought to take
 RESULT_TOKENS = 700  # of a tool's answer

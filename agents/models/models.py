@@ -41,8 +41,7 @@ class ModelSpec:
 @dataclass(frozen=True)
 class Models:
     """`everyone` are the models of experts that `experts` does not name; an expert without any thinks with the
-    playbook. Of several models of one expert the first diagnoses, judges and answers, and every step's proposal comes
-    from the one that promises most for its price (agents/models/bandit.py)."""
+    playbook. Of several models of one expert the first diagnoses, judges and answers; steps are proposed in turns."""
 
     specs: tuple[ModelSpec, ...] = ()
     everyone: tuple[str, ...] = ()

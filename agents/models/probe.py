@@ -15,9 +15,8 @@ from foundry.agents.chat.calls import ModelReply
 from foundry.agents.chat.client import ChatClient, Patience, Unreachable
 from foundry.agents.chat.transport import get_json, load_client
 from foundry.agents.ledger import ModelLedger
-from foundry.agents.models.bandit import STEP_TOKENS
 from foundry.agents.models.models import ModelSpec
-from foundry.agents.prices import in_words
+from foundry.agents.prices import STEP_TOKENS, in_words
 from foundry.tools.machine.doctor import Capability
 
 ANSWER_TOKENS = 1024  # reasoning counts among them

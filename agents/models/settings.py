@@ -95,8 +95,6 @@ class SettingsFile(ModelOptions):
     """For every expert that `experts` does not name; several: each step comes from the one that promises most."""
     experts: dict[str, Names] = Field(default_factory=dict)
     models: dict[str, ModelTable] = Field(default_factory=dict)
-    prompts: str = ""
-    """`shipped`, `frozen` or `evolve`: whether the experts' advice is rewritten."""
 
 
 def read_models(wanted: list[str] | None = None, flags: Mapping[str, Any] | None = None) -> Models:
@@ -118,13 +116,6 @@ def read_models(wanted: list[str] | None = None, flags: Mapping[str, Any] | None
         raise UsageError(f"--{flag} is about a chat model, but none is asked for", "add --model NAME")
     over = {**_validated(_of_environment(), is_flag=False), **_validated(flags, is_flag=True)}
     return Models(tuple(_spec(name, file, over) for name in names), everyone, by_expert)
-
-
-def read_prompts(flag: str | None) -> tuple[str, bool]:
-    """(what the user says of the experts' prompts, "" for nothing; whether a flag says it)."""
-    path = find_file(Path.cwd())
-    said = os.environ.get(f"{PREFIX}PROMPTS", "") or (_read_file(path).prompts if path else "")
-    return flag or said, bool(flag)
 
 
 def find_file(folder: Path) -> Path | None:

@@ -140,9 +140,9 @@ class _Search:
         far = rank(self._legal(far_settings(self.lowered, near)), self.expert, self.situation)
         weight = 1.0 if self.situation.stagnating else FAR_WEIGHT
         found = rank(self._legal(near), self.expert, self.situation)
-        # a far setting that experience has measured keeps its full score
-        chosen = self.situation.brief.credits_choose
-        found += [item if item.credit and chosen else replace(item, score=weight * item.score) for item in far]
+        # what experience has measured is as good a step from afar
+        preferred = self.situation.brief.weights
+        found += [item if item.move.key in preferred else replace(item, score=weight * item.score) for item in far]
         return sorted(found, key=lambda item: -item.score)
 
     def _legal(self, moves: Sequence[Move]) -> list[Move]:

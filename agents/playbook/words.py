@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from foundry.agents.brief import Brief
 from foundry.agents.expert import Expert
 from foundry.agents.experts.diagnostician import Suspect, undoes
 from foundry.agents.playbook.ranking import Ranked
@@ -39,14 +40,13 @@ def proposal_of(draft: Draft, expert: Expert, situation: Situation) -> Proposal:
         expected=_expected(draft, situation),
         moves=moves,
         recipe=draft.recipe,
-        cites=_cites(draft, brief.credits_choose),
+        cites=_cites(draft, brief),
     )
 
 
-def _cites(draft: Draft, credits_choose: bool) -> tuple[str, ...]:
-    """The ids of directives (d...) and experience records (x...) that the draft follows."""
+def _cites(draft: Draft, brief: Brief) -> tuple[str, ...]:
     directives = [f"d{directive.id}" for directive in draft.held]
-    known = [item.credit for item in draft.chosen if item.credit is not None] if credits_choose else []
+    known = [item.credit for item in draft.chosen if item.credit and item.move.key in brief.weights]
     followed = [credit for credit in known if credit.effect >= 1]
     return tuple(dict.fromkeys([*directives, *(f"x{record}" for credit in followed for record in credit.records)]))
 

@@ -36,15 +36,6 @@ MOST_MOVES = 12
 EXAMPLE_CHARS = 2_000
 MOST_HELPED = 6  # moves by what they are credited with
 MOST_VALUES = 12  # of a tunable that are spelt out
-# What a step along a coordinate of the archive is in a kernel.
-ADVICE: Mapping[tuple[str, str], str] = {
-    ("d_mem", "up"): "move data better: wider vectors, tiles in cache or shared memory, register blocking, prefetch",
-    ("d_mem", "down"): "a simpler memory path did better: fewer staging levels",
-    ("d_algo", "up"): "change the algorithm: fuse passes, reformulate, apply an exact rewrite",
-    ("d_algo", "down"): "the more direct algorithm did better: undo a reformulation",
-    ("d_sync", "up"): "let threads cooperate more: split reductions over threads or blocks",
-    ("d_sync", "down"): "less synchronisation did better: give each thread work of its own",
-}
 # Characters that a section may take; benchmarks/prompts.py measures what all of them come to.
 BUDGETS: Mapping[str, int] = {
     "asked": 1_600,
@@ -378,6 +369,4 @@ def _directives(brief: Brief) -> str:
 def _hints(brief: Brief) -> str:
     still = brief.stagnant_generations
     lines = [f"- stagnating: no improvement in {still} generations"] if still else []
-    for hint in brief.hints:
-        lines.append(f"- kernels near this one gained by this: {ADVICE[hint.coordinate, hint.direction]}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"- {note}" for note in brief.notes)])

@@ -29,7 +29,6 @@ DATED = {
     "evaluations": "at",
     "decisions": "at",
     "calls": "at",
-    "elites": "at",
     "events": "started",
     "sessions": "started",
 }

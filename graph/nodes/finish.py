@@ -7,7 +7,6 @@ from foundry.graph.search.asking import ask_for_export
 from foundry.graph.search.final import finish_run
 from foundry.graph.search.orders import answer_untaken
 from foundry.graph.search.state import RunState, Update
-from foundry.graph.search.strategies.prompt_rewriting import teach
 
 
 async def finish(state: RunState, services: Services) -> Update:
@@ -18,5 +17,4 @@ async def finish(state: RunState, services: Services) -> Update:
         winner, ending = "", f"{winner} was proven, and the user did not want it exported"
     answer_untaken(services)
     await finish_run(services, winner, ending)
-    await teach(services)
     return {"winner": winner}

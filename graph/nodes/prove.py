@@ -7,11 +7,10 @@ import asyncio
 from foundry.graph.run.services import Services
 from foundry.graph.search.final import prove_finalists
 from foundry.graph.search.state import RunState, Update
-from foundry.graph.search.strategies.prompt_rewriting import gather_evidence, rewrite
+from foundry.graph.search.strategy import conclude
 
 
 async def prove(state: RunState, services: Services) -> Update:
-    """Proves the finalists in fresh processes; beside that, a model may rewrite a section of a prompt."""
-    evidence = await gather_evidence(services)
-    winner, _ = await asyncio.gather(prove_finalists(services), rewrite(evidence, services))
+    """Proves the finalists in fresh processes; beside that the run's strategies learn that the search has ended."""
+    winner, _ = await asyncio.gather(prove_finalists(services), conclude(services))
     return {"winner": winner}

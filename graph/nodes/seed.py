@@ -20,7 +20,6 @@ from foundry.graph.search.first_texts import ARITHMETIC, accurate_text, first_te
 from foundry.graph.search.lessons import lessons
 from foundry.graph.search.measure import evaluation_facts
 from foundry.graph.search.state import RunState, Update
-from foundry.graph.search.strategies.archive import candidate_number
 from foundry.knowledge.candidate import (
     REFERENCE,
     Audit,
@@ -31,6 +30,7 @@ from foundry.knowledge.candidate import (
     Recipe,
     Timing,
     Verdict,
+    candidate_number,
 )
 from foundry.knowledge.experience.record import SEED
 from foundry.knowledge.merit import CORRECT, merit

@@ -12,9 +12,7 @@ from typing import Any, Literal
 
 from foundry.graph.run.database import Database
 
-EventKind = Literal[
-    "node", "expert", "call", "tool", "proposal", "evaluation", "directive", "retrieval", "migration", "note"
-]
+EventKind = Literal["node", "expert", "call", "tool", "proposal", "evaluation", "directive", "retrieval", "note"]
 ToolCategory = Literal["compile", "run", "time", "profile"]
 
 SCHEMA = """
@@ -25,7 +23,7 @@ CREATE INDEX IF NOT EXISTS events_by_step ON events (step);
 CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind);
 CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY, started REAL NOT NULL, seen REAL NOT NULL);
 """
-VERSION = "1"  # of the table and of what `data` holds for each kind, as docs/trace.md documents them
+VERSION = "2"  # of the table and of what `data` holds for each kind, as docs/trace.md documents them
 DEVICE_LOCK = "device lock"  # the note that says how it was used
 NO_SESSION = 0  # of events that a process wrote which does not work on the run: a user's questions
 COLUMNS = "id, kind, name, island, step, parent, started, ended, data"

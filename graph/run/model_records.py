@@ -1,5 +1,4 @@
-"""What each model of a run has brought and cost so far, read from its tables: for the choice among several, and for
-people."""
+"""What each model of a run has brought and cost so far, read from its tables."""
 
 from __future__ import annotations
 
@@ -7,10 +6,12 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from foundry.agents.models.bandit import Yield, credit
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.merit import CORRECT
+
+IMPROVEMENT = math.log(1.1)  # a kernel that is right where its parent was not counts as this gain
+MOST = math.log(4.0)  # the largest gain of one step: a slow parent is easily improved
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,14 @@ def _gains(run: RunDirectory, names: set[str]) -> dict[str, tuple[int, float]]:
             continue
         kernels, gain = found.get(proposal.brain, (0, 0.0))
         child, parent = merits[decision.candidate.id] - CORRECT, merits.get(proposal.parent, 0.0) - CORRECT
-        found[proposal.brain] = (kernels + 1, gain + credit(child, parent))
+        found[proposal.brain] = (kernels + 1, gain + gain_of(child, parent))
     return found
 
 
-def yields_of(records: list[ModelRecord]) -> dict[str, Yield]:
-    """The same for the choice. Where one price is not known, tokens are what all of them cost."""
-    priced = all(record.priced for record in records)
-    return {item.name: Yield(item.steps, item.gain, replace(item, priced=priced).cost) for item in records}
+def gain_of(child_speedup: float, parent_speedup: float) -> float:
+    """The logarithm of what a step brought, both speedups being those that candidates are compared by; 0 is wrong."""
+    if child_speedup <= 0.0:
+        return 0.0
+    if parent_speedup <= 0.0:
+        return IMPROVEMENT
+    return min(MOST, max(0.0, math.log(child_speedup / parent_speedup)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,21 +11,12 @@ from foundry.knowledge.candidate import ForeignName, RivalName
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.task import Policy
-from foundry.knowledge.thought import Role
 
 ISLANDS_FOR_A_MODEL = 3  # that keep a model's requests busy where the effort has fewer
-# Parts of the search that may be left out, to measure what each brings (benchmarks/search.py).
-Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "estimates", "credits"]
+# What has shown no use and is on only where the user asks for it: a file each in graph/search/strategies.
+StrategyName = Literal["archive", "gradients", "migration", "roles", "credits", "prompts", "bandit"]
 SEARCHES = 2.0  # times the search's minutes that a run takes at most, beside one proof
-PromptMode = Literal["shipped", "frozen", "evolve"]  # frozen: variants that have earned their place, as they are
-# Off unless asked for: on recorded landscapes no use of them shows (docs/search.md).
-OFF: tuple[Mechanism, ...] = ("gradients", "migration", "credits")
-# No use of these shows either where the playbook thinks; a model is shown the best kernels of other cells and told its
-# island's role. So they are off while no model thinks.
-FOR_MODELS: tuple[Mechanism, ...] = ("archive", "roles")
-NEEDS: dict[Mechanism, Mechanism] = {"gradients": "archive"}  # a gradient is one between the archive's cells
 EffortName = Literal["bench", "quick", "standard", "deep"]
-ROLES: tuple[Role, ...] = ("fusion", "memory", "parameters", "algorithm")
 
 
 @dataclass(frozen=True)
@@ -44,7 +34,7 @@ class Effort:
     proofs: int  # full verifications and timings of new elites in a run, before the finalists'
     finalists: int  # re-verified and re-timed in fresh processes at the end
     plateau: int  # generations without a better candidate after which an island ends
-    stagnation: int  # generations without a better candidate after which it takes migrants
+    stagnation: int  # generations without a better candidate after which it counts as stagnating
     counted: int  # elites of stagnating islands of which the hardware's counters are read, ten seconds each
     tune_s: float  # of the search's time, for each structure that is handed to the tuner
     early_share: float  # of the search's time for early proofs, once one has passed; 0 asks none
@@ -151,9 +141,7 @@ class SolveRequest:
     rivals: tuple[RivalName, ...] = ("eager", "compile")  # timed in turns with the winner
     foreign: ForeignName | None = None  # another benchmark's rules, by which the winner is judged too
     gpus: int = 1  # of those that this process sees; the islands share them
-    without: tuple[Mechanism, ...] | None = None  # exactly these; None: what shows no use for who thinks (`left_out`)
-    switched_on: tuple[Mechanism, ...] = ()  # though they are off by default
-    prompts: PromptMode = "shipped"  # where a model thinks: their advice evolves only on request
+    strategies: tuple[StrategyName, ...] = ()
     model_class: str = ""  # its name; "": as the task's options or its file say
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
 
@@ -162,6 +150,9 @@ class SolveRequest:
             raise UsageError(f"unknown effort {self.effort!r}", f"one of {', '.join(EFFORTS)}")
         if self.islands is not None and not 1 <= self.islands <= 64:
             raise UsageError(f"{self.islands} islands", "a number from 1 to 64")
+        if "prompts" in self.strategies and not (self.models and self.learn):
+            lacks = "--no-learn leaves nothing to keep it in" if self.models else "no chat model is asked for"
+            raise UsageError(f"--strategy prompts is about what chat models are told, and {lacks}")
         if self.finalists is not None and self.finalists < 1:
             raise UsageError(f"{self.finalists} finalists", "at least one must be proven")
         limits = self.limits
@@ -169,14 +160,6 @@ class SolveRequest:
             value = getattr(limits, name)
             if value is not None and not value > 0:
                 raise UsageError(f"the limit {name}={value} lets nothing happen", "give a positive number")
-
-    @property
-    def left_out(self) -> tuple[Mechanism, ...]:
-        """The parts of the search that this run does without while these models think."""
-        if self.without is not None:
-            return self.without
-        wanted = {*self.switched_on, *(NEEDS[name] for name in self.switched_on if name in NEEDS)}
-        return tuple(name for name in (*OFF, *(() if self.models else FOR_MODELS)) if name not in wanted)
 
     @property
     def plan(self) -> Effort:
@@ -205,8 +188,3 @@ class SolveRequest:
         """When no further finalist is begun: the user's own limit keeps the effort's time for the end, but no more than
         the search's."""
         return min(self.max_minutes + self.plan.total_minutes - self.plan.minutes, SEARCHES * self.max_minutes)
-
-
-def role_of(island: int, without: Sequence[Mechanism] = ()) -> Role:
-    """The role that an island has by itself."""
-    return "any" if "roles" in without else ROLES[island % len(ROLES)]

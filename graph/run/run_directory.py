@@ -23,7 +23,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
 
-FORMAT = "11"
+FORMAT = "12"
 SCHEMA = (
     event_log.SCHEMA
     + """
@@ -43,8 +43,6 @@ CREATE TABLE IF NOT EXISTS decisions (
 CREATE TABLE IF NOT EXISTS calls (
     id INTEGER PRIMARY KEY, owner TEXT NOT NULL, at REAL NOT NULL, prompt_tokens INTEGER NOT NULL,
     answer_tokens INTEGER NOT NULL, dollars REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS elites (
-    candidate TEXT PRIMARY KEY, island INTEGER NOT NULL, merit REAL NOT NULL, cell TEXT NOT NULL, at REAL NOT NULL);
 """
 )
 LAST = (1 << 63) - 1  # beyond any row
@@ -245,15 +243,6 @@ class RunDirectory:
         """The claim as the journal keeps it."""
         claim = self.claim(text, step)
         return {"candidate": claim.candidate, "fresh": claim.fresh}
-
-    def stages(self, candidates: list[str]) -> dict[str, Stage]:
-        """The highest stage at which each of these candidates is recorded."""
-        marks = ", ".join("?" for _ in candidates)
-        rows = self.database.run(
-            f"SELECT candidate, stage FROM evaluations WHERE candidate IN ({marks}) ORDER BY {LATEST_FIRST} DESC",
-            candidates,
-        )
-        return {candidate: stage for candidate, stage in rows}
 
     def add_tried(self, digests: list[str]) -> None:
         now = time.time()

@@ -113,8 +113,7 @@ class Services:
     _lowered: dict[str, Lowered] = field(default_factory=dict)
 
     def refuse_model(self) -> None:
-        """The user does not want the model after all: the playbook thinks, without what is of use to models alone, also
-        when the run is resumed."""
+        """The user does not want the model after all: the playbook thinks, also when the run is resumed."""
         self.request = replace(self.request, models=Models())
         self.brain = self.open_brain(self.request)
         self.run.set("request", encode(self.request))
@@ -172,6 +171,10 @@ class Services:
             if self.recorded is None:
                 raise
             return self.recorded.evaluation(candidate, stage)
+
+    def latest(self, candidate: str) -> Evaluation:
+        """A candidate's latest record of the search, before any proof at the end."""
+        return self.records(candidate, "full")[-1]
 
     def records(self, candidate: str, up_to: Stage | None = None) -> list[Evaluation]:
         """A candidate's records up to a stage, the screen first; a replay's as `evaluation` finds them."""

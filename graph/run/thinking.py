@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from foundry.agents.brain import Call, Notice
-from foundry.agents.models.bandit import STEP_TOKENS, Yield, draw, expected_cost
-from foundry.agents.models.models import PLAYBOOK
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.inbox import find_wanted_state
-from foundry.graph.run.model_records import read_records, yields_of
 from foundry.graph.run.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -70,37 +65,6 @@ def ask_model(run: RunDirectory, question: str, context: str, parts: Parts) -> t
         brain = parts.brain(run.request, ledger.thinking, hear)
         told = asyncio.run(brain.answer(question, context))
     return told, "" if told else problem
-
-
-def choose_model(services: Services, expert: str, step: str) -> str:
-    """Which of several models of an expert thinks at a step: drawn by what each has brought for its price, once, and
-    shown in the trace. "" where there is nothing to choose."""
-    models = services.request.models
-    names = models.of(expert)
-    if len(names) < 2 or services.brain.name == PLAYBOOK:
-        return ""
-
-    def choose() -> str:
-        yields = yields_of([record for record in read_records(services.run) if record.name in names])
-        specs = [models.spec(name) for name in names]
-        priced = all(spec.price.known for spec in specs)
-        expected = {spec.name: expected_cost(spec.price) if priced else 1e-6 * sum(STEP_TOKENS) for spec in specs}
-        rates = draw(yields, expected, services.stream(f"{step}:{expert}:model"))
-        chosen = max(rates, key=lambda name: rates[name])
-        services.log.note("note", "model chosen", expert=expert, model=chosen, reason=_because(rates, yields, priced))
-        return chosen
-
-    return str(services.journal.plain(f"{step}/model/{expert}", "outside", choose))
-
-
-def _because(rates: Mapping[str, float], yields: Mapping[str, Yield], priced: bool) -> str:
-    """Each model's draw and what it rests on."""
-    unit = "dollars" if priced else "million tokens"
-    return "; ".join(
-        f"{name} drew {rate:.3g} ({yields[name].steps} steps, gains of {math.exp(yields[name].gain):.2f}x for "
-        f"{yields[name].cost:.4f} {unit})"
-        for name, rate in sorted(rates.items(), key=lambda item: -item[1])
-    )
 
 
 async def wait_for_model(services: Services, seconds: float) -> None:

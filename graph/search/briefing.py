@@ -9,28 +9,19 @@ from dataclasses import replace
 from foundry.agents.brief import Attempt, Brief, Example
 from foundry.agents.words.findings import brief_words
 from foundry.agents.words.standing import FIRST
-from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import Mark
 from foundry.graph.run.services import Recalled, Services
 from foundry.graph.search.known import known_kernels
 from foundry.graph.search.lessons import query
 from foundry.graph.search.state import BudgetLeft, IslandState, island_of, step_name
-from foundry.graph.search.strategies.archive import (
-    ONE_CELL,
-    candidate_number,
-    cell_of,
-    rank_elites,
-    without_cells,
-)
-from foundry.graph.search.strategies.gradients import hints
-from foundry.knowledge.candidate import REFERENCE, Evaluation, Resources
+from foundry.knowledge.candidate import REFERENCE, Evaluation, candidate_number
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.merit import CORRECT
 from foundry.knowledge.opgraph import Signature
 from foundry.knowledge.ruling import objection
 from foundry.knowledge.thought import Diagnosis
 
-SHOWN_ELITES = 6
 SHOWN_ATTEMPTS = 8
 
 
@@ -80,32 +71,22 @@ async def look_closer(brief: Brief, services: Services) -> Brief:
 
 
 async def _build_brief(state: IslandState, services: Services) -> Brief:
-    stages = state["outside"]["stages"]
-    parent = services.evaluation(state["parent"], stages.get(state["parent"]))
-    if "profiler" in services.request.left_out:
-        parent = replace(parent, profile=None, build=replace(parent.build, resources=Resources()))
+    parent = services.latest(state["parent"])
     lowered: Lowered | None = None
     if parent.candidate.recipe is not None:
         with contextlib.suppress(CannotLower):
             lowered = await services.lower(parent.candidate.recipe)
     graphs = await services.graphs()
-    archive, population = state["archive"], state["population"]
-    if "archive" in state["outside"]["left_out"]:
-        archive, population = without_cells(archive, population)
-    elites = rank_elites(archive)
-    cell = population[state["parent"]][0] if state["parent"] in population else ONE_CELL
-    idle = state.get("idle", 0)
-    elites_shown = tuple(
-        services.evaluation(elite["candidate"], stages.get(elite["candidate"])) for elite in elites[:SHOWN_ELITES]
-    )
+    best = _best(state)
+    elites = (services.latest(best),) if best else ()
     intake = await services.measure.intake()
-    examples = _examples(state, services, [elite["candidate"] for elite in elites])
+    examples, idle = _examples(state, services, best), state["idle"]
     return Brief(
         task=services.task,
         graph=graphs[0] if graphs else None,
         device=services.device,
         baseline=await services.measure.baseline(),
-        role=state["role"],
+        role=state["orders"]["role"] or "any",
         island=state["island"],
         generation=state["generation"],
         step=state["step"],
@@ -115,12 +96,10 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         lowered=lowered,
         diagnosis=None,
         directives=tuple(item for item in services.directives() if item.id in state["directives"]),
-        hints=hints(cell, state["transitions"], archive),
         stagnant_generations=idle if idle >= services.effort.stagnation else 0,
-        credits_choose="credits" not in services.request.left_out,
         known=await known_kernels(Mark(*state["outside"]["mark"]), services),
-        elites=elites_shown,
-        records=_records([parent, *elites_shown, *(item.evaluation for item in examples)], state, services),
+        elites=elites,
+        records=_records([parent, *elites, *(item.evaluation for item in examples)], state, services),
         tried=services.tried(state["outside"]["tried"]),
         tune_s=services.effort.tune_s if services.device.present else 0.0,
         further_graphs=tuple(graphs[1:]),
@@ -144,10 +123,9 @@ def _others(state: IslandState, services: Services) -> tuple[str, ...]:
     for step, parent in state["outside"]["thinking"]:
         if parent == state["parent"]:
             island = island_of(step)
-            role = role_of(island, state["outside"]["left_out"])
             last = made[island].proposal if island in made else None
             before = f', whose last step was: "{brief_words(last.rationale)}"' if last else ""
-            found.append(f"island {island} (emphasis on {role}){before}")
+            found.append(f"island {island}{before}")
     return tuple(dict.fromkeys(found))
 
 
@@ -189,20 +167,17 @@ def _attempts(state: IslandState, services: Services) -> tuple[Attempt, ...]:
     )
 
 
-def _examples(state: IslandState, services: Services, elites: Sequence[str]) -> tuple[Example, ...]:
-    """The best kernel of the run when this step began, and the best of this island that stands in another cell; the
-    parent is shown as it is."""
+def _best(state: IslandState) -> str:
+    """The island's best correct candidate, of equals the older one; "" while there is none."""
+    correct = [name for name, value in state["population"].items() if value >= CORRECT]
+    return min(correct, key=lambda name: (-state["population"][name], candidate_number(name)), default="")
+
+
+def _examples(state: IslandState, services: Services, own: str) -> tuple[Example, ...]:
+    """The best kernel of the run when this step began, and this island's; the parent is shown as it is."""
     history, mark = services.recorded or services.run, Mark(*state["outside"]["mark"])
-    found: list[Example] = []
-    ranked = history.ranking(1, mark)
-    best = history.records(ranked[0], up_to=mark)[-1] if ranked else None
-    cell = cell_of(best.coordinates) if best and best.coordinates else ""
-    if best is not None and best.candidate.id != state["parent"]:
-        found.append(Example(best, services.text(best), "the best kernel of this run"))
-    known = {item.evaluation.candidate.id for item in found} | {state["parent"]}
-    for name in elites:
-        other = services.evaluation(name, state["outside"]["stages"].get(name))
-        if name not in known and other.coordinates and cell_of(other.coordinates) != cell:
-            found.append(Example(other, services.text(other), "the best of another kind"))
-            break
-    return tuple(found)
+    reasons = dict.fromkeys(history.ranking(1, mark), "the best kernel of this run")
+    if own:
+        reasons.setdefault(own, "the best kernel of this island")
+    shown = [(history.records(name, up_to=mark)[-1], why) for name, why in reasons.items() if name != state["parent"]]
+    return tuple(Example(found, services.text(found), why) for found, why in shown)

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from foundry.agents.models.models import PLAYBOOK
-from foundry.graph.run.request import role_of
 from foundry.graph.run.services import Services
-from foundry.graph.search.orders import no_orders
+from foundry.graph.search.orders import UserOrders, no_orders
 from foundry.graph.search.state import IslandState, RunState, step_name
-from foundry.graph.search.strategies.archive import ONE_CELL, Archive, cell_of, insert
 from foundry.knowledge.candidate import REFERENCE
 from foundry.knowledge.merit import CORRECT, WRONG, merit
 from foundry.knowledge.thought import Role
@@ -30,8 +28,7 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
             **{
                 **start,
                 "island": number,
-                "role": role_of(number, services.request.left_out),
-                "own_role": _added_role(number - usual, added),
+                "orders": _orders(number - usual, added),
                 "step": step_name(number, 0),
                 **ended.get(str(number), {}),
                 "added": len(added),
@@ -47,33 +44,26 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
 
 
 def _first_state(state: RunState, services: Services) -> IslandState:
-    """What every island starts from: all first candidates, each in its cell of the archive."""
-    archive: Archive = {}
-    population: dict[str, tuple[str, float]] = {}
-    for name in state.get("seeds", []):
-        evaluation = services.evaluation(name, "screen")
-        value = WRONG if name in state.get("refused", []) else merit([evaluation])
-        cell = cell_of(evaluation.coordinates)
-        population[name] = (cell, value)
-        if evaluation.coordinates is not None and value >= CORRECT:
-            archive, _ = insert(archive, name, cell, value)
-    if not population:
-        archive, _ = insert(archive, REFERENCE, ONE_CELL, CORRECT)
-        population = {REFERENCE: (ONE_CELL, CORRECT)}
+    """What every island starts from: all first candidates."""
+    refused = state.get("refused", [])
+    population = {
+        name: WRONG if name in refused else merit([services.evaluation(name, "screen")])
+        for name in state.get("seeds", [])
+    }
+    population = population or {REFERENCE: CORRECT}
     return IslandState(
         run=str(services.run.path),
         generation=0,
-        archive=archive,
         population=population,
         dry=[],
-        transitions=[],
+        memory={},
         directives=[],
         inbox_after=0,
-        orders=no_orders(),
-        best=max((elite["merit"] for elite in archive.values()), default=0.0),
+        best=max((value for value in population.values() if value >= CORRECT), default=0.0),
     )
 
 
-def _added_role(number: int, added: Sequence[str]) -> Role | None:
-    """The role of the island that users added as this one; None where they named none."""
-    return cast("Role", added[number]) if 0 <= number < len(added) and added[number] else None
+def _orders(number: int, added: Sequence[str]) -> UserOrders:
+    """What users want of an island that begins: the role with which they have added it."""
+    role = added[number] if 0 <= number < len(added) else ""
+    return {**no_orders(), "role": cast("Role", role) if role else None}

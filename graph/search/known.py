@@ -11,8 +11,7 @@ from foundry.agents.playbook.leaps import known_of
 from foundry.graph.run.run_directory import Mark, RunDirectory
 from foundry.graph.run.services import Library, Services
 from foundry.graph.search.lessons import query
-from foundry.graph.search.strategies.archive import candidate_number
-from foundry.knowledge.candidate import REFERENCE, Recipe, Stage
+from foundry.knowledge.candidate import REFERENCE, Recipe, Stage, candidate_number
 from foundry.knowledge.codec import decode
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device
@@ -38,8 +37,6 @@ def structures(recipes: Iterable[Recipe]) -> list[Recipe]:
 async def known_kernels(mark: Mark, services: Services) -> tuple[Known, ...]:
     """What the run had measured when the mark was taken, in the order of the candidates' ids, and what earlier runs
     measured of kernels like these."""
-    if "estimates" in services.request.left_out:
-        return ()
     history = services.recorded or services.run
     stages = history.measured(mark)
     found = []

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from foundry.graph.run.services import Services
 from foundry.graph.search.state import IslandState, Update
-from foundry.graph.search.strategies.archive import cell_of
 from foundry.knowledge.candidate import Evaluation, Stage
 from foundry.knowledge.ruling import objection, rule
 
@@ -35,7 +34,7 @@ def objection_to(evaluation: Evaluation) -> str:
     return found.outcome if found else ""
 
 
-def evaluation_facts(evaluation: Evaluation, gain: str = "") -> dict[str, Any]:
+def evaluation_facts(evaluation: Evaluation) -> dict[str, Any]:
     """What the trace and the live progress show of an evaluation."""
     timing, profile, ruling = evaluation.timing, evaluation.profile, rule(evaluation)
     return {
@@ -45,7 +44,5 @@ def evaluation_facts(evaluation: Evaluation, gain: str = "") -> dict[str, Any]:
         "candidate_ms": timing.candidate_ms if timing else None,
         "stage": timing.stage if timing else None,
         "fraction_of_floor": profile.fraction_of_floor if profile else None,
-        "cell": cell_of(evaluation.coordinates) if evaluation.coordinates else None,
-        "gain": gain,
         "evidence": ruling.evidence,
     }

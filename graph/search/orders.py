@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from typing_extensions import TypedDict
 
 from foundry.agents.directives import ISLAND_ORDERS
 from foundry.agents.explanation import explain
-from foundry.agents.models.models import PLAYBOOK, models_for
+from foundry.agents.models.models import PLAYBOOK
 from foundry.graph.run.inbox import in_force, split_instructions
-from foundry.graph.run.request import Mechanism
 from foundry.graph.search.known import first_kernels, structures
 from foundry.knowledge.candidate import REFERENCE
 from foundry.knowledge.errors import CannotLower, TaskError
@@ -36,7 +34,7 @@ class UserOrders(TypedDict):
     tries: list[int]
     starts: list[tuple[int, str]]  # with the candidate
     frozen: list[str]
-    role: Role | None  # None: the round's
+    role: Role | None  # None: any
 
 
 def no_orders() -> UserOrders:
@@ -85,13 +83,6 @@ def wanted_model(said: Sequence[Directive]) -> str:
     return names[-1] if names else ""
 
 
-def find_left_out(said: Sequence[Directive], services: Services) -> list[Mechanism]:
-    """The parts of the search that a step does without which begins with these words to the run: it depends on who
-    thinks in it."""
-    request, wanted = services.request, wanted_model(said)
-    return [*(replace(request, models=models_for(request.models, wanted)) if wanted else request).left_out]
-
-
 def begin_again(state: IslandState) -> UserOrders:
     """The orders after a step that gave no candidate: where the user said where it begins, so does the next."""
     orders, ordered = state["orders"], state.get("ordered", 0)
@@ -99,7 +90,7 @@ def begin_again(state: IslandState) -> UserOrders:
 
 
 def added_islands(directives: Sequence[Directive]) -> list[str]:
-    """The role of each island that users added, "" for the round's."""
+    """The role of each island that users added, "" where they named none."""
     return [str(item.command.get("role", "")) for item in in_force(directives) if item.verb == "add"]
 
 
@@ -118,7 +109,7 @@ def users_proposal(directive: Directive, step: str, parent: str, text: str) -> P
 
 
 async def acknowledge(
-    island: int, population: Mapping[str, tuple[str, float]], services: Services, step: str, said: Sequence[Directive]
+    island: int, population: Mapping[str, float], services: Services, step: str, said: Sequence[Directive]
 ) -> None:
     """Tells users that their words were taken, by whom, and why they cannot be followed where that is so: once, also
     when a killed run executes the step again."""
@@ -181,12 +172,10 @@ async def check_instructions(services: Services) -> None:
             raise TaskError(f"the task's instructions, {directive.text!r}: {why}")
 
 
-async def _known_kernels(
-    population: Mapping[str, tuple[str, float]], services: Services
-) -> tuple[list[Lowered], OpGraph | None]:
+async def _known_kernels(population: Mapping[str, float], services: Services) -> tuple[list[Lowered], OpGraph | None]:
     """The library kernels of an island, each structure once, the best first; and the graph."""
     graphs = await services.graphs()
-    names = sorted(population, key=lambda name: -population[name][1])
+    names = sorted(population, key=lambda name: -population[name])
     recipes = [services.evaluation(name).candidate.recipe for name in names if name != REFERENCE]
     lowered = []
     for recipe in structures(filter(None, recipes)):

@@ -6,12 +6,8 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict  # whose schema LangGraph's server can show on Python 3.11
 
-from foundry.graph.run.request import Mechanism
 from foundry.graph.search.orders import UserOrders
-from foundry.graph.search.strategies.archive import Archive
-from foundry.graph.search.strategies.gradients import Transition
-from foundry.knowledge.candidate import Stage
-from foundry.knowledge.thought import Diagnosis, ExpertName, Role
+from foundry.knowledge.thought import Diagnosis, ExpertName
 
 Wants = Literal["", "write", "tools"]  # after an expert's thought; "": the next expert is asked
 Update = dict[str, Any]  # what a node changes of its state
@@ -52,10 +48,8 @@ class Outside(TypedDict):
     tried: int  # a mark: what had been tried by then
     rivals: bool  # torch.compile had been timed by then
     mark: list[int]  # of what had been decided and evaluated by then
-    stages: dict[str, Stage]  # the highest at which each candidate that the step may show was recorded
     thinking: list[tuple[str, str]]  # other islands' steps that have no candidate yet, with their parents
     budget: BudgetLeft  # what the search had spent by then
-    left_out: list[Mechanism]  # parts of the search that the step does without
 
 
 def merge_islands(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any]:
@@ -95,16 +89,13 @@ class IslandState(TypedDict, total=False):
     island: int
     added: int  # islands that users had added when this one was sent
     generation: int
-    archive: Archive
-    population: dict[str, tuple[str, float]]  # candidate -> cell and merit
+    population: dict[str, float]  # candidate -> merit
     dry: list[str]  # parents from which every step has been tried
-    transitions: list[Transition]
+    memory: dict[str, str]  # what each strategy keeps, by its name (graph/search/strategy.py)
     directives: list[int]  # ids of those that its experts are shown
     inbox_after: int
     orders: UserOrders  # of users, about candidates and the role
     stop: Stop | None  # None while it goes on
-    role: Role
-    own_role: Role | None  # with which users added the island
     best: float  # highest merit
     idle: int  # generations since `best` rose
     misses: int  # steps in a row that gave no candidate

@@ -33,9 +33,8 @@ from foundry.agents.words.sections import cut
 from foundry.agents.words.source import WHOLE_CHARS, code_words
 from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.services import Services
-from foundry.graph.search.strategies.archive import candidate_number
 from foundry.graph.search.tuning import NoNumbers, find_numbers
-from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation
+from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation, candidate_number
 from foundry.knowledge.codec import decode
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.errors import FoundryError, UsageError

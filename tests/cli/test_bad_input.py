@@ -11,10 +11,6 @@ from pathlib import Path
 import pytest
 from tests.waiting import until
 
-from foundry.agents.models.models import Models, one_model
-from foundry.graph.doors.commands.solve import switch_on
-from foundry.graph.run.request import SolveRequest
-
 from .conftest import TOY, Cli, Solved, rows, working_below
 
 FORWARD = "return torch.relu(x * 2.0 + self.bias)"
@@ -113,7 +109,7 @@ def test_an_instruction_with_a_typo_is_refused_before_anything_is_timed(warm_cli
     ("words", "told"),
     [
         (["--effort", "huge"], ["--effort huge", "quick"]),
-        (["--with", "migration,magic"], ["--with magic", "gradients"]),
+        (["--strategy", "magic"], ["--strategy magic", "gradients"]),
         (["--target", "tpu"], ["--target tpu", "cuda"]),
         (["--policy", "kind"], ["--policy kind", "fair"]),
         (["--islands", "0"], ["--islands"]),
@@ -190,22 +186,3 @@ def test_a_machine_without_a_compiler(cli: Cli) -> None:
 def test_an_endpoint_without_a_model(cli: Cli) -> None:
     done = cli.here("agent", "solve", "toy.py", "--base-url", "http://127.0.0.1:9/v1", "--no-learn")
     assert done.is_one_line("--model")
-
-
-@pytest.mark.parametrize(
-    ("said", "has_model", "left_out"),
-    [
-        ("", True, ("gradients", "migration", "credits")),
-        ("", False, ("gradients", "migration", "credits", "archive", "roles")),
-        ("migration", True, ("gradients", "credits")),
-        ("migration,roles", False, ("gradients", "credits", "archive")),
-        ("gradients", False, ("migration", "credits", "roles")),  # they lie between the archive's cells
-        ("roles", True, ("gradients", "migration", "credits")),
-        ("credits, gradients, migration, archive, roles", False, ()),
-    ],
-)
-def test_parts_of_the_search_that_are_off_are_switched_on_by_name(
-    said: str, has_model: bool, left_out: tuple[str, ...]
-) -> None:
-    models = one_model("gpt-5.4") if has_model else Models()
-    assert SolveRequest("toy.py", models=models, switched_on=switch_on(said)).left_out == left_out

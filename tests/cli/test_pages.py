@@ -63,7 +63,7 @@ def test_the_events_are_those_that_the_readme_describes(solved: Solved) -> None:
     runs = [solved.cli.folder / solved.first.json["run"], solved.cli.folder / solved.second.json["run"]]
     found: dict[str, set[str]] = {}
     for run in runs:
-        assert rows(run, "SELECT value FROM meta WHERE key = 'events'") == [("1",)]
+        assert rows(run, "SELECT value FROM meta WHERE key = 'events'") == [("2",)]
         for kind, name in rows(run, "SELECT DISTINCT kind, key FROM events, json_each(events.data)"):
             found.setdefault(kind, set()).add(name)
     assert found.keys() <= described.keys()

@@ -121,7 +121,10 @@ async def test_a_thousand_adversarial_answers_in_whole_runs(tmp_path: Path, monk
         models = one_model("adversary", server.url, chat)
         request = SolveRequest("relu_add.py", models=models, runs=str(tmp_path / "runs"), seed=seed, islands=3)
         request = replace(
-            request, store=str(tmp_path / f"store{seed // 2}"), limits=RunLimits(60, tokens=10**6), prompts="evolve"
+            request,
+            store=str(tmp_path / f"store{seed // 2}"),
+            limits=RunLimits(60, tokens=10**6),
+            strategies=("prompts",),
         )
         try:
             summary = await asyncio.wait_for(solve(request, parts=Besieged(Wary())), HANGS_S)

@@ -19,7 +19,7 @@ from foundry.agents.route import ranking
 from foundry.agents.words.sections import tokens
 from foundry.agents.words.words import step_prompt
 from foundry.graph.run.opening import Parts
-from foundry.graph.run.request import SolveRequest, role_of
+from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.services import Library
 from foundry.knowledge.candidate import REFERENCE, Baseline, Build, Candidate, Evaluation, Profile, Timing, Verdict
 from foundry.knowledge.compiler.lowered import Lowered
@@ -102,7 +102,7 @@ def first_brief(
         graph=graphs[0] if graphs else None,
         device=device,
         baseline=Baseline(PLACEHOLDER_MS, 0.02, []),
-        role=role_of(0),
+        role="any",
         island=0,
         generation=1,
         step="i0g1",
@@ -179,7 +179,7 @@ def _notes(request: SolveRequest, brief: Brief, steps: int, seeds: int) -> tuple
     caps = {"tokens": limits.tokens, "dollars": limits.dollars, "calls": limits.calls}
     said = ", ".join(f"{value:g} {name}" for name, value in caps.items() if value is not None)
     start = "the library's first kernel" if brief.lowered else "the reference: the library has no kernel for it"
-    rewrites = request.prompts == "evolve"
+    rewrites = "prompts" in request.strategies
     several = " A line is for all steps by one model." if len(request.models.specs) > 1 else ""
     return (
         f"dry run of {brief.task.name} on {brief.device.target}: no model is asked, no run begins",

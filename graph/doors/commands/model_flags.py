@@ -80,14 +80,6 @@ ReplayFlag = Annotated[
     Path | None,
     typer.Option("--replay", help="Answer requests to models from this file; one that it lacks ends the run."),
 ]
-PromptsFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--prompts",
-        help="shipped; evolve: a model may rewrite the experts' advice, and what brings better children is used more; "
-        "frozen: what has earned its place so far, as it is. Default: foundry.toml, shipped.",
-    ),
-]
 AskMissingFlag = Annotated[bool, typer.Option("--ask-missing", help="With --replay: ask the model what it lacks.")]
 
 
@@ -106,7 +98,6 @@ class ModelFlags:
     temperature: TemperatureFlag = None
     reasoning_effort: ReasoningFlag = None
     tool_calls: ToolCallsFlag = None
-    prompts: PromptsFlag = None
     record: RecordFlag = None
     recording: ReplayFlag = None
     ask_missing: AskMissingFlag = False

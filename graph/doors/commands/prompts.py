@@ -15,7 +15,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.tools.command_line import one_line_errors, print_json
 
 if TYPE_CHECKING:
-    from foundry.agents.evolution.standing import VariantStanding
+    from foundry.graph.search.strategies.evolving.standing import VariantStanding
     from foundry.knowledge.experience.variants import PromptVariant, VariantArchive
 
     Row = tuple[PromptVariant, VariantStanding | None]
@@ -34,8 +34,7 @@ def _opened(store: str | None) -> Iterator[VariantArchive]:
 
 def _rows(archive: VariantArchive) -> list[Row]:
     """Every live variant, oldest first; None for one of another version of the prompt, or that is no advice."""
-    from foundry.graph.search.strategies.prompt_texts import standings
-    from foundry.knowledge.targets import target_names
+    from foundry.graph.search.strategies.evolving.texts import standings
 
     known = {item.id: found for target in target_names() for item, found in standings(archive, target)}
     return [(item, known.get(item.id)) for item in archive.variants()]
@@ -93,8 +92,8 @@ def show(
 
 def _body(parent: PromptVariant | None, variant: PromptVariant) -> str:
     """What stood in the changed section before."""
-    from foundry.agents.evolution.advice import sections_of
     from foundry.agents.expert import experts
+    from foundry.graph.search.strategies.evolving.advice import sections_of
 
     if variant.expert not in experts():
         return ""

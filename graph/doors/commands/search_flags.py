@@ -39,15 +39,10 @@ class SearchFlags:
     policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True
     gpus: Annotated[str, typer.Option(metavar="all|N|0,1", help="Which GPUs the islands share; default: one.")] = ""
-    switched_on: Annotated[
-        str,
-        typer.Option(
-            "--with",
-            metavar="PART,...",
-            help="Parts of the search that are off by default: gradients, migration, credits; without a model also "
-            "archive and roles.",
-        ),
-    ] = ""
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A search strategy that has shown no use (docs/search.md); repeatable."),
+    ] = None
     store: StoreOption = None
     learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Read and write the experience store.")] = True
 

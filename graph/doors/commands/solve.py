@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -29,7 +29,7 @@ from foundry.tools.words import to_paste
 if TYPE_CHECKING:
     from foundry.graph.run.events import Event
     from foundry.graph.run.opening import Asker
-    from foundry.graph.run.request import Mechanism, PromptMode, SolveRequest
+    from foundry.graph.run.request import SolveRequest, StrategyName
     from foundry.graph.run.summary import Summary
 
     Listener = Callable[[Event], None]
@@ -98,34 +98,18 @@ def _read_request(task: str, target: str, effort: str, chat: ModelFlags, search:
         learn=search.learn,
         finalists=search.finalists,
         gpus=see_gpus(search.gpus),
-        prompts=_choose_prompts(chat.prompts, has_model=bool(models), learns=search.learn),
         tape=chat.tape,
-        switched_on=switch_on(search.switched_on),
+        strategies=choose_strategies(search.strategy or ()),
         model_class=search.model_class,
     )
     return request if search.compiled else replace(request, rivals=())
 
 
-def switch_on(names: str) -> tuple[Mechanism, ...]:
-    """The parts of the search that the user wants although they are off by default ("gradients,credits")."""
-    from foundry.graph.run.request import FOR_MODELS, OFF
+def choose_strategies(names: Sequence[str]) -> tuple[StrategyName, ...]:
+    """The search strategies that the user asks for, each once; raises UsageError for one that is not there."""
+    from foundry.graph.run.request import StrategyName
 
-    return tuple(choose("--with", name.strip(), (*OFF, *FOR_MODELS)) for name in names.split(",") if name.strip())
-
-
-def _choose_prompts(flag: str | None, *, has_model: bool, learns: bool) -> PromptMode:
-    """What the user wants of the experts' prompts; as shipped where no model thinks or nothing is kept."""
-    from foundry.agents.models.settings import read_prompts
-    from foundry.graph.run.request import PromptMode
-
-    said, by_flag = read_prompts(flag)
-    mode: PromptMode = choose("--prompts", said or "shipped", get_args(PromptMode))
-    if mode == "shipped" or (has_model and learns):
-        return mode
-    if by_flag:
-        lacks = "no chat model is asked for" if learns else "--no-learn leaves nothing to keep it in"
-        raise UsageError(f"--prompts {mode} is about what chat models are told, and {lacks}")
-    return "shipped"
+    return tuple(dict.fromkeys(choose("--strategy", name, get_args(StrategyName)) for name in names))
 
 
 def _show_dry_run(request: SolveRequest, as_json: bool) -> None:

@@ -142,7 +142,7 @@ class Tools:
     ) -> str:
         """Explain what a run did: proposals and what came of them unless something else is asked for."""
         wanted = Selection((expert,) if expert else (), (), "", (kind,) if kind else (), failures, 0)
-        plain = Selection(kinds=("proposal", "evaluation", "directive", "migration"))
+        plain = Selection(kinds=("proposal", "evaluation", "directive"))
 
         def tell(opened: RunDirectory) -> list[str]:
             if candidate or diff:

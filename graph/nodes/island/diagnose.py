@@ -8,6 +8,7 @@ from foundry.graph.search.state import (
     IslandState,
     Update,
 )
+from foundry.graph.search.strategy import show
 from foundry.knowledge.thought import Diagnosis
 
 
@@ -27,4 +28,4 @@ async def diagnose(state: IslandState, services: Services) -> Update:
         span.data["evidence"] = diagnosis.evidence
         span.data["action"] = diagnosis.action
     brief = await add_diagnosis(brief, diagnosis, services)
-    return {"diagnosis": diagnosis, "experts": list(ranking(brief, diagnosis))}
+    return {"diagnosis": diagnosis, "experts": list(ranking(await show(brief, state, services), diagnosis))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from foundry.agents.brain import NoAnswer
@@ -12,12 +12,12 @@ from foundry.agents.models.models import PLAYBOOK
 from foundry.agents.talk import Talk, ToolRequest, Turn
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.services import Services
-from foundry.graph.run.thinking import choose_model, wait_for_model
+from foundry.graph.run.thinking import wait_for_model
 from foundry.graph.search.briefing import brief_for
 from foundry.graph.search.experts import ExpertAnswer, answer_key, request_of, tools_place
 from foundry.graph.search.orders import users_proposal
 from foundry.graph.search.state import IslandState, Update
-from foundry.graph.search.strategies.prompt_texts import choose_text
+from foundry.graph.search.strategy import show
 from foundry.graph.search.toolbox import answered, tools_of
 from foundry.knowledge.thought import ExpertName
 
@@ -30,10 +30,10 @@ def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Updat
             return await _hand_on_file(expert, state, services)
         brief = await brief_for(state, services)
         if services.brain.name != PLAYBOOK:
-            model = choose_model(services, expert, brief.step)
+            model = _in_turns(services.request.models.of(expert), state)
             tools = tools_of(expert, services, is_traced=brief.graph is not None)
             brief = replace(brief, model=model, tools=tools, talk=_read_talk(state, services))
-            brief = replace(brief, prompt=await choose_text(services, expert, brief.step))
+        brief = await show(brief, state, services, expert)
         with services.log.span("expert", expert, purpose="propose", parent=state["parent"]) as span:
             answer = await _answer(services, expert, brief, state["turns"])
             span.data["proposal"] = _in_words(answer)
@@ -43,6 +43,11 @@ def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Updat
 
     think.__doc__ = f"The {expert} expert thinks about one step from the parent."
     return think
+
+
+def _in_turns(models: Sequence[str], state: IslandState) -> str:
+    """Of several models of an expert the one whose turn it is; "" without any."""
+    return models[(state["island"] + state["generation"]) % len(models)] if models else ""
 
 
 async def _hand_on_file(expert: ExpertName, state: IslandState, services: Services) -> Update:
@@ -97,7 +102,7 @@ async def _pass_on(state: IslandState, services: Services, answer: ExpertAnswer)
     silent_s = answer.retry_s if answer.unanswered else state.get("silent_s")
     if others:
         return {"experts": others, "silent_s": silent_s, "wants": "", "turns": 0}
-    ended: Update = {"experts": [], "broken": "", "wants": ""}
+    ended: Update = {"experts": [], "broken": "", "wants": "", "idle": state["idle"] + 1}
     if silent_s is None:
         return {**ended, "dry": [*state["dry"], state["parent"]]}
     await wait_for_model(services, silent_s)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import cast
 
+from foundry.graph.run.run_directory import STAGES
 from foundry.graph.run.services import Services
 from foundry.graph.search.lessons import counted, lessons
 from foundry.graph.search.measure import evaluation_facts, examine_step
@@ -11,11 +13,10 @@ from foundry.graph.search.state import (
     IslandState,
     Update,
 )
-from foundry.graph.search.strategies.archive import ONE_CELL, Gain, cell_of, insert
-from foundry.graph.search.strategies.gradients import remember
+from foundry.graph.search.strategy import remember
 from foundry.knowledge.candidate import Candidate, Evaluation
 from foundry.knowledge.compiler.moves import name_kernel
-from foundry.knowledge.merit import CORRECT, WRONG, merit
+from foundry.knowledge.merit import CORRECT, merit
 
 GAIN = 1.005  # the merit that counts as a better candidate
 KEPT = 64  # candidates an island remembers as possible parents
@@ -27,48 +28,28 @@ async def learn(state: IslandState, services: Services) -> Update:
     step = state["step"]
     candidate = services.candidate(state["candidate"])
     evaluation = await examine_step(state, services, "screen")
-    services.run.add_evaluation(evaluation, "screen", step)
-    records = [evaluation]
-    if state.get("proven"):
-        evaluation = await examine_step(state, services, "full")
-        services.run.add_evaluation(evaluation, "full", step)
-        records.append(evaluation)
-    found, gain = _take_in(state, records, services)
-    facts = evaluation_facts(evaluation, gain)
+    records = [evaluation, *([await examine_step(state, services, "full")] if state["proven"] else [])]
+    for found, stage in zip(records, STAGES, strict=False):  # at once: other islands read all of them or none
+        services.run.add_evaluation(found, stage, step)
+    facts = evaluation_facts(records[-1])
     services.log.note_once("evaluation", candidate.id, **facts, expert=_expert_of(services, candidate))
     await _teach(state, services, records)
     value = merit(records)
+    taken = _take_in(state, candidate.id, value)
+    memory = await remember(cast("IslandState", {**state, **taken}), services, records[-1])
     repairs = state.get("repairs", 0) + 1 if state.get("broken") else 0
     mend = value < CORRECT and repairs < REPAIRS[candidate.origin]
-    return {**found, "broken": candidate.id if mend else "", "repairs": repairs if mend else 0}
+    return {**taken, "memory": memory, "broken": candidate.id if mend else "", "repairs": repairs if mend else 0}
 
 
-def _take_in(state: IslandState, records: Sequence[Evaluation], services: Services) -> tuple[Update, Gain]:
-    """The island with this candidate, and what that gained in the archive."""
-    candidate, value = records[-1].candidate, merit(records)
-    population, archive, transitions = dict(state["population"]), state["archive"], state["transitions"]
-    is_better = value > GAIN * state["best"]
-    before = population.get(candidate.parents[0], (ONE_CELL, WRONG))
-    coordinates = records[-1].coordinates
-    gain: Gain = ""
-    if coordinates is None or value < CORRECT:
-        population[candidate.id] = (before[0], value)
-    else:
-        cell = cell_of(coordinates)
-        archive, gain = insert(archive, candidate.id, cell, value)
-        population[candidate.id] = (cell, value)
-        if {"gradients", "archive"}.isdisjoint(services.request.left_out):
-            transitions = remember(transitions, (before[0], cell, before[1], value))
-    update: Update = {"population": keep_best(population), "archive": archive, "transitions": transitions}
-    if is_better:
-        return {**update, "best": value, "idle": 0}, gain
-    return {**update, "idle": state["idle"] + 1}, gain
-
-
-def keep_best(population: Mapping[str, tuple[str, float]]) -> dict[str, tuple[str, float]]:
-    """The best candidates of a population, in the order they came."""
-    best = set(sorted(population, key=lambda name: -population[name][1])[:KEPT])
-    return {name: place for name, place in population.items() if name in best}
+def _take_in(state: IslandState, child: str, value: float) -> Update:
+    """The island with this candidate as a possible parent."""
+    population = {**state["population"], child: value}
+    best = set(sorted(population, key=lambda name: -population[name])[:KEPT])
+    update: Update = {"population": {name: known for name, known in population.items() if name in best}}
+    if value > GAIN * state["best"]:
+        return {**update, "best": value, "idle": 0}
+    return {**update, "idle": state["idle"] + 1}
 
 
 def _expert_of(services: Services, candidate: Candidate) -> str:
@@ -82,7 +63,7 @@ async def _teach(state: IslandState, services: Services, records: Sequence[Evalu
     decision = services.run.decision(candidate.id)
     if not graphs or decision is None or decision.proposal is None:
         return
-    parent = services.records(state["parent"], state["outside"]["stages"].get(state["parent"]))
+    parent = services.records(state["parent"], "full")
     moves = decision.proposal.moves
     if moves and parent[-1].candidate.recipe is not None:
         before = await services.lower(parent[-1].candidate.recipe)

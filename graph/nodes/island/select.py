@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from foundry.graph.run.inbox import find_wanted_state
-from foundry.graph.run.request import role_of
 from foundry.graph.run.services import Services
-from foundry.graph.search.orders import UserOrders, acknowledge, find_left_out, heed, wanted_model
+from foundry.graph.search.orders import UserOrders, acknowledge, heed, wanted_model
 from foundry.graph.search.state import (
     BudgetLeft,
     IslandState,
@@ -20,13 +19,12 @@ from foundry.graph.search.state import (
     step_name,
 )
 from foundry.graph.search.stops import find_island_stop, find_ordered_stop, find_own_stop
-from foundry.graph.search.strategies.archive import cell_of, without_cells
-from foundry.graph.search.strategies.gradients import choose_parent
-from foundry.knowledge.candidate import REFERENCE, Stage
-from foundry.knowledge.merit import CORRECT, Estimate, merit
-from foundry.knowledge.thought import Role
+from foundry.graph.search.strategy import active, here
+from foundry.knowledge.candidate import REFERENCE, candidate_number
+from foundry.knowledge.merit import CORRECT, merit
 
 POLL_S = 0.2
+BY_MERIT = 0.7  # of a parent's weight; the rest is the same for all
 
 
 def next_step(state: IslandState) -> str:
@@ -60,26 +58,19 @@ async def select(state: IslandState, services: Services) -> Update:
         "directives": [item for item in (*state["directives"], *outside["directives"]) if item not in withdrawn],
         "inbox_after": outside["seen"],
         "orders": orders,
-        "role": _role(state, orders, outside, services),
     }
+    if orders["role"] and (orders["role"] != state["orders"]["role"] or state["generation"] == 0):
+        services.log.note_once("note", "role", role=orders["role"])
     stop = outside["stop"] or find_own_stop(state, services)
     if stop:
         services.flight.leave(island)
         return {**update, "stop": stop}
-    update = {**update, **_choose_parent(state, orders, step, outside, services)}
+    update = {**update, **await _choose_parent(state, orders, step, services)}
     services.flight.tell(island, step, update.get("parent", ""))
     return update
 
 
-def _role(state: IslandState, orders: UserOrders, outside: Outside, services: Services) -> Role:
-    """The role that a user gave the island, else its own; a change is told."""
-    role = orders["role"] or state["own_role"] or role_of(state["island"], outside["left_out"])
-    if role != state["role"]:
-        services.log.note_once("note", "role", role=role)
-    return role
-
-
-def _choose_parent(state: IslandState, orders: UserOrders, step: str, outside: Outside, services: Services) -> Update:
+async def _choose_parent(state: IslandState, orders: UserOrders, step: str, services: Services) -> Update:
     """Begins the step: with a user's file, from where a user wants it, with a repair, or from a drawn parent."""
     fresh: Update = {
         "diagnosis": None,
@@ -97,49 +88,51 @@ def _choose_parent(state: IslandState, orders: UserOrders, step: str, outside: O
     population = state["population"]
     if orders["tries"]:
         number, *rest = orders["tries"]
-        best = max(population, key=lambda name: population[name][1])
+        best = max(population, key=lambda name: population[name])
         return {**fresh, "given": number, "parent": best, "orders": {**orders, "tries": rest}}
     if orders["starts"]:
         (number, name), *later = orders["starts"]
-        place = population.get(name) or _place_of(name, services)
+        value = population.get(name, merit(services.records(name, "full")))
         dry = [other for other in state["dry"] if other != name]
-        known = {"population": {**population, name: place}, "dry": dry, "orders": {**orders, "starts": later}}
+        known = {"population": {**population, name: value}, "dry": dry, "orders": {**orders, "starts": later}}
         return {**fresh, **known, "ordered": number, "parent": name}
     if state.get("broken"):
         return {**fresh, "parent": state["broken"]}
     closed = {*state["dry"], *orders["frozen"]}
-    open_parents = {name: place for name, place in population.items() if name not in closed}
-    correct = {name: place for name, place in open_parents.items() if place[1] >= CORRECT}
+    open_parents = {name: value for name, value in population.items() if name not in closed}
+    correct = {name: value for name, value in open_parents.items() if value >= CORRECT}
     if len(correct) > 1:
         correct.pop(REFERENCE, None)  # it was only there until a kernel of its own runs
     if not open_parents:
         return {"stop": Stop(kind="exhausted", text="exhausted: every move from every candidate here has been tried")}
-    stream, estimates = services.stream(f"{step}:select"), _estimates(correct, outside["stages"], services)
-    archive, candidates = state["archive"], correct or open_parents
-    if "archive" in outside["left_out"]:
-        archive, candidates = without_cells(archive, candidates)
-    parent = choose_parent(candidates, estimates, state["transitions"], archive, stream)
-    return {**fresh, "parent": parent}
+    return {**fresh, "parent": await _draw_parent(state, correct or open_parents, step, services)}
 
 
-def _estimates(names: Iterable[str], stages: Mapping[str, Stage], services: Services) -> dict[str, Estimate]:
-    """How fast these candidates are, as far as that was known when the step began."""
-    known = {name: services.estimate(name, stages[name]) for name in names if name in stages}
-    return {name: found for name, found in known.items() if found is not None and math.isfinite(found.deviation)}
-
-
-def _place_of(name: str, services: Services) -> tuple[str, float]:
-    """The cell and the merit of a candidate of another island."""
-    records = services.records(name)
-    coordinates = records[-1].coordinates
-    return cell_of(coordinates) if coordinates else "000", merit(records)
+async def _draw_parent(state: IslandState, candidates: Mapping[str, float], step: str, services: Services) -> str:
+    """Half of the time the candidate that may be the best, as probably as it is by what is known of those that are
+    correct (Thompson sampling); otherwise one by its merit, or as the run's strategies have it."""
+    ranked = sorted(candidates, key=lambda name: (-candidates[name], candidate_number(name)))
+    total = sum(value**2 for value in candidates.values()) or 1.0
+    weights = {name: BY_MERIT * candidates[name] ** 2 / total + (1 - BY_MERIT) / len(ranked) for name in ranked}
+    for name, strategy in active(services):
+        weights = await strategy.parents(here(name, {**state, "step": step}, services), weights)
+    if len(weights) == 1:
+        return ranked[0]
+    stream = services.stream(f"{step}:select")
+    if stream.random() < 0.5:
+        known = {name: services.estimate(name, "full") for name in sorted(candidates) if candidates[name] >= CORRECT}
+        drawn = {
+            name: stream.gauss(found.log_speedup, found.deviation)
+            for name, found in known.items()
+            if found is not None and math.isfinite(found.deviation)
+        }
+        return max(drawn, key=lambda name: drawn[name], default=ranked[0])
+    return stream.choices(list(weights), list(weights.values()))[0]
 
 
 def _look_around(state: IslandState, services: Services) -> Outside:
     directives = services.directives(state["inbox_after"])
     island = state["island"]
-    elites = (elite["candidate"] for elite in state["archive"].values())
-    shown = dict.fromkeys([*state["population"], *elites, *([state["broken"]] if state["broken"] else [])])
     reserved = services.flight.reserved(but=island)
     here = [item for item in directives if item.island in (None, island)]
     to_run = [item for item in here if item.to == "run"]
@@ -151,9 +144,7 @@ def _look_around(state: IslandState, services: Services) -> Outside:
         tried=services.run.tried()[0],
         rivals=services.measure.knows_rivals,
         mark=list(services.run.mark()),
-        stages=services.run.stages(list(shown)),
         thinking=[(item.step, item.parent) for item in services.flight.thinking(but=island)],
-        left_out=find_left_out(to_run, services),
         budget=_budget_left(reserved, services),
     )
 

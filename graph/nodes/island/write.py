@@ -22,7 +22,12 @@ from foundry.knowledge.thought import Proposal
 async def write(state: IslandState, services: Services) -> Update:
     """Turns what the expert at work proposed into a candidate's file and claims its evaluation. A file that was claimed
     before, or cannot be written, is a miss; a user's order where to begin then holds for the next step too."""
-    missed: Update = {"misses": state.get("misses", 0) + 1, "broken": "", "orders": begin_again(state)}
+    missed: Update = {
+        "misses": state["misses"] + 1,
+        "idle": state["idle"] + 1,
+        "broken": "",
+        "orders": begin_again(state),
+    }
     brief, step = await brief_for(state, services), state["step"]
     proposal = recorded_answer(state, services, state["turns"]).proposal
     assert proposal is not None

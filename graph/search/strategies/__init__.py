@@ -1,1 +1,1 @@
-"""Search mechanisms that are off by default because they have shown no use without a model."""
+"""Search strategies that have shown no use, a file each: `--strategy NAME` (graph/search/strategy.py)."""

@@ -1,61 +1,125 @@
-"""MAP-Elites (Mouret and Clune 2015): one elite per cell of the kernel's three coordinates, an archive per island."""
+"""MAP-Elites (Mouret and Clune 2015): one elite per cell of the kernel's three coordinates, an archive per island.
+
+Experts are shown the best elites of all cells. A parent is drawn by merit and by how empty the cells around it are.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from typing_extensions import TypedDict
+from foundry.agents.brief import Brief, Example
+from foundry.graph.search.strategy import Here, Strategy, Weights
+from foundry.knowledge.candidate import candidate_number
+from foundry.knowledge.merit import CORRECT
 
-from foundry.knowledge.candidate import Coordinates
+if TYPE_CHECKING:
+    from foundry.graph.run.services import Services
+    from foundry.knowledge.candidate import Coordinates, Evaluation
+    from foundry.knowledge.thought import ExpertName
 
-Gain = Literal["new cell", "better elite", ""]
-
-
-class Elite(TypedDict):
-    """The best candidate of one cell, as it stands in the graph's state: an id and its merit (knowledge/merit.py)."""
-
-    candidate: str
-    merit: float
-
-
-ONE_CELL = "000"
-Archive = dict[str, Elite]  # cell name -> elite
-Population = dict[str, tuple[str, float]]  # candidate -> cell and merit
+SHOWN_ELITES = 6
+LEVELS = 4
+BLEND = 0.3  # share of the archive in the weight of a parent, the rest is merit
+Vector = tuple[float, float, float]
 
 
 def cell_of(coordinates: Coordinates | None) -> str:
-    """`"120"`: d_mem, d_algo, d_sync."""
-    if coordinates is None:
-        return ONE_CELL
-    return f"{coordinates.d_mem}{coordinates.d_algo}{coordinates.d_sync}"
+    """`"120"`: memory use, algorithm, synchronisation."""
+    return f"{coordinates.d_mem}{coordinates.d_algo}{coordinates.d_sync}" if coordinates else "000"
 
 
-def insert(archive: Archive, candidate: str, cell: str, value: float) -> tuple[Archive, Gain]:
-    """A new archive with the candidate in its cell when it beats the elite there, and what that gained."""
-    elite = archive.get(cell)
-    if elite is None:
-        return {**archive, cell: Elite(candidate=candidate, merit=value)}, "new cell"
-    if elite["candidate"] == candidate or value > elite["merit"]:
-        gain: Gain = "" if elite["candidate"] == candidate else "better elite"
-        return {**archive, cell: Elite(candidate=candidate, merit=value)}, gain
-    return archive, ""
+@dataclass
+class Archive:
+    """`cells`: the cell of each candidate; `merits`: of those that are correct."""
+
+    cells: dict[str, str] = field(default_factory=dict)
+    merits: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, memory: str, population: Mapping[str, float], services: Services) -> Archive:
+        """The archive of an island, from what was kept and from candidates that are not in it yet."""
+        archive = cls(**json.loads(memory)["archive"]) if memory else cls()
+        for name, merit in population.items():
+            if name not in archive.cells:
+                archive.add(name, cell_of(services.latest(name).coordinates), merit)
+        return archive
+
+    def add(self, name: str, cell: str, merit: float) -> None:
+        """Takes in a candidate."""
+        self.cells[name] = cell
+        if merit >= CORRECT:
+            self.merits[name] = merit
+
+    def elites(self) -> dict[str, str]:
+        """Cell -> its best candidate, the best first; of equals the older one."""
+        best: dict[str, str] = {}
+        for name in sorted(self.merits, key=lambda name: (-self.merits[name], candidate_number(name))):
+            best.setdefault(self.cells[name], name)
+        return best
+
+    def exploration(self, cell: str) -> Vector:
+        """Direction towards empty cells (weight 1) and weak ones (weight: their lack of merit), by inverse distance."""
+        elites, here = self.elites(), [int(level) for level in cell]
+        highest = max(self.merits.values(), default=1.0)
+        pull, total = [0.0, 0.0, 0.0], 0.0
+        for number in range(LEVELS**3):
+            there = [number // LEVELS**2, number // LEVELS % LEVELS, number % LEVELS]
+            distance = math.dist(here, there)
+            if distance == 0 or distance > 2:
+                continue
+            elite = elites.get("".join(map(str, there)))
+            need = 1.0 if elite is None else max(0.0, 1.0 - self.merits[elite] / highest)
+            total += 1.0 / distance
+            for dimension in range(3):
+                pull[dimension] += need / distance * (there[dimension] - here[dimension]) / distance
+        first, second, third = (value / total if total else 0.0 for value in pull)
+        return first, second, third
 
 
-def rank_elites(archive: Archive) -> list[Elite]:
-    """The best first; ties go to the older candidate."""
-    return sorted(archive.values(), key=lambda elite: (-elite["merit"], candidate_number(elite["candidate"])))
+def blend(weights: Weights, pulls: Mapping[str, float]) -> Weights:
+    """Weights of parents, of which a part follows the pull at each one's cell."""
+    of_weights, of_pulls = sum(weights.values()) or 1.0, sum(pulls.values()) or 1.0
+    return {
+        name: (1 - BLEND) * weight / of_weights + BLEND * pulls.get(name, 0.0) / of_pulls
+        for name, weight in weights.items()
+    }
 
 
-def best(archive: Archive) -> Elite | None:
-    return next(iter(rank_elites(archive)), None)
+def show_elites(brief: Brief, archive: Archive, services: Services) -> Brief:
+    """The brief with the best elites of all cells, and the text of the best one of another kind than the run's best."""
+    elites = [services.latest(name) for name in list(archive.elites().values())[:SHOWN_ELITES]]
+    shown = [item.evaluation for item in brief.examples[:1]]
+    other = _other_kind(elites, archive, {brief.parent.candidate.id, *(item.candidate.id for item in shown)}, shown)
+    extra = (Example(other, services.text(other), "the best of another kind"),) if other else ()
+    return replace(brief, elites=tuple(elites) or brief.elites, examples=(*brief.examples[:1], *extra))
 
 
-def without_cells(archive: Archive, population: Population) -> tuple[Archive, Population]:
-    """What a step without archive sees: everyone in one cell, of which the best is the elite. The cells are filled all
-    the same, for a model that thinks later on and for those who watch."""
-    elite = best(archive)
-    return {ONE_CELL: elite} if elite else {}, {name: (ONE_CELL, value) for name, (_, value) in population.items()}
+def _other_kind(
+    elites: Iterable[Evaluation], archive: Archive, known: set[str], best: Sequence[Evaluation]
+) -> Evaluation | None:
+    cells = {archive.cells.get(item.candidate.id) for item in best}
+    fresh = (item for item in elites if item.candidate.id not in known)
+    return next((item for item in fresh if archive.cells[item.candidate.id] not in cells), None)
 
 
-def candidate_number(candidate: str) -> int:
-    return int(candidate[1:])
+class MapElites(Strategy):
+    async def parents(self, here: Here, weights: Weights) -> Weights:
+        archive = Archive.of(here.memory, here.state["population"], here.services)
+        pulls = {name: math.hypot(*archive.exploration(archive.cells.get(name, "000"))) for name in weights}
+        return blend(weights, pulls)
+
+    async def propose(self, here: Here, brief: Brief, expert: ExpertName) -> Brief:
+        return show_elites(brief, Archive.of(here.memory, here.state["population"], here.services), here.services)
+
+    async def learn(self, here: Here, child: Evaluation | None) -> str:
+        if child is None:
+            return here.memory
+        archive = Archive.of(here.memory, here.state["population"], here.services)
+        return json.dumps({"archive": vars(archive)})
+
+
+STRATEGY = MapElites()

@@ -2,49 +2,58 @@
 
 Kernel Foundry (arXiv 2603.12440) weights three gradients over each coordinate: fitness (which direction raised the
 speedup), improvement rate (how often it did) and exploration (where cells are empty), 0.4, 0.4 and 0.2. They weight
-the choice of parents and become hints in words. Ours age by generation, not by the hour, so that a replay agrees.
+the choice of parents and of moves, and become hints in words. Ours age by generation, not by the hour, so that a replay
+agrees.
 """
 
 from __future__ import annotations
 
+import json
 import math
-import random
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from foundry.agents.brief import Hint
-from foundry.graph.search.strategies.archive import Archive, best
-from foundry.knowledge.merit import Estimate
+from foundry.graph.search.strategies.archive import Archive, Vector, blend, show_elites
+from foundry.graph.search.strategy import Here, Strategy, Weights
+
+if TYPE_CHECKING:
+    from foundry.agents.brief import Brief
+    from foundry.knowledge.candidate import Evaluation
+    from foundry.knowledge.thought import ExpertName
 
 FITNESS, RATE, EXPLORATION = 0.4, 0.4, 0.2
 DECAY = 0.95  # per transition
 HINT = 0.2  # a gradient below it says nothing
-BLEND = 0.3  # share of the gradients in the weight of a parent, the rest is merit
-KEPT = 256  # transitions an island remembers
-LEVELS = 4
-DIMENSIONS: tuple[Literal["d_mem", "d_algo", "d_sync"], ...] = ("d_mem", "d_algo", "d_sync")
+KEPT = 256  # transitions that an island remembers
+UP, DOWN, LEAST, MOST = 1.4, 0.8, 0.5, 2.0  # weights of an aspect by hints
+# The aspects behind each coordinate, and what a step along it is in a kernel.
+ASPECTS = (("tile", "vector", "memory"), ("algorithm", "fusion", "rewrite"), ("parallel",))
+HINTS = (
+    (
+        "move data better: wider vectors, tiles in cache or shared memory, register blocking, prefetch",
+        "a simpler memory path did better: fewer staging levels",
+    ),
+    (
+        "change the algorithm: fuse passes, reformulate, apply an exact rewrite",
+        "the more direct algorithm did better: undo a reformulation",
+    ),
+    (
+        "let threads cooperate more: split reductions over threads or blocks",
+        "less synchronisation did better: give each thread work of its own",
+    ),
+)
+Transition = tuple[str, str, float, float]  # parent cell, child cell, parent merit, child merit
 
-# [parent cell, child cell, parent merit, child merit], as it stands in the graph's state
-Transition = tuple[str, str, float, float]
-Gradient = tuple[float, float, float]
 
-
-def remember(transitions: Sequence[Transition], new: Transition) -> list[Transition]:
-    """The transitions with a new one added and the oldest dropped."""
-    return [*transitions, new][-KEPT:]
-
-
-def gradient(cell: str, transitions: Sequence[Transition], archive: Archive) -> Gradient:
+def gradient(cell: str, transitions: Sequence[Transition], archive: Archive) -> Vector:
     """The weighted gradient at a cell, each component from -1 (go down in this coordinate) to 1."""
-    here = [int(level) for level in cell]
-    fitness = _fitness(transitions)
-    rate = _rate(transitions)
-    exploration = _exploration(here, archive)
-    return (
-        _clamp(FITNESS * fitness[0] + RATE * rate[0] + EXPLORATION * exploration[0]),
-        _clamp(FITNESS * fitness[1] + RATE * rate[1] + EXPLORATION * exploration[1]),
-        _clamp(FITNESS * fitness[2] + RATE * rate[2] + EXPLORATION * exploration[2]),
+    parts = zip(_fitness(transitions), _rate(transitions), archive.exploration(cell), strict=True)
+    first, second, third = (
+        max(-1.0, min(1.0, FITNESS * fitness + RATE * rate + EXPLORATION * exploration))
+        for fitness, rate, exploration in parts
     )
+    return first, second, third
 
 
 def _fitness(transitions: Sequence[Transition]) -> list[float]:
@@ -78,59 +87,48 @@ def _rate(transitions: Sequence[Transition]) -> list[float]:
     return rates
 
 
-def _exploration(here: Sequence[int], archive: Archive) -> list[float]:
-    """Direction towards empty cells (weight 1) and weak ones (weight: their lack of merit), by inverse distance."""
-    top = best(archive)
-    highest = top["merit"] if top else 1.0
-    pull, total = [0.0, 0.0, 0.0], 0.0
-    for number in range(LEVELS**3):
-        there = [number // LEVELS**2, number // LEVELS % LEVELS, number % LEVELS]
-        distance = math.dist(here, there)
-        if distance == 0 or distance > 2:
+def add_hints(brief: Brief, found: Vector) -> Brief:
+    """The brief with what the gradients at its parent's cell say: weights of aspects, and words."""
+    weights, notes = dict(brief.weights), list(brief.notes)
+    for place in sorted(range(3), key=lambda place: -abs(found[place])):
+        if abs(found[place]) < HINT:
             continue
-        elite = archive.get("".join(map(str, there)))
-        need = 1.0 if elite is None else max(0.0, 1.0 - elite["merit"] / highest)
-        total += 1.0 / distance
-        for dimension in range(3):
-            pull[dimension] += need / distance * (there[dimension] - here[dimension]) / distance
-    return [value / total if total else 0.0 for value in pull]
+        for aspect in ASPECTS[place]:
+            weight = weights.get(aspect, 1.0) * (UP if found[place] > 0 else DOWN)
+            weights[aspect] = min(MOST, max(LEAST, weight))
+        notes.append(f"kernels near this one gained by this: {HINTS[place][found[place] < 0]}")
+    return replace(brief, weights=weights, notes=tuple(notes))
 
 
-def _clamp(value: float) -> float:
-    return max(-1.0, min(1.0, value))
+class Gradients(Strategy):
+    async def parents(self, here: Here, weights: Weights) -> Weights:
+        archive, transitions = _read(here)
+        cells = {name: archive.cells.get(name, "000") for name in weights}
+        lengths = {cell: math.hypot(*gradient(cell, transitions, archive)) for cell in set(cells.values())}
+        return blend(weights, {name: lengths[cell] for name, cell in cells.items()})
+
+    async def propose(self, here: Here, brief: Brief, expert: ExpertName) -> Brief:
+        archive, transitions = _read(here)
+        brief = show_elites(brief, archive, here.services)
+        if not transitions:
+            return brief
+        return add_hints(brief, gradient(archive.cells.get(brief.parent.candidate.id, "000"), transitions, archive))
+
+    async def learn(self, here: Here, child: Evaluation | None) -> str:
+        if child is None:
+            return here.memory
+        archive, transitions = _read(here)
+        name, parent = child.candidate.id, child.candidate.parents[0]
+        if name in archive.merits:
+            ends = archive.cells.get(parent, "000"), archive.cells[name]
+            before = here.state["population"].get(parent, 0.0)
+            transitions = [*transitions, (*ends, before, archive.merits[name])][-KEPT:]
+        return json.dumps({"archive": vars(archive), "transitions": transitions})
 
 
-def choose_parent(
-    candidates: Mapping[str, tuple[str, float]],
-    estimates: Mapping[str, Estimate],
-    transitions: Sequence[Transition],
-    archive: Archive,
-    stream: random.Random,
-) -> str:
-    """One of `candidates` (id -> cell and merit): half of the time the one that may be the best, as probably as it is
-    by the `estimates` of those that are correct (Thompson sampling); otherwise by merit blended with the length of the
-    gradient at its cell."""
-    ranked = sorted(candidates, key=lambda name: (-candidates[name][1], int(name[1:])))
-    if len(ranked) == 1:
-        return ranked[0]
-    if stream.random() < 0.5:
-        drawn = {name: stream.gauss(one.log_speedup, one.deviation) for name, one in sorted(estimates.items())}
-        return max(drawn, key=lambda name: drawn[name], default=ranked[0])
-    lengths = {cell: math.hypot(*gradient(cell, transitions, archive)) for cell, _ in candidates.values()}
-    merits = [candidates[name][1] ** 2 for name in ranked]
-    pulls = [lengths[candidates[name][0]] for name in ranked]
-    merit_total, pull_total = sum(merits) or 1.0, sum(pulls) or 1.0
-    weights = [
-        (1 - BLEND) * value / merit_total + BLEND * pull / pull_total for value, pull in zip(merits, pulls, strict=True)
-    ]
-    if sum(weights) <= 0:
-        return ranked[0]
-    return stream.choices(ranked, weights)[0]
+def _read(here: Here) -> tuple[Archive, list[Transition]]:
+    transitions = json.loads(here.memory)["transitions"] if here.memory else []
+    return Archive.of(here.memory, here.state["population"], here.services), transitions
 
 
-def hints(cell: str, transitions: Sequence[Transition], archive: Archive) -> tuple[Hint, ...]:
-    """The gradients at a cell that are strong enough to tell something, strongest first; none before any transition."""
-    if not transitions:
-        return ()
-    found = [Hint(*pair) for pair in zip(DIMENSIONS, gradient(cell, transitions, archive), strict=True)]
-    return tuple(sorted((hint for hint in found if abs(hint.strength) >= HINT), key=lambda hint: -abs(hint.strength)))
+STRATEGY = Gradients()

@@ -1,47 +1,35 @@
-"""Migration: islands publish their elites in a shared table; an island that stagnates takes elites of others from
-it."""
+"""Migration: an island that stagnates may begin a step from the best candidates of other islands."""
 
 from __future__ import annotations
 
-import random
-import time
-from dataclasses import dataclass
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.search.strategy import Here, Strategy, Weights
 
-from foundry.graph.run.database import Database
-
-PROBABILITY = 0.6  # that a stagnating island looks abroad in a generation
-TAKEN = 2  # migrants at most at a time
+PROBABILITY = 0.6  # that a stagnating island looks abroad at a step
+TAKEN = 2  # migrants at most at a time: the best one, and one drawn by merit
 
 
-@dataclass(frozen=True)
-class Migrant:
-    """An elite as the table holds it; `cell` names its coordinates."""
-
-    candidate: str
-    island: int
-    merit: float
-    cell: str
+def find_migrants(run: RunDirectory, island: int) -> list[tuple[str, float]]:
+    """The candidates of other islands with their merits, the best first."""
+    made = {item.candidate.id for item in run.decisions() if item.proposal and item.island != island}
+    rows = run.database.run("SELECT candidate, MAX(merit) FROM evaluations GROUP BY candidate ORDER BY 2 DESC, 1")
+    return [(name, merit) for name, merit in rows if name in made]
 
 
-def publish(database: Database, migrant: Migrant) -> None:
-    """Offers an elite to the other islands; its merit is refreshed when it was timed again."""
-    database.run(
-        "INSERT OR REPLACE INTO elites (candidate, island, merit, cell, at) VALUES (?, ?, ?, ?, ?)",
-        (migrant.candidate, migrant.island, migrant.merit, migrant.cell, time.time()),
-    )
+class Migration(Strategy):
+    async def parents(self, here: Here, weights: Weights) -> Weights:
+        state, services = here.state, here.services
+        stream = services.stream(f"{state['step']}:migrate")
+        if state["idle"] < services.effort.stagnation or stream.random() >= PROBABILITY:
+            return weights
+        key = f"{state['step']}/abroad"
+        found = services.journal.plain(key, "outside", lambda: find_migrants(services.run, state["island"]))
+        fresh = [(name, merit) for name, merit in found if name not in {*state["population"], *state["dry"]}]
+        if len(fresh) > TAKEN:
+            fresh = [fresh[0], *stream.choices(fresh[1:], [merit for _, merit in fresh[1:]], k=TAKEN - 1)]
+        best = max(weights.values(), default=1.0)
+        highest = max((merit for merit in state["population"].values()), default=1.0)
+        return {**weights, **{name: best * (merit / highest) ** 2 for name, merit in fresh}}
 
 
-def list_migrants(database: Database, island: int) -> list[Migrant]:
-    """The elites of the other islands, best first."""
-    rows = database.run(
-        "SELECT candidate, island, merit, cell FROM elites WHERE island != ? ORDER BY merit DESC, candidate", (island,)
-    )
-    return [Migrant(*row) for row in rows]
-
-
-def choose(migrants: list[Migrant], stream: random.Random) -> list[Migrant]:
-    """The best migrant and, beside it, one drawn by merit."""
-    if len(migrants) <= TAKEN:
-        return migrants
-    drawn = stream.choices(migrants[1:], [migrant.merit for migrant in migrants[1:]])[0]
-    return [migrants[0], drawn]
+STRATEGY = Migration()

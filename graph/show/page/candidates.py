@@ -54,7 +54,6 @@ class CandidateFacts:
     low: float | None
     high: float | None
     candidate_ms: float | None
-    cell: tuple[int, int, int] | None
     bytes_per_s: float | None
     flops_per_s: float | None
     floor_share: float | None  # 1.0 is the roofline
@@ -72,7 +71,7 @@ def candidate_facts(view: RunView) -> list[CandidateFacts]:
 def _facts(measured: Measured, decision: Decision | None, began: float, most: int) -> CandidateFacts:
     evaluation = measured.evaluation
     candidate, ruling = evaluation.candidate, rule(evaluation)
-    timing, profile, cell = evaluation.timing, evaluation.profile, evaluation.coordinates
+    timing, profile = evaluation.timing, evaluation.profile
     is_timed = timing is not None and not timing.problem
     proposal = decision.proposal if decision else None
     diagnosis = decision.diagnosis if decision else None
@@ -101,7 +100,6 @@ def _facts(measured: Measured, decision: Decision | None, began: float, most: in
         timing.speedup_ci95[0] if timing and is_timed else None,
         timing.speedup_ci95[1] if timing and is_timed else None,
         timing.candidate_ms if timing and is_timed else None,
-        (cell.d_mem, cell.d_algo, cell.d_sync) if cell else None,
         profile.achieved_bytes_per_s if profile else None,
         profile.achieved_flops_per_s if profile else None,
         profile.fraction_of_floor if profile else None,

@@ -89,29 +89,6 @@ function lineageChart(candidates, best, line, open, width) {
   return el("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Lineage" }, opening(plot, open));
 }
 
-function archiveChart(candidates, island, open, width) {
-  const best = new Map();
-  for (const one of numbered(candidates)) {
-    if (!one.ok || !one.cell || (island !== "all" && String(one.island) !== island)) continue;
-    const key = one.cell.join("");
-    if (!best.has(key) || best.get(key).speedup < one.speedup) best.set(key, one);
-  }
-  const cells = [...best.values()];
-  if (!cells.length) return nothing("No cell is filled.");
-  const sides = [0, 1, 2, 3];
-  return opening(Plot.plot({
-    ...LOOK, width, height: Math.min(330, width / 3 + 90), marginLeft: 45, padding: 0.05,
-    x: { domain: sides, label: "memory use" }, y: { domain: sides, label: "algorithm", reverse: true },
-    fx: { domain: sides, label: "synchronisation" },
-    color: { type: "log", scheme: "viridis", label: "best speedup", legend: true, tickFormat: ".2~f" },
-    marks: [
-      Plot.cell(d3.cross(d3.cross(sides, sides), sides), { x: (cell) => cell[0][0], y: (cell) => cell[0][1], fx: (cell) => cell[1], fill: "gray", fillOpacity: 0.12 }),
-      Plot.cell(cells, { x: (one) => one.cell[0], y: (one) => one.cell[1], fx: (one) => one.cell[2], fill: "speedup" }),
-      Plot.tip(cells, Plot.pointer({ x: (one) => one.cell[0], y: (one) => one.cell[1], fx: (one) => one.cell[2], title: titleOf })),
-    ],
-  }), open);
-}
-
 function rooflineChart(candidates, roof, best, open, width) {
   const all = numbered(candidates).filter((one) => one.ok && one.bytes_per_s > 0 && one.flops_per_s > 0)
     .map((one) => ({ ...one, intensity: one.flops_per_s / one.bytes_per_s }));

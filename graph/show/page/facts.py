@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from foundry.graph.run.request import role_of
+from foundry.graph.run.events import EventLog
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary
 from foundry.graph.show.page.activity import (
@@ -72,7 +72,6 @@ class RunFacts:
     directives: list[DirectiveFacts]
     experts: list[ExpertFacts]
     models: list[str]  # what each brought and cost, in words
-    roles: list[str]  # in the first round, of each island; "any" prefers nothing
 
 
 def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
@@ -107,7 +106,6 @@ def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
         directive_facts(view),
         expert_facts(events, candidates),
         [record.words for record in summary.models],
-        [role_of(island, request.left_out) for island in range(request.island_count)],
     )
 
 

@@ -2,7 +2,6 @@
 // The page of a run.
 
 const find = (id) => page.data.candidates.find((one) => one.id === id);
-const inRole = (role) => (role && role !== "any" ? ` (${role})` : ""); // "any" prefers nothing
 
 function openCandidate(one) {
   const parent = one.parents.map(find).find(Boolean);
@@ -23,7 +22,6 @@ function openCandidate(one) {
     ["of the roofline floor", known(one.floor_share) ? percent(one.floor_share) : ""],
     ["rates", known(one.bytes_per_s) ? `${rate(one.bytes_per_s, "B/s")}, ${rate(one.flops_per_s, "FLOP/s")}` : ""],
     ["limited by", one.limiter],
-    ["cell", one.cell ? `memory ${one.cell[0]}, algorithm ${one.cell[1]}, synchronisation ${one.cell[2]}` : ""],
     ["labels", one.labels.join(", ")],
   ]));
 }
@@ -62,17 +60,9 @@ function verdictSection(facts) {
       ["of the roofline floor", known(summary.fraction_of_floor) ? percent(summary.fraction_of_floor) : ""],
       ["accuracy class", summary.accuracy_class], ["labels", summary.labels.join(", ")],
       ["ended", summary.ending], ["asks", summary.question], ["notes", summary.notes.join("; ")],
-      ["islands", Object.entries(summary.islands).map(([island, why]) => `${island}${inRole(facts.roles[island])}: ${why}`).join("; ")],
+      ["islands", Object.entries(summary.islands).map(([island, why]) => `${island}: ${why}`).join("; ")],
     ]),
   );
-}
-
-function archiveSection(facts) {
-  const islands = d3.sort(new Set(facts.candidates.map((one) => one.island)));
-  const choice = el("select", { id: "island", onchange: () => drawAll() },
-    el("option", { value: "all" }, "all islands"), islands.map((island) => el("option", { value: String(island) }, place(island))));
-  return section("archive", "Archive", el("p", {}, el("label", { for: "island" }, "Elites of "), choice),
-    chart("Archive: the best speedup of each cell", (width) => archiveChart(page.data.candidates, choice.value, openCandidate, width)));
 }
 
 function timelineSection() {
@@ -155,7 +145,6 @@ function draw() {
     verdictSection(facts),
     section("speedup", "Speedup", chart("Speedup over evaluations, by island", (width) => speedupChart(page.data.candidates, summary.candidate, openCandidate, width))),
     section("lineage", "Lineage", chart("Lineage of all candidates", (width) => lineageChart(page.data.candidates, summary.candidate, facts.ancestry?.line ?? [], openCandidate, width))),
-    archiveSection(facts),
     section("roofline", "Roofline",
       chart("Roofline: correct candidates below the device's measured roof", (width) => rooflineChart(page.data.candidates, facts.roofline, summary.candidate, openCandidate, width)),
       chart("Times of correct candidates beside the baselines and the floor", (width) => timesChart(page.data.candidates, lines, summary.candidate, openCandidate, width))),

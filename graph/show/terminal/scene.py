@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from foundry.graph.run.budget import Allowed
 from foundry.graph.run.events import Event
 from foundry.graph.run.inbox import Acknowledgement
-from foundry.graph.run.request import SolveRequest, role_of
-from foundry.graph.show.effects import History
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.show.words.effects import History
 from foundry.knowledge.thought import Directive
 
 DEVIATIONS = 1.96  # from the middle of a 95 % interval to its end
@@ -28,7 +28,6 @@ DOING = {
     "profile": "profiles",
     "prove": "proves",
     "learn": "records",
-    "migrate": "looks abroad",
 }
 
 
@@ -83,10 +82,9 @@ class Scene:
     curve: list[float] = field(default_factory=list)  # `sure` after each evaluation, 0.0 while nothing is correct
     times: list[float] = field(default_factory=list)  # when each evaluation ended, in seconds since the epoch
     known: set[str] = field(default_factory=set)  # candidates that were evaluated
-    cells: dict[str, float] = field(default_factory=dict)  # cell of the archive -> the best in it, so compared
     tokens: int = 0
     dollars: float = 0.0
-    roles: dict[int, str] = field(default_factory=dict)  # those with which the search did not begin
+    roles: dict[int, str] = field(default_factory=dict)  # that users gave
     history: History = field(default_factory=History)
     last_at: float = 0.0
 
@@ -111,7 +109,7 @@ class Scene:
 
     def role(self, island: int) -> str:
         """ "any" prefers nothing."""
-        return self.roles.get(island) or role_of(island, self.request.left_out)
+        return self.roles.get(island, "any")
 
     def _take_root(self, event: Event) -> None:
         if event.kind == "node" and event.ended is None:
@@ -173,8 +171,6 @@ class Scene:
 
     def _take_speedup(self, event: Event, speedup: float, interval: tuple[float, float]) -> None:
         sure = _be_cautious(speedup, interval)
-        if cell := event.data.get("cell"):
-            self.cells[cell] = max(self.cells.get(cell, 0.0), sure)
         is_proof = event.data.get("stage") == "final"  # the winner is chosen by proofs alone
         if is_proof and not self.is_proving:
             self.is_proving, self.sure = True, 0.0

@@ -1,5 +1,5 @@
-"""Draws a run: what it has spent, islands side by side, the best so far as a curve, the archive as a heat map, the
-users' last words and what came of them. 80 columns and 24 rows are enough."""
+"""Draws a run: what it has spent, islands side by side, the best so far as a curve, the users' last words and what came
+of them. 80 columns and 24 rows are enough."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from rich.text import Text
 from foundry.graph.show.terminal.scene import IslandScene, Scene, Standing
 from foundry.tools.words import make_printable
 
-CURVE_ROWS, MAP_COLUMNS = 4, 42
+CURVE_ROWS = 4
 NARROWEST = 19  # columns of an island; more islands take a second row, many a line each
 BARS = " ▁▂▃▄▅▆▇█"
-SHADES = " ░▒▓█"
-HEAT = ("blue", "cyan", "green", "yellow", "red")
 SHORT_ROLES = {"parameters": "params", "algorithm": "algo", "any": ""}  # the last prefers nothing
 DIM, BOLD, GOOD = Style(dim=True), Style(bold=True), Style(color="green")
 
@@ -42,7 +40,7 @@ def draw(scene: Scene, standing: Standing, below: Below, now: float, width: int,
     if below.reply:
         middle = _reply(below, room, width)
     else:
-        middle = [*_pictures(scene, width), *words]
+        middle = [*_curve(scene, width), *words]
         middle += _latest(scene, room - len(middle))
     lines = [*top, *middle]
     lines = lines[: height - len(prompt)]
@@ -150,21 +148,7 @@ def _wrap(text: str, width: int, rows: int) -> list[str]:
     return lines + [""] * (rows - len(lines))
 
 
-# curve and archive
-
-
-def _pictures(scene: Scene, width: int) -> list[Text]:
-    """The curve and, beside it, the archive."""
-    left = max(20, width - MAP_COLUMNS - 2)
-    curve, heat = _curve(scene, left), _heat_map(scene)
-    found = []
-    for number in range(max(len(curve), len(heat))):
-        line = curve[number] if number < len(curve) else Text()
-        line.truncate(left, pad=True)
-        line.append("  ")
-        line.append_text(heat[number] if number < len(heat) else Text())
-        found.append(line)
-    return found
+# curve
 
 
 def _curve(scene: Scene, width: int) -> list[Text]:
@@ -187,30 +171,6 @@ def _curve(scene: Scene, width: int) -> list[Text]:
         mark = f"{high:.2f}x" if row == 0 else f"{low:.2f}x" if row == CURVE_ROWS - 1 and high > low else ""
         rows.append(Text.assemble((mark.rjust(label - 1) + " ", DIM), (text, GOOD)))
     return [title, *rows]
-
-
-def _heat_map(scene: Scene) -> list[Text]:
-    """Four squares, one for each way to synchronise; right: how memory is used, down: the algorithm."""
-    title = Text("alg   " + "".join(f"sync {number}   " for number in range(4)), DIM)
-    speeds = list(scene.cells.values())
-    low, high = (min(speeds), max(speeds)) if speeds else (0.0, 1.0)
-    rows = []
-    for algorithm in range(4):
-        line = Text(f"  {algorithm}   ", DIM)
-        for sync in range(4):
-            for memory in range(4):
-                line.append(*_cell(scene.cells.get(f"{memory}{algorithm}{sync}"), low, high))
-            line.append(" ")
-        rows.append(line)
-    return [title, *rows]
-
-
-def _cell(speed: float | None, low: float, high: float) -> tuple[str, str]:
-    """Two columns: a dot for an empty cell, else a shade and a colour by the speedup."""
-    if speed is None:
-        return "· ", "dim"
-    place = 1.0 if high <= low else (speed - low) / (high - low)
-    return SHADES[1 + round(3 * place)] * 2, HEAT[round(4 * place)]
 
 
 # words

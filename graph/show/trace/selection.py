@@ -18,7 +18,6 @@ KINDS: tuple[EventKind, ...] = (
     "evaluation",
     "directive",
     "retrieval",
-    "migration",
     "note",
 )
 FACTS = (

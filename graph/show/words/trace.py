@@ -168,3 +168,45 @@ def _short(value: Any) -> str:
     text = ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)
     text = f"{value:.3g}" if isinstance(value, float) else " ".join(text.split())
     return text if len(text) <= 90 else text[:87] + "..."
+
+
+def _measurement_lines(evaluation: Evaluation) -> Iterable[str]:
+    build, verdict, audit = evaluation.build, evaluation.verdict, evaluation.audit
+    if not build.ok:
+        yield f"build failed after {build.seconds:.2f} s: {build.first_error}"
+        return
+    yield f"built in {build.seconds:.2f} s" + (" (from the cache)" if build.cached else "")
+    if verdict:
+        accuracy = f", class {verdict.accuracy_class}" if verdict.accuracy_class else ""
+        yield f"verdict: {verdict.outcome}{accuracy} in {verdict.seconds:.2f} s {verdict.evidence}".rstrip()
+        for error in verdict.errors:
+            yield (
+                f"  {error.distribution}: error {error.norm_error:.2e}, PyTorch's own {error.baseline_norm_error:.2e}"
+            )
+        yield from _failed_gate_lines(verdict.gates)
+    if audit:
+        yield f"audit ({audit.policy}): {'clean' if audit.clean else 'vetoed'} {', '.join(audit.labels)}".rstrip()
+        yield from _failed_gate_lines(audit.gates)
+    timing, profile = evaluation.timing, evaluation.profile
+    if timing:
+        low, high = timing.speedup_ci95
+        yield (
+            f"timed: {timing.candidate_ms:.4f} ms against {timing.baseline_ms:.4f} ms eager = {timing.speedup:.3f}x"
+            f" [{low:.3f}, {high:.3f}] over {timing.pairs} pairs"
+        )
+    if profile:
+        yield (
+            f"profile ({profile.rung}): {profile.achieved_bytes_per_s / 1e9:.1f} GB/s,"
+            f" {profile.achieved_flops_per_s / 1e9:.1f} GFLOP/s, {100 * profile.fraction_of_floor:.0f} % of the floor"
+        )
+
+
+def _ruling_lines(evaluation: Evaluation) -> Iterable[str]:
+    ruling = rule(evaluation)
+    yield f"ruling: {ruling.verdict} {ruling.judgement or ruling.evidence}".rstrip()
+
+
+def _failed_gate_lines(gates: tuple[Gate, ...]) -> Iterable[str]:
+    for gate in gates:
+        if not gate.passed:
+            yield f"  {gate.gate}: {gate.evidence}"

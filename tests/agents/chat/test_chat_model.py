@@ -18,7 +18,6 @@ from tests.waiting import PATIENCE_S
 
 from foundry.agents import directives
 from foundry.agents.brain import NoAnswer
-from foundry.agents.brief import Hint
 from foundry.agents.chat import client
 from foundry.agents.chat.answers import AnswerError, JudgementAnswer, ProposalAnswer, parse, schema_of
 from foundry.agents.chat.brain import ChatModelBrain
@@ -54,7 +53,7 @@ async def test_a_choice_among_moves_becomes_a_recipe(toy: Any, scripted: Any) ->
 async def test_the_prompt_holds_what_an_expert_needs(toy: Any, scripted: Any) -> None:
     session = Session(toy, scripted(answer(move())))
     said = (Directive(4, "all", "prefer short code"),)
-    await session.propose(directives=said, hints=(Hint("d_mem", 0.41),), stagnant_generations=3)
+    await session.propose(directives=said, notes=("wider vectors did well",), stagnant_generations=3)
     prompt = session.server.prompt()
     for part in (
         "You are the memory-tiling expert",
@@ -64,7 +63,7 @@ async def test_the_prompt_holds_what_an_expert_needs(toy: Any, scripted: Any) ->
         "copy 20 GB/s",
         "d4 to all: prefer short code",
         "- stagnating: no improvement in 3 generations",
-        "- kernels near this one gained by this: move data better: wider vectors",
+        "- wider vectors did well",
         "return x * 2.0",
         "class ModelNew(torch.nn.Module)",
         "The dominant operations run in the candidate's own kernels",

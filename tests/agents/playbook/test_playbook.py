@@ -86,23 +86,23 @@ def test_bandwidth_ranks_fusing_first_and_latency_ranks_unrolling_first(toy: Any
     assert scores["unroll", 4] > scores["block", 64] > scores["block", 16]
 
 
-def test_a_moves_credit_outweighs_the_rules_of_thumb(toy: Any) -> None:
+def test_a_strategy_s_weight_outweighs_the_rules_of_thumb(toy: Any) -> None:
     brief = toy.brief(diagnosis=LATENCY)
     moves = toy.library.moves(brief.lowered)
     rules = [item.move.key for item in rank(moves, experts()["tiling"], Situation(brief, LATENCY))]
     assert rules[0] != "row:set:block=16"
     won = replace(brief, credits=(Credit("row:set:block=16", math.log(1.5), 0.1, 6, 6, 6, 6),))
     lost = replace(brief, credits=(Credit(rules[0], math.log(0.8), 0.1, 6, 6, 6, 0),))
-    assert rank(moves, experts()["tiling"], Situation(won, LATENCY))[0].move.key == "row:set:block=16"
-    assert rank(moves, experts()["tiling"], Situation(lost, LATENCY))[0].move.key != rules[0]
-    told = [replace(one, credits_choose=False) for one in (won, lost)]  # as a run has it unless asked for more
-    for ranked in (rank(moves, experts()["tiling"], Situation(one, LATENCY)) for one in told):
+    chosen = [replace(one, weights={it.move: math.exp(4 * it.log_effect) for it in one.credits}) for one in (won, lost)]
+    assert rank(moves, experts()["tiling"], Situation(chosen[0], LATENCY))[0].move.key == "row:set:block=16"
+    assert rank(moves, experts()["tiling"], Situation(chosen[1], LATENCY))[0].move.key != rules[0]
+    for ranked in (rank(moves, experts()["tiling"], Situation(one, LATENCY)) for one in (won, lost)):  # told, no more
         assert [item.move.key for item in ranked] == rules and any(item.credit for item in ranked)
 
 
 async def test_proposals_cite_the_experience_they_follow(toy: Any) -> None:
     won = Credit("row:set:unroll=4", math.log(3.0), 0.1, 6, 2, 6, 6, records=("ab12", "cd34"))
-    brief = toy.brief(diagnosis=LATENCY, credits=(won,))
+    brief = toy.brief(diagnosis=LATENCY, credits=(won,), weights={won.move: 80.0})
     proposals = [await propose(toy, "tiling", replace(brief, step=f"i0g{step}")) for step in range(10)]
     following = [item for item in proposals if item and any(move.key == "row:set:unroll=4" for move in item.moves)]
     assert len(following) >= 6  # a measured 3x is drawn most of the time, not always

@@ -81,7 +81,7 @@ async def test_of_two_models_the_one_that_brings_something_is_asked_more(
     models = Models(
         tuple(ModelSpec(name, f"{name}-1", server.url, options=PRICED) for name in ("idle", "busy")), ("idle", "busy")
     )
-    request = replace(make_request(10, islands=2), models=models)
+    request = replace(make_request(10, islands=2), models=models, strategies=("bandit",))
     summary = await solve(request, parts=thinker(parts, library))
     chosen = [event.data for event in events_of(summary, "note") if event.name == "model chosen"]
     late = [data["model"] for data in chosen[len(chosen) // 2 :]]

@@ -47,4 +47,4 @@ async def test_a_step_beside_others_reads_who_they_are(make_request: MakeRequest
     request = make_request(8, islands=2, model="scripted-1", base_url=server.url)
     await solve(request, parts=without_library(FakeWorkbench(delay_s=0.02)))
     told = [text for text in prompts(server) if "at the same time a step from this parent is sought by" in text]
-    assert told and any("(emphasis on " in text for text in told) and "take a step of another kind" in told[0]
+    assert told and any("sought by island " in text for text in told) and "take a step of another kind" in told[0]

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 from tests.agents.chat.scripted_server import Reply, answer
-from tests.agents.evolution.test_variants import ADVICE, runs, share, variant
 from tests.graph.conftest import FakeLibrary, FakeParts, FakeWorkbench, kernel
 from tests.graph.run.test_thinking import events_of, thinker
+from tests.graph.search.strategies.test_variants import ADVICE, runs, share, variant
 from tests.graph.test_resume import kill_when
 from typer.testing import CliRunner
 
-from foundry.agents.evolution.advice import is_usable
 from foundry.agents.prompt import template
 from foundry.cli import app
 from foundry.graph.history.replay import replay
 from foundry.graph.run.request import RunLimits, SolveRequest
-from foundry.graph.search.strategies.prompt_texts import standings
+from foundry.graph.search.strategies.evolving.advice import is_usable
+from foundry.graph.search.strategies.evolving.texts import standings
 from foundry.graph.solve import resume, solve
 from foundry.knowledge.codec import encode
 from foundry.knowledge.experience.index import ScanIndex
@@ -91,8 +91,8 @@ def keeps(archive: VariantArchive) -> list[tuple[PromptVariant, float, int]]:
 @pytest.fixture
 def evolving(make_request: MakeRequest, tmp_path: Path) -> MakeRequest:
     def make(url: str, *, seed: int = 1, evaluations: int = 6, **limits: Any) -> Any:
-        request = make_request(evaluations, islands=1, model="scripted-1", base_url=url, seed=seed, prompts="evolve")
-        kept = replace(request, learn=True, store=str(tmp_path / "store"))
+        request = make_request(evaluations, islands=1, model="scripted-1", base_url=url, seed=seed)
+        kept = replace(request, learn=True, store=str(tmp_path / "store"), strategies=("prompts",))
         return replace(kept, limits=RunLimits(evaluations, **limits))
 
     return make
@@ -152,7 +152,7 @@ async def test_a_cap_on_calls_leaves_no_rewriting_and_shipped_prompts_ask_no_arc
     assert len(server.requests) == 6 and not systems(server, "You edit the advice")
     archive = archive_of(evolving(server.url))
     archive.add(variant())
-    await solve(replace(evolving(server.url), prompts="shipped"), parts=keeping())
+    await solve(replace(evolving(server.url), strategies=()), parts=keeping())
     assert not systems(server, ADVICE) and not systems(server, "You edit the advice")
     assert {use.run for use in archive.uses()} == {Path(capped.run).name}
     archive.close()
@@ -197,11 +197,8 @@ def test_prompts_evolve_only_where_a_model_thinks_and_something_is_kept(
         return CliRunner().invoke(app, ["agent", "solve", "task.py", *words]).output
 
     model = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
-    assert "no chat model is asked for" in said("--prompts", "evolve")
-    assert "--no-learn leaves nothing" in said("--prompts", "frozen", "--no-learn", *model)
-    assert "one of shipped, frozen, evolve" in said("--prompts", "wild", *model)
-    (tmp_path / "foundry.toml").write_text('prompts = "evolve"\n')
-    assert "a dry run says" in said("--dry-run"), "a file may say it for all runs: one without a model goes on"
+    assert "no chat model is asked for" in said("--strategy", "prompts")
+    assert "--no-learn leaves nothing" in said("--strategy", "prompts", "--no-learn", *model)
 
 
 def test_the_command_line_lists_exports_and_takes_back(tmp_path: Path) -> None:

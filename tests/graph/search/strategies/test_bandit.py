@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
-from foundry.agents.models.bandit import IMPROVEMENT, MOST, Yield, credit, draw, expected_cost
 from foundry.agents.prices import Price
+from foundry.graph.run.model_records import IMPROVEMENT, MOST, gain_of
+from foundry.graph.search.strategies.bandit import Yield, draw, expected_cost
 
 CHEAP, DEAR = Price(0.2, 0.02, 1.2), Price(5.0, 0.5, 30.0)
 EXPECTED = {"cheap": expected_cost(CHEAP), "dear": expected_cost(DEAR)}
@@ -59,4 +60,4 @@ def test_in_a_simulated_run_the_better_rate_gets_most_of_the_money() -> None:
     [(2.2, 2.0, IMPROVEMENT), (1.0, 2.0, 0.0), (0.0, 2.0, 0.0), (3.0, 0.0, IMPROVEMENT), (90.0, 1.0, MOST)],
 )
 def test_a_step_is_credited_with_what_it_is_faster_than_its_parent(child: float, parent: float, gain: float) -> None:
-    assert credit(child, parent) == pytest.approx(gain)
+    assert gain_of(child, parent) == pytest.approx(gain)

@@ -24,7 +24,7 @@ RUN_DEVIATION = 0.25  # of one run's difference of best gains, where both texts 
 HALF_STEPS = 4  # at which a run tells half of that
 SHIPPED_SHARE = 0.25  # of the steps at least: without them nothing is compared
 DROPPED_CHANCE = 0.05
-EARNED_CHANCE = 0.9  # at which a run with frozen prompts takes a variant
+EARNED_CHANCE = 0.9  # at which a variant is said to have earned its place
 MOST_ALIVE = 2  # variants of an expert and a target on trial at once
 FAILED_GAIN = math.log(FAILED_LIFT)
 Z95 = NormalDist().inv_cdf(0.975)
@@ -117,9 +117,3 @@ def draw(arms: Sequence[VariantStanding], stream: random.Random) -> PromptText:
         return PromptText()
     value, arm = max(draws, key=lambda pair: pair[0])
     return arm.text if value > 0.0 else PromptText()
-
-
-def earned(arms: Sequence[VariantStanding]) -> PromptText:
-    """The text of every step where prompts are frozen: the best that has earned its place, else the shipped one."""
-    found = [arm for arm in arms if arm.state == "earned"]
-    return max(found, key=lambda arm: arm.mean).text if found else PromptText()

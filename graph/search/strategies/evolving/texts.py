@@ -7,15 +7,22 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 
-from foundry.agents.evolution.advice import FROZEN, is_usable
-from foundry.agents.evolution.standing import FAILED_GAIN, MOST_ALIVE, Arms, VariantStanding, draw, earned, standing_of
 from foundry.agents.expert import experts
-from foundry.agents.models.bandit import credit
 from foundry.agents.models.models import PLAYBOOK
 from foundry.agents.prompt import SHIPPED, PromptText
 from foundry.graph.run.events import EventLog
+from foundry.graph.run.model_records import gain_of
 from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.run.services import Services
+from foundry.graph.search.strategies.evolving.advice import FROZEN, is_usable
+from foundry.graph.search.strategies.evolving.standing import (
+    FAILED_GAIN,
+    MOST_ALIVE,
+    Arms,
+    VariantStanding,
+    draw,
+    standing_of,
+)
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.experience.variants import PromptVariant, Use, VariantArchive
 from foundry.knowledge.merit import CORRECT
@@ -25,13 +32,11 @@ HEARD = ("answered", "repaired", "failed")  # outcomes of a call that say someth
 
 
 async def choose_text(services: Services, expert: str, step: str) -> PromptText:
-    """The text of this step: the shipped one where prompts do not evolve. Drawn once a step, among the texts that the
-    run has begun with; a resumed run and a replay ask with the same."""
-    if services.request.prompts == "shipped" or services.brain.name == PLAYBOOK or expert in FROZEN:
+    """The text of this step, drawn once, among the texts that the run has begun with; a resumed run and a replay ask
+    with the same."""
+    if services.brain.name == PLAYBOOK or expert in FROZEN:
         return PromptText()
     arms = (await read_arms(services)).experts.get(expert, ())
-    if services.request.prompts == "frozen":
-        return earned(arms)
     texts = {arm.text.variant: arm.text for arm in (VariantStanding(PromptText()), *arms)}
     stream = services.stream(f"{step}:{expert}:prompt")
     chosen = services.journal.plain(text_key(step, expert), "outside", lambda: draw(arms, stream).variant)
@@ -121,4 +126,4 @@ def _gain(decision: Decision | None, expert: str, merits: Mapping[str, float]) -
     if decision is None or proposal is None or proposal.expert != expert or proposal.brain == PLAYBOOK:
         return None
     child, parent = (merits.get(name, 0.0) - CORRECT for name in (decision.candidate.id, proposal.parent))
-    return credit(child, parent) if child > 0.0 else None
+    return gain_of(child, parent) if child > 0.0 else None

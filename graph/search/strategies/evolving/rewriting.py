@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from foundry.agents.evolution.advice import MOST_CHARS, objection, sections_of, wrapped
-from foundry.agents.evolution.standing import VariantStanding
+from pydantic import BaseModel, ConfigDict, Field
+
 from foundry.agents.expert import experts
 from foundry.agents.prompt import PromptText, render
 from foundry.agents.words.sections import Prompt, tokens
+from foundry.graph.search.strategies.evolving.advice import MOST_CHARS, REASON_CHARS, objection, sections_of, wrapped
+from foundry.graph.search.strategies.evolving.standing import VariantStanding
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.thought import ExpertName
 
@@ -31,23 +33,48 @@ class RewriteBrief:
     attempts: tuple[str, ...]
 
 
+class SectionAnswer(BaseModel):
+    """A rewritten section of an expert's prompt."""
+
+    model_config = ConfigDict(extra="ignore")
+    section: str = Field(description="the name of the section")
+    text: str = Field(description="its new body, whole")
+    reason: str = Field("", description="one sentence: which evidence led to it")
+
+
 @dataclass(frozen=True)
 class RewrittenSection:
-    """A section's new body; `model` wrote it."""
+    """A section's new body."""
 
     section: str
     text: str
     reason: str
-    model: str
 
 
 @runtime_checkable
 class PromptEditor(Protocol):
-    """A brain that can rewrite a prompt's section: chat models do."""
+    """A brain that can fill in a form: chat models do."""
 
-    async def rewrite(self, brief: RewriteBrief) -> RewrittenSection | None:
-        """The section, or None where the model gives none that may be used."""
-        ...
+    async def fill(
+        self,
+        expert: ExpertName,
+        prompt: Prompt,
+        form: type[SectionAnswer],
+        refuse: Callable[[SectionAnswer], str],
+    ) -> SectionAnswer | None: ...
+
+
+async def ask_editor(brain: PromptEditor, brief: RewriteBrief) -> RewrittenSection | None:
+    """The section, or None where the model gives none that may be used."""
+
+    def refuse(answer: SectionAnswer) -> str:
+        return refusal(brief, answer.section, answer.text)
+
+    found = await brain.fill(brief.expert, rewrite_prompt(brief), SectionAnswer, refuse)
+    if found is None:
+        return None
+    reason = " ".join(found.reason.encode("ascii", "replace").decode().split())[:REASON_CHARS]
+    return RewrittenSection(found.section, wrapped(found.text), reason)
 
 
 def rewrite_prompt(brief: RewriteBrief) -> Prompt:

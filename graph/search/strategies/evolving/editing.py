@@ -7,14 +7,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foundry.agents.evolution.advice import FROZEN
-from foundry.agents.evolution.rewriting import PromptEditor, RewriteBrief, RewrittenSection
-from foundry.agents.evolution.standing import MOST_ALIVE
 from foundry.agents.expert import experts
 from foundry.agents.prompt import PromptText, shipped_digest
 from foundry.agents.words.findings import attempt_line
 from foundry.graph.run.services import Services
-from foundry.graph.search.strategies.prompt_texts import read_arms, uses_of
+from foundry.graph.search.strategies.evolving.advice import FROZEN
+from foundry.graph.search.strategies.evolving.rewriting import PromptEditor, RewriteBrief, RewrittenSection, ask_editor
+from foundry.graph.search.strategies.evolving.standing import MOST_ALIVE
+from foundry.graph.search.strategies.evolving.texts import read_arms, uses_of
 from foundry.knowledge.experience.variants import PromptVariant, Use, now, variant_id
 
 LEAST_STEPS = 4  # of an expert in this run, in which a model was heard: fewer are no evidence
@@ -33,17 +33,6 @@ class Answer:
     """None where the model gave no section that may be used."""
 
     rewritten: RewrittenSection | None = None
-
-
-async def gather_evidence(services: Services) -> Evidence:
-    """What the model is to be shown, fixed before the finalists are proven: their proofs change merits."""
-    if services.request.prompts != "evolve" or not isinstance(services.brain, PromptEditor):
-        return Evidence()
-
-    async def look() -> Evidence:
-        return Evidence(await _look(services))
-
-    return await services.journal.record("prompts/evidence", "outside", Evidence, look)
 
 
 async def _look(services: Services) -> RewriteBrief | None:
@@ -77,14 +66,21 @@ def _attempts(services: Services, expert: str) -> tuple[str, ...]:
     )
 
 
-async def rewrite(evidence: Evidence, services: Services) -> None:
+async def rewrite(services: Services) -> None:
     """One call, paid from the run's budget and journalled. The variant joins the archive; this run does not use it."""
-    brief, brain = evidence.brief, services.brain
-    if brief is None or not isinstance(brain, PromptEditor):
+    brain = services.brain
+    if not isinstance(brain, PromptEditor):
+        return
+
+    async def look() -> Evidence:
+        return Evidence(await _look(services))
+
+    brief = (await services.journal.record("prompts/evidence", "outside", Evidence, look)).brief
+    if brief is None:
         return
 
     async def think() -> Answer:
-        return Answer(await brain.rewrite(brief))
+        return Answer(await ask_editor(brain, brief))
 
     with services.log.at(None, STEP):
         found = (await services.journal.record("prompts/rewritten", "thought", Answer, think)).rewritten
@@ -94,7 +90,7 @@ async def rewrite(evidence: Evidence, services: Services) -> None:
         fresh = await _keep(variant, services)
         services.log.note_once(
             "note", "prompt rewritten", expert=brief.expert, variant=variant.id, section=found.section,
-            model=found.model, reason=found.reason, fresh=fresh,
+            model=variant.model, reason=found.reason, fresh=fresh,
         )  # fmt: skip
 
 
@@ -109,7 +105,7 @@ def _variant(brief: RewriteBrief, found: RewrittenSection, services: Services) -
         changed=found.section,
         parent=brief.text.variant,
         base=base,
-        model=found.model,
+        model=services.request.models.of(brief.expert)[0],
         run=services.run.id,
         reason=found.reason,
         created=now(),
@@ -124,7 +120,7 @@ async def _keep(variant: PromptVariant, services: Services) -> bool:
 
 async def teach(services: Services) -> None:
     """Leaves in the archive what each text brought in this run; a replay teaches nothing."""
-    if services.request.prompts != "evolve" or services.store is None or services.recorded is not None:
+    if services.store is None or services.recorded is not None:
         return
     uses: Sequence[Use] = uses_of(services.run, services.device.target)
     await asyncio.to_thread(services.store.prompts.note, uses)
