@@ -56,9 +56,7 @@ MODEL_INTRODUCTION = (
     "The following keys may stand at the top of the file, for all models, or in a table `[models.NAME]`, for one. "
     "There `model` then means the name that the endpoint uses."
 )
-VARIABLES_END = (
-    f"Options of the chat model have variables too: `{PREFIX}MODEL` (like `--model`),"
-)
+VARIABLES_END = f"Options of the chat model have variables too: `{PREFIX}MODEL` (like `--model`),"
 SANDBOX_NOTE = "A sandboxed process sees only the variables that its work needs. No key is among them."
 VARIABLES = (
     ("FOUNDRY_HOME", "`~/.foundry`", "Folder of the experience store, the measured ceilings and the device locks."),

@@ -35,6 +35,7 @@ def _opened(store: str | None) -> Iterator[VariantArchive]:
 def _rows(archive: VariantArchive) -> list[Row]:
     """Every live variant, oldest first; None for one of another version of the prompt, or that is no advice."""
     from foundry.graph.search.strategies.evolving.texts import standings
+    from foundry.knowledge.targets import target_names
 
     known = {item.id: found for target in target_names() for item, found in standings(archive, target)}
     return [(item, known.get(item.id)) for item in archive.variants()]

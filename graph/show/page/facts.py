@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from foundry.graph.run.events import EventLog
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary
 from foundry.graph.show.page.activity import (

@@ -10,7 +10,7 @@ from foundry.graph.run.budget import Allowed
 from foundry.graph.run.events import Event
 from foundry.graph.run.inbox import Acknowledgement
 from foundry.graph.run.request import SolveRequest
-from foundry.graph.show.words.effects import History
+from foundry.graph.show.effects import History
 from foundry.knowledge.thought import Directive
 
 DEVIATIONS = 1.96  # from the middle of a 95 % interval to its end

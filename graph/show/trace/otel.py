@@ -35,8 +35,9 @@ from foundry.graph.show.trace.selection import problem_of
 from foundry.knowledge.errors import FoundryError, UsageError
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
-HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"  # the standard's variable: name=value,name=value
-SEND_S = 30.0
+# The standard's variables, which the SDK reads.
+HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
+TIMEOUT = "OTEL_EXPORTER_OTLP_TIMEOUT"
 MOMENTS = ("proposal", "evaluation", "directive", "retrieval", "note")
 SPANS = ("node", "expert", "call", "tool")
 LARGEST_INTEGER = 2**63 - 1  # of an attribute
