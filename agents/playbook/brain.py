@@ -27,7 +27,7 @@ from foundry.agents.playbook.words import Draft, proposal_of
 from foundry.agents.situation import Situation
 from foundry.agents.steps import far_settings, towards
 from foundry.agents.tuning import tuning_step
-from foundry.knowledge.candidate import Judgement, Recipe
+from foundry.knowledge.candidate import ROUNDED, Judgement, Recipe
 from foundry.knowledge.compiler import moves as kernel_library
 from foundry.knowledge.compiler.lowered import Lowered, Outline
 from foundry.knowledge.device import Device
@@ -146,10 +146,20 @@ class _Search:
         return sorted(found, key=lambda item: -item.score)
 
     def _legal(self, moves: Sequence[Move]) -> list[Move]:
-        """The moves that the user does not forbid and that are not part of every step anyway."""
+        """The moves that the user does not forbid, that are not part of every step anyway, and that leave products as
+        accurate as PyTorch's."""
         asked = {(move.kind, move.kernel, move.name) for move, _ in self.obeyed}
         fresh = [move for move in moves if (move.kind, move.kernel, move.name) not in asked]
+        fresh = [move for move in fresh if move.value not in ROUNDED or move.kernel not in self.unrounded]
         return [move for move in fresh if self.obedience.forbids(move) is None]
+
+    @cached_property
+    def unrounded(self) -> frozenset[str]:
+        """The kernels of products that PyTorch computes without TF32, by name, whatever is fused."""
+        brief = self.situation.brief
+        products = brief.baseline.unrounded_in(brief.graph).products if brief.graph else ()
+        kernels = (kernel.name for kernel in self.lowered.kernels if set(kernel.ops) & set(products))
+        return frozenset((*kernels, *(f"k_{name}" for name in products)))
 
     def improve(self) -> Draft | None:
         """A step that follows the user's directives, if some are not followed yet; else a step drawn by seed; else

@@ -10,7 +10,9 @@ from tests.knowledge.compiler.cuda.test_module import H200
 from tests.knowledge.compiler.test_accuracy import TASK, graph_of_task
 
 from foundry.agents.brief import Brief
-from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.agents.expert import experts
+from foundry.agents.playbook.brain import PlaybookBrain, _Search
+from foundry.agents.situation import Situation
 from foundry.agents.words.words import step_prompt
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.compiler.lower import lower
@@ -77,6 +79,20 @@ async def test_no_repair_makes_a_product_less_accurate(toy: Any) -> None:
         tried |= {proposal.recipe.digest}
         assert proposal.recipe.rounded == ()
     assert tried
+
+
+@pytest.mark.parametrize("rounds", [True, False])
+async def test_no_step_brings_tf32_back_where_pytorch_does_not_use_it(toy: Any, rounds: bool) -> None:
+    """It is faster and always refused, so each such step is an evaluation lost."""
+    parent = lowered(Recipe("cuda", accurate=("conv1d", "conv1d_1")))
+    runs = tuple(ProductRun(*size, is_rounded=rounds) for size in ((4 * 128 * 700, 80), (4 * 64 * 700, 64)))
+    brief = replace(toy.brief(parent=toy.evaluation(parent.recipe)), graph=GRAPH, lowered=parent, device=H200)
+    brief = replace(brief, baseline=replace(brief.baseline, products=runs))
+    assert brief.obedience is not None
+    situation, brain = Situation(brief, await PlaybookBrain().diagnose(brief)), PlaybookBrain()
+    search = _Search(experts()["tiling"], situation, parent, brief.obedience, brain.library, brain._learn)
+    values = {item.move.value for item in search.ranked if item.move.aspect == "precision"}
+    assert values == ({"tf32", "ieee"} if rounds else {"ieee"})
 
 
 @pytest.mark.parametrize(
