@@ -61,14 +61,19 @@ def with_sections(name: str, text: PromptText) -> str:
 
 def render(name: str, slots: Mapping[str, str]) -> str:
     """The prompt with its slots filled, each exactly once replaced: values may contain braces. A section (from one
-    `## ` heading to the next) with slots of which none has text is left out. Raises KeyError for a slot without a
+    `## ` heading to the next) with slots of which none has text is left out,
+    and so is a line of one slot without text. Raises KeyError for a slot without a
     value, ValueError for a value without a slot."""
     text = template(name)
     wanted = set(_SLOT.findall(text))
     if unknown := set(slots) - wanted:
         raise ValueError(f"prompt {name} has no slot for {', '.join(sorted(unknown))}")
     parts = [part for part in _HEADING.split(text) if _says_something(part, slots)]
-    return _SLOT.sub(lambda found: slots[found[1]], "".join(parts))
+    text = "".join(parts)
+    for name in wanted:
+        if not slots[name]:
+            text = re.sub(rf"^\{{\{{{name}\}}\}}\n\n?", "", text, flags=re.MULTILINE)
+    return _SLOT.sub(lambda found: slots[found[1]], text)
 
 
 def _says_something(part: str, slots: Mapping[str, str]) -> bool:

@@ -30,10 +30,10 @@ class Tool:
 
 
 _ALL = (
-    Tool("compile", "kernel", "Compiles it: the first error with its line, or registers, spills and widths."),
-    Tool("check", "kernel", "Compiles it, compares it with float64, and asks the auditor's gates."),
-    Tool("quick_time", "kernel", "The same, and times it in turns with PyTorch eager, then with the parent."),
-    Tool("profile", "kernel", "The same, and says what limits it, kernel by kernel."),
+    Tool("compile", "kernel", "Compiles it: the first error with its line, or registers, spills and vector widths."),
+    Tool("check", "kernel", "Compiles it, compares it with float64, and looks for what no candidate may do."),
+    Tool("quick_time", "kernel", "Checks it, and times it in turns with PyTorch eager, then in turns with the parent."),
+    Tool("profile", "kernel", "Checks it, times it beside eager, and says what limits it."),
     Tool("sass", "kernel", "What its machine code is made of: the instructions of its loops by class."),
     Tool("show", "candidate", "The file of a candidate of this run and what was measured of it.", works=False),
     Tool(

@@ -15,7 +15,7 @@ from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.thought import ExpertName, Move, Proposal
 
-REASON = "the structure is new: the numbers of all its kernels are swept before anybody changes single ones"
+REASON = "the structure is new, so the tuner sweeps the numbers of all its kernels before single ones are changed"
 TUNE = Move("tune", "tile", "every kernel", reason=REASON)
 
 

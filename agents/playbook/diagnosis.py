@@ -16,7 +16,12 @@ from foundry.knowledge.limits import LAUNCH_SHARE, SATURATED, Limiter
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Failure
 
-NEAR_FLOOR = 0.85  # fraction of the roofline floor from which only fewer bytes can help
+LAUNCH_SHARE = 0.25  # launches cost at least this part of the time
+SATURATED = 0.6  # of the measured copy rate: the memory system is the limit
+LOW_OCCUPANCY = 0.35
+COSTLY_SHARE = 0.25  # operators that are transcendental or divide
+NEAR_FLOOR = 0.85
+FAR_MORE = 1.5  # bytes that kernels move over the least that the graph must move
 _FAILURES: dict[Outcome, Failure] = {
     "compile_error": "compile_error",
     "launch_failure": "launch_failure",
@@ -132,7 +137,8 @@ def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
     if not situation.traffic_bytes:
         return "" if situation.candidate_ms is None else f"{situation.candidate_ms:.4g} ms"
     whose = "its kernels move" if situation.kernels else "its operators move"
-    moved = f"{whose} {situation.traffic_bytes / 1e6:.4g} MB by their buffers, {situation.flops / 1e6:.4g} MFLOP"
+    moved = f"{whose} {situation.traffic_bytes / 1e6:.4g} MB by their buffers{_surplus(situation)}, "
+    moved += f"{situation.flops / 1e6:.4g} MFLOP"
     if situation.achieved_bytes_per_s is None or situation.bandwidth is None:
         return (
             f"{moved}, not timed" if situation.candidate_ms is None else f"{moved} in {situation.candidate_ms:.4g} ms"
@@ -143,12 +149,20 @@ def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
     )
     if situation.fits_cache and situation.ceilings is not None:
         cold = situation.achieved_bytes_per_s / situation.ceilings.copy_bytes_per_s
-        rates += f" in cache, and {100 * cold:.0f} % of memory's: timed is with cold caches"
+        rates += f" in cache, and {100 * cold:.0f} % of memory's, since kernels are timed with cold caches"
     if situation.achieved_flops_per_s and situation.flops_ceiling and situation.flops:
         rates += (
             f", {situation.achieved_flops_per_s / 1e9:.3g} GFLOP/s is {100 * arithmetic:.0f} % of the measured peak"
         )
     return f"{moved}; {rates}"
+
+
+def _surplus(situation: Situation) -> str:
+    """How many times the least they move, where it is far more."""
+    least = situation.least_bytes
+    if not least or situation.traffic_bytes < FAR_MORE * least:
+        return ""
+    return f" ({situation.traffic_bytes / least:.2g} times the {least / 1e6:.4g} MB that must move)"
 
 
 def _floor(situation: Situation) -> str:
@@ -169,6 +183,14 @@ def _action(limiter: Limiter, situation: Situation, *, named_by_profiler: bool) 
         return (
             f"Fuse: {len(situation.kernels)} kernels move {surplus / 1e6:.4g} MB more than the "
             f"{situation.least_bytes / 1e6:.4g} MB that the graph needs."
+        )
+    if limiter in ("memory_bandwidth", "memory_latency") and _surplus(situation):
+        return "Move fewer bytes: keep values in registers, and weights in the form in which they are stored."
+    scalar = _scalar_kernel(situation)
+    if limiter == "instruction_mix" and scalar:
+        return (
+            f"Vectorise the loop of {scalar}: along another axis than a short innermost one, or over several "
+            "flattened; move operands into that order first and keep index arithmetic out of the loop."
         )
     fraction = situation.fraction_of_floor
     if limiter == "memory_bandwidth" and fraction is not None and fraction >= NEAR_FLOOR:

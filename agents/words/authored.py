@@ -15,7 +15,7 @@ def authored_words(recipe: Recipe) -> str:
     kernel = recipe.authored
     assert kernel is not None
     head = json.dumps(head_of(kernel, recipe.choices.get(NAME, {})))
-    return f"```json\n{head}\n```\n```{'cuda' if recipe.target == 'cuda' else 'cpp'}\n{kernel.code.rstrip()}\n```"
+    return f"```json\n{head}\n```\n```{'cuda' if recipe.target == 'cuda' else 'cpp'}\n{kernel.code.strip()}\n```"
 
 
 def head_of(kernel: AuthoredKernel, choices: dict[str, Choice]) -> dict[str, Any]:

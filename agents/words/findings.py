@@ -169,7 +169,7 @@ def time_lines(evaluation: Evaluation) -> list[str]:
         return check_lines(evaluation)
     if timing.problem:
         return [f"It could not be timed: {timing.problem}"]
-    return [f"It is correct and takes {measured([evaluation])}. A screen, no proof."]
+    return [f"It is correct and takes {measured([evaluation])}. A quick timing, no proof."]
 
 
 def profile_lines(evaluation: Evaluation) -> list[str]:
@@ -200,7 +200,8 @@ def attempt_line(name: str, proposal: Proposal, records: Sequence[Evaluation]) -
     else:
         ruling = rule(records[-1])
         came = measured(records) if ruling.accepted else f"{ruling.outcome}: {brief_words(ruling.evidence)}"
-    moves = ", ".join(move.key for move in proposal.moves) or "a file of its own"
+    is_kernel = proposal.recipe is not None and proposal.recipe.authored is not None
+    moves = ", ".join(move.key for move in proposal.moves) or f"a {'kernel' if is_kernel else 'file'} of its own"
     return f"{name} from {proposal.parent} by {proposal.expert} ({moves}): {brief_words(proposal.rationale)} -> {came}"
 
 

@@ -16,6 +16,7 @@ from foundry.agents.words.findings import attempt_line, brief_words, measured
 from foundry.agents.words.load import load_words
 from foundry.agents.words.sections import Prompt, Section, cut, first_lines, fit, tokens
 from foundry.agents.words.source import (
+    WHOLE_CHARS,
     code_words,
     is_shown_whole,
     launches_of,
@@ -51,11 +52,12 @@ BUDGETS: Mapping[str, int] = {
     "experience": 5_000,
     "directives": 1_200,
     "hints": 800,
-    "others": 7_000,
+    "others": 5_000,
     "source": 17_000,
 }
 _BOTH_ENDS = frozenset({"reference", "first", "diagnosis", "source"})
-LIKE = 0.35  # of a file: a longer list of differences costs more than the file itself would
+LIKE = 0.35  # of a file as it is shown: a longer list of differences costs more than the file itself would
+FEW_CHARS = 400  # of differences that are always shown
 
 
 def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Prompt:
@@ -113,9 +115,18 @@ def judge_prompt(evidence: AuditEvidence) -> str:
             "numbers": evidence.ruling.judgement,
             "asked": describe_task(evidence.task, evidence.graphs),
             "reference": reference(evidence.task),
-            "source": show_to_judge(evidence.text),
+            "source": _judged_file(evidence),
         },
     )
+
+
+def _judged_file(evidence: AuditEvidence) -> str:
+    """What an author could have written of the candidate's file: the code of the kernels where Foundry printed it from
+    a recipe."""
+    if evidence.evaluation.candidate.recipe is not None:
+        told = "Foundry printed this file: what is not shown of it is the same in every file for such a task."
+        return f"{told}\n{code_words(evidence.text, WHOLE_CHARS)}"
+    return f"```python\n{show_to_judge(evidence.text)}\n```"
 
 
 def seen_by_auditor(evidence: AuditEvidence) -> list[str]:
@@ -141,7 +152,7 @@ def _where(brief: Brief) -> str:
         lines.append("It is the best kernel of this island.")
     else:
         alike = _overlap(estimate_of(brief.known_of(best)), estimate_of(brief.known_of(parent)))
-        told = ", not clearly another speed" if alike else ""
+        told = ", whose speed is not clearly another" if alike else ""
         lines.append(f"The best of this island is {best.candidate.id}{told}: {measured(brief.known_of(best))}.")
         if not alike:
             lines.append(
@@ -206,15 +217,19 @@ def _is_like_first(brief: Brief) -> bool:
     recipe = brief.lowered.recipe if brief.lowered else None
     if recipe is None or recipe.authored is not None or not is_shown_whole(brief.first):
         return False
-    return show(brief.parent_text) == show(brief.first) or bool(_differences(brief.first, brief.parent_text))
+    return _is_same_code(brief.first, brief.parent_text) or bool(_differences(brief.first, brief.parent_text))
 
 
 def _differences(first: str, other: str) -> str:
-    """The lines in which a file differs from the first, both as they are shown; "" where that is most of it."""
-    seen = show(other)
-    lines = list(difflib.unified_diff(show(first).splitlines(), seen.splitlines(), lineterm="", n=0))[2:]
-    differs = "\n".join(lines)
-    return differs if len(differs) <= LIKE * len(seen) else ""
+    """The lines in which a file's code differs from the first's, bodies that are folded where it is shown included; ""
+    where that is most of it."""
+    before, after = (show(text, WHOLE_CHARS).splitlines() for text in (first, other))
+    differs = "\n".join(list(difflib.unified_diff(before, after, lineterm="", n=0))[2:])
+    return differs if len(differs) <= max(FEW_CHARS, LIKE * len(show(other))) else ""
+
+
+def _is_same_code(first: str, other: str) -> bool:
+    return show(first, WHOLE_CHARS) == show(other, WHOLE_CHARS)
 
 
 def _example(example: Example, brief: Brief) -> str:
@@ -226,10 +241,11 @@ def _example(example: Example, brief: Brief) -> str:
         return f"{head}. It is the reference above."
     if candidate.recipe is not None and candidate.recipe.authored is not None:
         return f"{head}\n{_authored_beside(candidate.recipe, brief)}"
-    if example.text == brief.first:
-        return f"{head}. It stands above."
-    near = ((brief.first, f"{FIRST} above"), (brief.parent_text, "the parent below"))
-    told = [(_differences(text, example.text), where) for text, where in near if text]
+    near = [(brief.first, f"{FIRST} above"), (brief.parent_text, "the parent below")]
+    near = [(text, where) for text, where in near if text]
+    if same := next((where for text, where in near if _is_same_code(text, example.text)), ""):
+        return f"{head}. Its code is that of {same}."
+    told = [(_differences(text, example.text), where) for text, where in near]
     if likest := min((item for item in told if item[0]), key=lambda item: len(item[0]), default=None):
         return f"{head}. It is {likest[1]} but for these lines:\n```diff\n{cut(likest[0], EXAMPLE_CHARS)}\n```"
     return f"{head}\n{code_words(example.text, EXAMPLE_CHARS)}"
@@ -291,7 +307,9 @@ def _kernels(brief: Brief, moves: Sequence[Move]) -> str:
     lines = ["`(move N)` behind a value is the move that sets it; the playbook would try the lowest numbers first."]
     lines = lines if numbers else []
     if is_tuned(brief):
-        lines.append("These numbers were handed to the tuner in this run; what it finds is a candidate of its own.")
+        lines.append("The tuner has swept these numbers in this run; what it found is a candidate of its own.")
+    if "= _Prepared(" in brief.parent_text:
+        lines.append("Functions of its code that are not listed here run once, when parameters are loaded or changed.")
     explained = set[tuple[str, str]]()
     for kernel in situation.kernels.values():
         share = situation.shares[kernel.name]
@@ -348,12 +366,12 @@ def _experience(brief: Brief) -> str:
 
 
 def _telling(credits: Sequence[Credit]) -> list[Credit]:
-    """What helped most, and what surely cost; of moves that were only made together the first."""
+    """What clearly helped most, and what clearly cost; of moves that were only made together the first."""
     apart: dict[frozenset[str], Credit] = {}
     for one in credits:
         apart.setdefault(frozenset((one.move, *one.inseparable)), one)
     each = list(apart.values())
-    return [one for one in each if one.log_effect > 0][:MOST_HELPED] + [one for one in each if one.high < 1][-2:]
+    return [one for one in each if one.low > 1][:MOST_HELPED] + [one for one in each if one.high < 1][-2:]
 
 
 def _lesson(record: ExperienceRecord) -> str:

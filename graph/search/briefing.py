@@ -136,8 +136,8 @@ def _budget_words(left: BudgetLeft) -> str:
     return (
         f"Budget of the search, all islands together: {left['spent']} of {left['allowed']} evaluations are spent"
         f"{under_way}; {left['minutes']:.1f} of {left['allowed_minutes']:.3g} minutes. A kernel counts once, whether "
-        f"a step proposes it or a tool works on it; {tries} that are only tried are left. The search ends when it "
-        "is used up."
+        f"a step proposes it or a tool works on it; tools may work on {tries} more that no step proposes. The search "
+        "ends when it is used up."
     )
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from foundry.agents.brief import Brief
 from foundry.agents.expert import experts
+from foundry.agents.playbook.diagnosis import diagnose
 from foundry.agents.talk import TOOLS, ToolAnswer, ToolCall, ToolRequest
 from foundry.agents.words.authored import authored_words
 from foundry.agents.words.findings import (
@@ -177,7 +178,14 @@ async def _quick_time(call: ToolCall, kernel: Kernel, services: Services) -> Too
 
 
 async def _profile(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
-    return ToolAnswer("\n".join(profile_lines(await _examine(call, kernel, services, "profile"))))
+    """What was seen of the kernel, and what limits it: what the profiler named, or else what its numbers say."""
+    found = await _examine(call, kernel, services, "profile")
+    lines = profile_lines(found)
+    if kernel.brief is not None and found.profile is not None and not found.profile.limiter:
+        named = await _named(call, kernel, services)
+        limits = diagnose(replace(kernel.brief, parent=found, parent_text=named.text, lowered=named.lowered))
+        lines.append(f"{limits.failure or limits.limiter}: {limits.evidence}. {limits.action}")
+    return ToolAnswer("\n".join(lines))
 
 
 async def _sass(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:

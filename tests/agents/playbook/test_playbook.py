@@ -284,7 +284,7 @@ async def test_a_new_structure_is_tuned_once_and_then_its_numbers_are_left_alone
     assert ranking(brief, LATENCY)[0] == "tiling"
     step = await propose(toy, "tiling", replace(brief, diagnosis=LATENCY))
     assert step is not None and [move.kind for move in step.moves] == ["tune"]
-    assert step.recipe == brief.lowered.recipe and "swept" in step.rationale
+    assert step.recipe == brief.lowered.recipe and "sweeps" in step.rationale
     other = await propose(toy, "fusion", replace(brief, diagnosis=LATENCY))
     assert other is not None and all(move.kind != "tune" for move in other.moves)
 

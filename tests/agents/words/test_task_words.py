@@ -102,6 +102,20 @@ def test_a_prompt_shows_the_task_as_it_is_asked(toy: Any, asked: tuple[Task, tup
     assert "## Policy strict\nIEEE float32 only" in step_prompt(brief, WRONG, ()).text
 
 
+def test_an_auditor_reads_what_an_author_could_have_written(toy: Any) -> None:
+    """1,500 tokens of its request were the machinery that Foundry itself prints around every kernel."""
+    recipe = Recipe("cpu", authored=authored.CPU)
+    text = lower([softmax(16, 37)], recipe, task_source=TASK, device=CPU).source
+    base = toy.evaluation(recipe)
+    printed = judge_prompt(AuditEvidence(toy.brief().task, base, rule(base), text))
+    given = replace(base, candidate=replace(base.candidate, recipe=None))
+    whole = judge_prompt(AuditEvidence(toy.brief().task, given, rule(given), text))
+    line = authored.CPU.code.strip().splitlines()[3]
+    assert line in printed and line in whole
+    assert "class _CallState" not in printed and "Foundry printed this file" in printed and "```cpp\n" in printed
+    assert "class _CallState" in whole and "Foundry printed" not in whole
+
+
 def test_a_plain_task_that_cannot_be_captured_is_told_with_its_defaults(toy: Any) -> None:
     prompt = step_prompt(toy.brief(graph=None), WRONG, ()).text
     assert "No tracer follows" in prompt and "Mode: as the file leaves it." in prompt
@@ -148,7 +162,9 @@ def test_a_parent_is_told_by_what_differs_from_the_first_kernel(toy: Any) -> Non
     assert far in ends[2] and "```diff" not in ends[2]
     shown = toy.brief(first=first, parent_text=near, examples=(Example(toy.evaluation(name="c1"), first, "the best"),))
     told = step_prompt(shown, WRONG, ())
-    assert "It stands above." in told.text[told.standing :] and told.text.count("# a step") == first.count("# a step")
+    assert "Its code is that of c1 above." in told.text[told.standing :] and told.text.count("# a step") == first.count(
+        "# a step"
+    )
 
 
 def test_a_candidates_speed_is_told_by_all_its_timings_as_the_search_ranks_it(toy: Any) -> None:
@@ -190,7 +206,7 @@ def test_a_model_is_told_that_the_tuner_has_swept_the_numbers(toy: Any) -> None:
     brief = toy.brief()
     assert brief.lowered is not None and "tuner has swept" not in step_prompt(brief, WRONG, ()).text
     swept = replace(brief, tried=frozenset({tuned_mark(brief.lowered)}))
-    assert "These numbers were handed to the tuner in this run" in step_prompt(swept, WRONG, ()).text
+    assert "The tuner has swept these numbers in this run" in step_prompt(swept, WRONG, ()).text
 
 
 def test_a_kernel_that_an_author_wrote_for_such_a_graph_is_shown(toy: Any) -> None:
@@ -264,6 +280,26 @@ def test_an_example_that_is_the_reference_or_like_the_parent_is_not_printed_agai
     assert text.count(kernel.code.strip().splitlines()[3]) == 1, "a copy of the parent's kernel"
 
 
+def test_a_kernel_that_differs_in_a_body_that_is_folded_is_told_by_these_lines(toy: Any) -> None:
+    """Two kernels that differed from the first by one number each were printed again, without the lines that differ."""
+
+    def file(step: int) -> str:
+        body = "".join(f"  y[{number}] = x[{number}] * 3.0f;\n" for number in range(300))
+        code = f"static void k_first(const float* x, float* y) {{\n  // blocks of {step}\n{body}}}\n"
+        top = "# Foundry kernel, target cpu. Needs torch and g++ only.\n"
+        return f'{top}SOURCE = r"""\n{code}"""\n# ---- the task\'s model\nclass ModelNew: ...\n'
+
+    examples = (
+        Example(toy.evaluation(name="c4"), file(512), "the best"),
+        Example(toy.evaluation(name="c5"), file(8), "b"),
+    )
+    brief = toy.brief(first=file(8), parent_text=file(8), examples=examples)
+    text = step_prompt(brief, WRONG, ()).text
+    assert "  // @foundry body " in text and "y[299]" not in text
+    assert "It is c1 above but for these lines:" in text and "-  // blocks of 8\n+  // blocks of 512" in text
+    assert "Its code is that of c1 above." in text and "\n\n\n" not in text.partition("## Where we are")[2]
+
+
 def test_each_number_of_a_prompt_says_what_it_is_and_has_one_source(toy: Any) -> None:
     """Two floors, two rates of one kernel and two counts of bytes stood in one prompt without a word of their kinds."""
     brief = toy.brief()
@@ -274,7 +310,7 @@ def test_each_number_of_a_prompt_says_what_it_is_and_has_one_source(toy: Any) ->
     assert told == floor
     assert "by their buffers" in text and "MB move: inputs, parameters and outputs once" in text
     small = replace(brief, device=replace(brief.device, cache_bytes=1 << 40))
-    assert "in cache, and" in diagnose(small).evidence and "timed is with cold caches" in diagnose(small).evidence
+    assert "in cache, and" in diagnose(small).evidence and "timed with cold caches" in diagnose(small).evidence
     profiled = brief.parent
     assert "GB/s of what must move and be computed at least" in "\n".join(profile_lines(profiled))
     error = DistributionError("as given", 7e-7, 6e-7, 0.01, 0.01)

@@ -33,7 +33,7 @@ async def test_a_request_says_what_the_search_has_left_and_what_costs_it(make_re
     server = serve(Engineer(more, lambda source: answer(move(moves=[], source=source))))
     summary = await solve(make_request(6, islands=1, model="scripted-1", base_url=server.url), parts=without_library())
     first, last = prompts(server)[0], prompts(server)[-1]
-    assert "0 of 6 evaluations are spent" in first and "3 of 3 that are only tried are left" in first
+    assert "0 of 6 evaluations are spent" in first and "tools may work on 3 of 3 more" in first
     assert "of 6 evaluations are spent" in last and "0 of 6" not in last and "A kernel counts once" in last
     assert summary.ending.startswith("budget: 6 evaluations (") and "only tried by tools" in summary.ending
     run = RunDirectory.inspect(Path(summary.run))

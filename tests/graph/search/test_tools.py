@@ -106,7 +106,8 @@ async def test_a_model_tries_a_kernel_by_its_tools_and_it_is_measured_once(
     assert names["compile"] == names["check"] == names["quick_time"] == names["history"] >= 3
     told = answers_of(run)
     assert "It compiles." in told[0] and "correct, accuracy class ieee" in told[1] and "the audit is clean" in told[1]
-    assert "times as fast as eager" in told[2] and "A screen, no proof." in told[2] and "roofline" in told[3]
+    assert "times as fast as eager" in told[2] and "A quick timing, no proof." in told[2] and "roofline" in told[3]
+    assert re.search(r"\n(memory_latency|memory_bandwidth|compute): its kernels|its operators", told[3]), told[3]
     assert told[4] == "No step yet." and "has no candidate c1" in told[5]
     assert "c1 from c0" in told[10] and kernel_file(0).strip() in told[11]
     asked = Counter(line for line in log.read_text().splitlines() if line.startswith(("verify screen", "time screen")))
