@@ -65,6 +65,7 @@ class TargetTraits:
 
     name: str  # in --target, in stores and receipts
     language: str  # of kernels, in words
+    fence: str  # language of a fence of code in Markdown
     compiler: str  # command that compiles SOURCE
     workers: str  # word for what `Device.cores` counts
     torch_device: str  # type of torch.device on which inputs and outputs lie
@@ -77,12 +78,14 @@ class TargetTraits:
     forms: KernelForms
     printer: str  # "module:class" of `knowledge/compiler/printers/base.py:Printer`
     toolchain: str  # "module:class" of `tools/targets/base.py:Target`
+    torch_side: str  # "module:class" of `tools/process/torch_device.py:TorchDevice`
     prompts: str  # name under which `agents/prompts/` and the playbook's cards speak of the target
 
 
 CPU = TargetTraits(
     name="cpu",
     language="C++",
+    fence="cpp",
     compiler="g++",
     workers="threads",
     torch_device="cpu",
@@ -112,12 +115,14 @@ CPU = TargetTraits(
     ),
     printer="foundry.knowledge.compiler.printers.cpu:CpuPrinter",
     toolchain="foundry.tools.targets.cpu.build:CpuTarget",
+    torch_side="foundry.tools.process.torch_device:TorchDevice",
     prompts="cpu",
 )
 
 CUDA = TargetTraits(
     name="cuda",
     language="CUDA",
+    fence="cuda",
     compiler="nvcc",
     workers="multiprocessors",
     torch_device="cuda",
@@ -147,6 +152,7 @@ CUDA = TargetTraits(
     ),
     printer="foundry.knowledge.compiler.printers.cuda:CudaPrinter",
     toolchain="foundry.tools.targets.cuda.build:CudaTarget",
+    torch_side="foundry.tools.targets.cuda.torch_device:CudaDevice",
     prompts="cuda",
 )
 
@@ -174,6 +180,17 @@ def target_names() -> tuple[str, ...]:
     """The names of all targets: Foundry's own, then those of installed packages in alphabetical order."""
     added = {point.name for point in importlib.metadata.entry_points(group=GROUP)}
     return (*BUILT_IN, *sorted(added - BUILT_IN.keys()))
+
+
+def find_torch_side(torch_device: str) -> str:
+    """The `torch_side` of the first target whose tensors lie on torch.devices of this type; "" without one."""
+    for target in BUILT_IN.values():
+        if target.torch_device == torch_device:
+            return target.torch_side
+    for name in target_names()[len(BUILT_IN) :]:
+        if find_target(name).torch_device == torch_device:
+            return find_target(name).torch_side
+    return ""
 
 
 def load_part(place: str) -> Any:

@@ -13,6 +13,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
+from foundry.knowledge.targets import BUILT_IN
+
 ROOT = Path(__file__).resolve().parents[1]
 MOST_MODULES = 16  # in one room
 
@@ -201,6 +203,31 @@ def test_the_untrusted_process_runs_no_code_of_the_judge() -> None:
     trusted = ("tools.grade.questions", "tools.grade.judge", "tools.verify", "graph", "agents")
     assert not {name for name in seen if name.startswith(trusted)}
     assert not {name for name in seen if room_of(name) in ("tools.grade", "tools.grade.host")}
+
+
+OF_ONE_TARGET = ("tools.targets.", "knowledge.compiler.cpu", "knowledge.compiler.cuda", "knowledge.compiler.printers.")
+
+
+def asks_for_a_target_by_name(node: ast.AST) -> bool:
+    """True for a comparison with a target's name, and for a table by such names."""
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators] if isinstance(node.ops[0], ast.Eq | ast.NotEq) else node.comparators
+        parts = [part for side in sides for part in (side.elts if isinstance(side, ast.Tuple | ast.Set) else [side])]
+    else:
+        parts = [key for key in node.keys if key] if isinstance(node, ast.Dict) else []
+    return any(isinstance(part, ast.Constant) and part.value in BUILT_IN for part in parts)
+
+
+def test_nothing_but_a_target_s_own_folder_asks_for_it_by_name() -> None:
+    """What differs between targets stands in knowledge/targets.py, or behind Printer, Target and TorchDevice."""
+    asking = [
+        f"{name}:{node.lineno}"  # type: ignore[attr-defined]
+        for name, path in modules().items()
+        if not name.startswith(OF_ONE_TARGET)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if asks_for_a_target_by_name(node)
+    ]
+    assert not asking
 
 
 def test_everything_that_is_named_by_a_string_is_there() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from foundry.knowledge.candidate import AuthoredKernel, AuthoredLaunch, Choice, Recipe
 from foundry.knowledge.compiler.authored.planning import NAME
+from foundry.knowledge.targets import find_target
 
 
 def authored_words(recipe: Recipe) -> str:
@@ -15,7 +16,7 @@ def authored_words(recipe: Recipe) -> str:
     kernel = recipe.authored
     assert kernel is not None
     head = json.dumps(head_of(kernel, recipe.choices.get(NAME, {})))
-    return f"```json\n{head}\n```\n```{'cuda' if recipe.target == 'cuda' else 'cpp'}\n{kernel.code.strip()}\n```"
+    return f"```json\n{head}\n```\n```{find_target(recipe.target).fence}\n{kernel.code.rstrip()}\n```"
 
 
 def head_of(kernel: AuthoredKernel, choices: dict[str, Choice]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class Comparer:
                 "faulty": faulty,
                 "stage": STAGE,
                 "threads": threads,
-                "place": self._device.target,
+                "place": self._device.traits.torch_device,
                 "folder": str(self._folder),
             }
             answer, _ = worker.request(message, timeout_s=COMPARE_S)

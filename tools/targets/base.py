@@ -47,6 +47,10 @@ class Target(Protocol):
         """What limits a forward outside of its kernels, if that takes most of the time."""
 
     @property
+    def install_reader(self) -> str:
+        """The command that installs what reads machine code."""
+
+    @property
     def benchmark(self) -> Path:
         """The file that measures the device's best rates; they are measured again when its text changes."""
 

@@ -19,6 +19,7 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import ITEM_BYTES, TensorSpec
 from foundry.tools.process.channel import Message, map_memory, memory, seal
 from foundry.tools.process.gpu_memory import SharedGpuMemory
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.task.form.calls import Keywords
 from foundry.tools.task.loading import spec_of, torch_dtype
 
@@ -95,7 +96,7 @@ def pack(value: Any, device: torch.device | None = None) -> Parcel:
     tree = _to_tree(value, tensors)
     specs = [spec_of(tensor) for tensor in tensors]
     description = {"tree": tree, "specs": [plain_spec(spec) for spec in specs]}
-    if device is not None and device.type == "cuda":
+    if device is not None and not torch_device_of(device).is_host:
         return Parcel(description, held=tuple(tensor.detach() for tensor in tensors))
     handle = memory("bundle", offsets(specs)[1])
     _fill(tensors, specs, handle)

@@ -18,6 +18,7 @@ from foundry.knowledge.opgraph import Construction, OpGraph, TensorSpec
 from foundry.knowledge.task import Task
 from foundry.knowledge.task_text import foreign_imports
 from foundry.tools.process.channel import Channel, Message, close_all
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.capture import CannotCapture, capture
 from foundry.tools.task.construction.recorder import CannotReplay
@@ -45,9 +46,8 @@ def serve(control: Channel) -> None:
         answer: Message
         try:
             device = torch.device(message["device"])
-            if device.type == "cuda":
-                _stay_within(message["gpu_bytes"])
-            if message["do"] == "draw":  # the task's own inputs, as every process draws them
+            _stay_within(device, message.get("gpu_bytes", 0))
+            if message["do"] == "draw":  # the task's own inputs, as everybody draws them
                 parcel = bundle.pack(loading.load(task).inputs(message["seed"]))
                 answer, handles = {"inputs": parcel.description}, [parcel.handle]
             else:
@@ -64,22 +64,17 @@ def serve(control: Channel) -> None:
         close_all(handles)
 
 
-def _stay_within(gpu_bytes: int) -> None:
-    """Limits this process to this task's part of the GPU (0: all of it).
-
-    Examining a task holds its inputs three times, and other processes may be timing beside it.
-    """
+def _stay_within(device: torch.device, gpu_bytes: int) -> None:
+    """Takes no more of a GPU than is this task's part of it (0: all of it), as if the rest were not there: a look at a
+    task holds its inputs three times, and others may be timing beside it."""
     if gpu_bytes:
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, max(0, gpu_bytes - CONTEXT_BYTES) / total))
+        torch_device_of(device).stay_within(max(0, gpu_bytes - CONTEXT_BYTES))
 
 
 def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
-    """Checks all cases of a task and returns the specs of its inputs and outputs; raises TaskError if it is unusable.
-
-    The seconds of the first forward are sent at once, because the time limit depends on them.
-    """
-    free_bytes = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
+    """Shapes of inputs and outputs; raises TaskError for everything that makes a task unusable, in all its cases. How
+    long a first forward takes is sent at once: the time limit follows it."""
+    free_bytes = torch_device_of(device).free_bytes()
     described: list[tuple[list[TensorSpec], list[TensorSpec]]] = []
     sizes: list[Sizes] = []
     for loaded in _cases(task):
@@ -154,7 +149,7 @@ def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
     """A case's graph. Tracing looks at shapes and hardly ever at elements, so large tensors are replaced by empty
     ones first."""
     inputs = loaded.inputs(0, device)
-    if device.type != "cpu":
+    if not torch_device_of(device).is_host:
         model = loaded.build_model(0, loaded.place_to_draw(device))
         model = model._apply(_hollow)  # type: ignore[no-untyped-call]
         with contextlib.suppress(CannotCapture):

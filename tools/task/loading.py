@@ -26,6 +26,7 @@ from foundry.knowledge.errors import RandomTask, TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import Task
 from foundry.knowledge.task_text import overridden_source
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.task.form.calls import GROUP, ModulesBeside, as_arguments
 from foundry.tools.task.form.calls import call as call
 from foundry.tools.task.form.drawing import InputMaker
@@ -137,9 +138,9 @@ class LoadedTask:
         return model.to(device=device, dtype=self.dtype)
 
     def place_to_draw(self, device: torch.device) -> torch.device:
-        """The device on which the parameters of a model for `device` are drawn: there if they are many, else the
-        host."""
-        return device if device.type != "cpu" and self._parameter_bytes >= LONG_DRAW_BYTES else CPU
+        """Where the parameters of a model for `device` are drawn: there if they are many, else on the host."""
+        is_long = self._parameter_bytes >= LONG_DRAW_BYTES
+        return device if is_long and not torch_device_of(device).is_host else CPU
 
     def _construct(self, seed: int) -> Any:
         """Constructs the model under a seed."""
@@ -279,8 +280,7 @@ def check_reference(
     meter = _Meter(device)
     start = time.monotonic()
     first = _tensors(_run_seeded(loaded, first_model, given, seed))
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    torch_device_of(device).synchronise()
     tell_seconds(time.monotonic() - start)
     work_bytes = meter.read(first)
     _check_inputs_unchanged(loaded, first_model, inputs, given)
@@ -324,16 +324,13 @@ class _Meter:
     """Measures the peak of PyTorch's GPU memory from now on."""
 
     def __init__(self, device: torch.device) -> None:
-        self._counts = device.type == "cuda"
-        if self._counts:
-            torch.cuda.reset_peak_memory_stats()
-            self._before = torch.cuda.memory_allocated()
+        self._side = torch_device_of(device)
+        self._side.forget_peak()
+        self._before = self._side.allocated_bytes()
 
     def read(self, outputs: list[torch.Tensor]) -> int:
-        """Peak bytes beyond the outputs; 0 on a CPU."""
-        if not self._counts:
-            return 0
-        return max(0, torch.cuda.max_memory_allocated() - self._before - sum(item.nbytes for item in outputs))
+        """Bytes beyond the outputs; 0 elsewhere."""
+        return max(0, self._side.peak_bytes() - self._before - sum(item.nbytes for item in outputs))
 
 
 def _run_seeded(loaded: LoadedTask, model: nn.Module, inputs: list[Any], seed: int) -> Any:

@@ -70,8 +70,8 @@ class Stands:
         graph = decode(OpGraph, message["graph"])
         self._subjects = {subject.name: subject for subject in subjects(graph, recipe, self._device)}
         self._stands: dict[str, Stand] = {}
-        self._on_gpu = self._device.target == "cuda"
-        self.device_s = 0.0  # seconds of a GPU's work in the last timing
+        self._on_gpu = not self._device.traits.uses_host_cores
+        self.device_s = 0.0  # of a GPU's work in the last timing
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=not self._on_gpu)
         torch.set_num_threads(int(message["threads"]))
         if self._on_gpu:
@@ -136,8 +136,7 @@ class Stands:
 
 
 def _set_up(subject: Subject, device: Device) -> Stand:
-    """Draws a kernel's inputs and parameters and runs its present configuration."""
-    generator = torch.Generator(device.target).manual_seed(SEED)
+    generator = torch.Generator(device.traits.torch_device).manual_seed(SEED)
     plan = subject.plan()
     bound = index_bound(subject)
     tensors = {

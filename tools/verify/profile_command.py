@@ -24,7 +24,6 @@ from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.scratch import scratch_folder
 from foundry.tools.process.zygote import Zygote
-from foundry.tools.targets.cuda.disassembly import INSTALL
 from foundry.tools.targets.registry import target_of
 from foundry.tools.task.file import read_task
 from foundry.tools.task.plain_file import read_kernel
@@ -103,7 +102,7 @@ def _missing(device: Device, build: Build, rung: int) -> Iterator[str]:
     if not device.present:
         yield f"no {device.target} device is here: nothing was run, so times and counters are missing"
     if build.artifact and not build.resources.instructions:
-        yield f"the machine code was not read: {INSTALL if device.target == 'cuda' else 'apt-get install binutils'}"
+        yield f"the machine code was not read: {target_of(device).install_reader}"
 
 
 # ---------------------------------------------------------------- in words

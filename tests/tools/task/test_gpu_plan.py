@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from foundry.knowledge.errors import TaskError
 from foundry.tools.task import intake
@@ -90,8 +91,8 @@ def test_a_look_at_a_task_takes_no_more_of_a_gpu_than_its_part(
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(total_memory=int(85e9)))
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", asked.append)
     monkeypatch.setenv("FOUNDRY_GPU_GB", str(part_gb))
-    intake._stay_within(gpu_limit_bytes())
+    intake._stay_within(torch.device("cuda"), gpu_limit_bytes())
     assert asked == [pytest.approx(share)]
     monkeypatch.delenv("FOUNDRY_GPU_GB")
-    intake._stay_within(gpu_limit_bytes())
+    intake._stay_within(torch.device("cuda"), gpu_limit_bytes())
     assert len(asked) == 1

@@ -182,6 +182,7 @@ def replay(folder: Path) -> None:
     from foundry.knowledge import codec
     from foundry.knowledge.task import Task
     from foundry.tools.grade.runner.models import candidate_maker
+    from foundry.tools.process.torch_device import torch_device_of
     from foundry.tools.task.loading import call, placed
     from foundry.tools.task.repeating import Repeating
 
@@ -191,7 +192,7 @@ def replay(folder: Path) -> None:
     ahead = None if "cuda" in task.source else _drawn(task, is_smallest)  # it may draw them on a device
     with (folder / GO).open("rb") as go:
         go.readline()
-    end_work = torch.cuda.synchronize if device.type == "cuda" else _nothing
+    end_work = torch_device_of(device).synchronise
     case, where, drawn = ahead or _drawn(task, is_smallest)
     make = candidate_maker((folder / KERNEL).read_text(encoding="utf-8"), str(folder / "candidate.py"))
     order = {"seed": SEED, "drawn_on": "cpu"}  # a sanitizer slows what a GPU draws
@@ -247,10 +248,6 @@ def _offers(folder: Path, end_work: Callable[[], object]) -> Iterator[None]:
         is_over = True
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _nothing() -> None:
-    """Where no GPU works, none has to be waited for."""
 
 
 def _drawn(task: Task, is_smallest: bool) -> tuple[LoadedTask, str, list[Any]]:

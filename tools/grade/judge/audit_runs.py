@@ -41,6 +41,7 @@ from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.task_cases import OtherMode, other_mode_of
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Message
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (
     PROCESS_EVENTS,
@@ -94,7 +95,7 @@ def _watch(
     other: OtherMode | None,
 ) -> tuple[Message, list[Gate]]:
     """What was observed, and the gates of what that process did and of its answers."""
-    on_cpu = load["device"] == "cpu"
+    on_cpu = torch_device_of(load["device"]).is_host
     timed = on_cpu and policy != "open"  # a GPU's clock is not the host's
     seen, gates = _observed(watched, case, trial, load, timed=timed)
     if seen:

@@ -20,6 +20,7 @@ from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.runner import timed_calls
 from foundry.tools.process.channel import Message, memory
 from foundry.tools.process.gpu_memory import OutOfGpuMemory, SharedGpuMemory
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
 
@@ -206,7 +207,7 @@ def _created(nbytes: int) -> SharedGpuMemory:
 
 def carrier_for(device: str) -> Carrier:
     """The carrier for a runner on this kind of device."""
-    return GpuCarrier() if device == "cuda" else HostCarrier()
+    return HostCarrier() if torch_device_of(device).is_host else GpuCarrier()
 
 
 def _event() -> Any:

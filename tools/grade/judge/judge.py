@@ -16,8 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from foundry.knowledge import codec
 from foundry.knowledge.candidate import Baseline, Gate, Stage
 from foundry.knowledge.device import Device
@@ -40,6 +38,7 @@ from foundry.tools.grade.questions.lean import CaseRoom, Learned, return_freed_m
 from foundry.tools.grade.questions.task_cases import cases_of, imports_of
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Message
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.process.turns import scheduling_of
 from foundry.tools.protocol.foreign import SEED as FOREIGN_SEED
 from foundry.tools.protocol.orders import NOT_ASKED
@@ -67,7 +66,9 @@ class Judge:
         self._task = codec.decode(Task, message["task"])
         self._device = codec.decode(Device, message["device"])
         self._worst: AccuracyClass = self._task.options.accuracy or "tf32"
-        self._place = "cuda" if self._device.target == "cuda" and torch.cuda.is_available() else "cpu"
+        wanted = self._device.traits.torch_device
+        self._place = wanted if torch_device_of(wanted).is_available() else "cpu"
+        self._on_host = torch_device_of(self._place).is_host
         self._screen_case: Case | None = None
         self._plan, self._seeds = GpuPlan(**message["plan"]), Seeds(int(message["seed"]))
         bundle.may_keep(self._plan.idle)
@@ -86,7 +87,7 @@ class Judge:
         self._product_runs: tuple[ProductRun, ...] | None = None  # of the reference, once asked
         self._skipped: dict[str, Gate] = {}
         self._usual = scheduling_of(os.getpid())
-        self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._place == "cpu")
+        self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._on_host)
 
     # ------------------------------------------------------------ requests
 
@@ -136,7 +137,7 @@ class Judge:
         stage: Stage = message["stage"]
         link = self._link(handles[0], self._run_limit(message), float(message["load_limit_s"]))
         examination = Examination(link, stage, self._worst, slots=SLOTS[: self._plan.slots])
-        if self._place == "cuda":  # whether a float64 run fits, before a candidate is there that could take the memory
+        if not self._on_host:  # whether a float64 run fits, before a candidate is there that could take the memory
             self._outline("")
         load = {"text": message["text"], "device": self._place}
         try:
@@ -309,7 +310,7 @@ class Judge:
         limits, policy = (self._run_limit(message), float(message["load_limit_s"])), message["policy"]
         ready = handles[: len(handles) - len(message["public"])]
         links = {purpose: self._link(handle, *limits) for purpose, handle in zip(PURPOSES, ready, strict=False)}
-        at_once = self._place == "cuda" and self._plan.pairs > 1 and message["is_quick"]  # with room for two pairs
+        at_once = not self._on_host and self._plan.pairs > 1 and message["is_quick"]  # with room for two pairs
         load, asked = {"text": message["text"], "device": self._place}, (self._case(), self._as_given())
         public = PublicInputs.given(self.breaks, message["public"], handles[len(ready) :], self._plan.keeps_trials)
         try:
@@ -475,7 +476,7 @@ class Judge:
     def _make_ready(self, link: RunnerLink, group: PreparedGroup, token: str, load: Message) -> None:
         """Prepares a side; on a GPU with all that a timing asks of it, once: libraries and kernels are loaded then."""
         self._prepare(link, group.timed, group.case, token, load)
-        if self._place == "cuda":
+        if not self._on_host:
             link.perturb([0], 1.0, 0)
             link.run([0])
             link.peek([[0] if spec.numel else [] for spec in group.timed.specs])

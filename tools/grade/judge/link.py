@@ -29,6 +29,7 @@ from foundry.tools.process.channel import (
     close_all,
 )
 from foundry.tools.process.idleness import Idleness
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.process.turns import Turns
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.orders import Layout
@@ -146,7 +147,7 @@ class RunnerLink:
         imports: Callable[[str], list[Any]] = lambda _: [[]],
     ) -> None:
         self._side, self._pause, self._imports = side, pause, imports
-        self.on_cpu = device == "cpu"
+        self.on_cpu = torch_device_of(device).is_host
         self._channel = Channel.from_handle(handle)
         self._channel.ask_for_senders()
         self._runner = 0  # its process, known from its first answer
@@ -379,7 +380,7 @@ class RunnerLink:
         held = self.ask({**order, "forget": True}, [], self._load_limit_s)["bytes"]
         before = procfs.forget_peak(self._runner)
         self.run([slot])
-        if self._device == "cuda":
+        if not self.on_cpu:
             return int(self.ask({**order, "forget": False}, [], self._load_limit_s)["bytes"])
         peak = procfs.peak_bytes(self._runner)
         return None if before is None or peak is None else int(held) + max(0, peak - before)

@@ -30,6 +30,7 @@ from foundry.tools.grade.questions.task_numbers import literals, with_task_numbe
 from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer, contiguous_spec, usual_strides
 from foundry.tools.grade.questions.widening import Truth, truth_of, wide
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
 from foundry.tools.protocol.rules import (
@@ -469,8 +470,8 @@ class Case:
     def _tf32_errors(
         self, kind: Parameters, inputs: Any, expected: list[Expected], own: list[tuple[torch.Tensor, OutputError]]
     ) -> list[OutputError] | None:
-        """PyTorch's errors with TF32 allowed; `own` are its outputs without TF32, with their errors. None on a CPU."""
-        if self._device.type != "cuda":
+        """PyTorch's errors where TF32 is allowed; `own` are its outputs where it is not, with their errors."""
+        if not torch_device_of(self._device).has_tf32:
             return None
         with tf32_allowed(True):
             outputs = self._run(self._model, kind, bundle.copied(inputs))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.task.loading import lines_in
 
 MESSAGE_CHARS = 400  # characters of an exception's message
@@ -27,8 +28,8 @@ def guarded(kind: str, work: Callable[[], Any], where: str, device: torch.device
     """Runs foreign code, and if it `waits` its GPU work to the end; turns any exception into a Refused."""
     try:
         result = work()
-        if waits and device.type == "cuda":
-            torch.cuda.synchronize()
+        if waits:
+            torch_device_of(device).synchronise()
         return result
     except Refused:
         raise

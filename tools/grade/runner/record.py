@@ -5,7 +5,6 @@ Imports torch inside its functions.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import math
@@ -238,39 +237,34 @@ def read_trace(text: str) -> list[list[Any]]:
 
 
 def held_bytes(inputs: Sequence[torch.Tensor], model: torch.nn.Module, ground_bytes: int, device: torch.device) -> int:
-    """Bytes of inputs and state; on a GPU PyTorch's peak since `forget_peak`, beyond `ground_bytes`."""
-    import torch
+    """Bytes of inputs and state; on a GPU of all that PyTorch held at most since `forget_peak`, beyond the ground."""
+    from foundry.tools.process.torch_device import torch_device_of
 
-    if device.type == "cuda":  # inputs lie in memory that PyTorch did not allocate
-        return sum(item.nbytes for item in inputs) + torch.cuda.max_memory_allocated() - ground_bytes
-    return sum(item.nbytes for item in [*inputs, *model.state_dict().values()])
+    side = torch_device_of(device)
+    if side.is_host:
+        return sum(item.nbytes for item in [*inputs, *model.state_dict().values()])
+    return sum(item.nbytes for item in inputs) + side.peak_bytes() - ground_bytes  # inputs are not PyTorch's memory
 
 
 def forget_peak(device: torch.device) -> None:
-    """Releases free memory, so that the next call's peak is its own."""
-    import torch
+    """Gives free memory back, so that the next call's peak is its own."""
+    from foundry.tools.process.torch_device import torch_device_of
 
     gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-        if trim is not None:
-            trim(0)
+    side = torch_device_of(device)
+    side.release()
+    side.forget_peak()
 
 
-def profiled(run: Callable[[], Any], seconds: float, clock: Callable[[], int], *, on_cuda: bool) -> dict[str, Any]:
-    """Calls `run` for some seconds; returns the mean ms of a call, and on a GPU the launches of one more call.
-
-    Runs in a candidate's process: its result is a diagnosis, never a verdict.
-    """
+def profiled(run: Callable[[], Any], seconds: float, clock: Callable[[], int], *, on_gpu: bool) -> dict[str, Any]:
+    """Calls `run` for a while: the mean time of a call in ms, and on a GPU what the device did in one more call. Runs
+    in a candidate's process: what comes of it is a diagnosis, never a verdict."""
     run()
     begin, calls = clock(), 0
     while not calls or (clock() - begin) < 1e9 * seconds:
         run()
         calls += 1
     answer: dict[str, Any] = {"ms": (clock() - begin) / 1e6 / calls, "calls": calls, "launches": []}
-    if on_cuda and seconds:
+    if on_gpu and seconds:
         answer["launches"] = record_launches(run)
     return answer

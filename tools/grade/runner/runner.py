@@ -60,6 +60,7 @@ from foundry.tools.grade.runner.tensors import (
 )
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import Channel, ChannelClosed, Message, close_all
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol.orders import PROCESS_EVENTS, SPOILED
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.gradients import gradients_of
@@ -83,7 +84,7 @@ class Runner:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._device = torch.device("cpu")
+        self._device, self._side = torch.device("cpu"), torch_device_of("cpu")
         self._make: Callable[[Message, Any], nn.Module] | None = None
         self._where = ""
         self._models: dict[int, nn.Module] = {}
@@ -139,13 +140,13 @@ class Runner:
             link.send({**answer, "number": number})
 
     def _load(self, message: Message, handles: list[int]) -> Message:
-        """Loads the reference's task, or the candidate's text (compiling it, if it compiles itself at import)."""
-        self._device = torch.device(message["device"])
-        if self._device.type == "cuda":
+        """The reference's task, or the candidate's text (compiling it, if it compiles itself at import)."""
+        self._device, self._side = torch.device(message["device"]), torch_device_of(message["device"])
+        if not self._side.is_host:
             from foundry.tools.grade.runner import cuda_events  # takes its clock now, before the candidate's code runs
 
             cuda_events.settle()
-            self._call_each, self._ground_bytes = cuda_events.call_each, torch.cuda.memory_allocated()
+            self._call_each, self._ground_bytes = cuda_events.call_each, self._side.allocated_bytes()
             self._last_span_ns, self._find_unfinished = cuda_events.last_span_ns, cuda_events.find_unfinished
         start = self._clock()
         if "task" in message:
@@ -157,7 +158,7 @@ class Runner:
             self._watch(message)
             self._before = (not brought and self._before) or self._state_reader[0]()
             self._make = self._guard("compile_error", lambda: candidate_maker(message["text"], self._where))
-        refused = self._device.type == "cuda" and gpu_kernels().refused
+        refused = not self._side.is_host and gpu_kernels().refused
         return {"seconds": (self._clock() - start) / 1e9, "gpu_kernels_refused": refused}
 
     def _watch(self, message: Message) -> None:
@@ -273,7 +274,7 @@ class Runner:
         state = self._state_of(slot)
         if message.get("awake"):  # threads that slept before a short call come too late to race in it
             operators: list[Any] = []
-            spared = [*slot.tensors, *state.tensors] if self._device.type == "cuda" else None
+            spared = None if self._side.is_host else [*slot.tensors, *state.tensors]
             call, hold = partial(self._call_plainly, slot, waits=False), None if spared is None else gpu_kernels().hold
             work = partial(timed_calls.call_in_a_row, call, message["awake"], self._clock, spared, hold)
             tensors, keys = guarded("crash", work, self._where, self._device), {}
@@ -345,9 +346,9 @@ class Runner:
         return {"operators": self._forward(self._slots[message["slot"]], record=True)[1]}
 
     def _profile(self, message: Message, handles: list[int]) -> Message:
-        """Mean time of repeated forwards, and their kernels on a GPU, for a diagnosis."""
-        slot, on_cuda = self._slots[message["slot"]], self._device.type == "cuda"
-        return profiled(lambda: self._forward(slot, record=False), message["seconds"], self._clock, on_cuda=on_cuda)
+        """For a diagnosis: what a forward takes, called again and again, and the kernels that it runs on a GPU."""
+        slot, on_gpu = self._slots[message["slot"]], not self._side.is_host
+        return profiled(lambda: self._forward(slot, record=False), message["seconds"], self._clock, on_gpu=on_gpu)
 
     def _observe(self, message: Message, handles: list[int]) -> Message:
         """Observations of a watched process; of an ablated one, the native functions that were called (audit)."""
@@ -361,7 +362,7 @@ class Runner:
         call, hide = lambda record: self._forward(slot, record=record)[1], partial(self._guard, "crash")
         forward = partial(loading.call, self._models[slot.case], slot.arguments)
         answer = watched_calls(observer, call, forward, hide, message, self._clock)
-        if self._device.type == "cuda":
+        if not self._side.is_host:
             others = [*slot.tensors, *self._state_of(slot).tensors]
             work = partial(self._find_unfinished, partial(self._call_plainly, slot, waits=False), others)
             answer["unfinished"] = guarded("crash", work, self._where, self._device)
@@ -406,7 +407,7 @@ class Runner:
             self._result, nanoseconds = self._call_each(model, inputs, keep, self._clock)
             return nanoseconds
 
-        nanoseconds = self._guard("launch_failure" if self._device.type == "cuda" else "crash", timed)
+        nanoseconds = self._guard(self._side.failure, timed)
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         if message.get("take"):  # copied as soon as the clock has stopped: later writes do not count
             self._taken = [tensor.clone() for tensor in self._output_tensors(self._result)]
@@ -500,8 +501,7 @@ def serve(control: Channel) -> None:
             runner.make_ready()
             control.send({})
             continue
-        if message.get("device") == "cuda":  # while the other side's process does the same
-            torch.zeros(1, device="cuda")
+        torch_device_of(message.get("device", "cpu")).make_context()  # while the other side's process does the same
         link = Channel.from_handle(handles[0])
         try:
             runner.serve(link)

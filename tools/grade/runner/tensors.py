@@ -16,6 +16,7 @@ from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.process.channel import Message
 from foundry.tools.process.gpu_memory import SharedGpuMemory
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol.orders import ELSEWHERE, STRIDED, Layout
 from foundry.tools.task import bundle, loading
 
@@ -216,7 +217,7 @@ def poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
         copies = max(2, min(256, POISON_BYTES // max(spec.nbytes, 1)))
         for _ in range(copies):
             held.append(torch.empty(max(spec.nbytes, 1), dtype=torch.uint8, device=device).fill_(byte))
-    if device.type == "cuda":
+    if not torch_device_of(device).is_host:
         gpu_kernels().fill_shared_memory(byte)
 
 
@@ -234,7 +235,7 @@ def spoil(
     changed ones.
     """
     contents = [_changed_copy(tensor) for tensor in answer]
-    many = blocks and all(item.device.type == "cpu" for item in contents)
+    many = blocks and all(torch_device_of(item.device).is_host for item in contents)
     counts = [max(2, min(256, POISON_BYTES // max(item.nbytes, 1))) if many else 0 for item in contents]
     held = [item.clone() for item, count in zip(contents, counts, strict=True) for _ in range(count)]
     held.clear()
@@ -246,11 +247,9 @@ def spoil(
 
 
 def _changed_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with a few other elements; on a CPU in memory outside its allocator.
-
-    Freeing it there does not change the place of the next call's output.
-    """
-    size, on_cpu = max(tensor.nbytes, 1), tensor.device.type == "cpu"
+    """A copy with a few other elements, on a CPU in memory that its allocator never gives out: freeing it does not
+    change where the next call's output lies."""
+    size, on_cpu = max(tensor.nbytes, 1), torch_device_of(tensor.device).is_host
     flat = (
         torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
         if on_cpu

@@ -70,6 +70,10 @@ class CpuTarget:
         return None
 
     @property
+    def install_reader(self) -> str:
+        return "apt-get install binutils"
+
+    @property
     def benchmark(self) -> Path:
         return BENCHMARK
 

@@ -36,7 +36,7 @@ from foundry.tools.targets.base import (
 )
 from foundry.tools.targets.cuda.ceilings import BENCHMARK, measure_cuda, start_cuda
 from foundry.tools.targets.cuda.describe import INSTALL_NVCC, describe_cuda, has_gpu, nvcc_path
-from foundry.tools.targets.cuda.disassembly import instructions
+from foundry.tools.targets.cuda.disassembly import INSTALL, instructions
 from foundry.tools.targets.cuda.occupancy import occupancy
 from foundry.tools.targets.cuda.rules import gpu_cause, idle_cause
 from foundry.tools.targets.cuda.unfit import unfit
@@ -73,6 +73,10 @@ class CudaTarget:
 
     def cause_outside(self, kernels: Sequence[KernelEvidence], whole: Whole) -> Finding | None:
         return idle_cause(kernels, whole)
+
+    @property
+    def install_reader(self) -> str:
+        return INSTALL
 
     @property
     def benchmark(self) -> Path:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from foundry.knowledge.errors import TaskError
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.task.form.calls import MOST_DRAWN, as_arguments, chosen_groups
 from foundry.tools.task.form.values import arrange
 
@@ -21,12 +22,10 @@ Made = TypeVar("Made")
 
 
 def drawn_on(device: torch.device, make: Callable[[], Made]) -> Made:
-    """Runs `make` with `device` as the default device, or on the host if that fails.
-
-    Random numbers differ between the two.
-    """
-    if device.type != "cpu":
-        with contextlib.suppress(Exception), device:  # it uses a generator or data that only the host has
+    """What `make` constructs, with `device` in the place of the host where its code allows it: other numbers come from
+    its random streams."""
+    if not torch_device_of(device).is_host:
+        with contextlib.suppress(Exception), device:  # a generator, or data, that only the host has
             return make()
     return make()
 
