@@ -23,7 +23,7 @@ from foundry.graph.show.terminal.reader import RunReader
 from foundry.graph.show.terminal.scene import Scene
 from foundry.graph.show.terminal.screen import Below, draw
 from foundry.graph.show.terminal.watch import REFRESH_S
-from foundry.graph.show.words import trace
+from foundry.graph.show.trace import tree
 
 PICTURES = 50
 
@@ -55,8 +55,8 @@ def main() -> None:
     cost_s = statistics.median(costs)
     run = RunDirectory.inspect(path, reading=True)
     began = time.process_time()
-    console.print(trace.tree(run, depth=1, latest=60))
-    told = trace.split_lines(run)
+    console.print(tree.tree(run, depth=1, latest=60))
+    told = tree.split_lines(run)
     trace_s = time.process_time() - began
     began = time.process_time()
     size = len(run_page(run_facts(run)))

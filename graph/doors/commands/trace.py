@@ -136,10 +136,10 @@ def _show_lines(run: RunDirectory, events: Sequence[Event]) -> None:
 def _show_tree(run: RunDirectory, depth: int, steps: int) -> None:
     from rich.console import Console
 
-    from foundry.graph.show.words import trace
+    from foundry.graph.show.trace import tree
 
-    Console(soft_wrap=True).print(trace.tree(run, depth=depth, latest=steps))
-    typer.echo("\n".join(trace.split_lines(run)))
+    Console(soft_wrap=True).print(tree.tree(run, depth=depth, latest=steps))
+    typer.echo("\n".join(tree.split_lines(run)))
 
 
 def _export(run: RunDirectory, events: Sequence[Event], form: str, out: Path | None, to: str, prompts: bool) -> None:

@@ -15,9 +15,9 @@ from tests.waiting import PATIENCE_S, until
 
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.show.trace import tree
 from foundry.graph.show.trace.follow import follow
 from foundry.graph.show.trace.selection import Selection, line_of, problem_of
-from foundry.graph.show.words import trace
 from foundry.knowledge.errors import UsageError
 
 
@@ -96,9 +96,9 @@ def labels(branch: Tree) -> list[str]:
 def test_the_tree_shows_the_latest_steps_as_the_whole_one_does(finished: Path) -> None:
     """What a node of the root graph did outside of the islands stands below it, and not beside it."""
     run = RunDirectory.inspect(finished, reading=True)
-    whole, short = trace.tree(run, depth=3), trace.tree(run, depth=3, latest=2)
+    whole, short = tree.tree(run, depth=3), trace.tree(run, depth=3, latest=2)
     steps = EventLog(run.database, reading=True).steps()
-    tops = [str(branch.label).split("  ")[0] for branch in trace.tree(run, depth=1).children]
+    tops = [str(branch.label).split("  ")[0] for branch in tree.tree(run, depth=1).children]
     run.close()
     assert tops[0].startswith("open") and tops[1:3] == ["node intake", "node capture"] and tops[-1].startswith("island")
     below = {str(branch.label).split("  ")[0]: branch for branch in whole.children}
