@@ -48,7 +48,7 @@ _BLOCKS = (512, 1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True)
 class _Shape:
-    """How one map kernel is printed. A point is one element of the iteration space."""
+    """The form of one map kernel. A point is one element of the iteration space."""
 
     vectors: Vectors
     chunk: int  # points of the inner dimension that one task computes
@@ -148,7 +148,7 @@ def _chunk(inner: int, points: int, device: Device, tuning: Tuning, effort: int)
 def _vectors(
     kernel: MapKernel, plan: Plan, device: Device, tuning: Tuning, width: tuple[int, int], run: int, inner: int
 ) -> Vectors:
-    """How the inner loop is vectorised. `width`: (bytes, points) of a register. `run`: points that every store writes
+    """The vectors of the inner loop. `width`: (bytes, points) of a register. `run`: points that every store writes
     contiguously, 0 if they are fewer than a register holds. `inner`: points of the innermost dimension."""
     register_bytes, per_vector = width
     fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(run or inner, per_vector)]

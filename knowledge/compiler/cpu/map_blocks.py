@@ -36,7 +36,7 @@ class Block:
 
 
 def find_block(kernel: MapKernel, space: Space, lanes: int) -> Block | None:
-    """How to cut the kernel into blocks; None if vectors along the innermost dimension are as good.
+    """The blocks to cut the kernel into; None if vectors along the innermost dimension are as good.
 
     `lanes`: points that a vector register holds.
     """
@@ -84,7 +84,7 @@ def _is_interleaved(kernel: MapKernel, space: Space, dim: int, axis: int) -> boo
 
 
 def _repeats(kernel: MapKernel, space: Space, dim: int, axis: int) -> bool:
-    """Whether there are costly operators that vary along `axis`, and all of these are constant along `dim`."""
+    """True if there are costly operators that vary along `axis`, and all of these are constant along `dim`."""
     found = False
     for store in kernel.stores:
         along = varies(store.value, lambda view: space.strides(view)[dim] != 0)
@@ -232,7 +232,7 @@ class BlockBody:
         return varies(root, lambda view: self._space.strides(view)[dim] != 0)
 
     def _is_in_order(self, leaf: Leaf) -> bool:
-        """Whether the leaf can be read in place: it is constant or contiguous along the run from `axis` on."""
+        """True if the leaf can be read in place: it is constant or contiguous along the run from `axis` on."""
         strides, block = self._space.strides(leaf.view), self._block
         merged = all(strides[d - 1] == strides[d] * self._space.sizes[d] for d in block.flat)
         if not isinstance(leaf, Load):
@@ -254,7 +254,7 @@ class BlockBody:
         return CPU_DIALECT.load(f"{kind}{{{place}}}" if self._kind(item) == "uint16_t" else place, item.value.dtype)
 
     def _is_fixed(self, item: _Staged) -> bool:
-        """Whether every block would stage the same values, so that once is enough."""
+        """True if every block would stage the same values, so that once is enough."""
         covered = (*self._block.flat, *self._block.inside)
         outer = [dim for dim in range(len(self._space.sizes)) if dim not in covered]
         return isinstance(item.value, Load) and not any(self._space.strides(item.value.view)[dim] for dim in outer)
@@ -356,7 +356,7 @@ class BlockBody:
         return [*loops, "{", indent(body, 1), "}"]
 
     def _are_copies(self) -> bool:
-        """Whether every result is just a repeated value; then its copies are written to the outputs directly."""
+        """True if every result is just a repeated value; then its copies are written to the outputs directly."""
         values = [store.value for store in self._kernel.stores]
         whole = len(values) == len(self._staged)
         whole = whole and all(item.value is value for item, value in zip(self._staged, values, strict=True))

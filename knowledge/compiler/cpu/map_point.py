@@ -19,7 +19,7 @@ At = Callable[[View, str], str]
 
 @dataclass(frozen=True)
 class Vectors:
-    """How the inner loop runs: `lanes` points at a time, under the pragma `simd`; `streamed`: stores past the
+    """The inner loop: `lanes` points at a time, under the pragma `simd`; `streamed`: stores past the
     caches; `is_one_loop`: one loop over all points, which the compiler cuts into vectors."""
 
     lanes: int

@@ -30,7 +30,7 @@ class StagedElements:
 
 
 def find_staging(kernel: MapKernel, step: Callable[[View], int]) -> StagedElements | None:
-    """What has to lie side by side; None where nothing has. `step`: elements from point to point."""
+    """The elements to gather side by side first; None if there are none. `step`: elements from point to point."""
     found = [node for node in views.nodes(*(store.value for store in kernel.stores)) if isinstance(node, Load)]
     loads = list(dict.fromkeys(load for load in found if abs(step(load.view)) > 1))
     scattered = [slot for slot, store in enumerate(kernel.stores) if abs(step(store.view)) > 1]
@@ -53,7 +53,7 @@ def _whole_groups(accesses: Sequence[tuple[str, View]], step: Callable[[View], i
 
 
 def _fill(places: set[int], size: int) -> bool:
-    """Whether the places are runs of `size`."""
+    """True if the places are runs of `size`."""
     left = sorted(places)
     while left:
         run = left[:size]

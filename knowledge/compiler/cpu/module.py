@@ -240,7 +240,7 @@ class _EntryText:
 
     @property
     def _held(self) -> list[str]:
-        """What is kept between calls: values made of parameters, then layouts of weights."""
+        """Memory that is kept between calls: values made of parameters, then layouts of weights."""
         return [*self._derived, *self._prepared]
 
     # -- Python

@@ -1,4 +1,5 @@
-"""What all CPU printers use: iteration spaces with merged dimensions, hoisting, parameters and tunables of a kernel."""
+"""Text and facts that all CPU printers use: iteration spaces with merged dimensions, hoisting, parameters and tunables
+of a kernel."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Space:
 
 
 def varies(expr: ir.Expr, moving: Callable[[ir.View], bool], names: frozenset[str] = frozenset()) -> dict[int, bool]:
-    """For each node below `expr` (by identity): does its value change when the dimensions behind `moving` do?
+    """Says for each node below `expr` (by identity) if its value changes when the dimensions behind `moving` do.
 
     Named values are constant unless listed in `names`.
     """

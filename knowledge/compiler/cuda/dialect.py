@@ -1,4 +1,4 @@
-"""How CUDA C++ spells the scalar operations: types of stored elements, of registers, and the conversions between.
+"""The spelling of scalar operations in CUDA C++: types of stored elements, of registers, and the conversions between.
 
 The functions of namespace `math` live in runtime.cuh; all compute in float32 or float64, as exactly as CUDA's own do.
 """

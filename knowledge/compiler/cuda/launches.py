@@ -1,4 +1,4 @@
-"""Launch records: how a printed CUDA kernel says what to launch, for the candidate's own launcher.
+"""Launch records: a printed CUDA kernel's launches as data, for the candidate's own launcher.
 
 `PrintedKernel.call` of the CUDA target is a JSON list of records {"kernel", "grid": [x, y, z], "block": [x, y, z],
 "shared_bytes", "args", "prepares", "cluster"}. An argument is a buffer's name, "workspace+<bytes>" for scratch memory,

@@ -133,7 +133,7 @@ def _usual_vector(kernel: ir.MapKernel, vectors: list[int]) -> int:
 
 
 def _is_long(kernel: ir.MapKernel) -> bool:
-    """Whether it computes so much of each element that memory waits."""
+    """True if it computes so much of each element that memory waits."""
     found = (node for store in kernel.stores for node in views.nodes(store.value))
     return any(isinstance(node, ir.Apply) and node.op in LONG for node in found)
 

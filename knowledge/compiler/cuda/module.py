@@ -182,7 +182,7 @@ class _EntryText:
         return f"({launch.kernel!r}, {sizes}, {tuple_text(slots)}{together})"
 
     def _slot(self, argument: Argument) -> object:
-        """Where the launch finds an argument: the number of its slot; of a tensor map the slot of its memory, the
+        """The place of an argument for the launch: the number of its slot; of a tensor map the slot of its memory, the
         driver's number for its type, its sizes, strides and box, and where in the memory it begins."""
         if isinstance(argument, TensorMap):
             kind = _MAP_TYPES[argument.dtype]
@@ -231,8 +231,7 @@ class _EntryText:
         return [int(key.removeprefix(memory)) for key in self._slots if key.startswith(memory)]
 
     def _prepare_lines(self) -> list[str]:
-        """What is made of parameters is made again when one of them, or the stream that orders the launches, is
-        another."""
+        """Lines that make prepared memory again when a parameter, or the stream of the launches, has changed."""
         if not self._preparing:
             return []
         given = [item for launch in self.launches[: self._preparing] for item in launch.args]

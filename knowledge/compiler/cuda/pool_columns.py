@@ -32,7 +32,7 @@ _UNROLLED = 32
 
 
 def fits_columns(kernel: PoolKernel) -> bool:
-    """Whether the window is the same for all outputs, and nobody asks where the largest element stands."""
+    """True if all outputs have the same window, and no store asks for the position of the maximum."""
     asked = any(isinstance(node, Named) and node.name == "index" for s in kernel.stores for node in nodes(s.value))
     return bool(kernel.kernel) and not asked
 
@@ -89,7 +89,7 @@ class _Columns:
         return begin, f"(part * {step} - {padding} - begin_in)"
 
     def _tap(self) -> list[str]:
-        """Where tap number `first + u` of the window's other dimensions stands, and whether that is in the input."""
+        """Finds tap number `first + u` of the window's other dimensions, and tests if it is in the input."""
         kernel, rank = self.kernel, self.space.rank
         names = tuple(f"t{d}" for d in range(rank - 1))
         lines = ["const int tap = first + u;"] if rank > 1 or self.taps % self.batch else []

@@ -1,4 +1,4 @@
-"""What a pool walks over: its input and output points, the bounds of a window, and the number it divides by."""
+"""The iteration spaces of a pool: its input and output points, the bounds of a window, and the number it divides by."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PoolSpace:
         return [f"const T divisor = (T)({' * '.join(counts)});"]
 
     def stores(self, names: dict[str, str]) -> list[str]:
-        """What is made of a window's result, which `names` names, and stored."""
+        """Statements that store a window's result, which `names` names."""
         stores = emitter(self.outside, [], names, "s")
         stores.store_all(self.kernel.stores, self.outside.offset, self.plan.buffers)
         return stores.lines

@@ -40,7 +40,7 @@ _FIXED = re.compile(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a text may differ: a size, or the number that goes before the index of a table's element."""
+    """A place where texts may differ: a size, or the number that goes before the index of a table's element."""
 
     kernel: str  # the function that has it
     begin: int

@@ -123,7 +123,8 @@ def decompose(flat: str, sizes: Sequence[int], names: Sequence[str], index: str)
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """How the leaves of a body arrive: `vectors` as one wide load, `broadcast` once a vector, the rest one by one."""
+    """The leaves of a body by the way they are loaded: `vectors` as one wide load, `broadcast` once a vector, the rest
+    one by one."""
 
     vectors: tuple[ir.Load, ...]
     broadcast: tuple[ir.Load, ...]
@@ -206,7 +207,7 @@ def wide_gathers(space: Space, values: Iterable[ir.Expr], vector: int, known: Kn
 
 
 def _is_wide(space: Space, leaf: ir.Gather, vector: int) -> bool:
-    """Whether neighbours along the innermost dimension are neighbours in one row, at a place that vectors begin at."""
+    """True if neighbours along the innermost dimension are neighbours in one row, at a place that vectors begin at."""
     inside = list(views.nodes(leaf.index))
     seen = [node.view for node in inside if isinstance(node, Leaf)]
     same = all(space.stride(view) == 0 for view in seen) and not any(isinstance(node, ir.Named) for node in inside)

@@ -1,1 +1,1 @@
-"""What a kernel does before any target spells it: passes over a row, values kept between them, tunables."""
+"""The schedule of a kernel before any target spells it: passes over a row, kept values, tunables."""

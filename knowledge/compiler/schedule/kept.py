@@ -1,4 +1,4 @@
-"""Which values of a row are kept between its passes, and which are computed or read again.
+"""The choice of values of a row that are kept between its passes; others are computed or read again.
 
 Two policies for two costs. `values_of_later_sweeps` keeps what costs more than a load, for caches that hold a row
 anyway. `values_of_all_passes` keeps everything that several passes need, for registers and shared memory in front of a
@@ -105,7 +105,7 @@ def _distinct(exprs: Iterable[ir.Expr]) -> list[ir.Expr]:
 
 
 def _narrowest(kept: list[ir.Expr], outer: int) -> list[ir.Expr]:
-    """What is kept, or what it is made of where that is smaller and making it again takes a few instructions."""
+    """The kept values, or their operands where these are smaller and cheap to combine again."""
     reads: list[ir.Expr] = []
     for node in _distinct(kept):
         if isinstance(node, ir.Apply) and not _is_cheap(node):
@@ -132,8 +132,9 @@ def _bytes_of(expr: ir.Expr) -> int:
 
 
 def _keepable(numbering: Numbering, outer: int) -> list[bool]:
-    """For each numbered node: it moves along the reduced dimensions and no computed name enters it. Children have
-    lower numbers than their parents."""
+    """Says for each numbered node if it moves along the reduced dimensions and no computed name enters it.
+
+    Children have lower numbers than their parents."""
     moves: list[bool] = []
     free: list[bool] = []
     for node, children in zip(numbering.nodes, numbering.children, strict=True):

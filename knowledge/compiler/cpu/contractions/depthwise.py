@@ -75,7 +75,7 @@ class _Shape:
         return (self.kernel.kernel[1] - 1) * self.kernel.dilation[1] + 1
 
     def positions(self, columns: int) -> int:
-        """Of an input row, that the taps of so many outputs span."""
+        """Positions of an input row that the taps of so many outputs span."""
         return (columns - 1) * self.kernel.stride[2] + (self.kernel.kernel[2] - 1) * self.kernel.dilation[2] + 1
 
     def bytes_staged(self, columns: int, channels: int) -> int:
@@ -83,7 +83,7 @@ class _Shape:
 
 
 def runs_along_channels(kernel: ConvKernel, device: Device) -> bool:
-    """Whether this form is for it: one output channel for each input channel, and both side by side in memory."""
+    """True if this form suits it: one output channel for each input channel, and both side by side in memory."""
     depthwise = kernel.groups == kernel.in_channels == kernel.out_channels and not kernel.transposed
     flat = len(kernel.kernel) < 3 or kernel.kernel[0] == kernel.input_size[0] == kernel.output_size[0] == 1
     lanes = device.vector_bytes // tiling.element_type(kernel.dtype)[1]

@@ -148,7 +148,7 @@ def _packing_tunables(shape: _Shape, tile: tiling.RegisterTile) -> list[Tunable]
 
 
 def _thread_tunables(shape: _Shape) -> list[Tunable]:
-    """How the work is dealt out, where there is more than one thread."""
+    """Tunables of how threads share the work; none for one thread."""
     if shape.threads == 1:
         return []
     found = [Tunable("schedule", ("dynamic", "static"), "dynamic", "parallel", "balance of tasks against their order")]

@@ -15,7 +15,7 @@ SKINNY_ROWS = 8  # up to here reading B once in place competes with packing it
 
 @dataclass(frozen=True)
 class Operand:
-    """How one operand is read. `pointer` is its Load when the micro-kernel can read memory as it is."""
+    """The way one operand is read. `pointer` is its Load when the micro-kernel can read memory as it is."""
 
     expr: Expr
     along_column: bool  # its memory is contiguous along the last index
@@ -23,7 +23,7 @@ class Operand:
 
     @property
     def is_of_bfloat16(self) -> bool:
-        """Whether the upper halves of its float32 values are all there is of them."""
+        """True if the lower halves of its float32 values are zero."""
         return is_of_bfloat16(self.expr)
 
 
@@ -86,7 +86,7 @@ def operand(expr: Expr, column_default: bool, float_type: DType) -> Operand:
 
 
 def is_of_bfloat16(expr: Expr) -> bool:
-    """Whether every value of an expression is one that a bfloat16 holds; what is worked out from them need not be."""
+    """True if a bfloat16 holds every value of an expression exactly."""
     while isinstance(expr, Apply) and expr.op == "cast" and expr.dtype == "float32":
         (expr,) = expr.args
     if isinstance(expr, Gather):

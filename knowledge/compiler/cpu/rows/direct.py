@@ -29,7 +29,7 @@ _MOST_TABLE_BYTES = 1 << 28  # of all tables together
 
 
 def neutral_of(op: str, kind: str) -> str:
-    """What leaves any value as it is; of "last", anything."""
+    """The neutral element of an operation; any value for "last"."""
     numbers = {"sum": "0", "prod": "1", "last": "0"}
     return f"({kind}){numbers[op]}" if op in numbers else f"{'lowest' if op == 'max' else 'highest'}<{kind}>()"
 
@@ -58,7 +58,7 @@ class _DirectPrinter:
         self._threads = choose_threads(tuning, device, traffic([*self._values, self._key], kernel.stores, plan))
 
     def _choose_parts(self, device: Device) -> int:
-        """How many tables there are."""
+        """Chooses the number of tables."""
         counts = [1 << i for i in range(device.cores.bit_length()) if 1 << i < device.cores] + [device.cores]
         fitting = [count for count in counts if count == 1 or count * 8 * self._table <= _MOST_TABLE_BYTES]
         numbers, each = self._kernel.items * self._inner, self._kernel.items // self._kernel.shape[0]

@@ -1,4 +1,4 @@
-"""How each reduction accumulates: lanes inside a chunk of the row, a mergeable state between chunks.
+"""Accumulation of each reduction: lanes inside a chunk of the row, a mergeable state between chunks.
 
 A chunk is short enough to stay in L1, so a reduction that needs two sweeps (the mean before the deviations, the
 maximum before the exponentials) takes both over cached data.

@@ -172,7 +172,7 @@ class _RowPrinter:
         return [stage.store for stage in self._kernel.stages if isinstance(stage, ir.Emit)]
 
     def _is_aligned(self, store: ir.Store) -> bool:
-        """Whether every vector of the store starts on a cache line."""
+        """True if every vector of the store starts on a cache line."""
         item = ITEM_BYTES[self._plan.buffers[store.buffer].dtype]
         strides = self._rows.space.strides(store.view)
         return strides[-1] == 1 and all(stride * item % 64 == 0 for stride in strides[:-1])

@@ -181,7 +181,7 @@ class _SegmentPrinter:
         ]
 
     def _sought(self) -> list[Load | Gather]:
-        """What is read of each item as a run of neighbours whose place is known from the item alone."""
+        """Contiguous runs that each item reads at a place known from its number."""
 
         def moves(view: View) -> bool:
             return self._space.strides(view)[-1] != 0

@@ -19,7 +19,7 @@ _TAIL = 16  # elements at a time of what is left of a row: half of a vector stal
 
 @dataclass(frozen=True)
 class RowForm:
-    """How one row kernel is printed: `lanes` elements at a time under the pragma `simd`, `chunk` elements between
+    """The form of one row kernel: `lanes` elements at a time under the pragma `simd`, `chunk` elements between
     merges."""
 
     lanes: int
@@ -34,7 +34,8 @@ class RowForm:
 
 @dataclass
 class RowContext:
-    """What all sweeps of one kernel use. `names` (Named value -> C identifier) grows as passes define values."""
+    """The facts that all sweeps of one kernel share. `names` (Named value -> C identifier) grows as passes define
+    values."""
 
     plan: Plan
     rows: RowSpace

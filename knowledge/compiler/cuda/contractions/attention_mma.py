@@ -59,7 +59,7 @@ class _TensorAttention:
         self.is_added = self.kernel.mask is not None or self.kernel.scale <= 0
 
     def _copies(self, which: str) -> dict[str, object]:
-        """How a row of q, k or v is copied: elements and bytes of one copy, copies of a row, the address."""
+        """The copy of a row of q, k or v: elements and bytes of one copy, copies of a row, the address."""
         kernel = self.kernel
         load, size = {
             "q": (kernel.q, kernel.head),
@@ -127,7 +127,7 @@ class _TensorAttention:
         return [column, f"if ({' && '.join(tests)}) {{", *both, "}"] if tests else [column, *both]
 
     def _mask_loads(self, found: list[Leaf], space: Space) -> list[tuple[Load, str]]:
-        """What is read two at a time, and C text of where."""
+        """The loads of two neighbours at a time, with the C text of their places."""
         return [(leaf, f"b_{leaf.buffer} + {space.offset(leaf.view)}") for leaf in load_plan(space, found, 2).vectors]
 
     def _epilogue(self) -> tuple[list[str], list[str]]:
@@ -242,7 +242,7 @@ class _TensorAttention:
 
 
 class _TurnsAttention(_TensorAttention):
-    """By tensor maps, and blocks that take one tile of rows after the other."""
+    """Attention by tensor maps, in blocks that take one tile of rows after the other."""
 
     def __init__(self, space: AttentionSpace, tiling: TurnsAttention, device: Device) -> None:
         super().__init__(space, tiling, device)
@@ -288,8 +288,8 @@ class _TurnsAttention(_TensorAttention):
 
     @property
     def _near(self) -> int:
-        """Of how many pairs of batch point and part tiles are taken in turn: where rows see different numbers of keys,
-        rather all of the longest first, but as many as have their keys in half of the last cache."""
+        """The number of pairs of batch point and part whose tiles are taken in turn: where rows see different numbers
+        of keys, rather all of the longest first, but as many as have their keys in half of the last cache."""
         kernel = self.kernel
         if not kernel.causal:
             return 1

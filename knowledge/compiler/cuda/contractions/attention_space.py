@@ -1,4 +1,4 @@
-"""What every attention kernel in CUDA indexes: queries, keys, values, mask and result over one collapsed batch."""
+"""Index spaces of every attention kernel in CUDA: queries, keys, values, mask and result over one collapsed batch."""
 
 from __future__ import annotations
 

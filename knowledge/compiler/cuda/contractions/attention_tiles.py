@@ -62,8 +62,8 @@ _MEANING = {
 
 
 def precisions(kernel: AttentionKernel, plan: Plan, arch: str) -> tuple[str, ...]:
-    """What the attention may be computed in, the default first. PyTorch's own operator is as accurate as float32, also
-    where TF32 is allowed; products that are written out are not."""
+    """The precisions that the attention may be computed in, the default first. PyTorch's own operator is as accurate as
+    float32, also where TF32 is allowed; products that are written out are not."""
     kinds = {kernel.q.dtype, kernel.k.dtype, kernel.v.dtype}
     kind = kinds.pop()
     if kinds or not has_tensor_cores(arch) or kernel.dtype == "float64":
@@ -107,7 +107,7 @@ class AttentionTiling(ABC):
     @property
     @abstractmethod
     def holes(self) -> dict[str, object]:
-        """What the kernel's text asks beside what all ask."""
+        """Values for the holes of this kernel's template alone."""
 
     @property
     def threads(self) -> int:
@@ -146,7 +146,7 @@ class MmaAttention(AttentionTiling):
 
     @property
     def is_held(self) -> bool:
-        """Whether a warp's queries stay in its registers."""
+        """True if a warp's queries stay in its registers."""
         return self._registers + self._query_registers <= 184
 
     @property
@@ -280,9 +280,9 @@ def _default_mma(space: AttentionSpace, precision: str, device: Device) -> MmaAt
 
 
 def _default_turns(space: AttentionSpace, precision: str, device: Device) -> TurnsAttention:
-    """As measured on an H200: three warpgroups where their registers hold tiles of 128 keys, else two, and three leave
-    out what causal rows do not see; a mask always in tiles; and for few rows, where keys and values are what takes the
-    time, as much of them on its way as fits."""
+    """The default as measured on an H200: three warpgroups where their registers hold tiles of 128 keys, else two, and
+    three leave out what causal rows do not see; a mask always in tiles; and for few rows, where keys and values are
+    what takes the time, as much of them on its way as fits."""
     kernel, mask = space.kernel, boxes(space, "mask")
     head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 64)
     if 64 < kernel.value_head <= 96:
@@ -306,7 +306,7 @@ _DEFAULTS = {"mma": _default_mma, "turns": _default_turns}
 
 
 def _split(found: AttentionTiling, kernel: AttentionKernel, device: Device) -> AttentionTiling:
-    """As many parts of the keys as fill the device: once where blocks stay, a few times over where they go."""
+    """Chooses as many parts of the keys as fill the device: once where blocks stay, a few times over where they go."""
     blocks = math.prod(kernel.batch) * math.ceil(kernel.rows / found.rows)
     times = 1 if found.path == "turns" else 4 if found.warps == 1 else 3
     most, least = times * device.cores, 1024 if found.path == "turns" and kernel.rows > 64 else max(256, found.keys)

@@ -98,7 +98,7 @@ def need_feature(tiling: Tiling | TensorTiling) -> str:
 
 
 def label_precision(tiling: Tiling | TensorTiling) -> tuple[str, ...]:
-    """What a reader of the receipt should know of the arithmetic: TF32 in one product, or in three."""
+    """The receipt's labels of the arithmetic: TF32 in one product, or in three."""
     return LABELS.get(tiling.precision, ()) if isinstance(tiling, TensorTiling) else ()
 
 
@@ -203,7 +203,7 @@ class _Printer:
 
 
 def ways_of(kernel: GemmKernel, plan: Plan) -> Ways:
-    """In which ways a product may be multiplied."""
+    """The code paths that a product may take."""
     spaces = spaces_of(kernel)
     operands = [strided_operand(kernel, spaces, which, Tiling()) for which in ("a", "b")]
     dtype = operand_dtype(kernel)
@@ -218,7 +218,7 @@ def ways_of(kernel: GemmKernel, plan: Plan) -> Ways:
 
 
 def packing_pays(kernel: GemmKernel, spaces: Spaces, dtype: DType, *, along_k: bool) -> bool:
-    """Whether launches that pack the operands are won back by the faster main loop, by rates measured on an H200:
+    """True if launches that pack the operands are won back by the faster main loop, by rates measured on an H200:
     600 and 170 TFLOP/s (110 where an operand does not lie along k), 3 TB/s while packing, 3 us a launch more; 1.2 TB/s
     where few rows make little of what is read.
     Parameters are packed once, and what the copy engine reads as it is never."""

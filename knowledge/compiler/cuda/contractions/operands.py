@@ -69,7 +69,7 @@ def _spans(*counts: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a tile of one operand travels: global memory to registers (`fetch`), registers to shared memory (`keep`).
+    """The path of a tile of one operand: global memory to registers (`fetch`), registers to shared memory (`keep`).
 
     `inner` is the axis along which a thread's vector and the threads' neighbours lie: "k" or the one shared with the
     result. `read` gives the statements that put the vector at (m or n, k) into `held[i]`.
@@ -105,7 +105,7 @@ class Tile:
         return math.ceil(self.items / self.tiling.threads)
 
     def place(self) -> list[str]:
-        """Which vector of the tile a thread moves in round i."""
+        """The vector of the tile that a thread moves in round i."""
         if isinstance(self.tiling, WgmmaTiling) and not self.along_k:
             return self._place_across()
         extent = (self.tiling.tile_k if self.inner == "k" else self.tile_out) // self.vector

@@ -101,7 +101,7 @@ class PackedTiling:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Of each thread that copies and of each that multiplies; 0: they stay as the launch shares them out."""
+        """Registers of each copying and each multiplying thread; 0: as the launch shares them out."""
         if self.resident == 1:
             return _REGISTERS[self.groups]
         return 0, min(255, 65536 // (self.threads * self.resident) // 8 * 8)
@@ -112,7 +112,7 @@ class PackedTiling:
 
     @property
     def is_slabbed(self) -> bool:
-        """Whether rows leave through shared memory."""
+        """True if rows leave through shared memory."""
         return self.stays == 1
 
     def ring_bytes(self, precision: str) -> int:
@@ -142,7 +142,7 @@ class PackedTiling:
 
 
 def slab_bytes(columns: int, item: int) -> int:
-    """Of a warp's 16 rows: they are eight elements apart, the last eight 64 bytes more, so that lanes meet in no
+    """Bytes of a warp's 16 rows: they are eight elements apart, the last eight 64 bytes more, so that lanes meet in no
     bank."""
     return 16 * (columns + 8) * item + 64
 
@@ -209,7 +209,7 @@ def _fitted(shape: _Shape, splits: int, item: int, precision: str, arch: str) ->
 
 
 def _staying(tiling: PackedTiling, kernel: GemmKernel, device: Device) -> PackedTiling:
-    """Where k is so short that storing takes longer than multiplying, blocks stay; by what was fastest on an H200."""
+    """Lets blocks stay where k is so short that storing takes longer than multiplying (measured on an H200)."""
     tiles = math.prod(kernel.batch) * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n)
     is_usual = (tiling.tile_m, tiling.tile_n, tiling.splits) == (128, 256, 1)
     if not is_usual or kernel.k > _SHORT or tiles < 4 * device.cores:

@@ -27,7 +27,7 @@ _MOST_HELD = 8  # 16-byte pieces of a row in a thread's registers
 
 @dataclass(frozen=True)
 class PackedProduct:
-    """What packing must know of a product: its precision, and the rows of a tile of either operand."""
+    """A product as packing sees it: its precision, and the rows of a tile of either operand."""
 
     name: str
     kernel: GemmKernel
@@ -55,7 +55,7 @@ class PackedProduct:
 
     @property
     def has_low(self) -> bool:
-        """Whether what an element's 16 bits do not hold is packed besides."""
+        """True if the rest that an element's 16 bits do not hold is packed as well."""
         return self.precision == HALF3
 
 
@@ -109,7 +109,7 @@ class PackedOperand:
 
     @property
     def is_across(self) -> bool:
-        """Whether tiles in shared memory have rows of one k, which only elements of 16 bits may."""
+        """True if tiles in shared memory have rows of one k, which only elements of 16 bits may."""
         if self.place_now is not None:
             return self.place_now.is_across
         return not self.tile.along_k and SIZES[self.product.precision] == 2
@@ -123,7 +123,7 @@ class PackedOperand:
 
     @property
     def is_long(self) -> bool:
-        """Whether rows along k are too long for a block's registers."""
+        """True if rows along k are too long for a block's registers."""
         return self.tile.along_k and self.product.steps * 8 > _THREADS * _MOST_HELD
 
     @property

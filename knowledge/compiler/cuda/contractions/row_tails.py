@@ -19,7 +19,7 @@ _SUM = "acc[i][h * 4 + j]"
 
 @dataclass(frozen=True)
 class RowLanes:
-    """How a kernel's lanes share the rows of a block's tile: those whose numbers differ in bits of `masks` share a row,
+    """The lanes that share the rows of a block's tile: those whose numbers differ in bits of `masks` share a row,
     `leader` is true of one of them. A warp has `parts` segments of a row, each of `columns`, of which a lane has
     `count` elements: the k-th one is j = k % 4 of the four at `h`, and in `column`. Which of the row's `segments` a
     part is tells `segment`."""
@@ -36,7 +36,7 @@ class RowLanes:
 
 
 def tensor_lanes(kernel: GemmKernel, tile_n: int, part_n: int) -> RowLanes:
-    """Of kernels for tensor cores, where two lanes share a row of a part of `part_n` columns."""
+    """Lanes of kernels for tensor cores, where two lanes share a row of a part of `part_n` columns."""
     width = kernel.tail.extent[-1] if kernel.tail else kernel.n
     columns = part_n if width == kernel.n else math.gcd(part_n, width)
     if columns % 8:
@@ -49,7 +49,7 @@ def tensor_lanes(kernel: GemmKernel, tile_n: int, part_n: int) -> RowLanes:
 
 
 def ordinary_lanes(kernel: GemmKernel, tile_n: int, thread_n: int) -> RowLanes:
-    """Of the kernel for the ordinary units, where eight lanes share a row, and a warp's columns lie apart."""
+    """Lanes of the kernel for the ordinary units, where eight lanes share a row, and a warp's columns lie apart."""
     if kernel.tail and kernel.tail.extent[-1] != kernel.n:
         raise CannotLower("rows of a tail are parts of the columns")
     warps = tile_n // thread_n // 8
@@ -86,7 +86,7 @@ class RowTail:
 
     @property
     def end(self) -> int:
-        """Where the workspace behind the states begins."""
+        """The offset in bytes of the workspace behind the states."""
         return self.joined.end
 
     def slots(self) -> list[tuple[str, Argument]]:

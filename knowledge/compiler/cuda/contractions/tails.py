@@ -54,7 +54,7 @@ def compose(expr: ir.Expr, value: ir.Expr) -> ir.Expr:
 
 
 def element_values(tail: ir.Tail | None) -> list[ir.Expr]:
-    """What a tail computes of each element, as expressions of the contraction's own sum."""
+    """Expressions that a tail computes of each element, from the contraction's own sum."""
     if tail is None:
         return []
     exprs = [stage.value for stage in tail.stages if isinstance(stage, ir.Reduction)]
@@ -82,7 +82,7 @@ def state_name(item: Accumulator) -> str:
 
 @dataclass(frozen=True)
 class Kept:
-    """What an epilogue keeps of its elements for the states: `count` of them, the present one at `slot`; `at` is its
+    """Elements that an epilogue keeps for the states: `count` of them, the present one at `slot`; `at` is its
     place in the row."""
 
     accumulators: tuple[Accumulator, ...]

@@ -55,7 +55,7 @@ _PATH_MEANING = (
 
 @dataclass(frozen=True)
 class Ways:
-    """What a kernel's operands are like, and so in which ways it may be multiplied.
+    """Facts of a kernel's operands that decide which code paths it may take.
 
     dtype:       what the operands hold
     is_gathered: an operand is gathered element by element, each element has an address
@@ -72,7 +72,7 @@ class Ways:
     packing_pays: bool = False
 
     def precisions(self, arch: str) -> tuple[str, ...]:
-        """What the product may be computed in, the default first."""
+        """The precisions that the product may be computed in, the default first."""
         if not has_tensor_cores(arch) or self.dtype == "float64":
             return (IEEE,)
         if self.dtype in ("float16", "bfloat16"):
@@ -140,7 +140,7 @@ class TensorTiling(ABC):
     @property
     @abstractmethod
     def holes(self) -> dict[str, int]:
-        """What the kernel's text asks beside the block's tile."""
+        """Values for the template's holes besides the block's tile."""
 
     @abstractmethod
     def keep(self, which: str, vector: int, *, along_k: bool) -> str:
@@ -255,7 +255,7 @@ class WgmmaTiling(TensorTiling):
 
 @dataclass(frozen=True)
 class _Path:
-    """What one way to multiply offers the search: its tunables, and shapes with the share of the arithmetic rate that
+    """One code path as the search sees it: its tunables, and shapes with the share of the arithmetic rate that
     a tile of this shape reaches by itself."""
 
     values: dict[str, tuple[int, ...]]

@@ -74,7 +74,7 @@ def runs_on(arch: str) -> bool:
 
 
 def pays(space: ConvSpace) -> bool:
-    """Whether the input is read often enough to win its copy back, and the launches that make it. Images of fewer than
+    """True if the input is read often enough to win its copy back, and the launches that make it. Images of fewer than
     eight channels fill half of each piece; of those phases, which read little, are faster, and large windows that
     overlap."""
     channels, out = space.found.in_per_group, space.found.out_per_group
@@ -85,7 +85,7 @@ def pays(space: ConvSpace) -> bool:
 
 
 def takes(space: ConvSpace, choices: dict[str, Choice]) -> bool:
-    """Whether a precision that was asked for is one of these."""
+    """True if a precision that was asked for is one of these."""
     return choices.get(PRECISION, precisions_of(space)[0]) in precisions_of(space)
 
 
@@ -121,7 +121,7 @@ class _Product:
 
     @property
     def _edge(self) -> str:
-        """Whether the second of two outputs side by side exists, where it may not."""
+        """True if the second of two outputs side by side exists, where it may not."""
         wide = self.space.kernel.output_size[2]
         return f"p2 + j < {wide}" if self.layout.together == 2 and wide % 2 and not self.layout.gathers else ""
 
@@ -131,7 +131,7 @@ class _Product:
 
     @property
     def _ignores_pixels(self) -> bool:
-        """What no pixel has a value of its own for is computed for every pixel, and stored where there is one."""
+        """An epilogue without values of single pixels is computed for every pixel, and stored where there is one."""
         return self.tail is not None and self.space.ignores_pixels()
 
     def print(self) -> tuple[str, Launch]:
@@ -192,7 +192,7 @@ class _Product:
         }
 
     def _block(self) -> list[str]:
-        """Which phase, group and place of the result a tile is: phases vary fastest, then tiles of channels."""
+        """Finds the phase, group and place of a tile's result: phases vary fastest, then tiles of channels."""
         layout, shape = self.layout, self.layout.shape
         phases = len(layout.phases) // layout.together
         lines = []
@@ -230,7 +230,7 @@ class _Product:
         return lines, " && ".join(tests) or "true"
 
     def _pixel_values(self) -> dict[str, object]:
-        """Where a row of a tile is read, and which output it is."""
+        """Statements that find where a row of a tile is read, and its output."""
         layout, packed = self.layout, self.layout.packed
         output, exists = self._output()
         size, step = packed.size, [axis.in_step for axis in layout.found.axes]
@@ -254,7 +254,7 @@ class _Product:
         }
 
     def _channel_values(self) -> dict[str, object]:
-        """What becomes of the sums of a channel, those of every phase that a tile computes."""
+        """Statements that finish the sums of a channel for every phase that a tile computes."""
         layout, n = self.layout, self.layout.n
         scale = [f"const float channel_scale = pack::power(exponents_w[{self._group} * {layout.padded_n} + n]);"]
         body, count = self._epilogue(), "w == 0 ? first_steps : steps - first_steps"

@@ -71,7 +71,7 @@ class ChannelsLastLayout:
 
     @property
     def all_tiles(self) -> int:
-        """Of all phases and groups."""
+        """Tiles of all phases and groups."""
         return self.tiles[0] * self.tiles[1] * len(self.phases) // self.together * self.kernel.groups
 
     @property
@@ -79,7 +79,7 @@ class ChannelsLastLayout:
         return self.precision in (HALF, HALF3)
 
     def _place(self) -> None:
-        """Where things lie in the workspace and in prepared memory."""
+        """Places the parts of the workspace and of prepared memory."""
         weights = self.weight_rows * len(self.packed.reads) * 16
         self.prepared_bytes = weights + (_aligned(4 * self.weight_rows) if self.is_scaled else 0)
         self.workspace_bytes = 0 if self.is_prepared else _aligned(self.prepared_bytes)

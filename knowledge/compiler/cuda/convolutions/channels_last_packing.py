@@ -41,7 +41,7 @@ def _weights_launch(layout: ChannelsLastLayout) -> Launch:
 
 
 def _tap_values(layout: ChannelsLastLayout) -> dict[str, object]:
-    """Which tap of the weights piece `at` meets (-1 behind the last one), and its first channel: counted where every
+    """The tap of the weights that piece `at` meets (-1 behind the last one), and its first channel: counted where every
     tap has all pieces of a group in turn, else told by tables."""
     packed, name = layout.packed, layout.space.name
     each, piece = packed.pieces_group, 16 // SIZES[layout.precision]
@@ -62,7 +62,7 @@ def _tap_values(layout: ChannelsLastLayout) -> dict[str, object]:
 
 
 def _tables(layout: ChannelsLastLayout) -> dict[str, object]:
-    """What both kernels read: which pieces there are, and how they are packed."""
+    """Tables that both kernels read: the pieces, and how they are packed."""
     packed, name = layout.packed, layout.space.name
     values: dict[str, object] = {
         "NAME": name,
@@ -142,7 +142,7 @@ def _weight_values(layout: ChannelsLastLayout) -> dict[str, object]:
 
 
 def _weight_place(layout: ChannelsLastLayout) -> str:
-    """Where the weight of output channel `n` and input channel `c` of a group is read."""
+    """The place of the weight of output channel `n` and input channel `c` of a group."""
     n, c, taps = layout.n, layout.found.in_per_group, layout.space.taps
     rows = f"(group * {c} + c) * {n} + n" if layout.kernel.transposed else f"(group * {n} + n) * {c} + c"
     place = f"({rows}) * {taps} + tap"

@@ -32,7 +32,7 @@ class Algorithm(Protocol):
     """One way to compute a convolution: a module of its own with its template and tunables."""
 
     def fits(self, space: ConvSpace) -> bool:
-        """Whether it can compute this convolution at all."""
+        """True if it can compute this convolution at all."""
         ...
 
     def print_algorithm(self, space: ConvSpace, device: Device, choices: dict[str, Choice]) -> PrintedKernel: ...

@@ -39,7 +39,7 @@ _BLOCK_WIDTH = 32  # threads along the width: with four outputs each, whole line
 
 @dataclass(frozen=True)
 class Reach:
-    """What `count` neighbouring outputs of an axis, the first at a multiple of `count`, read of the input."""
+    """Inputs that `count` neighbouring outputs of an axis read, the first at a multiple of `count`."""
 
     advance: int  # inputs from one such run of outputs to the next
     positions: tuple[int, ...]  # inputs, counted from the run's own first
@@ -262,7 +262,7 @@ class _Direct:
         return [*lines, f"if ((unsigned)depth >= {kernel.input_size[0]}u) continue;"]
 
     def _weights(self) -> dict[str, object]:
-        """Where a thread's weights begin, and the steps from one input and one output channel to the next."""
+        """The place of a thread's first weight, and the steps from one input and one output channel to the next."""
         kernel, found, taps = self.kernel, self.space.found, self.space.taps
         inner, outer = found.in_per_group, found.out_per_group
         channel = f"first_channel % {outer}" if kernel.transposed else "first_channel"

@@ -21,7 +21,7 @@ KEPT, MOVED = "kept", "moved"  # where weights are
 
 @dataclass(frozen=True)
 class Needs:
-    """What a convolution asks of a tiling: registers for `sums` of each output, and shared memory for the weights of
+    """Needs of a convolution from its tiling: registers for `sums` of each output, and shared memory for the weights of
     all steps and channels where they are kept; `channels` is beyond every tile where they cannot be."""
 
     sums: int
@@ -45,14 +45,14 @@ class PixelTiling:
         return self.turns * 128 + 128
 
     def shared_bytes(self, steps: int) -> int:
-        """Of all steps of a window, whose weights stay in it or come with the input."""
+        """Shared memory in bytes for all pipeline stages of a window, weights included if they are not kept."""
         kept, moved = (steps, 0) if self.weights == KEPT else (0, self.tile_channels)
         return (
             self.stages * ((self.tile_pixels + moved) * 128 + 16) + kept * self.tile_channels * 128 + self.turns * 8 + 8
         )
 
     def registers(self, sums: int) -> int:
-        """Of a thread that multiplies and has `sums` of each output."""
+        """Registers of a multiplying thread that holds `sums` of each output."""
         return self.tile_pixels * self.tile_channels // 128 * sums + self.tile_pixels // 64 * 12 + 48
 
     def legal(self, needs: Needs, arch: str) -> bool:
@@ -86,7 +86,7 @@ _MEANING = {
 
 
 def gathers_phases(space: ConvSpace) -> bool:
-    """Whether a tail reduces windows of one output of every phase, which a tile then computes all."""
+    """True if a tail reduces windows of one output of every phase, which a tile then computes all."""
     tail, phases = space.kernel.tail, tuple(len(axis.parts) for axis in space.found.axes)
     if tail is None or math.prod(phases) == 1 or phases == space.kernel.output_size:
         return False

@@ -92,14 +92,14 @@ def runs_on(arch: str) -> bool:
 
 
 def pays(space: ConvSpace, cores: int) -> bool:
-    """Whether reading the input takes longer than multiplying it, and blocks have enough to do."""
+    """True if reading the input takes longer than multiplying it, and blocks have enough to do."""
     kernel = space.kernel
     tiles = kernel.batch * math.ceil(kernel.output_size[2] / _PIXELS)
     return kernel.in_channels <= _MOST_CHANNELS and tiles >= _LEAST_TILES * cores
 
 
 def takes(choices: dict[str, Choice]) -> bool:
-    """Whether a precision that was asked for is the one it has."""
+    """True if a precision that was asked for is the one it has."""
     return choices.get(PRECISION, "tf32") == "tf32"
 
 

@@ -193,7 +193,7 @@ class _Conv:
         return Tile("a", inside, tiling, kind, self.weight_index, "k", vector, lambda held: [read])
 
     def _tests(self, position: str) -> list[str]:
-        """What must hold of an input for it to exist, unless all do. `position`: an axis' text, {d} its number."""
+        """Conditions for an input to exist, unless all do. `position`: an axis' text, {d} its number."""
         axes = self.found.axes
         return [f"(unsigned)({position.format(d=d)}) < {axes[d].in_size}u" for d in _AXES if not axes[d].stays_inside]
 
@@ -287,7 +287,7 @@ class _Conv:
         return "".join(fill(read_library_text(name), holes) for name in files)
 
     def _block(self, tiles: int) -> list[str]:
-        """Which phase and group a block computes: phases vary fastest."""
+        """Finds the phase and group of a block: phases vary fastest."""
         lines = []
         if self.packed:
             table = f"{self.space.name}_phases[phase]"

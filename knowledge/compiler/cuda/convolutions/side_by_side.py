@@ -32,7 +32,7 @@ class SideBySide:
         return [f"const int photo = m / {self.pixels}, spot = m % {self.pixels}, p0 = spot, p1 = 0, p2 = 0;"]
 
     def parts(self, tile_pixels: int) -> int:
-        """How many times a lane has neighbours in a tile."""
+        """The runs of neighbours that a lane has in a tile."""
         return tile_pixels // (32 * self.count)
 
     @property
@@ -54,7 +54,7 @@ class SideBySide:
 
 
 def counts_of(space: ConvSpace, tile_pixels: int) -> tuple[int, ...]:
-    """How many neighbours a lane may have in tiles of so many pixels, without any (1) first."""
+    """Numbers of neighbours that a lane may have in tiles of so many pixels, 1 first."""
     kernel = space.kernel
     is_plain = kernel.tail is None and together(space) == 1 and len(space.found.parts) == 1
     if not is_plain or kernel.output_size[2] == 1:

@@ -1,4 +1,4 @@
-"""What every CUDA convolution needs to know: its geometry, its output space, and how wide its index arithmetic must be.
+"""Facts of every CUDA convolution: its geometry, its output space, and how wide its index arithmetic must be.
 
 An image is told apart by a pointer, once a thread; what lies inside an image is then counted in 32 bits, which a
 division takes a fraction of the time for. Only an image of more than 2^30 elements needs more.
@@ -86,12 +86,12 @@ class ConvSpace:
         return parameters(self.plan, list(dict.fromkeys([kernel.x, *extra, *reads])), writes)
 
     def ignores_pixels(self) -> bool:
-        """Whether the epilogue reads nothing that differs from pixel to pixel."""
+        """True if the epilogue reads nothing that differs from pixel to pixel."""
         found = [*body_leaves(self.kernel.stores), *leaves(element_values(self.kernel.tail))]
         return not any(stride for leaf in found for axis, stride in enumerate(leaf.view.strides) if axis != 1)
 
     def epilogue_buffers(self) -> tuple[list[str], list[str]]:
-        """What the epilogue reads and writes of each element."""
+        """Buffers that the epilogue reads and writes at each element."""
         kernel = self.kernel
         found = [*body_leaves(kernel.stores), *leaves(element_values(kernel.tail))]
         return buffers_of(found, [*kernel.stores, *element_stores(kernel.tail)])

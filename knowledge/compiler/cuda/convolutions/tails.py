@@ -44,7 +44,7 @@ _COLUMN = 28  # and those that share a channel
 
 
 class ConvTail(Protocol):
-    """What a tail adds to the text of a tiled convolution."""
+    """The text that a tail adds to a tiled convolution."""
 
     end: int  # of its part of the workspace
 
@@ -90,7 +90,7 @@ class Pixels:
         return [*lines, *(f"const int j{d} = q{d} * {self.window[d]} + w{d};" for d in range(3))]
 
     def exist(self) -> list[str]:
-        """What must hold behind those statements for the pixel to exist."""
+        """The condition, behind those statements, for the pixel to exist."""
         return [f"spot < {self.of_image}"] if self.padded > self.of_image else []
 
     def is_pixel(self, row: str) -> str:
@@ -261,7 +261,7 @@ class OverWindows:
         return [f"{register(stage.dtype)} {_window(stage)}[BM / 64][2] = {{}};" for stage in self.reductions]
 
     def keep(self) -> list[str]:
-        """What is made of each window, by the lane that has its first pixel."""
+        """Statements that finish each window, by the lane that has its first pixel."""
         lines = ["#pragma unroll", "for (int i = 0; i < BM / 64; ++i)", "#pragma unroll"]
         lines += [f"for (int r = 0; r < {1 if self.size == 16 else 2}; ++r) {{"]
         names = {}
@@ -290,7 +290,7 @@ class OverWindows:
         return []
 
     def row_buffers(self) -> tuple[list[str], list[str]]:
-        """What is read and written once a window."""
+        """Buffers that are read and written once a window."""
         values, stores = row_values(self.rest)
         return buffers_of(leaves(values), stores)
 
@@ -340,7 +340,7 @@ class OverChannels:
         return []
 
     def finish(self) -> list[str]:
-        """What is made of a pixel's channels, pass by pass over the registers."""
+        """Statements that finish a pixel's channels, pass by pass over the registers."""
         lines: list[str] = []
         self.names = {"acc": self.acc}
         for number, step in enumerate(self.steps):
@@ -397,7 +397,7 @@ class OverChannels:
         return self._each_pixel([test, *body.lines, "}"])
 
     def row_buffers(self) -> tuple[list[str], list[str]]:
-        """What is read and written once a pixel."""
+        """Buffers that are read and written once a pixel."""
         values, stores = row_values([step for step in self.steps if isinstance(step, Let | EmitRow)])
         return buffers_of(leaves(values), stores)
 

@@ -100,7 +100,7 @@ class _Recurrence:
     # -- text
 
     def _cells(self) -> Iterator[str]:
-        """What each block's cell reads."""
+        """Statements that read the inputs of each block's cell."""
         for number, cell in enumerate(cell for layer in self.kernel.layers for cell in layer):
             yield f"if (which == {number}) {{"
             yield from self._fields(cell)
@@ -140,7 +140,7 @@ class _Recurrence:
         return "\n".join(parts)
 
     def _stores(self) -> list[str]:
-        """Of the last layer's states, and after the last step of all layers'."""
+        """Statements that store the last layer's states, and after the last step those of all layers."""
         kernel, lines = self.kernel, list[str]()
         if kernel.stores:
             views = [leaf.view for leaf in body_leaves(kernel.stores)] + [store.view for store in kernel.stores]

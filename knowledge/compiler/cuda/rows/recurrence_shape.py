@@ -1,4 +1,4 @@
-"""How a recurrent kernel in CUDA is shared out: units to blocks, rows of weights and their columns to threads."""
+"""The division of a recurrent kernel in CUDA: units to blocks, rows of weights and their columns to threads."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class WalkShape:
 
     @property
     def products(self) -> int:
-        """Of a block in each step: of its own layer's states, and of those of the layer below."""
+        """Products of a block in each step: with its own layer's states, and with those of the layer below."""
         return 1 + (len(self.kernel.layers) > 1)
 
     @property
     def sums(self) -> int:
-        """Of products that a step keeps apart: a gated unit weighs only what comes of its own states."""
+        """Sums that a step keeps apart: a gated unit weighs only the part of its own states."""
         return self.products if self.kernel.cell == "gru" else 1
 
     @property
     def hands_over(self) -> bool:
-        """Whether a block needs states of another one."""
+        """True if a block needs states of another one."""
         return self.splits > 1 or self.products > 1
 
     @property
@@ -99,8 +99,8 @@ class WalkShape:
             yield Threads(self.lanes, k_warps, rows, math.ceil(hidden / (4 * self.lanes * k_warps)))
 
     def _product_cycles(self, part: Threads) -> float:
-        """Of one multiprocessor for a step's products: additions or reads of shared memory, whichever take longer, and
-        folding the sums."""
+        """Cycles of one multiprocessor for a step's products: additions or reads of shared memory, whichever take
+        longer, and folding the sums."""
         warps = self.threads // 32
         reads = part.vectors * self.tile * max(part.k_lanes / 8, 2)
         additions = part.vectors * self.tile * part.rows
@@ -119,7 +119,7 @@ class WalkShape:
 
     @property
     def rows(self) -> int:
-        """Of weights in a block, with those that only fill it up."""
+        """Rows of weights in a block, padding included."""
         part = self.part
         return 32 // part.k_lanes * (self.threads // 32 // part.k_warps) * part.rows
 
@@ -130,7 +130,7 @@ class WalkShape:
 
     @cached_property
     def homes(self) -> tuple[str, ...]:
-        """Where the weights have room."""
+        """The memories that hold a block's weights, fastest first."""
         limit = max_shared_bytes(self.device.arch)
         fitting = [home for home in HOMES if self._registers(self.part, home) <= _REGISTERS[self.threads]]
         return tuple(home for home in fitting if self.shared_bytes(home) <= limit)
@@ -140,7 +140,7 @@ class WalkShape:
         return self.blocks <= self.device.cores and bool(self.homes)
 
     def cycles(self) -> float:
-        """Of a step of all sequences, guessed."""
+        """Estimated cycles of a step of all sequences."""
         rounds = math.ceil(self.kernel.shape[2] / (self.tile * self.slices))
         step = self._product_cycles(self.part) + (_HANDOVER_CYCLES if self.splits > 1 else 0)
         ways = math.ceil(self.tile * self.kernel.shape[3] / 4 / (self.threads * self.at_once))

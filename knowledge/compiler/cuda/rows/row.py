@@ -230,5 +230,5 @@ class _SplitRow:
         return found
 
     def _place(self, name: str, part: str) -> str:
-        """Where the state of a row's part stands."""
+        """The place of the state of a row's part."""
         return f"{part_pointer(name)}[row * {self.shape.splits} + {part}]"

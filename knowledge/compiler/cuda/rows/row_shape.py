@@ -1,4 +1,4 @@
-"""How a row kernel is laid over threads: row or column layout, team size, vectors, staging, splits."""
+"""The layout of a row kernel over threads: row or column layout, team size, vectors, staging, splits."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ ROW_TEAMS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COLUMN_TEAMS = (1, 2, 4, 8, 16, 32)
 COLUMNS = (32, 64, 128)
 BLOCKS = (64, 128, 256, 512, 1024)
-NARROW_MOST = 25  # elements that a thread holds one by one, before its block has 1024 threads
-REGISTER_WORDS = 64  # of staged values a thread may hold before occupancy or spills cost more than they save
-STATIC_SHARED = 40 * 1024  # bytes for partial states; 48 KB is the limit of what needs no declaration
+NARROW_MOST_ELEMENTS = 25  # of a row in a thread that loads them one by one; beyond, blocks have 1024 threads
+REGISTER_WORDS = 64  # words of staged values in a thread; more cost occupancy or spills
+STATIC_SHARED_BYTES = 40 * 1024  # bytes of partial states in a block; 48 KB is the limit without an attribute
 CLUSTERS = (2, 4, 8)
-CLUSTER_USUAL = 66 * 1024  # bytes of a row that a block of a cluster has by default
-CLUSTER_USUAL_NARROW = 110 * 1024  # and where elements are loaded one by one
+CLUSTER_PART_BYTES = 66 * 1024  # most bytes of a row in one block of a default cluster
+CLUSTER_NARROW_PART_BYTES = 110 * 1024  # the same where elements are loaded one by one
 CLUSTER_TEAMS = (256, 512, 1024)
-CLUSTER_LEAST = 16 * 1024  # bytes of a row that are worth a block of their own
-CLUSTER_RESERVE = 8 * 1024  # bytes of a block for the states of reductions
+CLUSTER_LEAST_PART_BYTES = 16 * 1024  # fewest bytes of a row that are worth a block
+CLUSTER_STATE_BYTES = 8 * 1024  # bytes of a block reserved for the states of reductions
 ORDERS = ("launches", "behind", "memory")
-MEMORY_LEAST = 1 << 20  # bytes of all rows from which their parts may be read in the order of memory
-MEMORY_LENGTH = 1 << 12  # elements of a row from which
-MEMORY_TEAMS = (64, 128, 256, 512, 1024)
-MEMORY_USUAL = 1 << 17  # bytes of what lies together of a row from which that is the default
-PARTS = (4, 8, 16, 32, 64)  # vectors of a thread in a part
-PART_USUAL = 1 << 16  # bytes of a part by default
-PACED_LEAST = 1 << 17  # bytes of a row from which its second reading may follow its first
-PACED_USUAL = (1 << 20, 12 << 20)  # bytes of a row whose second reading follows its first by default
-PACED_SOFTMAX = 4 << 20  # and from which it does where each reading takes exponentials
-COLUMNS_LEAST = 8 << 20  # bytes of few columns from which they are read in the order of memory by default
-PACED_PART = 24 * 1024  # and of the part of it that a block then has
-IN_FLIGHT = (2, 4, 8, 16)  # vectors of a thread where the row is streamed
-USUALLY_IN_FLIGHT = 4
-NARROW_IN_FLIGHT = 8  # where it loads single elements
-# Of blocks that take 128 columns and add or compare: a sum takes 2.04 ms on an H200, and 2.15 with 8. The position of a
-# maximum took 2.70 ms, and had taken 2.13 with 8.
+STREAMED_LEAST_BYTES = 1 << 20  # bytes of all rows; fewer are never read in memory order
+STREAMED_LEAST_ELEMENTS = 1 << 12  # elements of a row; shorter ones are never read in memory order
+STREAMED_TEAMS = (64, 128, 256, 512, 1024)
+STREAMED_RUN_BYTES = 1 << 17  # bytes of a contiguous run of a row; longer runs are read in memory order by default
+STREAMED_COLUMN_BYTES = 8 << 20  # bytes of few columns; more are read in memory order by default
+PARTS = (4, 8, 16, 32, 64)  # vectors of one thread in a part of a row
+PART_BYTES = 1 << 16  # bytes of a part by default
+PACED_LEAST_BYTES = 1 << 17  # bytes of a row; shorter ones are never paced
+PACED_DEFAULT_BYTES = (1 << 20, 12 << 20)  # shortest and longest row, in bytes, that is paced by default
+PACED_SOFTMAX_BYTES = 4 << 20  # the shortest where each reading takes exponentials
+PACED_PART_BYTES = 24 * 1024  # bytes of a paced row that one block reads
+IN_FLIGHT = (2, 4, 8, 16)  # vectors that a thread of a streamed row loads before it uses the first
+DEFAULT_IN_FLIGHT = 4
+NARROW_IN_FLIGHT = 8  # the default where single elements are loaded
+# The default where blocks take 128 columns and add or compare (H200: a sum took 2.04 ms, with 8 it took 2.15; the
+# position of a maximum took 2.70 ms, with 8 it took 2.13).
 WIDE_IN_FLIGHT = 2
-MOST_IN_FLIGHT = 32  # their elements
+MOST_IN_FLIGHT_ELEMENTS = 32  # elements of all vectors in flight
 
 
 @dataclass(frozen=True)
 class RowShape:
-    """How one row kernel is printed; sizes in elements."""
+    """The form of one row kernel; sizes in elements."""
 
     column: bool  # rows lie across memory: neighbouring threads take neighbouring rows
     space: Space  # outer dimensions, then reduced; row-major
@@ -82,7 +82,7 @@ class RowShape:
     walk: tuple[int, ...] = ()  # dimensions outside of what lies together of a row, in the order of memory
     part: int = 0  # vectors of a thread in a part, where parts are read in the order of memory
     resident: int = 1  # blocks that run at a time
-    in_flight: int = USUALLY_IN_FLIGHT  # vectors that a thread loads at a time where the row is streamed
+    in_flight: int = DEFAULT_IN_FLIGHT  # vectors that a thread loads at a time where the row is streamed
 
     @property
     def rows_per_block(self) -> int:
@@ -228,8 +228,8 @@ class Chooser:
             self.tunables = [item for item in self.tunables if item.name != "staging"]
         light = wide and is_light(streamed)
         narrow = vector == 1 and not (self.column and part)
-        usually = WIDE_IN_FLIGHT if light else NARROW_IN_FLIGHT if narrow else USUALLY_IN_FLIGHT
-        in_flight = self._in_flight(vector, usually) if staging == "stream" else USUALLY_IN_FLIGHT
+        usually = WIDE_IN_FLIGHT if light else NARROW_IN_FLIGHT if narrow else DEFAULT_IN_FLIGHT
+        in_flight = self._in_flight(vector, usually) if staging == "stream" else DEFAULT_IN_FLIGHT
         steps = streamed if staging == "stream" else staged
         return RowShape(
             self.column,
@@ -283,8 +283,9 @@ class Chooser:
         row_bytes = self.length * kept_bytes(kept)
         legal = [1]
         if not self.column and self.device.arch >= "sm_90" and kept:
-            limit = max_shared_bytes(self.device.arch) - CLUSTER_RESERVE
-            legal += [c for c in CLUSTERS if c * CLUSTER_LEAST <= row_bytes <= c * limit and self.length >= c * vector]
+            limit = max_shared_bytes(self.device.arch) - CLUSTER_STATE_BYTES
+            fitting = [c for c in CLUSTERS if c * CLUSTER_LEAST_PART_BYTES <= row_bytes <= c * limit]
+            legal += [c for c in fitting if self.length >= c * vector]
         if len(legal) > 1:
             meaning = "neighbouring blocks that hold a row together in shared memory or registers, and read it once"
             usual = self._usual_cluster(legal, vector, row_bytes)
@@ -295,13 +296,13 @@ class Chooser:
     def _usual_cluster(self, legal: Sequence[int], vector: int, row_bytes: float) -> int:
         """Clusters where a row fits no block, and blocks have so little of it that several share a multiprocessor: one
         alone reads nothing while it waits and stores."""
-        alone = row_bytes <= max_shared_bytes(self.device.arch) - STATIC_SHARED
-        most = CLUSTER_USUAL if vector > 1 else CLUSTER_USUAL_NARROW
+        alone = row_bytes <= max_shared_bytes(self.device.arch) - STATIC_SHARED_BYTES
+        most = CLUSTER_PART_BYTES if vector > 1 else CLUSTER_NARROW_PART_BYTES
         fitting = [c for c in legal if c >= 4 and row_bytes <= c * most and self.rows * c >= 4 * self.device.cores]
         return 1 if alone or self._is_apart or not fitting else fitting[0]
 
     def _has_wide_columns(self, staged: bool) -> bool:
-        """Whether rows across memory, read once, are so many that a block may take 128 of them side by side."""
+        """True if rows across memory, read once, are so many that a block may take 128 of them side by side."""
         return self.column and not staged and self.rows >= 256 * self.device.cores and self.length >= 1024
 
     def _team(self, vector: int, staged: bool, state_bytes: int, cluster: int, usual: int) -> int:
@@ -322,7 +323,7 @@ class Chooser:
                 default = _power_below(pieces / 2, values) if pieces > 64 else default
                 narrow = staged and vector == 1
                 while default > (64 if narrow else 128) and default // 2 * self.rows >= resident:
-                    held = (NARROW_MOST if default == 1024 else 16) if narrow else per_thread
+                    held = (NARROW_MOST_ELEMENTS if default == 1024 else 16) if narrow else per_thread
                     if pieces > default // 2 * held:
                         break
                     default //= 2
@@ -333,14 +334,14 @@ class Chooser:
         default = usual or default
         legal = [v for v in values if v <= max(values[0], pieces)]
         if self.column:  # partial states stand in static shared memory, one a thread and reduction
-            legal = [v for v in legal if v * 32 * state_bytes <= STATIC_SHARED] or [1]
+            legal = [v for v in legal if v * 32 * state_bytes <= STATIC_SHARED_BYTES] or [1]
         default = _power_below(default, legal)
         self.tunables.append(tunable("team", legal, default, "parallel", "threads that share a row"))
         return number(self.choices, "team", legal, default)
 
     def _threads(self, team: int, state_bytes: int, columns: int) -> int:
         if self.column:
-            legal = [c for c in COLUMNS if c * team <= 1024 and c * team * state_bytes <= STATIC_SHARED] or [32]
+            legal = [c for c in COLUMNS if c * team <= 1024 and c * team * state_bytes <= STATIC_SHARED_BYTES] or [32]
             usual = _power_below(columns, legal)
             self.tunables.append(tunable("columns", legal, usual, "parallel", "neighbouring rows of a block"))
             return team * number(self.choices, "columns", legal, usual)
@@ -355,7 +356,7 @@ class Chooser:
         rounds = math.ceil(self.length / (team * vector * cluster))
         limit = min(REGISTER_WORDS, 65536 // threads - 24)
         shared = int(rounds * vector * words * 4 * threads)
-        reserve = STATIC_SHARED if cluster == 1 else CLUSTER_RESERVE
+        reserve = STATIC_SHARED_BYTES if cluster == 1 else CLUSTER_STATE_BYTES
         if kept and shared <= max_shared_bytes(self.device.arch) - reserve:
             legal.insert(0, "shared")
         if kept and rounds * vector * words <= limit:
@@ -371,11 +372,11 @@ class Chooser:
         return str(pick(self.choices, "staging", legal, default))
 
     def _order(self, steps: Sequence[Step]) -> str:
-        """In which order the parts of rows are read."""
+        """Chooses the order in which the parts of rows are read."""
         reductions = sum(isinstance(step, ReducePass) for step in steps)
         emits = any(isinstance(step, EmitPass) for step in steps)
         legal = ["launches"]
-        if emits and not self.column and reductions == 1 and self.length * 4 >= PACED_LEAST and self.rows > 1:
+        if emits and not self.column and reductions == 1 and self.length * 4 >= PACED_LEAST_BYTES and self.rows > 1:
             legal.append("behind")
         if emits and reductions and self._may_walk_memory():
             legal.append("memory")
@@ -400,43 +401,45 @@ class Chooser:
 
     @property
     def _is_apart(self) -> bool:
-        """Whether a row lies in pieces between those of others."""
+        """True if a row lies in pieces between those of others."""
         return len(self.walk) > self.outer
 
     def _may_walk_memory(self) -> bool:
-        long = self.column or self._together >= MEMORY_TEAMS[0] * 16
-        return long and self.length >= MEMORY_LENGTH and self.rows * self.length * 4 >= MEMORY_LEAST
+        long = self.column or self._together >= STREAMED_TEAMS[0] * 16
+        return long and self.length >= STREAMED_LEAST_ELEMENTS and self.rows * self.length * 4 >= STREAMED_LEAST_BYTES
 
     def _usual_team(self, order: str, vector: int, wide: bool) -> int:
         """The team that this order asks for; 0: as always."""
         if order == "memory" and not self.column:
-            return _power_below(min(512, self._together / (4 * vector)), MEMORY_TEAMS)
+            return _power_below(min(512, self._together / (4 * vector)), STREAMED_TEAMS)
         return 256 if order == "behind" else 8 if wide or order == "memory" else 0
 
     def _walks_memory_by_default(self) -> bool:
         """Rows in large pieces, or columns too few for a block each: of more than the second cache holds."""
         whole = self.rows * self.length * 4
         if self.column:
-            return self.rows <= 16 * self.device.cores and whole >= COLUMNS_LEAST
-        return self._is_apart and self._together * 4 >= MEMORY_USUAL and whole > self.device.cache_bytes
+            return self.rows <= 16 * self.device.cores and whole >= STREAMED_COLUMN_BYTES
+        return self._is_apart and self._together * 4 >= STREAMED_RUN_BYTES and whole > self.device.cache_bytes
 
     def _part(self, team: int, vector: int) -> int:
         if self.column:  # at least two blocks a multiprocessor
             usual = _power_below(self.length * self.rows / (64 * team * self.device.cores), PARTS)
         else:  # 16-bit elements take more arithmetic than memory
-            usual = _power_below(PART_USUAL / (team * (4 * vector if vector < 8 else vector)), PARTS)
+            usual = _power_below(PART_BYTES / (team * (4 * vector if vector < 8 else vector)), PARTS)
         self.tunables.append(tunable("part", PARTS, usual, "parallel", "vectors of a thread in a part"))
         return number(self.choices, "part", PARTS, usual)
 
     def _is_behind_by_default(self, steps: Sequence[Step]) -> bool:
         """Many rows that the second cache holds, but no cluster: each by one block would be read from memory twice."""
         states = [item.state for step in steps if isinstance(step, ReducePass) for item in step.accumulators]
-        least = PACED_SOFTMAX if any(state.startswith("SoftmaxState") for state in states) else PACED_USUAL[0]
-        fits = least <= self.length * 4 <= PACED_USUAL[1]
+        shortest, longest = PACED_DEFAULT_BYTES
+        if any(state.startswith("SoftmaxState") for state in states):
+            shortest = PACED_SOFTMAX_BYTES
+        fits = shortest <= self.length * 4 <= longest
         return fits and not self._is_apart and self.rows * 2 > self.device.cores
 
     def _in_flight(self, vector: int, usual: int) -> int:
-        legal = [n for n in IN_FLIGHT if n * vector <= MOST_IN_FLIGHT]
+        legal = [n for n in IN_FLIGHT if n * vector <= MOST_IN_FLIGHT_ELEMENTS]
         meaning = "vectors that a thread loads before it uses the first"
         self.tunables.append(tunable("in_flight", legal, usual, "memory", meaning))
         return number(self.choices, "in_flight", legal, usual)
@@ -454,7 +457,7 @@ class Chooser:
             nearest = wanted if self.column else math.sqrt(2) * wanted
             default = _power_below(min(nearest, self.length / chunk), legal)
         if paced:
-            default = _power_below(max(2, self.length * 4 / PACED_PART), legal)
+            default = _power_below(max(2, self.length * 4 / PACED_PART_BYTES), legal)
         if len(legal) > 1:
             meaning = "blocks that share a row, one launch more per dependent reduction"
             self.tunables.append(tunable("splits", legal, default, "algorithm", meaning))

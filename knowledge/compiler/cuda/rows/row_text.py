@@ -71,7 +71,7 @@ class RowText:
     # ------------------------------------------------------------ position
 
     def position(self, unit: str = "") -> list[str]:
-        """Which row and which lane this thread is; threads beyond the last row repeat it and store nothing. `unit`:
+        """Finds the row and the lane of this thread; threads beyond the last row repeat it and store nothing. `unit`:
         which rows a block has, where that does not follow from its own number."""
         shape = self.shape
         shared_by = max(shape.splits, shape.cluster)
@@ -328,7 +328,8 @@ class RowText:
         return [*lines, f"for (; at < {stop}; at += {stride}) {{", *self._round(step, 1), "}", "}"]
 
     def _constants(self, step: ReducePass | EmitPass) -> tuple[list[str], dict[Load, str]]:
-        """What a staged row's stores need alike in all rounds, read once: in a round it stands behind a test."""
+        """Loads for the stores of a staged row that are the same in all rounds, done once: in a round it stands behind
+        a test."""
         shape = self.shape
         found = self._fresh_leaves(step.values, shape.kept) if isinstance(step, EmitPass) else []
         loads = [leaf for leaf in found if isinstance(leaf, Load)]

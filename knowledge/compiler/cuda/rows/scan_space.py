@@ -1,4 +1,5 @@
-"""What a scan walks over: its rows, its elements and their place in memory, and which of them move as vectors."""
+"""The iteration space of a scan: its rows, its elements and their place in memory, and which of them move as
+vectors."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class ScanSpace:
 
     @property
     def is_column(self) -> bool:
-        """Whether the rows lie side by side, each across memory."""
+        """True if the rows lie side by side, each across memory."""
         view = self.space.where[self.kernel.stores[0].view]
         return self.outer > 0 and view.strides[-1] != 1 and view.strides[self.outer - 1] == 1
 
@@ -73,7 +74,7 @@ class ScanSpace:
         return max([1, *fitting])
 
     def holes(self) -> dict[str, object]:
-        """What every template of a scan says alike."""
+        """Values for the holes that all templates of scans have."""
         combine, identity = _COMBINE[self.kernel.op]
         sizes, names = self.space.sizes[: self.outer], self.space.names[: self.outer]
         return {
@@ -115,7 +116,7 @@ class ScanText:
 
     @property
     def _lane(self) -> str:
-        """Which of a vector's elements is number j of the scan."""
+        """The position in a vector of the scan's element j."""
         return f"{self.vector - 1} - j" if self.scan.kernel.reverse else "j"
 
     def _present(self, body: Sequence[str]) -> list[str]:

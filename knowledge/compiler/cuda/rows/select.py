@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
 
 
 def longest_list(wide: bool) -> int:
-    """How many elements of a row a block can put in order; `wide`: of 64 bits."""
+    """Most elements of a row that a block can sort; `wide`: elements of 64 bits."""
     return _LIST_BYTES // (16 if wide else 8)
 
 

@@ -93,7 +93,7 @@ def state_bytes(steps: Sequence[Step]) -> int:
 
 
 def is_light(steps: Sequence[Step]) -> bool:
-    """Whether an element takes a few instructions of every reduction."""
+    """True if an element takes a few instructions of every reduction."""
     states = (item.state for step in steps if isinstance(step, ReducePass) for item in step.accumulators)
     return all(state.startswith(_LIGHT_STATES) for state in states)
 

@@ -1,5 +1,5 @@
-"""Rows too long for any chip, whose parts lie between those of others: read in the order of memory, whatever row they
-belong to. One launch reduces parts, one combines those of each row, and one reads all of it again."""
+"""Rows too long for any chip, with parts between those of other rows: all parts are read in memory order. One launch
+reduces parts, one combines those of each row, and one reads all of it again."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class StreamedRow:
         return self.planes.blocks * self.pieces
 
     def _position(self, text: RowText) -> list[str]:
-        """Which part of what lies together a block has, and whose it is."""
+        """Finds the part of a contiguous run that a block has, and the row that owns it."""
         pieces = self.pieces
         lines = ["const int number = (int)blockIdx.x;"]
         if self.shape.column:
@@ -119,7 +119,7 @@ class StreamedRow:
         return [*lines, *text.span("piece", self.chunk)]
 
     def _place(self, part: str) -> str:
-        """Where the state of a row's part stands: neighbours are what one warp reads when it combines them."""
+        """The place of the state of a row's part: neighbours are what one warp reads when it combines them."""
         return f"{part} * {self.shape.rows} + owner" if self.shape.column else f"owner * {self.parts} + {part}"
 
     def _combining(self) -> RowShape:
@@ -133,7 +133,7 @@ class StreamedRow:
         return replace(shape, team=team, threads=team if team > 32 else 128)
 
     def _known(self, text: RowText, before: Iterable[Step]) -> list[str]:
-        """What earlier launches have reduced, and what follows from it."""
+        """Values that earlier launches have reduced, and what follows from them."""
         lines = []
         for step in before:
             if isinstance(step, ReducePass):
