@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cpu.space import indent, page_advice, parameters
+from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.schedule.tuning import Tuning
 
@@ -72,13 +73,23 @@ def width_of_tile(tile: int, size: int) -> str:
 
 @dataclass(frozen=True)
 class Function:
-    """A C++ function whose parameters are the buffers that it reads and writes; `about` is the comment above it."""
+    """A C++ function and the comment `about` it.
+
+    Its parameters are the buffers that it reads and writes, then `more`, each a declaration with its argument.
+    """
 
     name: str
     about: str
     body: Sequence[str]
     reads: Sequence[ir.Expr]
     stores: Sequence[ir.Store]
+    more: Sequence[tuple[str, str]] = ()
+
+    def parameters(self, plan: ir.Plan) -> tuple[str, str]:
+        """(parameter list, argument list)"""
+        declared, passed = parameters(self.reads, self.stores, plan)
+        all_declared = [*filter(None, [declared]), *(text for text, _ in self.more)]
+        return ", ".join(all_declared), ", ".join([*filter(None, [passed]), *(text for _, text in self.more)])
 
 
 def print_function(
@@ -88,12 +99,17 @@ def print_function(
     *,
     template: str,
     coordinates: tuple[int, int, int],
-    shared: tuple[str, ...] = (),
+    shared: Sequence[str] = (),
+    workspace_bytes: int = 0,
+    pages: bool = True,
 ) -> ir.PrintedKernel:
-    """A kernel of one function. `coordinates` are (d_mem, d_algo, d_sync). Large fresh outputs get huge pages."""
+    """A kernel of one function. `coordinates` are (d_mem, d_algo, d_sync), `shared` names library texts.
+
+    With `pages` large fresh outputs may get huge pages.
+    """
     name = function.name
-    declared, passed = parameters(function.reads, function.stores, plan)
-    advice, labels = page_advice(tuning, function.stores, plan)
+    declared, passed = function.parameters(plan)
+    advice, labels = page_advice(tuning, function.stores, plan) if pages else ([], ())
     d_mem, d_algo, d_sync = coordinates
     return ir.PrintedKernel(
         functions=f"// {name}: {function.about}\nstatic void {name}({declared}) {{\n{indent(function.body, 1)}\n}}\n",
@@ -104,6 +120,7 @@ def print_function(
         d_mem=d_mem,
         d_algo=d_algo,
         d_sync=d_sync,
+        workspace_bytes=workspace_bytes,
         labels=labels,
-        shared=shared,
+        shared=tuple(read_library_text(f"cpu/{text}") for text in shared),
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.loops import loop, share_in_team
+from foundry.knowledge.compiler.cpu.loops import Function, loop, print_function, share_in_team
 from foundry.knowledge.compiler.cpu.map_blocks import Block, BlockBody, find_block
 from foundry.knowledge.compiler.cpu.map_point import Points, Vectors, power_of_two_below
 from foundry.knowledge.compiler.cpu.map_staged import find_staging
@@ -22,8 +22,6 @@ from foundry.knowledge.compiler.cpu.space import (
     choose_threads,
     indent,
     item_bytes,
-    page_advice,
-    parameters,
     register,
     traffic,
     vector_widths,
@@ -79,24 +77,16 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
     space = Space.merge(kernel.shape, [*views_of(values), *[store.view for store in kernel.stores]])
     tuning = Tuning(choices)
     space, shape = _decide(kernel, plan, device, space, tuning)
-    advice, labels = page_advice(tuning, kernel.stores, plan)
-    declared, passed = parameters(values, kernel.stores, plan)
     body = _Body(kernel, plan, space, shape)
-    head = (
-        f"// {kernel.name}: {' x '.join(map(str, kernel.shape)) or 'one'} points as {' x '.join(map(str, space.sizes))}"
-    )
-    text = f"{head}\nstatic void {kernel.name}({declared}) {{\n{body.text()}\n}}\n"
+    about = f"{' x '.join(map(str, kernel.shape)) or 'one'} points as {' x '.join(map(str, space.sizes))}"
     vectorised = max(space.strides(store.view)[-1] for store in kernel.stores) <= 1
-    return PrintedKernel(
-        functions=text,
-        call="\n".join([*advice, f"{kernel.name}({passed});"]),
+    d_mem = 2 if shape.tile or shape.block else int(vectorised)
+    return print_function(
+        Function(kernel.name, about, body.lines(), values, kernel.stores),
+        plan,
+        tuning,
         template="map",
-        choices=tuning.values,
-        tunables=tuple(tuning.tunables),
-        d_mem=2 if shape.tile or shape.block else 1 if vectorised else 0,
-        d_algo=1 if len(kernel.ops) > 1 else 0,
-        d_sync=0,
-        labels=labels,
+        coordinates=(d_mem, int(len(kernel.ops) > 1), 0),
     )
 
 
@@ -215,7 +205,7 @@ class _Body:
             staging = find_staging(kernel, lambda view: space.strides(view)[-1])
         self._points = Points(kernel, plan, self._at, lambda view: space.strides(view)[-1] != 0, staging)
 
-    def text(self) -> str:
+    def lines(self) -> list[str]:
         if self._shape.block:
             return self._blocks(self._shape.block)
         return self._tiled() if self._turned else self._rows()
@@ -223,12 +213,12 @@ class _Body:
     def _at(self, view: View, inner: str) -> str:
         return self._space.offset([*self._indices[:-1], inner])(view)
 
-    def _blocks(self, block: Block) -> str:
+    def _blocks(self, block: Block) -> list[str]:
         body = BlockBody(self._kernel, self._plan, self._space, block, self._shape.vectors, self._shape.points)
         work = body.work()
         return self._parallel(body.heads(), work, body.setup)
 
-    def _rows(self) -> str:
+    def _rows(self) -> list[str]:
         """Outer dimensions as nested loops, the inner one in chunks."""
         sizes, vectors = self._space.sizes, self._shape.vectors
         inner = sizes[-1]
@@ -249,9 +239,9 @@ class _Body:
     def _parallel(self, heads: Sequence[str], work: Sequence[str], setup: Sequence[str] = ()) -> str:
         shape = self._shape
         loops, fence = heads or [loop("once", 1)], shape.vectors.streamed
-        return indent(share_in_team(loops, work, shape.schedule, shape.threads, setup=setup, fence=fence), 1)
+        return share_in_team(loops, work, shape.schedule, shape.threads, setup=setup, fence=fence)
 
-    def _tiled(self) -> str:
+    def _tiled(self) -> list[str]:
         """Square tiles over the inner dimension and the one along which the operands are contiguous."""
         sizes, side = self._space.sizes, self._shape.tile
         dim = self._turned[0][1]

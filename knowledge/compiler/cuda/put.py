@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.dialect import register
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
+from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     Space,
@@ -21,6 +21,7 @@ from foundry.knowledge.compiler.cuda.space import (
 )
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SegmentKernel, View
 from foundry.knowledge.compiler.ir.views import leaves
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 
@@ -71,13 +72,5 @@ def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[s
     start = f'extern "C" __global__ void __launch_bounds__({_THREADS}) {name}'
     known = signature.replace(" __restrict__", "")  # an item may read what one before it wrote
     made = Launch(name, (math.ceil(inner / _THREADS), 1, 1), (_THREADS, 1, 1), tuple(arguments))
-    return PrintedKernel(
-        functions=f"{head}\n{start}({known}) {{\n{indent(body)}\n}}\n",
-        call=launches.encode([made]),
-        template="put",
-        choices={},
-        tunables=(),
-        d_mem=1,
-        d_algo=0,
-        d_sync=0,
-    )
+    text = f"{head}\n{start}({known}) {{\n{indent(body)}\n}}\n"
+    return print_launches(text, [made], Tuning({}), template="put", coordinates=(1, 0, 0))

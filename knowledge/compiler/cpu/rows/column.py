@@ -29,7 +29,6 @@ from foundry.knowledge.compiler.cpu.space import (
     traffic,
     vector_widths,
 )
-from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
 from foundry.knowledge.compiler.ir.views import distinct, views_of
@@ -160,7 +159,7 @@ class _ColumnPrinter:
             self._tuning,
             template="column",
             coordinates=(2 if form.tile > 64 else 1, d_algo, 0),
-            shared=(read_library_text("cpu/rows/reduce.h"),),
+            shared=["rows/reduce.h"],
         )
 
     def _each(self, body: Sequence[str]) -> list[str]:

@@ -6,14 +6,13 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.loops import loops_over
+from foundry.knowledge.compiler.cpu.loops import Function, loops_over, print_function
 from foundry.knowledge.compiler.cpu.space import (
     Space,
     choose_threads,
     hoist,
     indent,
     invariants,
-    parameters,
     register,
     traffic,
 )
@@ -69,19 +68,17 @@ class _DirectPrinter:
 
     def print_kernel(self) -> PrintedKernel:
         kernel = self._kernel
-        declared, passed = parameters([*self._values, self._key], kernel.stores, self._plan)
         body = [*self._setup(), f"#pragma omp parallel{self._threads}", "{"]
         body += [indent([*self._clear(), *self._take_in(), *self._join()], 1), "}"]
-        head = f"// {kernel.name}: {kernel.op} of {kernel.items} items in {kernel.shape[0]} segments, as they come"
-        return PrintedKernel(
-            functions=f"{head}\nstatic void {kernel.name}({declared}, char* workspace) {{\n{indent(body, 1)}\n}}\n",
-            call=f"{kernel.name}({passed}, workspace);",
+        about = f"{kernel.op} of {kernel.items} items in {kernel.shape[0]} segments, as they come"
+        reads, workspace = [*self._values, self._key], [("char* workspace", "workspace")]
+        return print_function(
+            Function(kernel.name, about, body, reads, kernel.stores, workspace),
+            self._plan,
+            self._tuning,
             template="segment_direct",
-            choices=self._tuning.values,
-            tunables=tuple(self._tuning.tunables),
-            d_mem=0,
-            d_algo=1,
-            d_sync=1,
+            coordinates=(0, 1, 1),
+            pages=False,
             workspace_bytes=8 * self._parts * (self._table + self._counts * kernel.shape[0]),
         )
 

@@ -22,7 +22,6 @@ from foundry.knowledge.compiler.cpu.space import (
     traffic,
     vector_widths,
 )
-from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
 from foundry.knowledge.compiler.ir.views import distinct, views_of
@@ -192,7 +191,7 @@ class _RowPrinter:
             self._tuning,
             template="row",
             coordinates=(2 if self._staged else 1, d_algo, 3 if form.within else 0),
-            shared=(read_library_text("cpu/rows/reduce.h"),),
+            shared=["rows/reduce.h"],
         )
 
     def _by_rows(self) -> list[str]:

@@ -19,7 +19,6 @@ from foundry.knowledge.compiler.cpu.space import (
     traffic,
     vector_widths,
 )
-from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, ScanKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
 from foundry.knowledge.compiler.ir.views import views_of
@@ -129,7 +128,7 @@ class _ScanPrinter:
             self._tuning,
             template="scan",
             coordinates=(d_mem, d_algo, d_sync),
-            shared=(read_library_text("cpu/rows/scan.h"),),
+            shared=["rows/scan.h"],
         )
 
     # -- one element

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.loops import loops_over, share_loops, width_of_tile
+from foundry.knowledge.compiler.cpu.loops import Function, loops_over, print_function, share_loops, width_of_tile
 from foundry.knowledge.compiler.cpu.put import print_put
 from foundry.knowledge.compiler.cpu.rows.direct import COMBINE, neutral_of, print_direct
 from foundry.knowledge.compiler.cpu.space import (
@@ -19,8 +19,6 @@ from foundry.knowledge.compiler.cpu.space import (
     hoist,
     indent,
     invariants,
-    page_advice,
-    parameters,
     register,
     traffic,
 )
@@ -96,25 +94,18 @@ class _SegmentPrinter:
 
     def print_kernel(self) -> PrintedKernel:
         kernel = self._kernel
-        declared, passed = parameters(self._values, kernel.stores, self._plan)
         own = [name for name in (kernel.starts, kernel.order) if name]
-        declared = ", ".join(filter(None, [declared, *(f"const int32_t* __restrict b_{name}" for name in own)]))
-        passed = ", ".join(filter(None, [passed, *(f"b_{name}" for name in own), "workspace" if self._long else ""]))
-        declared += ", char* workspace" if self._long else ""
+        more = [(f"const int32_t* __restrict b_{name}", f"b_{name}") for name in own]
+        more += [("char* workspace", "workspace")] if self._long else []
         body = [*self._functions(), *self._short_segments(), *(self._long_segments() if self._long else [])]
-        head = f"// {kernel.name}: {kernel.op} of {kernel.items} items in {kernel.shape[0]} segments"
-        advice, labels = page_advice(self._tuning, kernel.stores, self._plan)
-        return PrintedKernel(
-            functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
-            call="\n".join([*advice, f"{kernel.name}({passed});"]),
+        about = f"{kernel.op} of {kernel.items} items in {kernel.shape[0]} segments"
+        return print_function(
+            Function(kernel.name, about, body, self._values, kernel.stores, more),
+            self._plan,
+            self._tuning,
             template="segment",
-            choices=self._tuning.values,
-            tunables=tuple(self._tuning.tunables),
-            d_mem=1 if self._lanes > 1 else 0,
-            d_algo=1,
-            d_sync=1,
+            coordinates=(1 if self._lanes > 1 else 0, 1, 1),
             workspace_bytes=8 * self._pieces * self._columns * self._tile if self._long else 0,
-            labels=labels,
         )
 
     # -- one segment of one tile

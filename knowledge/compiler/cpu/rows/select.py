@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.loops import loop, loops_over
-from foundry.knowledge.compiler.cpu.space import Space, choose_threads, indent, parameters, register, traffic
-from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.cpu.loops import Function, loop, loops_over, print_function
+from foundry.knowledge.compiler.cpu.space import Space, choose_threads, indent, register, traffic
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SelectKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
 from foundry.knowledge.compiler.schedule.tuning import Tuning
@@ -54,19 +53,10 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
         "  }",
         "}",
     ]
-    declared, passed = parameters(values, kernel.stores, plan)
-    head = f"// {kernel.name}: {kept} of each of {math.prod(kernel.outer)} rows of {kernel.length}, in order"
-    return PrintedKernel(
-        functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
-        call=f"{kernel.name}({passed});",
-        template="select",
-        choices=tuning.values,
-        tunables=tuple(tuning.tunables),
-        d_mem=0,
-        d_algo=2,
-        d_sync=1,
-        shared=(read_library_text("cpu/rows/select.h"),),
-    )
+    about = f"{kept} of each of {math.prod(kernel.outer)} rows of {kernel.length}, in order"
+    function = Function(kernel.name, about, body, values, kernel.stores)
+    shared = ["rows/select.h"]
+    return print_function(function, plan, tuning, template="select", coordinates=(0, 2, 1), shared=shared, pages=False)
 
 
 def _call(kernel: SelectKernel, tuning: Tuning) -> tuple[int, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.space import indent, parameters
-from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.cpu.loops import Function, print_function
+from foundry.knowledge.compiler.cpu.space import indent
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SortKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
 from foundry.knowledge.compiler.schedule.tuning import Tuning
@@ -26,8 +26,8 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
     threads = tuning.number("threads", counts, default, "parallel", meaning)
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, lambda view: affine(view.offset, [(view.strides[0], "i")])))
     value = emitter.value(kernel.key)
-    reads, passed = parameters([kernel.key], (), plan)
-    own = f"int32_t* b_{kernel.starts}, int32_t* b_{kernel.order}, char* workspace"
+    more = [(f"int32_t* b_{name}", f"b_{name}") for name in (kernel.starts, kernel.order)]
+    more.append(("char* workspace", "workspace"))
     sizes = f"{kernel.items}, {kernel.segments}, {threads}"
     body = [
         "const auto key = [=](int64_t i) __attribute__((always_inline)) -> int64_t {",
@@ -36,18 +36,13 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
         "int32_t* const keys = (int32_t*)workspace;",
         f"sort_items({sizes}, key, b_{kernel.starts}, b_{kernel.order}, keys, keys + {kernel.items});",
     ]
-    head = f"// {kernel.name}: {kernel.items} items in the order of {kernel.segments} segments"
-    declared = ", ".join(filter(None, [reads, own]))
-    arguments = ", ".join(filter(None, [passed, f"b_{kernel.starts}", f"b_{kernel.order}", "workspace"]))
-    return PrintedKernel(
-        functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
-        call=f"{kernel.name}({arguments});",
+    about = f"{kernel.items} items in the order of {kernel.segments} segments"
+    return print_function(
+        Function(kernel.name, about, body, [kernel.key], (), more),
+        plan,
+        tuning,
         template="sort",
-        choices=tuning.values,
-        tunables=tuple(tuning.tunables),
-        d_mem=0,
-        d_algo=2,
-        d_sync=2,
+        coordinates=(0, 2, 2),
+        shared=["rows/sort.h"],
         workspace_bytes=4 * (kernel.items + threads * kernel.segments),
-        shared=(read_library_text("cpu/rows/sort.h"),),
     )
