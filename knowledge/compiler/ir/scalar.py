@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from foundry.knowledge.compiler.ir.kernels import (
     SCALAR_OPS,
@@ -78,7 +79,6 @@ class Dialect:
     """A target's spelling of types, constants, conversions and operations."""
 
     storage: Mapping[DType, str]  # element type in memory
-    register: Mapping[DType, str]  # type of a value in computations; 16-bit floats are computed as float
     formats: Mapping[str, str] = field(default_factory=lambda: MATH_FORMATS)
     widen: Mapping[DType, str] = field(default_factory=dict)  # stored element -> register, unless identical
     narrow: Mapping[DType, str] = field(default_factory=dict)  # register -> stored element
@@ -87,6 +87,11 @@ class Dialect:
     divided_by: str = ""  # a float32 divided by a value named once a row
     infinity: str = "INFINITY"
     nan: str = "NAN"
+
+    @cached_property
+    def register(self) -> Mapping[DType, str]:
+        """The type of a value being computed with: 16-bit floats compute in float, all else as it is stored."""
+        return {**self.storage, "float16": "float", "bfloat16": "float"}
 
     def load(self, element: str, dtype: DType) -> str:
         """C expression that converts a stored element (`b_x[i]`) to its register type."""
@@ -141,18 +146,6 @@ CPU_DIALECT = Dialect(
         "float32": "float",
         "float16": "float16",
         "bfloat16": "bfloat16",
-        "int64": "int64_t",
-        "int32": "int32_t",
-        "int16": "int16_t",
-        "int8": "int8_t",
-        "uint8": "uint8_t",
-        "bool": "bool",
-    },
-    register={
-        "float64": "double",
-        "float32": "float",
-        "float16": "float",
-        "bfloat16": "float",
         "int64": "int64_t",
         "int32": "int32_t",
         "int16": "int16_t",
