@@ -236,7 +236,7 @@ class _Body:
         tail = [] if chunks == 1 else [f"for (int64_t chunk = 0; chunk < {inner}; chunk += {chunk})"]
         return self._parallel([loop(name, size) for name, size in loops] + tail, work)
 
-    def _parallel(self, heads: Sequence[str], work: Sequence[str], setup: Sequence[str] = ()) -> str:
+    def _parallel(self, heads: Sequence[str], work: Sequence[str], setup: Sequence[str] = ()) -> list[str]:
         shape = self._shape
         loops, fence = heads or [loop("once", 1)], shape.vectors.streamed
         return share_in_team(loops, work, shape.schedule, shape.threads, setup=setup, fence=fence)
