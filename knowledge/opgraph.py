@@ -431,7 +431,8 @@ class OpGraph:
 
     def _least_read(self, name: str, known: Mapping[str, int]) -> int:
         """Bytes of a tensor that must be read, given those of all later values."""
-        whole, least = self.values[name].spec.nbytes, 0
+        whole = self.values[name].spec.nbytes
+        least = 0
         if name in self.output_names:
             return whole
         users = self.users.get(name, [])

@@ -23,7 +23,8 @@ def _tile(move: Move, situation: Situation) -> Opinion:
         place = tunable.values.index(move.value)  # register tiles are listed best first, by loads and registers
         order = f"{place + 1} of {len(tunable.values)} in the order of loads for each multiply-add"
         return Opinion(1.5 - place / len(tunable.values), order)
-    larger, limiter = situation.is_larger(move), situation.limiter
+    larger = situation.is_larger(move)
+    limiter = situation.limiter
     size = situation.tile_bytes(move)
     near = situation.brief.device.traits.near_bytes
     if size is not None and size > 8 * near and larger:
@@ -43,7 +44,8 @@ def _tile(move: Move, situation: Situation) -> Opinion:
 def _vector(move: Move, situation: Situation) -> Opinion:
     """Prefers full vector width if code is bound by instructions or latency. Unrolling hides latency and costs
     registers."""
-    larger, limiter = situation.is_larger(move), situation.limiter
+    larger = situation.is_larger(move)
+    limiter = situation.limiter
     if larger is None:
         return Opinion(1.0)
     if limiter == "occupancy":
@@ -59,7 +61,8 @@ def _vector(move: Move, situation: Situation) -> Opinion:
 def _memory(move: Move, situation: Situation) -> Opinion:
     """Prefers streaming stores if the output will not be read again from cache; staging and large pages pay nearly
     always."""
-    device, name = situation.brief.device, move.name.lower()
+    device = situation.brief.device
+    name = move.name.lower()
     if "staging" in name:
         stays = move.value != "stream"
         where = "the row waits on the chip between its passes" if stays else "the row is read again"
@@ -78,7 +81,8 @@ def _memory(move: Move, situation: Situation) -> Opinion:
 
 def _parallel(move: Move, situation: Situation) -> Opinion:
     """Prefers fewer threads for tiny work, coarser chunks if synchronisation limits, more blocks if cores are idle."""
-    larger, limiter = situation.is_larger(move), situation.limiter
+    larger = situation.is_larger(move)
+    limiter = situation.limiter
     if larger is None:
         return Opinion(1.0)
     counts_workers = "thread" in move.name.lower()

@@ -116,7 +116,8 @@ def _by_roofline(situation: Situation) -> tuple[Limiter, str]:
 
 def _slowest_operators(situation: Situation) -> str:
     """The operators that PyTorch runs in a task that could not be traced, by its own profiler."""
-    rows, whole_ms = situation.brief.ran, sum(row.ms for row in situation.brief.ran)
+    rows = situation.brief.ran
+    whole_ms = sum(row.ms for row in situation.brief.ran)
     if not rows:
         return "the reference could not be traced, and nothing was seen of its operators"
     shown = [

@@ -294,7 +294,9 @@ class Estimates:
 
     def _take(self, items: Sequence[Known], log: Array, noise: Array) -> None:
         """Sets the measurements and their similarities."""
-        self._items, self._log, self._noise = list(items), log, noise
+        self._items = list(items)
+        self._log = log
+        self._noise = noise
         self._set = self._elsewhere.encoder.encode(self._items)
         self._among = self._elsewhere.between(self._set, self._set)
         self._across = self._elsewhere.between(self._set, self._elsewhere.set)
@@ -308,7 +310,8 @@ class Estimates:
 
     def of(self, wanted: Sequence[Known]) -> Estimated:
         """The estimates for configurations of this run."""
-        strength, encoded = self._strength, self._elsewhere.encoder.encode(wanted)
+        strength = self._strength
+        encoded = self._elsewhere.encoder.encode(wanted)
         inverse, brought = self._elsewhere.solved(strength.elsewhere)
         far = self._elsewhere.between(encoded, self._elsewhere.set).covariance(strength, strength.shared)
         told = inverse @ far.T

@@ -203,7 +203,8 @@ class Leaps:
         if not again and (place.outline.structure, offered) in self._seen:
             return []
         best: list[list[Sketch]] = []
-        is_whole, most = True, min(WHOLE, AROUND // max(1, len(kernels)))
+        is_whole = True
+        most = min(WHOLE, AROUND // max(1, len(kernels)))
         for kernel in kernels:
             if groups := self._groups(kernel):
                 is_whole = is_whole and _count(groups) <= most

@@ -87,7 +87,8 @@ class ExperienceStore:
 
     def _credited(self, records: Sequence[ExperienceRecord]) -> list[ExperienceRecord]:
         """The records with their moves' credits, fitted with all steps of the store."""
-        found, waiting = [], dict[tuple[str, str], list[ExperienceRecord]]()
+        found = []
+        waiting = dict[tuple[str, str], list[ExperienceRecord]]()
         for record in records:
             if record.log_lift is None or record.credit is not None:
                 found.append(record)
@@ -285,9 +286,11 @@ def _query_of(record: ExperienceRecord) -> Query:
 
 def _exact_nearness(query: Query, shapes: str, device: str, limiter: str) -> tuple[float, str]:
     """(nearness of a record of the query's own graph, reason in words)."""
-    nearness, why = 1.0, "same graph and size"
+    nearness = 1.0
+    why = "same graph and size"
     if shapes != query.shape_class:
-        nearness, why = 0.8, "same graph, other size"
+        nearness = 0.8
+        why = "same graph, other size"
     if device != query.device:
         nearness, why = nearness * 0.6, why + ", other device"
     if query.limiter and limiter != query.limiter:

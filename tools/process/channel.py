@@ -112,7 +112,8 @@ class Channel:
         except OSError as error:
             raise ChannelClosed(str(error)) from error
         handles = _handles(rights)
-        self.sender, self.sent_ns = _sender(rights), _sent_ns(rights)
+        self.sender = _sender(rights)
+        self.sent_ns = _sent_ns(rights)
         if not packet:
             close_all(handles)
             raise ChannelClosed("the other side is gone")

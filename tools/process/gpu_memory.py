@@ -79,7 +79,9 @@ class SharedGpuMemory:
         While it does not fit, this waits up to `patience_s` seconds for memory that ending processes or other tasks
         release.
         """
-        unit, block, none = _granularity(), ctypes.c_ulonglong(), ctypes.c_ulonglong(0)
+        unit = _granularity()
+        block = ctypes.c_ulonglong()
+        none = ctypes.c_ulonglong(0)
         size, stop = -(-max(nbytes, 1) // unit) * unit, time.monotonic() + patience_s
         while True:
             try:
@@ -120,7 +122,8 @@ class SharedGpuMemory:
 
 def _mapped(block: int, nbytes: int) -> int:
     """The address at which a block is mapped for reading and writing."""
-    address, size = ctypes.c_ulonglong(), ctypes.c_size_t(nbytes)
+    address = ctypes.c_ulonglong()
+    size = ctypes.c_size_t(nbytes)
     none = ctypes.c_ulonglong(0)
     _call("cuMemAddressReserve", ctypes.byref(address), size, ctypes.c_size_t(0), none, none)
     try:

@@ -97,7 +97,8 @@ class Confinement:
 def confine(orders: Orders) -> Confinement:
     """Confines this process and all it will start; call it while there is one thread. Never raises for a refusal."""
     done = Confinement()
-    parent, death_signal = os.getppid(), _death_signal()
+    parent = os.getppid()
+    death_signal = _death_signal()
     if orders.namespaces:
         _attempt(done, NETWORK, _enter_namespaces)
         if NETWORK in done.active:

@@ -110,7 +110,8 @@ def arithmetic() -> dict[str, str]:
 
     Both are settings of the thread, which a library can change when it is loaded (`-ffast-math` when linking does).
     """
-    smallest, nearly_half = sys.float_info.min, 3 * 2.0**-54
+    smallest = sys.float_info.min
+    nearly_half = 3 * 2.0**-54
     keeps = smallest / 2 != 0.0 and smallest / 2 * 2.0**60 != 0.0
     rounds = 1.0 + nearly_half > 1.0 and -1.0 - nearly_half < -1.0 and 1.0 + 2.0**-54 == 1.0
     return {
@@ -221,7 +222,8 @@ def mapped_code() -> frozenset[str]:
 def patched_code() -> list[str]:
     """Files whose machine code in memory differs from that on disk, because it was patched. Takes 10 ms."""
     found: list[str] = []
-    path, is_code = "", False
+    path = ""
+    is_code = False
     with Path("/proc/self/smaps").open() as lines:
         for line in lines:
             fields = line.split(None, 5)

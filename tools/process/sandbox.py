@@ -262,7 +262,8 @@ def own_package(folder: Path) -> dict[str, str]:
 
     Python lists a package's folder to import from it, and a working copy of this package may hold anything.
     """
-    package, links = Path(tools.__file__).parent.parent, folder / "imports" / "foundry"
+    package = Path(tools.__file__).parent.parent
+    links = folder / "imports" / "foundry"
     links.mkdir(parents=True, exist_ok=True)
     for room in _OWN_ROOMS:
         if not (links / room).exists():

@@ -144,7 +144,8 @@ class Worker:
                         raise WorkerDied("timeout", f"did not finish in {seconds:g} s")
                 answer, extra = self.channel.receive(0.0)
                 if (more_s := extend(answer)) is not None:
-                    deadline, seconds = time.monotonic() + more_s, more_s
+                    deadline = time.monotonic() + more_s
+                    seconds = more_s
                     continue
                 if pause is None or PAUSE not in answer:
                     return answer, extra

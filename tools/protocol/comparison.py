@@ -182,7 +182,8 @@ def weighing_elements(expected: Expected) -> int:
 
 def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputError, error: OutputError) -> str:
     """Describes the failing elements: the first one, their share, their places, a constant factor if there is one."""
-    flat, truth = as_real(output).detach().reshape(-1).to(expected.truth.device), expected.truth
+    flat = as_real(output).detach().reshape(-1).to(expected.truth.device)
+    truth = expected.truth
     wrong, count = find_wrong(output, expected, limit)
     if count == 0:
         return (
@@ -287,7 +288,8 @@ def _where(wrong: torch.Tensor) -> str:
 
 def _factor(output: torch.Tensor, expected: Expected) -> str:
     """Names a constant factor between output and truth; "" if there is none."""
-    output, own = output[:GPU_CHUNK].to(expected.truth.dtype), expected.truth[:GPU_CHUNK]
+    output = output[:GPU_CHUNK].to(expected.truth.dtype)
+    own = expected.truth[:GPU_CHUNK]
     usable = torch.isfinite(output) & torch.isfinite(own)
     given, truth = output[usable][:CHUNK], own[usable][:CHUNK]
     large = truth.abs() > 0.1 * expected.spread

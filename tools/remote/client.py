@@ -51,7 +51,8 @@ class RemoteWorkbench:
             raise AssertionError("started with pipes")
         self.device: Device
         self.notes = BenchNotes()
-        self._process, self._writer = process, process.stdin
+        self._process = process
+        self._writer = process.stdin
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[Message]] = {}
         self._said = b""

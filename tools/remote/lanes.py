@@ -41,7 +41,8 @@ class GpuLanes:
 
     def __init__(self, lanes: Sequence[Workbench]) -> None:
         self.device = lanes[0].device
-        self._lanes, self._home = list(lanes), lanes[0]
+        self._lanes = list(lanes)
+        self._home = lanes[0]
         self._chosen: dict[str, int] = {}  # lane by a text's digest: measurements of one text stay comparable
         self._busy: list[set[str]] = [set() for _ in lanes]  # texts under evaluation
         self._begun: list[asyncio.Task[Baseline]] = []
@@ -49,7 +50,8 @@ class GpuLanes:
     @property
     def notes(self) -> BenchNotes:
         """Notes of home, where finalists are proven, with the use of the locks of all lanes."""
-        home, uses = self._home.notes, [lane.notes.lock for lane in self._lanes]
+        home = self._home.notes
+        uses = [lane.notes.lock for lane in self._lanes]
         total = LockUse(*(sum(getattr(use, one.name) for use in uses) for one in fields(LockUse)))
         return BenchNotes(home.isolation, home.seeds, total)
 

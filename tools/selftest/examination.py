@@ -89,7 +89,9 @@ class Comparer:
     """Compares two candidates bit for bit, in one process that is confined like a candidate's."""
 
     def __init__(self, task: Task, device: Device, scratch: Path, zygote: Zygote) -> None:
-        self._task, self._device, self._folder = task, device, scratch / "comparing"
+        self._task = task
+        self._device = device
+        self._folder = scratch / "comparing"
         self._zygote = zygote
         self._lock = asyncio.Lock()
 

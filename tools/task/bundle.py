@@ -136,7 +136,8 @@ def flat_views(specs: Sequence[TensorSpec], handle: int, *, writable: bool = Fal
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch has no read-only tensors and says so
         for spec, place in zip(specs, places, strict=True):
-            count, dtype = extent(spec), torch_dtype(spec.dtype)
+            count = extent(spec)
+            dtype = torch_dtype(spec.dtype)
             empty = torch.empty(0, dtype=dtype)
             views.append(torch.frombuffer(buffer, dtype=dtype, count=count, offset=place) if count else empty)
     return views

@@ -349,7 +349,8 @@ def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
         shapes,
         [value.spec.shape for value in outputs],
     )
-    module, line = _module_path(node), _line_of(node, builder.file)
+    module = _module_path(node)
+    line = _line_of(node, builder.file)
     builder.ops.append(Op(target, args, kwargs, outputs, flops=int(flops), module=module, line=line))
 
 

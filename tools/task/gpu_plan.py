@@ -79,7 +79,8 @@ class GpuPlan:
 
     def needed(self, sizes: Sizes) -> int:
         """Bytes at the worst moment."""
-        own, slots = sizes.inputs + sizes.outputs, min(self.slots, 2)
+        own = sizes.inputs + sizes.outputs
+        slots = min(self.slots, 2)
         trial = sizes.inputs + sizes.wide_outputs
         others = (SCREEN_TRIALS - 1) * trial if self.keeps_trials else 0
         asked = slots * sizes.inputs if self.keeps_trials else 0  # inputs on which the screen is timed
@@ -100,7 +101,8 @@ class GpuPlan:
         compared = max(COMPARED * sizes.outputs, BESIDE * sizes.outputs + sizes.wide_outputs)
         timed_by, reference = judge, side
         if self.is_lean:  # the judge's model stays on the host; PyTorch prepares no weights
-            timed_by, reference = besides, side - sizes.parameters
+            timed_by = besides
+            reference = side - sizes.parameters
         timing = timed_by + slots * sizes.inputs + compared + self.pairs * (side + reference)
         return self.lanes * max(verifying, auditing, timing)
 

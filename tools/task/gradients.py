@@ -51,7 +51,8 @@ def _weights(output: torch.Tensor) -> torch.Tensor:
 
 def _has_own(nodes: Iterable[Any]) -> bool:
     """True if a torch.autograd.Function written in Python is among the nodes that lead to these."""
-    seen, left = set[Any](), [node for node in nodes if node is not None]
+    seen = set[Any]()
+    left = [node for node in nodes if node is not None]
     while left:
         node = left.pop()
         if isinstance(node, BackwardCFunction):

@@ -49,7 +49,8 @@ def serve(control: Channel) -> None:
             _stay_within(device, message.get("gpu_bytes", 0))
             if message["do"] == "draw":  # the task's own inputs, as everybody draws them
                 parcel = bundle.pack(loading.load(task).inputs(message["seed"]))
-                answer, handles = {"inputs": parcel.description}, [parcel.handle]
+                answer = {"inputs": parcel.description}
+                handles = [parcel.handle]
             else:
                 looks: dict[str, Callable[[Task, torch.device], Message]]
                 looks = {"check": partial(_check, control=control), "capture": _capture, "ran": _ran}
@@ -137,7 +138,8 @@ NOTHING_RAN: Message = {"ran": [], "work": 0}
 def _ran(task: Task, device: torch.device) -> Message:
     """The operators that a task without a graph runs, and their work; empty if that cannot be seen either."""
     loaded = loading.load(task)
-    model, inputs = loaded.build_model(0, device), loaded.inputs(0, device)
+    model = loaded.build_model(0, device)
+    inputs = loaded.inputs(0, device)
     try:
         found = operators_ran(lambda: loading.call(model, inputs))
     except Exception:  # the model raised nothing in earlier checks, so the task goes on without this

@@ -80,7 +80,8 @@ def _users_words(task: Task, doing: str) -> Iterator[None]:
     except torch.OutOfMemoryError:  # other processes may have taken the GPU's memory, which says nothing about the task
         raise
     except BaseException as error:  # a task may raise anything, SystemExit included
-        files, lines = files_passed(error), lines_in(task.path, error)
+        files = files_passed(error)
+        lines = lines_in(task.path, error)
         where = f", line {lines[-1]}" if lines else ""
         first = (str(error).strip().splitlines() or [""])[0][:300]
         what = f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -21,12 +21,14 @@ class Repeating(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, most: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._most, self.repeats = most, False
+        self._most = most
+        self.repeats = False
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        name, options = function._schema.name.removeprefix("aten::"), kwargs or {}
+        name = function._schema.name.removeprefix("aten::")
+        options = kwargs or {}
         if name in _NEW and "names" not in options and "generator" not in options:
             empty = torch.empty_like if name.endswith("_like") else torch.empty
             return self._drawn(empty(args[0], **options), _NEW[name], ())
@@ -40,7 +42,8 @@ class Repeating(TorchDispatchMode):  # type: ignore[no-untyped-call]
             filled: torch.Tensor = getattr(tensor, how)(*limits)
             return filled
         self.repeats = True
-        flat, done = tensor.view(-1), self._most
+        flat = tensor.view(-1)
+        done = self._most
         flat[:done].copy_(getattr(torch.empty(done, dtype=tensor.dtype), how)(*limits))
         while done < flat.numel():  # each copy doubles the filled part
             some = min(done, flat.numel() - done)

@@ -180,7 +180,8 @@ def _from_program(program: ExportedProgram, leaves: Sequence[Any], arrangement: 
     roles: dict[str, tuple[str, str]] = {}
     position = 0
     for item in program.graph_signature.input_specs:
-        name, source = item.arg.name, item.target or ""
+        name = item.arg.name
+        source = item.target or ""
         if item.kind is InputKind.USER_INPUT:
             is_tensor = isinstance(leaves[position], torch.Tensor)
             roles[name] = ("input", str(position)) if is_tensor else ("literal", str(position))

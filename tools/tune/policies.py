@@ -29,7 +29,8 @@ class RandomSearch:
     """Draws configurations at random, without regard to times."""
 
     def __init__(self, space: SettingSpace, seed: int) -> None:
-        self._space, self._stream = space, random.Random(seed)
+        self._space = space
+        self._stream = random.Random(seed)
         self._asked = [space.present]
 
     def ask(self, count: int, times: Mapping[Setting, float | None]) -> list[Setting]:
@@ -46,7 +47,8 @@ class CoordinateDescent:
     brings nothing."""
 
     def __init__(self, space: SettingSpace, seed: int) -> None:
-        self._space, self._stream = space, random.Random(seed)
+        self._space = space
+        self._stream = random.Random(seed)
         self._asked = {space.present}
         self._queue: list[Setting] = []
         self._names: list[str] = []
@@ -88,7 +90,8 @@ class Evolution:
     """
 
     def __init__(self, space: SettingSpace, seed: int, starts: Sequence[Setting] = ()) -> None:
-        self._space, self._stream = space, random.Random(seed)
+        self._space = space
+        self._stream = random.Random(seed)
         self._starts = [setting for setting in dict.fromkeys(starts) if setting != space.present]
         self._asked = {space.present, *starts}
         self._around: dict[Setting, list[Setting]] = {}

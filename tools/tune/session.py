@@ -107,7 +107,9 @@ class Session:
         self._worker: Worker | None = None
         self._pool = ThreadPoolExecutor(crew.compilers, thread_name_prefix="tuner-build")
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="tuner-run")
-        self._started, self._seconds, self._waiting_s = time.monotonic(), seconds, waiting_s
+        self._started = time.monotonic()
+        self._seconds = seconds
+        self._waiting_s = waiting_s
         self._closed = False
         on_cpu = crew.device.traits.uses_host_cores
         self._waits = WaitClock()  # of compilers too

@@ -135,7 +135,8 @@ class Editor:
 
     def put(self, result: Ref) -> OpGraph:
         """The graph in which `result` replaces the result of `op`, in its shape and dtype."""
-        value, spec = self.op.outputs[0], self.op.outputs[0].spec
+        value = self.op.outputs[0]
+        spec = self.op.outputs[0].spec
         last = self.view(self.cast(result, spec.dtype), spec.shape)
         at = next(index for index, other in enumerate(self.graph.ops) if other is self.op)
         ops = [*self.graph.ops[:at], *self.new, *self.graph.ops[at + 1 :]]

@@ -50,7 +50,8 @@ def windows_of(editor: Editor, op: Op) -> Windows | None:
     rank = int(tail[0])
     size = _numbers(op, 1, rank)
     step = _numbers(op, 2, rank) or size
-    padding, rest = _numbers(op, 3, rank) or (0,) * rank, op.args[4:]
+    padding = _numbers(op, 3, rank) or (0,) * rank
+    rest = op.args[4:]
     # avg: ceil_mode, count_include_pad, divisor_override; max: dilation, ceil_mode
     plain = (False, True, None) if kind == "avg" else ([1] * rank, False)
     given = [[item] * rank if kind == "max" and at == 0 and item == 1 else item for at, item in enumerate(rest)]
@@ -190,7 +191,8 @@ def average_of_columns(graph: OpGraph, op: Op) -> OpGraph | None:
         item = maker.args[0]
         if not isinstance(item, Ref) or editor.shape(item)[-1:] != editor.shape(source)[-1:]:
             return None
-        source, maker = item, editor.graph.producers.get(item.ref)
+        source = item
+        maker = editor.graph.producers.get(item.ref)
     for chain in chains_above(editor, source, [len(editor.shape(source)) - 1], tensors=False):
         product = product_of(editor, chain.anchor)
         if product is not None and product.is_linear and pool.size[0] > 1:

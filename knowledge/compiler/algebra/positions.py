@@ -110,7 +110,8 @@ def _length(editor: Editor, conv: Convolution, axis: int) -> int:
 def _reduce_positions(editor: Editor, total: Total, chain: Chain, conv: Convolution, axes: list[int]) -> OpGraph:
     """The graph with the input added up along `axes`."""
     sizes = list(editor.shape(chain.start)[2:])
-    done, count = {axis + 2 for axis in axes}, math.prod(sizes[axis] for axis in axes)
+    done = {axis + 2 for axis in axes}
+    count = math.prod(sizes[axis] for axis in axes)
     dtype = editor.spec(chain.start).dtype
     conv = replace(conv, x=editor.widen(conv.x), weight=editor.widen(conv.weight))
     conv, axes = _without_whole_axes(editor, conv, sizes, axes)

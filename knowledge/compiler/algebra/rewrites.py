@@ -87,7 +87,8 @@ def _exhaust(graph: OpGraph, rewrites: Collection[Rewrite]) -> tuple[OpGraph, tu
             continue
         name, graph = found
         applied[name] = None
-        made, unchanged = made + 1, 0
+        made += 1
+        unchanged = 0
     return graph, tuple(applied)
 
 

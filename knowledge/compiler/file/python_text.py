@@ -121,7 +121,8 @@ def results_text(plan: Plan) -> str:
         if not view.buffer:
             items.append(repr(view.literal))
             continue
-        buffer, name = plan.buffers[view.buffer], variable(view.buffer)
+        buffer = plan.buffers[view.buffer]
+        name = variable(view.buffer)
         same = (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
         geometry = f"{tuple_text(view.shape)}, {tuple_text(view.strides)}, {view.offset}"
         items.append(name if same else f"{name}.as_strided({geometry})")
@@ -202,7 +203,8 @@ def place_temporaries(
         buffer = plan.buffers[name]
         if buffer.role != "temporary" or name in tensors:
             continue
-        size, start = span_bytes(buffer, align), base
+        size = span_bytes(buffer, align)
+        start = base
         for begin, end in sorted((begin, end) for begin, end, use in placed if use >= first[name]):
             if start + size <= begin:
                 break

@@ -103,7 +103,8 @@ def _softmax_argument(kernel: RowKernel) -> Expr | None:
         return None
     if (largest.op, total.op) != ("max", "sum"):
         return None
-    value, result = total.value, _without_casts(emit.store.value)
+    value = total.value
+    result = _without_casts(emit.store.value)
     quotient = isinstance(result, Apply) and result.op == "div" and result.args[1] == Named(total.name, total.dtype)
     shifted = isinstance(value, Apply) and value.op == "exp" and isinstance(value.args[0], Apply)
     if not (quotient and shifted):
@@ -139,7 +140,8 @@ def _unpack_scores(node: Expr, buffer: str, stored: Expr, space: Shape) -> tuple
         scaled = None if mask is None else Apply("mul", (mask, Const(factor, _WIDE)), _WIDE)
         return (scale * factor, scaled) if factor > 0 or mask is None else None
     if node.op == "where" and node.args[0] is not inside[0]:
-        rest, hidden = Const(0.0, _WIDE) if mask is None else mask, Const(-math.inf, _WIDE)
+        rest = Const(0.0, _WIDE) if mask is None else mask
+        hidden = Const(-math.inf, _WIDE)
         others = [argument for argument in node.args[1:] if argument is not inside[0]]
         if [other for other in others if not (isinstance(other, Const) and other.value == -math.inf)]:
             return None
@@ -229,7 +231,8 @@ def _turned(expr: Expr) -> Expr:
 
 def _unscaled(operand: Expr) -> tuple[Expr, float]:
     """The expression inside casts and constant factors, and the product of these factors."""
-    scale, node = 1.0, operand
+    scale = 1.0
+    node = operand
     while isinstance(node, Apply) and node.op in ("mul", "div", "cast"):
         if node.op != "cast":
             number = node.args[1]

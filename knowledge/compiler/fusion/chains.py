@@ -41,7 +41,8 @@ def join_chains(state: FusionState) -> bool:
 
 def _are_same_points(kernel: MapKernel, consumer: MapKernel, name: str) -> bool:
     """True if both maps go over the elements of buffer `name` in the same order, one writing and one reading them."""
-    view, store = sought(consumer, name), next(store for store in kernel.stores if store.buffer == name)
+    view = sought(consumer, name)
+    store = next(store for store in kernel.stores if store.buffer == name)
     if view is None:
         return False
     if kernel.shape == consumer.shape:

@@ -22,7 +22,8 @@ def finer_product(kernel: Kernel, consumer: MapKernel, name: str) -> GemmKernel 
     of `name`. None if there is nothing to split, or the boundaries do not match."""
     if not isinstance(kernel, GemmKernel):
         return None
-    view, space = sought(consumer, name), store_space(kernel)
+    view = sought(consumer, name)
+    space = store_space(kernel)
     stored = next(store.view for store in kernel.stores if store.buffer == name)
     order = None if view is None else views.covering_order(consumer.shape, view)
     own = views.covering_order(space, stored)
@@ -37,7 +38,8 @@ def finer_product(kernel: Kernel, consumer: MapKernel, name: str) -> GemmKernel 
 
 def _share_out(finer: Shape, sizes: Sequence[int]) -> list[Shape]:
     """Splits `finer` into consecutive runs of dimensions, one for each of `sizes`, whose product is that size."""
-    found, at = [], 0
+    found = []
+    at = 0
     for size in sizes:
         first = at
         while math.prod(finer[first:at]) < size:

@@ -198,7 +198,8 @@ class _Group:
 
 def written_out(kernel: MapKernel, items: _Items) -> MapKernel:
     """The map over items, with one store for each element of an item. Raises NotAffine."""
-    shape, count = items.of(kernel.shape), items.elements(kernel.shape)
+    shape = items.of(kernel.shape)
+    count = items.elements(kernel.shape)
     if kernel.shape == shape:
         return kernel
     own = contiguous_strides(shape)
@@ -226,10 +227,8 @@ def _never_meet(ones: Sequence[View], others: Sequence[View], shape: Shape) -> b
     strides = ones[0].strides
     if any(view.strides != strides for view in (*ones, *others)):
         return False
-    reach, divisor = (
-        sum(abs(stride) * (size - 1) for size, stride in zip(shape, strides, strict=True)),
-        math.gcd(*strides),
-    )
+    reach = sum(abs(stride) * (size - 1) for size, stride in zip(shape, strides, strict=True))
+    divisor = math.gcd(*strides)
     offsets = [view.offset for view in others]
     return all(
         abs(view.offset - offset) > reach or (view.offset - offset) % max(1, divisor) != 0

@@ -160,7 +160,9 @@ def _split_along(kernel: RowKernel, shape: Shape) -> RowKernel | None:
     finer = views.common_refinement(store_space(kernel), shape)
     if finer is None:
         return None
-    rows, rank, covered = math.prod(kernel.outer), 0, 1
+    rows = math.prod(kernel.outer)
+    rank = 0
+    covered = 1
     while covered < rows and rank < len(finer):
         covered *= finer[rank]
         rank += 1
@@ -190,7 +192,8 @@ def finer_consumer(step: Kernel, name: str, shape: Shape) -> Kernel | None:
 
 def _finer_pool(pool: PoolKernel, view: View, shape: Shape) -> PoolKernel | None:
     """The pool with its outer dimensions split at the boundaries of the leading dimensions of `shape`."""
-    images, leading = math.prod(pool.outer), 0
+    images = math.prod(pool.outer)
+    leading = 0
     while leading < len(shape) and math.prod(shape[:leading]) < images:
         leading += 1
     finer = views.common_refinement(pool.outer, shape[:leading])

@@ -121,7 +121,8 @@ def _widths(kernel: Contraction, reader: RowKernel) -> list[int]:
     """Lengths that a row may have along the column axis: all of it, one, or the products of the reader's reduced
     dimensions."""
     columns = store_space(kernel)[column_axis(kernel)]
-    found, length = [columns, 1], 1
+    found = [columns, 1]
+    length = 1
     for size in reversed(reader.reduced):
         length *= size
         found += [size, length]
@@ -139,7 +140,9 @@ def _cut(view: View, column: int, width: int) -> View:
 def _find_rows(kernel: Contraction, reader: RowKernel, name: str, width: int) -> _Rows | None:
     """The mapping of the reader's rows to the kernel's result if a row takes `width` columns, else None."""
     stored = next(store.view for store in kernel.stores if store.buffer == name)
-    space, column, shape = store_space(kernel), column_axis(kernel), store_space(reader)
+    space = store_space(kernel)
+    column = column_axis(kernel)
+    shape = store_space(reader)
     view = sought(reader, name)
     if view is None or math.prod(shape) != math.prod(space) or views.covering_order(space, stored) is None:
         return None

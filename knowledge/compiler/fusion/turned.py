@@ -47,7 +47,8 @@ def turn_operands(state: FusionState) -> None:
 
 def _lay_out_planes(state: FusionState, kernel: ConvKernel) -> None:
     """Gives a depthwise convolution a copy of its input with each channel's image contiguous."""
-    space, dtype = (kernel.batch, kernel.in_channels, *kernel.input_size), state.buffers[kernel.x].dtype
+    space = (kernel.batch, kernel.in_channels, *kernel.input_size)
+    dtype = state.buffers[kernel.x].dtype
     rows = views.identity(space)
     name = _copy(state, f"{kernel.x}_planes", space, dtype)
     store = Store(name, rows, Load(kernel.x, View(kernel.x_offset, kernel.x_strides), dtype))
@@ -71,7 +72,9 @@ def _replace(state: FusionState, kernel: Step, made: list[Step]) -> None:
 
 def _turn(state: FusionState, kernel: RowKernel) -> None:
     """Makes the kernel read and write transposed copies of the matrices that are contiguous across its rows."""
-    space, before, after = store_space(kernel), list[MapKernel](), list[MapKernel]()
+    space = store_space(kernel)
+    before = list[MapKernel]()
+    after = list[MapKernel]()
     rows = views.identity(space)
 
     known: dict[Load, Load] = {}
@@ -112,7 +115,8 @@ def _seen(kernel: RowKernel) -> Iterator[View]:
 def _direction(kernel: RowKernel, view: View) -> str:
     """ "along" if the view is contiguous along the kernel's rows, "across" if across them; "" if it moves in one
     direction only, or is neither."""
-    space, rank = store_space(kernel), len(kernel.outer)
+    space = store_space(kernel)
+    rank = len(kernel.outer)
     steps = [(step, axis) for axis, step in enumerate(view.strides) if step and space[axis] > 1]
     if {axis < rank for _, axis in steps} != {True, False}:
         return ""

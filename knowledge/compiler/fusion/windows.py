@@ -70,7 +70,8 @@ def _join(kernel: ConvKernel, pool: PoolKernel, name: str) -> ConvKernel | None:
     if not _tiles(kernel, pool) or len(kernel.stores) != 1:
         return None
     (store,) = kernel.stores
-    space, shape = store_space(kernel), pool.outer + pool.input_size
+    space = store_space(kernel)
+    shape = pool.outer + pool.input_size
     view = sought(pool, name)
     order = None if view is None else views.covering_order(shape, view)
     if order is None or views.covering_order(space, store.view) is None:

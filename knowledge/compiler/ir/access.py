@@ -103,7 +103,8 @@ def tail_stores(tail: Tail) -> list[Store]:
 
 def _tail_parts(kernel: GemmKernel | ConvKernel, tail: Tail) -> list[tuple[Expr, Shape]]:
     """(expression, its space) of an epilogue's value and stages, in order."""
-    space, outer = store_space(kernel), tail_outer(kernel)
+    space = store_space(kernel)
+    outer = tail_outer(kernel)
     parts = [(tail.value, space)]
     for stage in tail.stages:
         expr = stage.store.value if isinstance(stage, Emit | EmitRow) else stage.value

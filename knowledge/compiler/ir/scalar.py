@@ -108,7 +108,8 @@ class Dialect:
         if dtype not in FLOATING:
             number = int(value)
             if dtype == "int64":
-                lowest, suffix = number == -(2**63), self.long_suffix
+                lowest = number == -(2**63)
+                suffix = self.long_suffix
                 return f"(-9223372036854775807{suffix} - 1)" if lowest else _bracketed(f"{number}{suffix}")
             return f"({self.register[dtype]}){number}" if dtype in _NARROW_INTEGERS else _bracketed(str(number))
         number_f = float(value)
@@ -239,7 +240,8 @@ class Numbering:
         """The expression with equal parts as one node each; `made` holds those of earlier calls."""
         number = self.number(expr)
         for current in range(len(made), number + 1):
-            node, parts = self.nodes[current], tuple(made[child] for child in self.children[current])
+            node = self.nodes[current]
+            parts = tuple(made[child] for child in self.children[current])
             if isinstance(node, Apply) and any(one is not other for one, other in zip(parts, node.args, strict=True)):
                 node = Apply(node.op, parts, node.dtype)
             elif isinstance(node, Gather):

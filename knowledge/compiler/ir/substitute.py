@@ -101,7 +101,8 @@ def sought(kernel: Kernel, name: str) -> View | None:
 
 def with_shared_parts(kernel: MapKernel, numbering: Numbering | None = None) -> MapKernel:
     """The map with equal parts of its stored values as one node each; `numbering` may know them already."""
-    numbering, made = numbering or Numbering(), list[Expr]()
+    numbering = numbering or Numbering()
+    made = list[Expr]()
     return replace(kernel, stores=tuple(replace(s, value=numbering.shared(s.value, made)) for s in kernel.stores))
 
 

@@ -235,9 +235,11 @@ class Builder:
         """A unique C identifier for a value of the graph."""
         if name not in self.names:
             base = re.sub(r"\W", "_", _plain_name(name))
-            candidate, suffix = base, 1
+            candidate = base
+            suffix = 1
             while candidate in self.taken:
-                candidate, suffix = f"{base}_{suffix}", suffix + 1
+                candidate = f"{base}_{suffix}"
+                suffix += 1
             self.taken.add(candidate)
             self.names[name] = candidate
         return self.names[name]

@@ -303,7 +303,8 @@ def _einsum(builder: Builder, op: Op) -> None:
         spec = TensorSpec(shape, contiguous_strides(shape), op.outputs[0].spec.dtype)
         inner = replace(op, outputs=[replace(op.outputs[0], name=f"{op.name}_{index}", spec=spec)])
         _contract_pair(builder, inner, term, a=tensor, second=terms[index], b=tensors[index], output=kept)
-        term, tensor = kept, builder.tensors[inner.name]
+        term = kept
+        tensor = builder.tensors[inner.name]
     _contract_pair(builder, op, term, a=tensor, second=terms[-1], b=tensors[-1], output=output)
 
 

@@ -50,11 +50,14 @@ def _geometry(op: Op, kernel: tuple[int, ...]) -> _Geometry:
     transposed = op.kind.startswith("conv_transpose")
     if op.kind == "convolution":
         transposed = flag(op, 6, "transposed")
-        dilation, groups = _each(op, 5, "dilation", 1, rank), integer(op, 8, "groups", 1)
+        dilation = _each(op, 5, "dilation", 1, rank)
+        groups = integer(op, 8, "groups", 1)
     elif transposed:
-        groups, dilation = integer(op, 6, "groups", 1), _each(op, 7, "dilation", 1, rank)
+        groups = integer(op, 6, "groups", 1)
+        dilation = _each(op, 7, "dilation", 1, rank)
     else:
-        dilation, groups = _each(op, 5, "dilation", 1, rank), integer(op, 6, "groups", 1)
+        dilation = _each(op, 5, "dilation", 1, rank)
+        groups = integer(op, 6, "groups", 1)
     padding = _padding(op, kernel, dilation, rank)
     return _Geometry(_each(op, 3, "stride", 1, rank), padding, dilation, groups, transposed)
 
@@ -69,7 +72,8 @@ def _convolution(builder: Builder, op: Op) -> None:
     geometry = _geometry(op, weight.shape[2:])
     shape = op.outputs[0].spec.shape
     if len(source.shape) == rank + 1:
-        source, shape = builder.reshape(source, (1, *source.shape), op), (1, *shape)
+        source = builder.reshape(source, (1, *source.shape), op)
+        shape = (1, *shape)
     dtype = compute_dtype(op.outputs[0].spec.dtype)
     result: Expr = Named("acc", dtype)
     if bias is not None:
@@ -198,7 +202,8 @@ def _patches_as_gemm(
 ) -> bool:
     """Lowers a convolution of non-overlapping patches: copies patches to rows, then multiplies weight (out, k) by
     (k, positions) for each image. False if the bias does not allow it."""
-    kernel, positions = weight.shape[2:], math.prod(shape[2:])
+    kernel = weight.shape[2:]
+    positions = math.prod(shape[2:])
     space = (shape[0], shape[1], positions)
     try:
         stored = views.remap(result, shape, views.identity(space), space)
@@ -210,7 +215,8 @@ def _patches_as_gemm(
     view = View(load.view.offset, (image, *walked, channel, *steps))
     cut = (shape[0], *shape[2:], source.shape[1], *kernel)
     patches = builder.store(f"{op.name}_patches", cut, replace(load, view=view), source.dtype, op)
-    dtype, k = compute_dtype(op.outputs[0].spec.dtype), math.prod(weight.shape[1:])
+    dtype = compute_dtype(op.outputs[0].spec.dtype)
+    k = math.prod(weight.shape[1:])
     rows = builder.reshape(patches, (shape[0], positions, k), op)
     matrix = builder.reshape(weight, (shape[1], k), op)
     left = cast(builder.expand(matrix, (shape[0], shape[1], k), op).expr, dtype)

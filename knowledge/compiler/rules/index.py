@@ -35,9 +35,11 @@ def _rows_of(builder: Builder, op: Op) -> None:
     replace."""
     source = builder.tensor(op.args[0])
     if op.kind == "embedding":
-        axis, index = 0, builder.tensor(op.args[1])
+        axis = 0
+        index = builder.tensor(op.args[1])
     else:
-        axis, index = source.axis(integer(op, 1, "dim")), builder.tensor(op.args[2])
+        axis = source.axis(integer(op, 1, "dim"))
+        index = builder.tensor(op.args[2])
         index = builder.reshape(index, (index.numel,), op)
     _indexed(builder, op, source, {axis: index}, axis)
 
@@ -59,7 +61,8 @@ def _embedding_bag(builder: Builder, op: Op) -> None:
 
 def _even_bags(builder: Builder, op: Op, table: Tensor, index: Tensor, bags: int) -> None:
     """Emits a row kernel over bags of equal size."""
-    kind, scale = integer(op, 4, "mode", 0), builder.optional(op, 6, "per_sample_weights")
+    kind = integer(op, 4, "mode", 0)
+    scale = builder.optional(op, 6, "per_sample_weights")
     size = index.numel // bags
     rows = Rows(builder, op, (bags, size, table.shape[1]), [1])
     named = rows.see(builder.reshape(index, (bags, size, 1), op), "int64")
@@ -84,12 +87,16 @@ def _row_of(builder: Builder, op: Op, table: Tensor, named: Expr, rank: int) -> 
 
 def _bags(builder: Builder, op: Op, table: Tensor, index: Tensor, offsets: Tensor) -> None:
     """Emits a segment kernel over bags of several sizes: each begins at its offset and ends at the next one."""
-    kind, scale = integer(op, 4, "mode", 0), builder.optional(op, 6, "per_sample_weights")
-    padding, items, width = argument(op, 8, "padding_idx"), index.numel, table.shape[1]
+    kind = integer(op, 4, "mode", 0)
+    scale = builder.optional(op, 6, "per_sample_weights")
+    padding = argument(op, 8, "padding_idx")
+    items = index.numel
+    width = table.shape[1]
     bags = offsets.numel - flag(op, 7, "include_last_offset")
     if not items or not bags or not width or items >= 1 << 31 or (padding is not None and kind != 0):
         raise Unsupported("bags of nothing, or whose padding does not count")
-    dtype, full = compute_dtype(table.dtype), (items, width)
+    dtype = compute_dtype(table.dtype)
+    full = (items, width)
     named = cast(builder.expand(builder.reshape(index, (items, 1), op), full, op).expr, "int64")
     value = _row_of(builder, op, table, named, 2)
     if scale is not None:
@@ -136,7 +143,8 @@ def _begins(builder: Builder, op: Op, offsets: Tensor, bags: int, items: int) ->
         found = cast(offsets.expr, "int64")
     else:
         _, load = builder.ensure_load(offsets, op)
-        place, view = along(1, 0), View(load.view.offset, (0,))
+        place = along(1, 0)
+        view = View(load.view.offset, (0,))
         inside = between(place, 0, bags - 1)
         given = cast(
             Gather(load.buffer, view, index=inside, step=load.view.strides[0], bound=bags, dtype=load.dtype), "int64"
@@ -182,7 +190,8 @@ def _indexed(builder: Builder, op: Op, source: Tensor, found: dict[int, Tensor],
         axis, where = next(iter(indices.items()))
         step, bound = load.view.strides[axis], source.shape[axis]
     else:
-        step, bound = 1, 1 + sum((source.shape[axis] - 1) * load.view.strides[axis] for axis in indices)
+        step = 1
+        bound = 1 + sum((source.shape[axis] - 1) * load.view.strides[axis] for axis in indices)
         where = const(0, "int64")
         for axis, index_expr in indices.items():
             where = apply("add", where, _position(index_expr, source.shape[axis], load.view.strides[axis]))
@@ -202,9 +211,11 @@ def _gather(builder: Builder, op: Op) -> None:
     """Lowers gather and take_along_dim."""
     source = builder.tensor(op.args[0])
     if op.kind == "gather":
-        axis, index = source.axis(integer(op, 1, "dim")), builder.tensor(op.args[2])
+        axis = source.axis(integer(op, 1, "dim"))
+        index = builder.tensor(op.args[2])
     else:
-        axis, index = source.axis(integer(op, 2, "dim")), builder.tensor(op.args[1])
+        axis = source.axis(integer(op, 2, "dim"))
+        index = builder.tensor(op.args[1])
     if not source.shape:
         raise Unsupported("gather from a scalar")
     _, load = builder.ensure_load(source, op)

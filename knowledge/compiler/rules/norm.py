@@ -89,9 +89,11 @@ def _group_norm(builder: Builder, op: Op) -> None:
     """Lowers group_norm; mean and reciprocal deviation are stored if they are read."""
     if op.kind == "native_group_norm":
         weight, bias = builder.optional(op, 1, "weight"), builder.optional(op, 2, "bias")
-        groups, eps = integer(op, 6, "group"), number(op, 7, "eps")
+        groups = integer(op, 6, "group")
+        eps = number(op, 7, "eps")
     else:
-        groups, eps = integer(op, 1, "num_groups"), number(op, 4, "eps", 1e-5)
+        groups = integer(op, 1, "num_groups")
+        eps = number(op, 4, "eps", 1e-5)
         weight, bias = builder.optional(op, 2, "weight"), builder.optional(op, 3, "bias")
     source = builder.tensor_at(op, 0, "input")
     batch, channels, *space = source.shape
@@ -197,7 +199,8 @@ def _batch_norm_by_statistics(
     if mean is None or variance is None:
         raise Unsupported("batch norm without statistics")
     source = builder.tensor_at(op, 0, "input")
-    shape, rank = source.shape, len(source.shape)
+    shape = source.shape
+    rank = len(source.shape)
     dtype = compute_dtype(source.dtype)
     weight, bias = builder.optional(op, 1, "weight"), builder.optional(op, 2, "bias")
     builder.applicable.append(FOLD_BATCH_NORM)
@@ -241,7 +244,9 @@ def _instance_norm(builder: Builder, op: Op) -> None:
     """Lowers instance_norm. Raises Unsupported if it updates running statistics."""
     source = builder.tensor_at(op, 0, "input")
     running = (builder.optional(op, 3, "running_mean"), builder.optional(op, 4, "running_var"))
-    use_input, momentum, eps = flag(op, 5, "use_input_stats"), number(op, 6, "momentum"), number(op, 7, "eps")
+    use_input = flag(op, 5, "use_input_stats")
+    momentum = number(op, 6, "momentum")
+    eps = number(op, 7, "eps")
     if not use_input:
         _batch_norm_by_statistics(builder, op, running, eps)
         return

@@ -65,7 +65,8 @@ def _unknown(expr: Expr) -> Expr:
 def _topk(builder: Builder, op: Op) -> None:
     """Lowers topk."""
     source = builder.tensor(op.args[0])
-    count, axis = integer(op, 1, "k"), source.axis(integer(op, 2, "dim", -1))
+    count = integer(op, 1, "k")
+    axis = source.axis(integer(op, 2, "dim", -1))
     largest = flag(op, 3, "largest", True)
     if not source.shape or not count:
         raise Unsupported("the largest of nothing")
@@ -83,7 +84,8 @@ def _topk(builder: Builder, op: Op) -> None:
     value = rows.see(source)
     place = along(len(source.shape), len(source.shape) - 1)
     ends = _ends(value.dtype)
-    worst, kind = const(ends[0 if largest else 1], value.dtype), "max" if largest else "min"
+    worst = const(ends[0 if largest else 1], value.dtype)
+    kind = "max" if largest else "min"
     sought = value if largest or value.dtype not in FLOATS else _last_if_unknown(value)
     targets = [_whole_buffer(builder, op, output) for output in (0, 1)]
     found: list[Expr] = []
@@ -190,7 +192,8 @@ def _select(
             stores.append(Store(target.buffer, view, cast(item, target.dtype)))
     name = f"k_{builder.identifier(op.name)}_select"
     shape, size = turned.shape[:-1], turned.shape[-1]
-    sides, ops = tuple(stores), (op.name,)
+    sides = tuple(stores)
+    ops = (op.name,)
     builder.emit(
         SelectKernel(
             name,
@@ -236,7 +239,8 @@ def _places(builder: Builder, op: Op, source: Tensor, axis: int, *, descending: 
     order = [*(dim for dim in range(rank) if dim != axis), axis]
     turned = builder.permute(source, order, op)
     spread = builder.reshape(turned, (*turned.shape[:axis], 1, *turned.shape[axis:]), op)
-    other, own = rows.see(spread), cast(rows.per_row(source), compute_dtype(source.dtype))
+    other = rows.see(spread)
+    own = cast(rows.per_row(source), compute_dtype(source.dtype))
     first, last = (own, other) if descending else (other, own)  # `first` is before `last` in order
     equal = _compare("eq", other, own)
     before = _compare("lt", first, last)
@@ -322,7 +326,8 @@ def _median(builder: Builder, op: Op) -> None:
     else:
         place = _places(builder, op, source, axis, descending=False)
     rows = Rows(builder, op, source.shape, [axis])
-    value, index = rows.see(source), along(len(source.shape), len(source.shape) - 1)
+    value = rows.see(source)
+    index = along(len(source.shape), len(source.shape) - 1)
     if is_long:
         found, where = (rows.per_row(tensor) for tensor in known)
     else:

@@ -170,7 +170,8 @@ def _shift(builder: Builder, op: Op) -> None:
     if dtype in FLOATS or dtype == "bool":
         raise Unsupported(f"{op.kind} of {dtype}")
     value, by = (operand(builder, op, item, dtype) for item in op.args[:2])
-    is_left, is_signed = "left" in op.kind or "lshift" in op.kind, dtype != "uint8"
+    is_left = "left" in op.kind or "lshift" in op.kind
+    is_signed = dtype != "uint8"
     most = 8 * ITEM_BYTES[dtype] - int(is_signed and not is_left)  # a right shift of a signed number keeps the sign bit
     amount = op.args[1]
     if isinstance(amount, int) and 0 <= amount < most:

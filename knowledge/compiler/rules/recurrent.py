@@ -57,13 +57,15 @@ def _recurrent(builder: Builder, op: Op) -> None:
     """Lowers lstm, gru, rnn_tanh and rnn_relu."""
     called = _read(builder, op)
     steps, batch, _ = called.source.shape
-    directions, hidden = len(called.weights[0]), called.hidden
+    directions = len(called.weights[0])
+    hidden = called.hidden
     shape = (directions, steps, batch, hidden)
     states = [
         _state_buffer(builder, op, output) if is_read(builder, op, output) else ""
         for output in range(1, len(op.outputs))
     ]
-    source, first = called.source, 0
+    source = called.source
+    first = 0
     for count in _chains(builder, op, called):
         is_last = first + count == len(called.weights)
         layers = tuple(

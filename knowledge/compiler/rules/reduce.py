@@ -325,7 +325,8 @@ def log_softmax(rows: Rows, value: Expr) -> Expr:
 def _cosine_similarity(builder: Builder, op: Op) -> None:
     """Lowers cosine_similarity."""
     first, second = builder.tensor_at(op, 0, "x1"), builder.tensor_at(op, 1, "x2")
-    dim, eps = int(number(op, 2, "dim", 1)), number(op, 3, "eps", 1e-8)
+    dim = int(number(op, 2, "dim", 1))
+    eps = number(op, 3, "eps", 1e-8)
     rows = pair_rows(builder, op, first, second, dim)
     rows.emit_row(cosine(rows, rows.see(first), rows.see(second), eps))
     rows.finish()

@@ -150,7 +150,9 @@ def _diagonal(builder: Builder, op: Op) -> None:
     """Lowers diagonal as a view."""
     source = _source(builder, op)
     if op.kind == "linalg_diagonal":
-        offset, first, second = 0, len(source.shape) - 2, len(source.shape) - 1
+        offset = 0
+        first = len(source.shape) - 2
+        second = len(source.shape) - 1
     else:
         offset = integer(op, 1, "offset", 0)
         first, second = source.axis(integer(op, 2, "dim1", 0)), source.axis(integer(op, 3, "dim2", 1))
@@ -165,7 +167,8 @@ def _diagonal(builder: Builder, op: Op) -> None:
 def _unfold(builder: Builder, op: Op) -> None:
     """Lowers unfold: overlapping windows along a dimension, as a view."""
     source = _source(builder, op)
-    axis, step = source.axis(integer(op, 1, "dimension")), integer(op, 3, "step")
+    axis = source.axis(integer(op, 1, "dimension"))
+    step = integer(op, 3, "step")
     strides = list(contiguous_strides(source.shape))
     window = strides[axis]
     strides[axis] *= step
@@ -338,7 +341,8 @@ def _roll(builder: Builder, op: Op) -> None:
     shape = source.shape
     shifts, dims = integers(op, 1, "shifts") or [], integers(op, 2, "dims") or []
     if not dims:
-        source, dims = builder.reshape(source, (source.numel,), op), [0]
+        source = builder.reshape(source, (source.numel,), op)
+        dims = [0]
     for shift, dim in zip(shifts, dims, strict=True):
         source = _roll_axis(builder, op, source, source.axis(dim), shift)
     builder.bind(op, builder.reshape(source, shape, op))
@@ -450,7 +454,9 @@ def _arange(builder: Builder, op: Op) -> None:
 def _linspace(builder: Builder, op: Op) -> None:
     """Lowers linspace. PyTorch counts the second half from the end, so that both ends are exact."""
     spec = op.outputs[0].spec
-    start, end, steps = number(op, 0, "start"), number(op, 1, "end"), spec.shape[0]
+    start = number(op, 0, "start")
+    end = number(op, 1, "end")
+    steps = spec.shape[0]
     step = const((end - start) / max(steps - 1, 1), spec.dtype)
     index = Iota(View(0, (1,)), "int64")
     back = cast(Iota(View(steps - 1, (-1,)), "int64"), spec.dtype)

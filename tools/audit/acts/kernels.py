@@ -68,7 +68,8 @@ def stream_gate(found: Mapping[str, Any]) -> Gate:
     call while a kernel of the grader held every multiprocessor. `found["held"]` is true if it still held them at
     that copy.
     """
-    name, changed = "finished in its stream", [int(number) for number in found.get("changed", ())]
+    name = "finished in its stream"
+    changed = [int(number) for number in found.get("changed", ())]
     if changed:
         numbers = ", ".join(map(str, changed[:4]))
         words = (

@@ -54,7 +54,8 @@ def time_gate(seen: Mapping[str, Any]) -> Gate:
     matrix, a sum of rows is 1 % of its work. `seen["torch_time"]` is PyTorch's share of a call's time (1.0 if
     absent); `seen["longest"]` names its operators.
     """
-    share, names = float(seen.get("torch_time", 1.0)), ", ".join(str(name)[:80] for name in seen.get("longest", ()))
+    share = float(seen.get("torch_time", 1.0))
+    names = ", ".join(str(name)[:80] for name in seen.get("longest", ()))
     if share <= LARGEST_TIME:
         return Gate("provenance (time)", True, f"PyTorch's operators take {100 * share:.2g} % of a call's time")
     words = f"PyTorch's {names} take {100 * share:.2g} % of a call's time; compute that in a kernel of your own"

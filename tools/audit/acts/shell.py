@@ -17,10 +17,12 @@ def commands(text: str) -> list[str]:
     """All commands of a shell text, those in substitutions included; quoted white space becomes an underscore."""
     found: list[str] = []
     outer: list[tuple[str, str]] = []  # (command that goes on after it, what opened it) of each quote and substitution
-    command, position = "", 0
+    command = ""
+    position = 0
     text = text.replace("\\\n", " ")
     while position < len(text):
-        symbol, position = text[position], position + 1
+        symbol = text[position]
+        position += 1
         opened = outer[-1][1] if outer else ""
         if symbol == "\\":
             command += text[position : position + 1]
@@ -33,7 +35,8 @@ def commands(text: str) -> list[str]:
                 command = ""
         elif text.startswith("$(", position - 1) or (symbol == "`" and opened != "`"):
             outer.append((command, "$(" if symbol == "$" else "`"))
-            command, position = "", position + (symbol == "$")
+            command = ""
+            position += symbol == "$"
         elif (symbol == ")" and opened == "$(") or (symbol == "`" and opened == "`"):
             found.append(command)
             command = outer.pop()[0] + "substituted"
@@ -41,12 +44,14 @@ def commands(text: str) -> list[str]:
             command += "_" if symbol.isspace() or symbol in _ENDS else symbol
         elif symbol == "'":
             end = text.find("'", position)
-            quoted, position = text[position : end if end >= 0 else len(text)], end + 1 if end >= 0 else len(text)
+            quoted = text[position : end if end >= 0 else len(text)]
+            position = end + 1 if end >= 0 else len(text)
             command += re.sub(rf"[\s{re.escape(_ENDS)}]", "_", quoted)
         elif symbol == "#" and (not command or command[-1].isspace()):
             position = text.find("\n", position) if "\n" in text[position:] else len(text)
         elif (redirection := _REDIRECTION.match(text, position - 1)) and "$(" not in redirection[0]:
-            command, position = command + " ", redirection.end()
+            command += " "
+            position = redirection.end()
         elif symbol in _ENDS:
             found.append(command)
             command = ""

@@ -20,7 +20,9 @@ from elftools.elf.elffile import ELFFile
 
 _PAGE_BYTES = 4096  # the smallest page; a file for larger pages fits these too
 _PROGRAM_HEADER_BYTES, _SECTION_HEADER_BYTES = 56, 64
-_SYMBOL, _RELOCATION, _ENTRY_BYTES = struct.Struct("<IBBHQQ"), struct.Struct("<QQq"), 16
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELOCATION = struct.Struct("<QQq")
+_ENTRY_BYTES = 16
 _MOST_HEADERS = 0xFEFF  # more headers would be counted in another field
 _MOST_ENTRIES = 4096  # limit of entries read
 _LOCAL = 0  # STB_LOCAL

@@ -220,7 +220,8 @@ def _only_waits(library: Path) -> bool:
     function, last = "", ""
     for line in (_machine_code(library, rf">:$|{_FIRST_ARGUMENT}|\bj\w+ +[0-9a-f]+ <|<syscall@") or "").splitlines():
         if line.endswith(">:"):
-            function, last = line[line.find("<") + 1 : -2], ""
+            function = line[line.find("<") + 1 : -2]
+            last = ""
             continue
         if jump := re.search(r"\bj\w+ +([0-9a-f]+) <", line):
             jumps.add(int(jump[1], 16))

@@ -69,7 +69,8 @@ def _functions(text: str) -> Iterator[_Native]:
     for match in _DEFINITION.finditer(text):
         if match[1] in _NO_FUNCTIONS:
             continue
-        depth, position = 1, match.end()
+        depth = 1
+        position = match.end()
         while depth and position < len(text):
             depth += {"{": 1, "}": -1}.get(text[position], 0)
             position += 1

@@ -40,7 +40,8 @@ class CandidateSource:
     def methods(self) -> dict[str, Function]:
         """ModelNew's methods, including those inherited from the file's own classes."""
         found: dict[str, Function] = {}
-        pending, lineage = [self.model] if self.model else [], list[ast.ClassDef]()
+        pending = [self.model] if self.model else []
+        lineage = list[ast.ClassDef]()
         while pending:
             part = pending.pop(0)
             if part not in lineage:
@@ -59,7 +60,8 @@ class CandidateSource:
             base = self.dotted(node.value)
             return f"{base}.{node.attr}" if base else ""
         if isinstance(node, ast.Call) and self.dotted(node.func) == "getattr" and len(node.args) >= 2:
-            name, base = node.args[1], self.dotted(node.args[0])
+            name = node.args[1]
+            base = self.dotted(node.args[0])
             if base and isinstance(name, ast.Constant) and isinstance(name.value, str):
                 return f"{base}.{name.value}"
         return ""

@@ -35,7 +35,8 @@ class QuestionBudget:
     """
 
     def __init__(self, reference_ms: float, policy: Policy, *, is_lean: bool = False) -> None:
-        self._reference_s, self._is_lean = reference_ms / 1e3, is_lean
+        self._reference_s = reference_ms / 1e3
+        self._is_lean = is_lean
         allowed_s = PROOF_LIMITS * task_seconds()
         self._left = float("inf")
         if policy != "strict" and self._reference_s > 0:

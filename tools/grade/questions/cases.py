@@ -59,8 +59,10 @@ class Case:
         self, task: Task, overrides: dict[str, int], dtype: DType | None, seed: int, device: str, room: CaseRoom = ROOMY
     ) -> None:
         self.task, self.overrides, self.dtype, self.seed = task, overrides, dtype, seed
-        self._device, self._room = torch.device(device), room
-        self._loaded, self._literals = loading.load(task, overrides=overrides, dtype=dtype), literals(task.source)
+        self._device = torch.device(device)
+        self._room = room
+        self._loaded = loading.load(task, overrides=overrides, dtype=dtype)
+        self._literals = literals(task.source)
         self._tolerance, self.mode = task.options.tolerance, task.options.mode
         self.limited = task.options.input_range is not None
         # Device on which each process draws the model's parameters.
@@ -292,7 +294,8 @@ class Case:
         pairs = [excuse_overflow(*pair) if lost else pair for pair in zip(truth.outputs, eager, strict=True)]
         expected = list(map(self._expect, *zip(*pairs, strict=True), [spec.dtype for spec in specs]))
         if distribution == AS_GIVEN:
-            self._given_seed, self._usual = seed, [comparison.scale_only(item) for item in expected]
+            self._given_seed = seed
+            self._usual = [comparison.scale_only(item) for item in expected]
         if distribution.is_stress or kind == "large":
             may_spread = distribution.pattern in ("non-finite", "few other signs")
             any_nan = may_spread or distribution.pattern in ("NaN at edges", "empty masks")
@@ -358,7 +361,8 @@ class Case:
 
     def other_parameters(self, before: Parameters, now: Parameters) -> dict[str, torch.Tensor]:
         """Parameters and buffers of kind `before`, as last drawn, that differ from those of kind `now`."""
-        earlier, later = self._without_counters(self._states[before]), self._states[now]
+        earlier = self._without_counters(self._states[before])
+        later = self._states[now]
         return {key: tensor for key, tensor in earlier.items() if not same_numbers(tensor, later[key])}
 
     def trial_as_before(self, trial: Trial, before: Parameters, names: Sequence[str]) -> Trial:
@@ -398,7 +402,8 @@ class Case:
             self.strides = self.strides or usual
         if self._mutable is None:
             self.returns_views = share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
-            self.shared_elements, self.keys = shared_elements(outputs), loading.dict_keys(result)
+            self.shared_elements = shared_elements(outputs)
+            self.keys = loading.dict_keys(result)
             before = self._states[kind]
             self._mutable = [
                 index
@@ -413,7 +418,8 @@ class Case:
         def run(model: nn.Module, values: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
             return self._run(model, kind, bundle.copied(values)), self._read_updated(model)
 
-        models, lacks = (self._exact.widened, self._model), self.may_lack_memory
+        models = (self._exact.widened, self._model)
+        lacks = self.may_lack_memory
         truth = truth_of(run, models, inputs, (eager, updated), may_lack_memory=lacks)
         self.may_lack_memory &= bool(truth.note)
         return truth
@@ -439,7 +445,8 @@ class Case:
 
     def _errors_when_nudged(self, kind: Parameters, given: Any, expected: list[Expected], ways: int) -> Errors:
         """PyTorch's largest errors on inputs changed by a unit in the last place, in `ways` different ways."""
-        found, values = list[Errors](), loading.flatten(given.value() if isinstance(given, Parcel) else given)
+        found = list[Errors]()
+        values = loading.flatten(given.value() if isinstance(given, Parcel) else given)
         for way in range(ways):
             nudged = bundle.map_tensors(as_reals(values), partial(patterns.nudge, way=way))
             outputs = self._run(self._model, kind, again(nudged, values))
@@ -460,7 +467,8 @@ class Case:
                 placed = self._draw(distribution, seed ^ number, self._given_seed ^ number)
                 with tf32_allowed(is_tf32):
                     eager = self._run(self._model, kind, bundle.copied(placed))
-                truth, dtypes = self._truth(kind, placed, eager, []).outputs, [scale.dtype for scale in scales]
+                truth = self._truth(kind, placed, eager, []).outputs
+                dtypes = [scale.dtype for scale in scales]
                 pairs = zip(map(self._expect, truth, eager, dtypes), scales, strict=True)
                 expected = [replace(item, norm=scale.norm, spread=scale.spread) for item, scale in pairs]
                 drawn.append([comparison.measure(own, item) for own, item in zip(eager, expected, strict=True)])
@@ -493,7 +501,8 @@ class Case:
         """Names of buffers of numbers, without masks and those that forward updates; known after the first trial."""
         state = list(self._without_counters(self._states.seeded).items())
         fixed = {key: item for number, (key, item) in enumerate(state) if number not in (self._mutable or ())}
-        reals, is_meant = as_reals(fixed.values()), other_parameters.TABLES[kind]
+        reals = as_reals(fixed.values())
+        is_meant = other_parameters.TABLES[kind]
         chosen = (item for item, real in zip(fixed.items(), reals, strict=True) if is_meant(real))
         return {key for key, item in chosen if not self._is_randomised(key, item)}
 
@@ -525,9 +534,12 @@ class Case:
             return list(inputs)
         generator = torch.Generator(self._device).manual_seed(seed ^ 0x5EED)
         if distribution.pattern in INDICES:
-            ranges, each = iter(self._ranges), partial(redraw, generator=generator, pattern=distribution.pattern)
+            ranges = iter(self._ranges)
+            each = partial(redraw, generator=generator, pattern=distribution.pattern)
             return list(bundle.map_tensors(list(inputs), lambda item: each(item, next(ranges))))
-        structures, own, inputs = self._structures_of(inputs), inputs, as_reals(inputs)
+        structures = self._structures_of(inputs)
+        own = inputs
+        inputs = as_reals(inputs)
         if distribution.pattern == "task numbers":
             tables = as_reals(self._without_counters(self._states.seeded).values())
             return again(with_task_numbers(inputs, self._literals, tables, structures, generator), own)

@@ -141,7 +141,8 @@ def reindex(
     crowd = patterns.whole(0, count, (), generator)
     drawn = torch.where(patterns.uniform(index.shape, generator) < crowded, crowd, places)
     if are_paired:
-        half, flat = index.numel() // 2, drawn.reshape(-1)
+        half = index.numel() // 2
+        flat = drawn.reshape(-1)
         drawn = torch.cat([flat[:half], flat[:half], flat[2 * half :]]).reshape(index.shape)
     if index.numel() > 1 and index.numel() <= count and len(set(index.flatten().tolist())) == index.numel():
         order = torch.randperm(count, generator=generator, device=generator.device)
@@ -289,7 +290,8 @@ class _Watcher(TorchDispatchMode):
         Computed integers may be used in arithmetic, copied, compared and converted; as an index, a larger one may be
         refused or misread. Totals may count something, so they may not be compared or converted.
         """
-        value, may_count = _value(result), owner in self._totals
+        value = _value(result)
+        may_count = owner in self._totals
         if (uses := self._uses(name)) is not None and _is_integer(value):
             uses.add(owner)
             self._keep_result(owner, value)

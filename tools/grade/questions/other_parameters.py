@@ -96,7 +96,8 @@ def draw_parameters(
     `chosen` names those that may change, `learned` those of them that are no statistics; `last` are the parameters
     of which only a part changes.
     """
-    own, keys = seeded, list(seeded)
+    own = seeded
+    keys = list(seeded)
     seeded, last = (dict(zip(keys, as_reals(item[key] for key in keys), strict=True)) for item in (seeded, last))
     drawn = _draw(kind, seeded, last, chosen, learned, seed=seed)
     return dict(zip(keys, again((drawn[key] for key in keys), (own[key] for key in keys)), strict=True))
@@ -141,7 +142,8 @@ def rearrange(tensor: torch.Tensor, seed: int) -> torch.Tensor:
 
     Works in pieces, because a host takes a minute to shuffle a billion elements.
     """
-    flat, is_level = tensor.reshape(-1).clone(), is_constant(tensor)
+    flat = tensor.reshape(-1).clone()
+    is_level = is_constant(tensor)
     stream = torch.Generator(flat.device).manual_seed(seed)
     for start in range(0, flat.numel(), PIECE):
         piece = flat[start : start + PIECE]

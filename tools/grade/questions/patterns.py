@@ -245,7 +245,8 @@ def empty_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """A quarter of the rows of booleans, at least one, all false, and as many all true."""
 
     def changed(rows: torch.Tensor) -> torch.Tensor:
-        order, part = uniform((len(rows),), generator).argsort(), max(1, len(rows) // 4)
+        order = uniform((len(rows),), generator).argsort()
+        part = max(1, len(rows) // 4)
         rows = rows.clone()
         rows[order[:part]], rows[order[part : 2 * part]] = False, True
         return rows
@@ -316,7 +317,8 @@ def _by_rows(value: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]
     Sorting takes ten times the memory of its input. The result is contiguous and has the input's shape.
     """
     width = max(1, value.shape[-1])
-    rows, step = value.reshape(-1, width), max(1, PIECE // width)
+    rows = value.reshape(-1, width)
+    step = max(1, PIECE // width)
     changed = torch.empty(rows.shape, dtype=value.dtype, device=value.device)
     for start in range(0, len(rows), step):
         changed[start : start + step] = change(rows[start : start + step])
@@ -362,7 +364,8 @@ def nudge(tensor: torch.Tensor, way: int = 0) -> torch.Tensor:
     if not tensor.is_floating_point():
         return tensor.clone()
     changed = tensor.clone(memory_format=torch.contiguous_format)
-    flat, eps = changed.view(-1), torch.finfo(tensor.dtype).eps
+    flat = changed.view(-1)
+    eps = torch.finfo(tensor.dtype).eps
     for start in range(0, flat.numel(), PIECE):
         piece = flat[start : start + PIECE]
         steps = torch.arange(start + way, start + way + piece.numel(), device=piece.device).remainder_(3).sub_(1)
@@ -439,7 +442,8 @@ def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
         orders.append(((columns - first) % (1 << power) * width + columns).argsort())
 
     def placed(rows: torch.Tensor) -> torch.Tensor:
-        changed, falling = torch.empty_like(rows), rows.sort(dim=-1, descending=True).values
+        changed = torch.empty_like(rows)
+        falling = rows.sort(dim=-1, descending=True).values
         for number, places in enumerate(orders):
             changed[number :: len(orders)] = torch.empty_like(falling[number :: len(orders)]).index_copy_(
                 -1, places, falling[number :: len(orders)]

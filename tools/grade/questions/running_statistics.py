@@ -33,7 +33,8 @@ def updated_buffers(
     computed = _computed(model, before, exact)
     found: list[UpdatedBuffer] = []
     for key, truth, *owns in zip(keys, *runs, strict=True):
-        expected, share = expect(truth, owns[0]), 1.0
+        expected = expect(truth, owns[0])
+        share = 1.0
         if (part := computed.get(key)) is not None:
             norm = float(torch.linalg.vector_norm(part))
             if key.rpartition(".")[2] == MEAN:

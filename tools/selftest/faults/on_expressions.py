@@ -209,9 +209,11 @@ def _numbers(node: Apply, place: KernelExpression) -> Iterator[tuple[Family, str
             continue
         is_count = node.op == "div" and index == 1 and item.value >= 2 and float(item.value).is_integer()
         if is_count and isinstance(node.args[0], Named):
-            value, family = item.value - 1, "wrong reduction"
+            value = item.value - 1
+            family = "wrong reduction"
         else:
-            value, family = item.value * 1.01, "wrong constant"
+            value = item.value * 1.01
+            family = "wrong constant"
         args = (*node.args[:index], replace(item, value=value), *node.args[index + 1 :])
         yield family, f"{node.op} with {value:.7g} instead of {item.value:.7g}", replace(node, args=args)  # type: ignore[misc]
 

@@ -284,7 +284,8 @@ def _strided(kernel: KernelEvidence) -> Finding | None:
 
 def _conflicting(kernel: KernelEvidence) -> Finding | None:
     """Cause "bank_conflicts" from the pattern of shared-memory addresses."""
-    ways, share = kernel.report.get("ways", 1.0), kernel.hot("shared_load", "shared_store")
+    ways = kernel.report.get("ways", 1.0)
+    share = kernel.hot("shared_load", "shared_store")
     if ways >= 4 and share >= 0.1:
         return "bank_conflicts", f"{int(ways)} threads of a warp meet in one bank of shared memory"
     return None

@@ -55,7 +55,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = dict(kwargs or {})
-        first_problem, arguments, names = "", [], {}
+        first_problem = ""
+        arguments = []
+        names = {}
         try:
             arguments = [self._argument(item) for item in args]
             names = {key: self._argument(item) for key, item in options.items() if not _is_left_out(key, item)}

@@ -75,11 +75,13 @@ def _watch(
     recorder: Callable[[], Recorder] | None = None,
 ) -> Found:
     """Builds the module's model and returns what `look` finds in it, before other code can change it."""
-    kind, found = module.Model, list[Found | CannotReplay]()
+    kind = module.Model
+    found = list[Found | CannotReplay]()
 
     def construct(*args: Any, **kwargs: Any) -> Any:
         try:
-            told, given = _told(signature, args, kwargs), copy.deepcopy((args, kwargs))
+            told = _told(signature, args, kwargs)
+            given = copy.deepcopy((args, kwargs))
         except Exception as error:  # raised by an argument's own code
             found.append(CannotReplay(f"its constructor's arguments cannot be told or copied: {str(error)[:200]}"))
             return kind(*args, **kwargs)

@@ -15,7 +15,8 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, watched: torch.Tensor, file: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._place, self._file = watched.untyped_storage().data_ptr(), file
+        self._place = watched.untyped_storage().data_ptr()
+        self._file = file
         self.found: tuple[str, int] = "", 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

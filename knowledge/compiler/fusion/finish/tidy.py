@@ -147,7 +147,9 @@ def _merge_split(kernel: Kernel) -> Kernel:
     """The product with m and n split into as few dimensions as the views of its stores allow."""
     if not isinstance(kernel, GemmKernel) or not kernel.is_split:
         return kernel
-    space, rank, found = store_space(kernel), len(kernel.batch), views.stored_views(kernel.stores)
+    space = store_space(kernel)
+    rank = len(kernel.batch)
+    found = views.stored_views(kernel.stores)
     middle = rank + len(kernel.m_shape)
     merged: list[list[list[int]]] = []
     for start, stop in ((rank, middle), (middle, len(space))):

@@ -120,7 +120,8 @@ def _part(graph: OpGraph, op: Op, first: int) -> tuple[object, ...]:
     if op.kind in ("select", "select_scatter"):
         return axis, integer(op, first + 1, "index") % shape[axis]
     start, end = argument(op, first + 1, "start"), argument(op, first + 2, "end")
-    size, step = shape[axis], argument(op, first + 3, "step", 1)
+    size = shape[axis]
+    step = argument(op, first + 3, "step", 1)
     begin, stop = (clip(int(at), size) if isinstance(at, int) else none for at, none in ((start, 0), (end, size)))
     return axis, begin, stop, step
 
@@ -151,7 +152,8 @@ def _is_read(graph: OpGraph, name: str, inside: set[str]) -> bool:
 
 def own_memory(builder: Builder, op: Op) -> Tensor | None:
     """The part of the module's own tensor that an operator may write to directly; None if it may not."""
-    own, base = builder.in_place.get(op.name), builder.tensor(op.args[0])
+    own = builder.in_place.get(op.name)
+    base = builder.tensor(op.args[0])
     if own is None or not isinstance(base.expr, Load):
         return None
     held = builder.buffers[base.expr.buffer]
@@ -197,7 +199,8 @@ def put_items(builder: Builder, op: Op, items: Items, kind: str, factor: float) 
     joined = acc if kind == "last" else apply("add", cast(Load(buffer, view, target.dtype), dtype), acc)
     store = Store(buffer, view, cast(joined, target.dtype))
     value = cast(items.value, dtype)
-    name, ops = f"k_{builder.identifier(op.name)}_put", (op.name,)
+    name = f"k_{builder.identifier(op.name)}_put"
+    ops = (op.name,)
     builder.emit(
         SegmentKernel(
             name,

@@ -294,7 +294,9 @@ def _index_copy(builder: Builder, op: Op) -> None:
 @rule("index_put")
 def _index_put(builder: Builder, op: Op) -> None:
     """Lowers index_put: x[i, j, ...] = values, with `accumulate`."""
-    target, given, values = builder.tensor(op.args[0]), op.args[1], builder.tensor(op.args[2])
+    target = builder.tensor(op.args[0])
+    given = op.args[1]
+    values = builder.tensor(op.args[2])
     assert isinstance(given, list)
     found = {axis: builder.tensor(item) for axis, item in enumerate(given) if item is not None}
     if all(index.dtype == "bool" for index in found.values()):

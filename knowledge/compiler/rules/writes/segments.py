@@ -167,7 +167,8 @@ def write_segments(
 ) -> None:
     """Emits the target combined with the items' values. `kind` is the reduction, or "last" for the value of the last
     item. Without `keeps`, an element that an item names loses its own value."""
-    target, dtype = items.target, compute_dtype(items.target.dtype)
+    target = items.target
+    dtype = compute_dtype(items.target.dtype)
     rest = [d for d in range(len(target.shape)) if d not in items.axes]
     shape = (math.prod(target.shape[d] for d in items.axes), *(target.shape[d] for d in rest))
     if (dtype == "bool" and kind != "last") or not target.numel or max(items.count, shape[0]) >= _MOST:
@@ -175,7 +176,9 @@ def write_segments(
     own = cast(builder.reshape(builder.permute(target, [*items.axes, *rest], op), shape, op).expr, dtype)
     value = cast(items.value, dtype)
     value = value if factor == 1 else scalar("mul", value, factor)
-    key, starts, order = (items.key if _is_direct(builder, items, shape) else None), "", ""
+    key = items.key if _is_direct(builder, items, shape) else None
+    starts = ""
+    order = ""
     if key is None:
         starts, order = _sorted(builder, op, items.key, items.count, shape[0])
     joined = _joined(kind, keeps, Named("acc", dtype), own)
@@ -184,7 +187,8 @@ def write_segments(
     steps = result.expr.view.strides
     view = View(0, (steps[items.axes[-1]], *(steps[d] for d in rest)))
     store = Store(result.expr.buffer, view, cast(joined, target.dtype))
-    name, reduction = f"k_{store.buffer}", _REDUCTION[kind]
+    name = f"k_{store.buffer}"
+    reduction = _REDUCTION[kind]
     stores, ops = (store,), (op.name,)
     kernel = SegmentKernel(
         name,
@@ -205,7 +209,8 @@ def write_segments(
 
 def _joined(kind: str, keeps: bool, acc: Expr, own: Expr) -> Expr:
     """The result of an element from its own value and the reduced values of its items."""
-    number, dtype = Named("count", "int64"), own.dtype
+    number = Named("count", "int64")
+    dtype = own.dtype
     found = apply(_JOIN[kind], acc, own) if keeps and kind != "last" else acc
     if kind == "mean":
         whole = scalar("add", number, 1) if keeps else apply("maximum", number, const(1, "int64"))

@@ -18,13 +18,16 @@ def _scatter_slice(builder: Builder, op: Op) -> None:
     """Lowers slice_scatter and select_scatter."""
     source, part = builder.tensor_at(op, 0, "self"), builder.tensor_at(op, 1, "src")
     axis = source.axis(integer(op, 2, "dim", 0))
-    size, step = source.shape[axis], 1
+    size = source.shape[axis]
+    step = 1
     if op.kind == "select_scatter":
-        start, length = integer(op, 3, "index") % size, 1
+        start = integer(op, 3, "index") % size
+        length = 1
         part = builder.reshape(part, (*source.shape[:axis], 1, *source.shape[axis + 1 :]), op)
     else:
         start = 0 if argument(op, 3, "start") is None else clip(integer(op, 3, "start"), size)
-        step, length = integer(op, 5, "step", 1), part.shape[axis]
+        step = integer(op, 5, "step", 1)
+        length = part.shape[axis]
     part = builder.expand(part, (*source.shape[:axis], length, *source.shape[axis + 1 :]), op)
     if length == size:  # the source is overwritten completely
         builder.bind(op, Tensor(source.shape, part.expr))
@@ -64,7 +67,8 @@ def _first_write(builder: Builder, op: Op) -> Tensor | None:
 def _chain_before(builder: Builder, op: Op, axis: int, indices: frozenset[int]) -> Slices | None:
     """The chain that `op` may continue: it writes other indices, and all other readers of the tensor so far read
     slices that are written and stay. None if there is none."""
-    base, graph = op.args[0], builder.graph
+    base = op.args[0]
+    graph = builder.graph
     assert isinstance(base, Ref)
     found = builder.slices.get(base.ref)
     if found is None or found.axis != axis or found.written & indices:
@@ -78,7 +82,9 @@ def _chain_before(builder: Builder, op: Op, axis: int, indices: frozenset[int]) 
 def _reads_written(graph: OpGraph, user: Op, found: Slices) -> bool:
     """True if an operator takes one slice that is already written, or a value that is used for its shape only."""
     if user.kind == "select":
-        shape, index, axis = found.tensor.shape, integer(user, 2, "index"), integer(user, 1, "dim")
+        shape = found.tensor.shape
+        index = integer(user, 2, "index")
+        axis = integer(user, 1, "dim")
         if axis % len(shape) == found.axis and index % shape[found.axis] in found.written:
             return True
     return (

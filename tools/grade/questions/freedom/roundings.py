@@ -111,7 +111,8 @@ class OtherRoundings(TorchDispatchMode):
         if tensor.dtype not in _BITS or not tensor.numel():
             return tensor
         moved = tensor.clone(memory_format=torch.contiguous_format)
-        flat, unit = moved.view(-1), self._units * torch.finfo(tensor.dtype).eps
+        flat = moved.view(-1)
+        unit = self._units * torch.finfo(tensor.dtype).eps
         for start in range(0, flat.numel(), _PIECE):
             piece = flat[start : start + _PIECE]
             bits = piece.view(_BITS[tensor.dtype]).long()

@@ -62,7 +62,8 @@ class SelectedPlaces:
 
     def are_tied(self, output: torch.Tensor) -> torch.Tensor:
         """A mask of the elements of an output that name places whose values tie with those of the selected places."""
-        mine, size = output.to(self.places.device).reshape(self.places.shape).long(), self.values.shape[self.dim]
+        mine = output.to(self.places.device).reshape(self.places.shape).long()
+        size = self.values.shape[self.dim]
         is_inside = (mine >= 0) & (mine < size)
         one, other = (self.values.gather(self.dim, item.clamp(0, size - 1)) for item in (mine, self.places))
         slack = ROUNDING * (self.unit + self.relative * torch.maximum(one.abs(), other.abs()))
@@ -119,7 +120,9 @@ def selections(wide: Callable[[], object], own: Callable[[], object]) -> Iterato
     for (values, places, dim, name, is_stable), (rounded, own_places, *_) in zip(exact.found, plain.found, strict=True):
         if values.shape != rounded.shape or values.is_complex():
             continue
-        true, unit, relative = values.double(), 0.0, 0.0
+        true = values.double()
+        unit = 0.0
+        relative = 0.0
         if values.is_floating_point() and rounded.is_floating_point():
             off = (true - rounded.double()).nan_to_num_(0.0, 0.0, 0.0)
             unit = float(off.square().mean().sqrt()) if off.numel() else 0.0
@@ -137,7 +140,8 @@ class _OtherChoices(TorchDispatchMode):
 
     def __init__(self, way: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._way, self.most = way, 0
+        self._way = way
+        self.most = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = dict(kwargs or {})
@@ -158,7 +162,8 @@ class _OtherChoices(TorchDispatchMode):
         shape[dim] = 1
         best = values.gather(dim, places.reshape(shape))
         tied = (values - best).abs() <= ROUNDING * torch.finfo(values.dtype).eps * best.abs()
-        ranks, counts = tied.cumsum(dim), tied.sum(dim, keepdim=True).clamp_(min=1)
+        ranks = tied.cumsum(dim)
+        counts = tied.sum(dim, keepdim=True).clamp_(min=1)
         self.most = max(self.most, int(counts.max()))
         wanted = tied & (ranks == self._way % counts + 1)
         found = wanted.int().argmax(dim, keepdim=True)
