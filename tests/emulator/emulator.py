@@ -23,7 +23,7 @@ from foundry.knowledge.opgraph import ITEM_BYTES
 
 HEADERS = [Path(__file__).with_name(name) for name in ("cuda_emulator.h", "fibers.h", "clusters.h", "warp_products.h")]
 COMPILE_LIMIT_S = 120
-UNCLEARED = 0xFFC1FFC1  # a word of memory that nobody has cleared: NaN in every type
+UNCLEARED = 0xFFC1FFC1  # a word of uninitialised memory: NaN in every type
 FLAGS = ("-std=c++17", "-O0", "-fopenmp", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
 _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\s*\(\s*\w+\s*\)\s*|alignas\s*\(\s*\w+\s*\)\s*)?([\w:\s]+?)\s+(\w+)\s*\[\s*\]\s*;"

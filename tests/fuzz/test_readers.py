@@ -80,7 +80,7 @@ def receipt(task: Task) -> Receipt:
 
 
 def told(work: Callable[[], Any], *kinds: type[FoundryError]) -> Any:
-    """What `work` returns; None when it refused in one line of readable length, as one of these errors."""
+    """The result of `work`; None if it refused with one of these errors, in one line of readable length."""
     try:
         return work()
     except kinds as error:
@@ -156,7 +156,7 @@ def _read_options(body: bytes) -> None:
 
 
 def _toml(value: Any) -> str:
-    """As TOML; "" for what it cannot say."""
+    """The value as TOML; "" if TOML cannot express it."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{json.dumps(str(key))} = {_toml(item) or 0}" for key, item in value.items()) + " }"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What moves are credited with, fitted to steps whose moves have known effects."""
+"""Credit of moves, fitted to steps whose moves have known effects."""
 
 from __future__ import annotations
 

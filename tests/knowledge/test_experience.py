@@ -298,7 +298,7 @@ def test_shape_class_buckets_near_sizes_together() -> None:
 
 
 def rows(run: str, speeds: Sequence[float], **changes: object) -> list[ExperienceRecord]:
-    """What one run measured of a kernel, at these speeds, each with a number of its own."""
+    """Measurements of a kernel in one run, at these speeds, each with another tunable value."""
     return [
         lesson(
             number,

@@ -1,4 +1,4 @@
-"""What each failed gate proves stands in one table, and "cheating" is what acts prove only."""
+"""One table of what each failed gate proves; "cheating" is proven by observed behaviour only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which resource limits a candidate, from constructed measurements with a known answer."""
+"""The resource that limits a candidate, from constructed measurements with a known answer."""
 
 from __future__ import annotations
 

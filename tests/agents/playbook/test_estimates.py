@@ -1,4 +1,4 @@
-"""What the measurements of a run, and of runs on other graphs, say about configurations that were not measured."""
+"""Predictions for configurations that were not measured, from this run's measurements and those on other graphs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WANTED = [Known("", "one", (kernel(point),), 0.0, 0.0) for point in SPACE]
 
 
 def found(known: Sequence[Known]) -> float:
-    """How far from the best the configuration is that is expected to be the best."""
+    """The distance from the best of the configuration that is expected to be the best."""
     mean = estimates_of(known).of(WANTED).mean
     return effect(64, 3, "near") - effect(*SPACE[int(mean.argmax())])
 
@@ -98,7 +98,8 @@ def test_several_runs_of_one_other_graph_are_one_graphs_word() -> None:
 
 
 def test_who_knows_nothing_of_earlier_runs_learns_how_much_each_number_matters() -> None:
-    """Only the tile matters here: after some measurements, what differs in other numbers is known to be alike."""
+    """Only the tile matters here: after some measurements, configurations that differ in other tunables count as
+    alike."""
     points = [point for point in SPACE if point[0] != 64][::2]
     own = [Known("", "one", (kernel(point),), float(TILES.index(point[0])), 0.01) for point in points]
     estimates = Estimates(own)

@@ -242,7 +242,7 @@ def toy_ms(recipe: Recipe) -> float:
 
 
 async def evaluations_to_reach(toy: Any, seed: int, goal_ms: float) -> int:
-    """How many candidates the playbook evaluates until one is as fast as `goal_ms`."""
+    """The number of candidates that the playbook evaluates until one is as fast as `goal_ms`."""
     brain = PlaybookBrain(toy.library)
     seen = {toy.recipe().digest: (toy_ms(toy.recipe()), toy.recipe())}
     for step in range(200):

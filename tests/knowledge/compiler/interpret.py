@@ -330,7 +330,7 @@ def _tail(machine: Machine, kernel: GemmKernel | ConvKernel, acc: torch.Tensor) 
     of_rows: Tensors = {}
 
     def names() -> Tensors:
-        """What the stages know, over the store space."""
+        """The values of the named stages, over the store space."""
         spread = dict(of_rows)
         for axis, extent in enumerate(tail.extent) if math.prod(cut) == math.prod(space) else ():
             spread = {name: value.repeat_interleave(extent, axis) for name, value in spread.items()}
@@ -347,7 +347,7 @@ def _tail(machine: Machine, kernel: GemmKernel | ConvKernel, acc: torch.Tensor) 
 
 
 def reduce_rows(stage: Reduction, value: torch.Tensor) -> Tensors:
-    """What a reduction of the last dimension defines."""
+    """Runs a reduction of the last dimension."""
     if stage.op == "moments":
         mean = value.double().mean(-1)
         m2 = (value.double() - mean.unsqueeze(-1)).square().sum(-1)

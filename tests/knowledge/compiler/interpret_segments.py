@@ -1,4 +1,4 @@
-"""What sorting items by their segments, and reducing each segment, means: the interpreter's part for both."""
+"""Interpreter of SortKernel and SegmentKernel: sorts items by segment, and reduces each segment."""
 
 from __future__ import annotations
 

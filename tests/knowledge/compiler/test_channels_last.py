@@ -1,4 +1,4 @@
-"""A depthwise convolution on the CPU leaves its result as its input lies: channels side by side, as PyTorch does."""
+"""A depthwise convolution on the CPU keeps its input's layout: channels contiguous, as PyTorch does."""
 
 from __future__ import annotations
 

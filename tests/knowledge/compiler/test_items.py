@@ -58,7 +58,7 @@ CHAINS: dict[str, Case] = {
 
 
 def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Of quaternions."""
+    """The product of quaternions."""
     scalar = one[:, :1] * other[:, :1] - (one[:, 1:] * other[:, 1:]).sum(-1, keepdim=True)
     cross = torch.cross(one[:, 1:], other[:, 1:], dim=-1)
     return torch.cat([scalar, one[:, :1] * other[:, 1:] + other[:, :1] * one[:, 1:] + cross], dim=-1)
@@ -89,7 +89,7 @@ def _filters(seen: torch.Tensor, spread: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def _triangles(corners: torch.Tensor) -> torch.Tensor:
-    """Along the first dimension, so that items lie side by side."""
+    """Triangles stacked along the first dimension, so that items are contiguous."""
     a, b, c = corners.unbind(0)
     normal = torch.cross(b - a, c - a, dim=0)
     area = normal.norm(dim=0)

@@ -1,4 +1,4 @@
-"""What a compiled kernel does as a module: gradients, tracers, copies, conversions, changed weights, threads."""
+"""A compiled kernel as a module: gradients, tracers, copies, conversions, changed weights, threads."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 
 
 def truth(module: nn.Module, *given: torch.Tensor) -> torch.Tensor:
-    """What the task's own forward computes with a module's parameters."""
+    """The outputs of the task's own forward with a module's parameters."""
     with torch.no_grad():
         found: torch.Tensor = type(module).__mro__[1].forward(module, *(given or (X,)))  # type: ignore[attr-defined]
     return found
@@ -199,7 +199,7 @@ def test_a_transform_is_refused_and_leaves_nothing_behind(
 
 
 def run_alone(kernel: ModuleType, script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a script prints behind the kernel's text, in a process of its own with the same builds."""
+    """The output of a script after the kernel's text, in a separate process with the same builds."""
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(Path(kernel._library_path()).parent))
     path = folder / "alone.py"
     path.write_text(Path(str(kernel.__file__)).read_text() + script)
@@ -321,7 +321,7 @@ def test_storage_that_is_replaced_at_the_same_address_is_seen(
 
 
 def test_a_weight_in_other_strides_is_followed(kernel: ModuleType) -> None:
-    """It is copied in each call; whether it has changed is asked of the weight and not of the copy."""
+    """The weight is copied in each call; a change is looked for in the weight, not in the copy."""
     model = kernel.ModelNew()
     with torch.no_grad():
         model.up.weight = nn.Parameter(model.up.weight.t().contiguous().t())

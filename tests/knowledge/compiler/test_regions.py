@@ -98,7 +98,7 @@ CHAINS: dict[str, tuple[Model, list[torch.Tensor], list[int]]] = {
 
 
 class WithWeights(nn.Module):
-    """What is made of parameters alone is made once, which a memory that each call writes would end."""
+    """Values made of parameters alone are computed once, which a buffer written in each call would prevent."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -70,7 +70,7 @@ def along_two_axes(a: torch.Tensor) -> torch.Tensor:
 
 
 def copies(model: Callable[..., Any]) -> int:
-    """How many kernels of a plan that is right copy a tensor for a slice that is written to it."""
+    """The number of kernels that copy a tensor for a slice that is written to it; checks that the plan is right."""
     steps = check(model, x(6, 5)).steps
     return sum(isinstance(step, MapKernel) and step.name.endswith("_copy") for step in steps)
 

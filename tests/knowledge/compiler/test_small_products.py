@@ -1,5 +1,4 @@
-"""What geometry has many of: products of a few rows, columns and terms, written out for each element; cross products;
-values that are stacked of parts."""
+"""Small products, as in geometry: a few rows, columns and terms, unrolled for each element; cross products."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ def test_cross_products(name: str) -> None:
 
 
 def _harmonics(points: torch.Tensor) -> torch.Tensor:
-    """Of degree two, as colours of splats have them: nine values of a direction beside each other."""
+    """Spherical harmonics of degree two, as colours of splats use them: nine values of a direction, contiguous."""
     u, v, w = (points / points.norm(dim=-1, keepdim=True)).unbind(-1)
     first = [torch.full_like(u, 0.28), -0.49 * v, 0.49 * w, -0.49 * u]
     second = [1.09 * u * v, -1.09 * v * w, 0.32 * (2 * w * w - u * u - v * v), -1.09 * u * w, 0.55 * (u * u - v * v)]

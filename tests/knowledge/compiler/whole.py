@@ -51,7 +51,7 @@ def candidate(model: Callable[..., Any], inputs: Sequence[torch.Tensor], device:
 
 
 def outputs_of(text: str, inputs: Sequence[torch.Tensor]) -> Any:
-    """What a candidate for this process's device gives."""
+    """The outputs of a candidate for this process's device."""
     namespace: dict[str, Any] = {}
     exec(compile(text, "candidate.py", "exec"), namespace)
     return namespace["ModelNew"]()(*inputs)
@@ -60,7 +60,7 @@ def outputs_of(text: str, inputs: Sequence[torch.Tensor]) -> Any:
 def wrong_when_emulated(
     forks: Forks, text: str, inputs: Sequence[torch.Tensor], wanted: Any, folder: Path, tolerance: float
 ) -> list[int]:
-    """Which outputs of a CUDA candidate are not those that are wanted."""
+    """The outputs of a CUDA candidate that are not the wanted ones."""
     torch.save({"inputs": list(inputs), "wanted": wanted}, folder / "saved.pt")
     script = SCRIPT.replace("FOLDER", str(folder)).replace("TOLERANCE", str(tolerance))
     found: list[int] = run(forks, text, script, folder, folder / "cache")

@@ -1,4 +1,4 @@
-"""What a file may have a shell do while it is loaded: build, and nothing else."""
+"""Shell commands that a file may run while it is loaded: builds, and nothing else."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ print("told", json.dumps([event[2] for event in observer.report()["events"] if e
 
 
 def watched(forks: Forks, candidate: str, **environment: str) -> list[str]:
-    """What the observer says of the commands that a candidate runs."""
+    """The observer's record of the commands that a candidate runs."""
     done = forks(WATCH, candidate, environment=environment)
     (told,) = (line for line in done.stdout.splitlines() if line.startswith("told "))
     return list(json.loads(told.removeprefix("told ")))
@@ -87,7 +87,7 @@ SCRIPTS = [  # (how it is run, a line of it, whether it may)
 
 @pytest.fixture(scope="module")
 def scripts_seen(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What the observer says of each of SCRIPTS, all run by one candidate."""
+    """The observer's record of each of SCRIPTS, all run by one candidate."""
     candidate = "import subprocess\n"
     for how, line, _ in SCRIPTS:
         script = tmp_path_factory.mktemp("script") / "build.sh"

@@ -1,4 +1,4 @@
-"""What a process was seen to do: whose operators ran, which libraries it loaded, what a call called."""
+"""Observed behaviour of a process: whose operators ran, which libraries it loaded, what a call called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task imports its kernels may import too, while they are loaded and constructed, and nothing else."""
+"""A kernel may import what its task imports, while it is loaded and constructed, and nothing else."""
 
 from __future__ import annotations
 

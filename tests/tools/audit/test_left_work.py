@@ -1,4 +1,4 @@
-"""What the library leaves to PyTorch is known from its plan: never more than the audit would measure."""
+"""The work that the kernel compiler leaves to PyTorch, known from its plan: never more than the audit would measure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an audit decides later is decided on every reason there is, as data, never on the sentence that people read."""
+"""An audit decides on every kind of reason as data, never on the sentence that people read."""
 
 from __future__ import annotations
 

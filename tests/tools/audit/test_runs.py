@@ -54,7 +54,7 @@ def test_an_honest_kernel_is_needed_and_may_build_itself(grader: Grader) -> None
     whole = audit(text, Build(True, 0.0), [], None, "fair", task_source=TASK, watched=gates)
     assert whole.clean, [gate for gate in whole.gates if not gate.passed]
     alone = audit(text, Build(True, 0.0), [], None, "fair", task_source=TASK)
-    assert [gate.gate for gate in alone.gates if not gate.passed] == [LEADS]  # nobody followed them
+    assert [gate.gate for gate in alone.gates if not gate.passed] == [LEADS]  # no process followed them
 
 
 @pytest.mark.parametrize("style", HONEST)

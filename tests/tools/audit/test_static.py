@@ -1,4 +1,4 @@
-"""What the text of a file may veto, which leads it gives, and how the gates are put together."""
+"""Vetoes and leads from the text of a file, and how the gates are put together."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_a_lead_asks_for_runs_and_vetoes_nothing(name: str) -> None:
     followed = [Gate("mapped code", True, "")]
     gates = {gate.gate: gate for gate in audit(text, BUILT, [], None, "fair", task_source=TASK, watched=followed).gates}
     assert gates[LEADS_GATE].passed and "line " in gates[LEADS_GATE].evidence
-    assert not audit(text, BUILT, [], None, "fair", task_source=TASK).clean  # nobody followed it
+    assert not audit(text, BUILT, [], None, "fair", task_source=TASK).clean  # no process followed it
 
 
 def test_strict_refuses_relaxed_maths_that_fair_only_labels() -> None:

@@ -1,4 +1,5 @@
-"""What a built library asks of others and has in its machine code, read from real libraries of this compiler."""
+"""Symbols that a built library imports and instructions in its machine code, read from real libraries of this
+compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files that compile themselves keep their builds by their text; nobody else may write there, no stale lock stays."""
+"""Files that compile themselves keep their builds by their text; no other file may write there, and no stale lock
+stays."""
 
 from __future__ import annotations
 

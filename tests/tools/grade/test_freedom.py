@@ -1,4 +1,5 @@
-"""Ties, halves and roundings that PyTorch leaves open refuse nobody; what they do not explain is refused."""
+"""Ties, halves and roundings that PyTorch leaves open reject no kernel; differences that they do not explain are
+rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which integers of a task may be others, and what they become."""
+"""Integers of a task that may take other values, and the values they get."""
 
 from __future__ import annotations
 

@@ -347,7 +347,7 @@ def test_timing_is_paired_and_its_outputs_are_checked(grader: Grader, baseline: 
 def test_a_judge_hangs_up_on_both_sides_of_each_group(
     grader: Grader, baseline: Baseline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it shares with a side stays taken until then: on a GPU the inputs, group after group."""
+    """Memory that it shares with a side stays allocated until then: on a GPU the inputs, group after group."""
     request, open_links = Worker.request, list[int]()
 
     def count(worker: Worker, message: Message, *rest: Any, **named: Any) -> tuple[Message, list[int]]:

@@ -1,4 +1,4 @@
-"""The other of train() and eval(): whether a model does something else in it, and what a kernel makes of it."""
+"""The other of train() and eval(): if a model does something else in it, and what a kernel makes of it."""
 
 from __future__ import annotations
 

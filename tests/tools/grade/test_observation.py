@@ -1,4 +1,5 @@
-"""Whose libraries became part of a process: real imports in a real one, below an installation of Triton's shape."""
+"""Attribution of libraries loaded into a process: real imports in a real one, below an installation of Triton's
+shape."""
 
 from __future__ import annotations
 

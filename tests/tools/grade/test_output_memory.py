@@ -1,4 +1,4 @@
-"""Whose memory the outputs of one call lie in."""
+"""The owner of the memory in which the outputs of one call lie."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Shortcuts that only rare values show, each of a file that was accepted while nobody asked for them: the reference and
-the shortcut answer in this process what the questions draw."""
+"""Shortcuts that only rare values show, each of a file that was accepted before such values were drawn. Reference
+and shortcut answer the drawn questions in this process."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def case(tmp_path: Path) -> Iterator[Case]:
 
 
 def answers(text: str, case: Case, trial: Trial) -> list[torch.Tensor]:
-    """What the task's model gives for a trial when its text is another one."""
+    """The outputs of the task's model for a trial, with another text of the task."""
     module = ModuleType("answers")
     exec(compile(text, "answers", "exec"), vars(module))
     model, packed = module.Model(), case.state(trial.distribution.parameters)
@@ -190,7 +190,8 @@ def test_a_sign_that_hangs_on_a_rounding_is_held_against_nobody(tmp_path: Path) 
 
 
 def test_a_few_of_many_elements_may_be_as_wrong_as_pytorchs_are_on_other_draws(tmp_path: Path) -> None:
-    """Where errors are of all magnitudes, the worst of PyTorch's one draw says little of the worst of another."""
+    """The largest error of PyTorch's one draw says little about the largest of another if errors differ by orders of
+    magnitude."""
     (tmp_path / "task.py").write_text(CANCELLING)
     (made,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Processes that wait for a model: each is used once, by whoever comes, and no more wait than may."""
+"""Processes that wait for a model: each is used once, by the first request, and no more wait than allowed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_no_more_wait_than_may_and_the_dead_are_passed_over(runners: Runners) ->
 
 
 def test_who_needs_one_waits_for_the_first_that_comes_and_timings_come_in_between(runners: Runners) -> None:
-    """What corrects and audits comes before the pairs: of six and ten processes the first four are candidates."""
+    """Checks and audits come before timed pairs: of six and ten processes the first four are candidates."""
     told: list[str] = []
     taken: list[Worker] = []
     taking = threading.Thread(target=lambda: taken.append(runners.take(OTHER)))

@@ -137,7 +137,7 @@ def test_a_process_that_waits_calls_what_it_is_given_and_ends_when_it_is_not_nee
 
 
 def test_others_may_time_within_a_long_call_under_a_tool(tmp_path: Path) -> None:
-    """A network takes half a minute under compute-sanitizer; nobody should wait for the GPU so long."""
+    """A network takes half a minute under compute-sanitizer; other processes should not wait for the GPU that long."""
     path = tmp_path / "task.py"
     path.write_text(
         "import torch\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return x\n"

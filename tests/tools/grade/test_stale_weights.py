@@ -127,7 +127,8 @@ def test_a_kernel_that_never_returns_to_earlier_weights_is_stale(graders: dict[s
 
 
 def test_parameters_that_are_not_read_are_not_called_prepared(graders: dict[str, Grader]) -> None:
-    """Ones and zeros can be assumed without looking: both causes are named, for nobody can tell them apart."""
+    """Ones and zeros can be assumed without reading: both causes are named, because the judge cannot tell them
+    apart."""
     verdict = verify(graders["deeper"], KERNEL.replace("self.norm(x)", "F.layer_norm(x, (64,))"))
     assert verdict.outcome == "wrong_result" and verdict.gates[-1].gate == "randomised parameters"
     assert "right with norm.weight and norm.bias as they were when the model was constructed" in verdict.evidence

@@ -1,4 +1,4 @@
-"""A task whose outputs, as given, equal its input: whoever copies must not win, whoever computes must."""
+"""A task whose outputs, as given, equal its input: a kernel that copies must not win, one that computes must."""
 
 from __future__ import annotations
 

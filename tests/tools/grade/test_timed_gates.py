@@ -416,7 +416,7 @@ def timed_as(judge: paired_timing.TimedJudge, output: torch.Tensor) -> paired_ti
 
 
 def refused(given: torch.Tensor, wanted: torch.Tensor) -> int:
-    """How many of 100 glances at timed outputs raise a doubt that the rule for checked calls confirms."""
+    """The number of doubts, in 100 looks at timed outputs, that the rule for checked calls confirms."""
     timed = timed_as(lambda *asked: "wrong", given)
     reference, candidate = cast(RunnerLink, Side(wanted)), cast(RunnerLink, Side(given))
     count = 0

@@ -39,7 +39,7 @@ def test_pieces_of_an_output_are_its_first_and_last_bytes_and_some_between() -> 
 
 
 class Blocks:
-    """Memory as PyTorch's allocator gives it out: the first block that nobody holds, with what was left in it."""
+    """Memory as PyTorch's allocator hands it out: the first free block, with its old contents."""
 
     def __init__(self) -> None:
         self.blocks = [torch.zeros(3000) for _ in range(4)]
@@ -66,7 +66,7 @@ def test_a_call_that_leaves_the_last_answer_where_it_was_shows(spared: list[torc
 
 
 def test_on_a_gpu_many_calls_are_queued_before_one_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks how long ago the last call was meets calls that nothing lies between."""
+    """A kernel that asks how long ago the last call was finds calls without a pause between them."""
     ticks, done, looks = itertools.count(), list[int](), list[int]()
     compare = torch.equal
 

@@ -48,7 +48,7 @@ CEILINGS = Ceilings(2e10, 1e11, 1e11, 1e11, 1e11, 0.01, "2026-11-20")
 
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Locks of this test's own, so that nobody else's timing is waited for."""
+    """Device locks for this test alone, so that it waits for no other process's timing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOUNDRY_HOME", str(tmp_path_factory.mktemp("home")))
         yield

@@ -26,7 +26,8 @@ def process(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def said_of(process: int, pause_s: float, most: int) -> str:
-    """What is said of a process in so many pauses at most: one that shares its core does not work in each of them."""
+    """The accusation after at most so many pauses of a process: one that shares its core does not work in each of
+    them."""
     idle = Idleness()
     for _ in range(most):
         idle.begin(process)
@@ -62,7 +63,7 @@ def test_time_that_is_booked_late_is_not_the_pauses(monkeypatch: pytest.MonkeyPa
 
 
 def accounts_of(monkeypatch: pytest.MonkeyPatch, busy_ms: list[float]) -> list[str]:
-    """What is said of gaps of 30 ms in which the kernel's account grows so much."""
+    """The accusation for gaps of 30 ms in which the kernel's CPU account grows by this much."""
     used, readings = 10**9, list[int]()
     for busy in busy_ms:
         readings += [used, used + int(1e6 * busy)]

@@ -113,7 +113,8 @@ def test_a_worker_numbers_the_gpus_as_the_locking_process_does(plain: Zygote) ->
 
 
 def test_of_several_gpus_workers_see_the_one_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those of a warm process that had to be started again. One GPU alone keeps the name that the user gave it."""
+    """Workers of a warm process that was started again see it too. A single GPU keeps the name that the user gave
+    it."""
     (tmp_path / "worker_entries.py").write_text(ENTRIES)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     warm = Zygote.begin(threads=1, preload=["ctypes"], later=[], environment={"PYTHONPATH": str(tmp_path)})
@@ -133,7 +134,8 @@ def test_of_several_gpus_workers_see_the_one_that_is_asked_for(tmp_path: Path, m
 
 
 def test_a_worker_starts_quickly_and_alone(zygote: Zygote) -> None:
-    """By both their CPU time: nothing is imported again. The warm process has one thread, else nobody could fork it."""
+    """Compares both CPU times: nothing is imported again. The warm process has one thread, else it could not be
+    forked."""
     zygote.settle()
     before = cpu_ns(zygote.pid)
     worker = zygote.fork("foundry.tools.process.sandbox:report", ROOMY, sandbox=Sandbox("task"))

@@ -73,7 +73,7 @@ def test_a_small_grid_is_known_by_its_launch() -> None:
 
 
 def trace(*events: tuple[str, float, list[int], list[int]]) -> str:
-    """As torch.profiler exports it; the host's events are passed over."""
+    """A trace as torch.profiler exports it; the host's events are passed over."""
     rows: list[dict[str, object]] = [{"cat": "cpu_op", "name": "aten::empty", "ts": 0, "dur": 3, "args": {}}]
     for number, (name, microseconds, grid, block) in enumerate(events):
         args = {"grid": grid, "block": block, "registers per thread": 32} if grid else {"bytes": 64}
@@ -212,7 +212,7 @@ def test_a_function_with_most_samples_is_diagnosed_by_its_loops() -> None:
 
 
 def test_the_benchmark_has_forty_labelled_kernels() -> None:
-    """What `python benchmarks/limiters.py` measures the ladder against."""
+    """`python benchmarks/limiters.py` measures the ladder against these kernels."""
     folder = Path(__file__).resolve().parents[3] / "benchmarks" / "limiters"
     plan = tomllib.loads((folder / "kernels.toml").read_text())
     assert len(plan) == 40 and {facts["cause"] for facts in plan.values()} <= set(CAUSES)

@@ -1,4 +1,4 @@
-"""What counts as right: errors against the truth, PyTorch's own as the budget, and failing elements in words."""
+"""The rules of correctness: errors against the truth, PyTorch's own as the budget, and failing elements in words."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_nan_never_passes() -> None:
 
 def test_non_finite_elements_must_be_of_the_same_kind_unless_only_one_of_the_two_overflows() -> None:
     truth = torch.tensor([1.0, math.inf, -math.inf, math.nan, 1e39, 2.0], dtype=torch.float64).repeat(20)
-    eager = truth.float()  # 1e39 overflows in float32 only: held against nobody
+    eager = truth.float()  # 1e39 overflows in float32 only: no kernel is rejected for it
     want = expect(truth, eager, "float32", None)
     assert measure(eager, want).misplaced == 0
     finite = eager.clone()
@@ -184,7 +184,7 @@ def test_a_norm_rests_on_the_elements_that_weigh() -> None:
 
 
 def test_pytorch_in_ieee_arithmetic_is_told_from_pytorch_in_tf32() -> None:
-    """Only beside the latter can a kernel in TF32 be right."""
+    """A kernel in TF32 can be right only in comparison with PyTorch in TF32."""
     spec = TensorSpec((512, 512), (512, 1), "float32")
     plain = OutputError(4e-7, 0.01)
     assert is_ieee(plain, plain, spec)

@@ -156,7 +156,7 @@ def test_relative_spread() -> None:
 
 
 def writers_that_wait(folder: Path) -> int:
-    """How many wish for the lock, as the kernel knows."""
+    """The number of processes that wait for the lock, read from /proc/locks."""
     (wish,) = (folder / "locks").glob("*.wish")
     locked = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return sum(words[3] == "READ" and words[5].endswith(f":{wish.stat().st_ino}") for words in locked)
@@ -214,7 +214,7 @@ def test_who_shares_the_gpu_lets_a_timing_in_between_two_steps(tmp_path: Path) -
     def time_it() -> None:
         with timing.alone():
             told.append("timed")
-            assert timing.pause is None  # nobody comes in while something is timed
+            assert timing.pause is None  # no other process enters while something is timed
 
     with sharing.shared():
         assert sharing.pause is not None
@@ -353,7 +353,7 @@ async def test_a_cancelled_wait_lets_the_lock_go(tmp_path: Path) -> None:
 
 
 async def is_free(held: AbstractAsyncContextManager[None], patience_s: float = PATIENCE_S) -> bool:
-    """Whether a lock is to be had."""
+    """True if the lock can be taken."""
     try:
         async with asyncio.timeout(patience_s), held:
             return True

@@ -1,4 +1,4 @@
-"""How findings are counted, with graders that are blind, sharp or picky."""
+"""Counting of findings, with graders that miss faults, catch them or reject correct kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is planted: other programs than the correct one, of every family that the kernel has room for."""
+"""Planted faults: they compute something else than the correct program, in every family that the kernel has room
+for."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def get_inputs():
 
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A device lock of this test's own, so that nobody else's timing is waited for."""
+    """A device lock for this test alone, so that it waits for no other process's timing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOUNDRY_HOME", str(tmp_path_factory.mktemp("home")))
         yield

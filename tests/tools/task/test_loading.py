@@ -1,4 +1,4 @@
-"""What a user reads of a task file that cannot be loaded, or whose answer changes from call to call."""
+"""Error messages for a task file that cannot be loaded, or whose answer changes from call to call."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_time_is_kept_and_the_floor_ends_a_sweep() -> None:
 
 
 def test_what_is_built_is_tried_while_other_compilers_still_work() -> None:
-    """Of sixteen configurations that are compiled at once one never ends."""
+    """One of sixteen configurations compiled at once never ends."""
     recording = landscape()
     space = RecordedSpace(recording)
 

@@ -62,7 +62,7 @@ def in_torch(forward: str) -> str:
 
 
 async def judged(task: Task, text: str, scratch: Path, zygote: Zygote) -> VerifyReport:
-    """What `verify_pair` does once its processes are there."""
+    """The result of `verify_pair`, with its processes replaced."""
     bench = await open_workbench(task, describe("cpu"), scratch, seed=0, zygote=zygote)
     try:
         return await verify_in(bench, task, text, "fair", "screen")

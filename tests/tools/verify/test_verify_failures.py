@@ -1,4 +1,5 @@
-"""Every way a candidate's file can fail: the right verdict, one clear line, the next one unharmed, nobody left."""
+"""Every way in which a candidate's file can fail: the right verdict, one clear line, the next one unharmed, no
+process left."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Sketch:
         )
 
     def run(self, graph: OpGraph) -> list[torch.Tensor]:
-        """What a graph over the same leaves gives; every result must have the shape that the graph says."""
+        """The outputs of a graph over the same leaves; checks that every result has the shape that the graph says."""
         values: dict[str, Any] = {item.name: self.tensors[item.name] for item in [*self.inputs, *self.state]}
         for op in graph.ops:
             for value, result in zip(op.outputs, _call(op.target, op.args, values), strict=True):

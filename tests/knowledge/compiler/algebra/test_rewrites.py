@@ -130,7 +130,7 @@ geometry = {
 
 
 def has_room(rank: int, size: int, taps: int, dilation: int, padding: int, transposed: bool, **_: int) -> bool:
-    """Whether the smallest axis gives an output at all."""
+    """True if the smallest axis gives an output at all."""
     return transposed or size + 2 * padding > (taps - 1) * dilation
 
 
