@@ -16,11 +16,7 @@ from foundry.knowledge.limits import LAUNCH_SHARE, SATURATED, Limiter
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Failure
 
-LAUNCH_SHARE = 0.25  # launches cost at least this part of the time
-SATURATED = 0.6  # of the measured copy rate: the memory system is the limit
-LOW_OCCUPANCY = 0.35
-COSTLY_SHARE = 0.25  # operators that are transcendental or divide
-NEAR_FLOOR = 0.85
+NEAR_FLOOR = 0.85  # fraction of the roofline floor from which only fewer bytes can help
 FAR_MORE = 1.5  # bytes that kernels move over the least that the graph must move
 _FAILURES: dict[Outcome, Failure] = {
     "compile_error": "compile_error",
@@ -69,6 +65,7 @@ def limiter_of(situation: Situation) -> Diagnosis:
     is_told = profile is not None and profile.limiter is not None
     if profile is not None and profile.limiter is not None:
         limiter, evidence = profile.limiter, f"{profile.rung}: {profile.evidence}"
+        evidence += f"; {_moved(situation)}" if _surplus(situation) else ""
     else:
         limiter, evidence = _by_launches(situation) or _by_roofline(situation)
     return Diagnosis(
@@ -137,9 +134,7 @@ def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
     """Traffic, arithmetic and their fractions of the ceilings, as a sentence."""
     if not situation.traffic_bytes:
         return "" if situation.candidate_ms is None else f"{situation.candidate_ms:.4g} ms"
-    whose = "its kernels move" if situation.kernels else "its operators move"
-    moved = f"{whose} {situation.traffic_bytes / 1e6:.4g} MB by their buffers{_surplus(situation)}, "
-    moved += f"{situation.flops / 1e6:.4g} MFLOP"
+    moved = _moved(situation)
     if situation.achieved_bytes_per_s is None or situation.bandwidth is None:
         return (
             f"{moved}, not timed" if situation.candidate_ms is None else f"{moved} in {situation.candidate_ms:.4g} ms"
@@ -156,6 +151,13 @@ def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
             f", {situation.achieved_flops_per_s / 1e9:.3g} GFLOP/s is {100 * arithmetic:.0f} % of the measured peak"
         )
     return f"{moved}; {rates}"
+
+
+def _moved(situation: Situation) -> str:
+    """The traffic and arithmetic of its kernels, as a sentence."""
+    whose = "its kernels move" if situation.kernels else "its operators move"
+    moved = f"{whose} {situation.traffic_bytes / 1e6:.4g} MB by their buffers{_surplus(situation)}"
+    return f"{moved}, {situation.flops / 1e6:.4g} MFLOP"
 
 
 def _surplus(situation: Situation) -> str:
@@ -187,12 +189,6 @@ def _action(limiter: Limiter, situation: Situation, *, named_by_profiler: bool) 
         )
     if limiter in ("memory_bandwidth", "memory_latency") and _surplus(situation):
         return "Move fewer bytes: keep values in registers, and weights in the form in which they are stored."
-    scalar = _scalar_kernel(situation)
-    if limiter == "instruction_mix" and scalar:
-        return (
-            f"Vectorise the loop of {scalar}: along another axis than a short innermost one, or over several "
-            "flattened; move operands into that order first and keep index arithmetic out of the loop."
-        )
     fraction = situation.fraction_of_floor
     if limiter == "memory_bandwidth" and fraction is not None and fraction >= NEAR_FLOOR:
         return "At the roofline: only a rewrite that removes bytes can still help."

@@ -96,7 +96,7 @@ def labels(branch: Tree) -> list[str]:
 def test_the_tree_shows_the_latest_steps_as_the_whole_one_does(finished: Path) -> None:
     """What a node of the root graph did outside of the islands stands below it, and not beside it."""
     run = RunDirectory.inspect(finished, reading=True)
-    whole, short = tree.tree(run, depth=3), trace.tree(run, depth=3, latest=2)
+    whole, short = tree.tree(run, depth=3), tree.tree(run, depth=3, latest=2)
     steps = EventLog(run.database, reading=True).steps()
     tops = [str(branch.label).split("  ")[0] for branch in tree.tree(run, depth=1).children]
     run.close()
