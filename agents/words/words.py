@@ -168,7 +168,7 @@ def _where(brief: Brief) -> str:
 
 def _arithmetic(brief: Brief) -> str:
     """Where a kernel in TF32 would be less accurate than PyTorch; "" where it would not, or may not be in TF32."""
-    if brief.device.target == "cpu" or brief.graph is None or brief.task.options.policy == "strict":
+    if not brief.device.traits.has_tf32 or brief.graph is None or brief.task.options.policy == "strict":
         return ""
     words = brief.baseline.unrounded_in(brief.graph).words(brief.graph)
     return f"{words}: compute these as accurately as float32, for its own error is your bound." if words else ""

@@ -82,7 +82,7 @@ async def _recipes(graph: OpGraph, services: Services) -> tuple[Recipe, ...]:
 
 
 async def _unrounded(graph: OpGraph, services: Services) -> Unrounded:
-    if not services.device.present or services.device.target == "cpu":
+    if not services.device.present or not services.device.traits.has_tf32:
         return NOWHERE
     return (await services.measure.baseline()).unrounded_in(graph)
 

@@ -375,7 +375,7 @@ class Judge:
     def _products(self) -> tuple[ProductRun, ...]:
         """Which products of the reference use TF32; none where the GPU has no room to keep the trial that tells."""
         if self._product_runs is None:
-            may_ask = self._place == "cuda" and self._plan.keeps_trials
+            may_ask = torch_device_of(self._place).has_tf32 and self._plan.keeps_trials
             self._product_runs = self._as_given().reruns.products() if may_ask else ()
         return self._product_runs
 
