@@ -38,3 +38,8 @@ class Tuning:
 
     def text(self, name: str, values: Sequence[str], default: str, aspect: Aspect, meaning: str) -> str:
         return str(self.choose(name, values, default, aspect, meaning))
+
+    def withdraw(self, name: str) -> None:
+        """Takes back a declaration that a later decision has made meaningless."""
+        self.tunables = [item for item in self.tunables if item.name != name]
+        self.values.pop(name, None)

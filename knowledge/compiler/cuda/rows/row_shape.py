@@ -15,14 +15,14 @@ from foundry.knowledge.compiler.cuda.space import (
     collapse,
     index_type,
     number,
-    pick,
     tunable,
     widest_vector,
 )
-from foundry.knowledge.compiler.ir.kernels import Expr, Load, Plan, Reduction, RowKernel, Tunable, View
+from foundry.knowledge.compiler.ir.kernels import Expr, Load, Plan, Reduction, RowKernel, View
 from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.compiler.schedule.kept import kept_bytes, values_of_all_passes
 from foundry.knowledge.compiler.schedule.passes import find_softmax_pairs, split_statistics, stores_in, value_of
+from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import DType
@@ -195,7 +195,7 @@ class Chooser:
         self.length = math.prod(self.space.sizes[self.outer :])
         if max(self.rows, self.length) > LARGEST_INT:
             raise CannotLower(f"row kernel {kernel.name}: more than 2^31 rows or elements in a row")
-        self.tunables: list[Tunable] = []
+        self.tuning = Tuning(choices, declares_fixed=True)
 
     def shape(self) -> RowShape:
         """The shape. For a streamed row softmax takes one pass by default, because reading it twice costs more than
@@ -204,7 +204,7 @@ class Chooser:
         return self._shape("online") if shape.staging == "stream" else shape
 
     def _shape(self, softmax: str) -> RowShape:
-        self.tunables = []
+        self.tuning = Tuning(self.choices, declares_fixed=True)
         online = self._online(softmax)
         streamed = steps_of(self.kernel.stages, online=online)
         staged = steps_of(split_statistics(self.kernel.stages, self.length), online=online)
@@ -225,7 +225,7 @@ class Chooser:
         splits = self._splits(team, threads, vector, order == "behind") if cluster == 1 and not part else 1
         if splits > 1 or part:
             staging = "stream"
-            self.tunables = [item for item in self.tunables if item.name != "staging"]
+            self.tuning.withdraw("staging")
         light = wide and is_light(streamed)
         narrow = vector == 1 and not (self.column and part)
         usually = WIDE_IN_FLIGHT if light else NARROW_IN_FLIGHT if narrow else DEFAULT_IN_FLIGHT
@@ -257,8 +257,7 @@ class Chooser:
             return False
         values = ("online", "two_pass")
         meaning = "online: maximum and sum in one pass with rescaling; two_pass: one exponential an element"
-        self.tunables.append(tunable("softmax", values, default, "algorithm", meaning))
-        return pick(self.choices, "softmax", values, default) == "online"
+        return self.tuning.text("softmax", values, default, "algorithm", meaning) == "online"
 
     def _vector(self) -> int:
         if self.column:
@@ -274,9 +273,7 @@ class Chooser:
             wide = any(self.space.aligned(view, vector) for view in views)
             if wide and vector <= widest_vector(dtypes) and self.space.sizes[-1] % vector == 0:
                 legal.append(vector)
-        chosen = number(self.choices, "vector", legal, legal[-1])
-        self.tunables.append(tunable("vector", legal, legal[-1], "vector", "elements of one memory access"))
-        return chosen
+        return self.tuning.number("vector", legal, legal[-1], "vector", "elements of one memory access")
 
     def _cluster(self, kept: Sequence[Expr], vector: int) -> int:
         """Blocks that hold a row together, where one block would have too much of it."""
@@ -289,8 +286,7 @@ class Chooser:
         if len(legal) > 1:
             meaning = "neighbouring blocks that hold a row together in shared memory or registers, and read it once"
             usual = self._usual_cluster(legal, vector, row_bytes)
-            self.tunables.append(tunable("cluster", legal, usual, "algorithm", meaning))
-            return number(self.choices, "cluster", legal, usual)
+            return self.tuning.number("cluster", legal, usual, "algorithm", meaning)
         return 1
 
     def _usual_cluster(self, legal: Sequence[int], vector: int, row_bytes: float) -> int:
@@ -308,27 +304,7 @@ class Chooser:
     def _team(self, vector: int, staged: bool, state_bytes: int, cluster: int, usual: int) -> int:
         values = COLUMN_TEAMS if self.column else CLUSTER_TEAMS if cluster > 1 else ROW_TEAMS
         pieces = math.ceil(self.length / (vector * cluster))
-        resident = self.device.cores * 2048
-        if self.column:
-            # A block of 1024 threads ends at once, and nothing is read meanwhile: with columns enough, teams of 16 took
-            # 0.77 of the time of 32 on an H200.
-            most = 32 if staged or self.rows * 16 < resident else 16
-            default = min(most, _power_below(max(1, self.length / 16), values))
-            while default < 32 and default * self.rows * 2 <= resident and default * 2 <= self.length:
-                default *= 2
-        else:
-            default = 32 if pieces >= 32 else _power_below(pieces, values)
-            per_thread = 8 if staged else 16
-            if self.rows * 32 < resident or pieces > 32 * per_thread:
-                default = _power_below(pieces / 2, values) if pieces > 64 else default
-                narrow = staged and vector == 1
-                while default > (64 if narrow else 128) and default // 2 * self.rows >= resident:
-                    held = (NARROW_MOST_ELEMENTS if default == 1024 else 16) if narrow else per_thread
-                    if pieces > default // 2 * held:
-                        break
-                    default //= 2
-                if self.rows * 2 <= self.device.cores:  # several blocks a row
-                    default = min(512, default)
+        default = self._default_column_team(staged) if self.column else self._default_row_team(pieces, vector, staged)
         if cluster > 1:
             default = 256 if cluster == 8 else 512
         default = usual or default
@@ -336,18 +312,47 @@ class Chooser:
         if self.column:  # partial states stand in static shared memory, one a thread and reduction
             legal = [v for v in legal if v * 32 * state_bytes <= STATIC_SHARED_BYTES] or [1]
         default = _power_below(default, legal)
-        self.tunables.append(tunable("team", legal, default, "parallel", "threads that share a row"))
-        return number(self.choices, "team", legal, default)
+        return self.tuning.number("team", legal, default, "parallel", "threads that share a row")
+
+    def _default_column_team(self, staged: bool) -> int:
+        """Threads that share a column: 16, or 32 where columns are kept on chip or too few to fill the device.
+
+        A block of 1024 threads ends at once, and nothing is read meanwhile: with columns enough, teams of 16 took 0.77
+        of the time of 32 on an H200.
+        """
+        resident = self.device.cores * 2048
+        most = 32 if staged or self.rows * 16 < resident else 16
+        default = min(most, _power_below(max(1, self.length / 16), COLUMN_TEAMS))
+        while default < 32 and default * self.rows * 2 <= resident and default * 2 <= self.length:
+            default *= 2
+        return default
+
+    def _default_row_team(self, pieces: int, vector: int, staged: bool) -> int:
+        """Threads that share a row of so many vectors: a warp, more where rows are long or too few."""
+        resident = self.device.cores * 2048
+        default = 32 if pieces >= 32 else _power_below(pieces, ROW_TEAMS)
+        per_thread = 8 if staged else 16
+        if self.rows * 32 >= resident and pieces <= 32 * per_thread:
+            return default
+        default = _power_below(pieces / 2, ROW_TEAMS) if pieces > 64 else default
+        narrow = staged and vector == 1
+        while default > (64 if narrow else 128) and default // 2 * self.rows >= resident:
+            held = (NARROW_MOST_ELEMENTS if default == 1024 else 16) if narrow else per_thread
+            if pieces > default // 2 * held:
+                break
+            default //= 2
+        return min(512, default) if self.rows * 2 <= self.device.cores else default  # several blocks a row
 
     def _threads(self, team: int, state_bytes: int, columns: int) -> int:
         if self.column:
             legal = [c for c in COLUMNS if c * team <= 1024 and c * team * state_bytes <= STATIC_SHARED_BYTES] or [32]
             usual = _power_below(columns, legal)
-            self.tunables.append(tunable("columns", legal, usual, "parallel", "neighbouring rows of a block"))
-            return team * number(self.choices, "columns", legal, usual)
+            return team * self.tuning.number("columns", legal, usual, "parallel", "neighbouring rows of a block")
         if team > 32:
             return team
-        self.tunables.append(tunable("threads", BLOCKS, 256, "parallel", "threads of a block, several rows each"))
+        self.tuning.tunables.append(
+            tunable("threads", BLOCKS, 256, "parallel", "threads of a block, several rows each")
+        )
         return number(self.choices, "threads", BLOCKS, 128 if self.rows * team < self.device.cores * 1024 else 256)
 
     def _staging(self, kept: Sequence[Expr], vector: int, team: int, threads: int, cluster: int) -> str:
@@ -368,8 +373,8 @@ class Chooser:
         default = "shared" if crowded and "shared" in legal else legal[0]
         if len(legal) > 1:
             meaning = "where a row waits between its passes; stream reads it again from the caches"
-            self.tunables.append(tunable("staging", legal, default, "memory", meaning))
-        return str(pick(self.choices, "staging", legal, default))
+            return self.tuning.text("staging", legal, default, "memory", meaning)
+        return legal[0]
 
     def _order(self, steps: Sequence[Step]) -> str:
         """Chooses the order in which the parts of rows are read."""
@@ -391,8 +396,7 @@ class Chooser:
             usual = "behind"
         elif "memory" in legal and self._walks_memory_by_default():
             usual = "memory"
-        self.tunables.append(tunable("order", legal, usual, "algorithm", meaning))
-        return str(pick(self.choices, "order", legal, usual))
+        return self.tuning.text("order", legal, usual, "algorithm", meaning)
 
     @property
     def _together(self) -> int:
@@ -426,8 +430,7 @@ class Chooser:
             usual = _power_below(self.length * self.rows / (64 * team * self.device.cores), PARTS)
         else:  # 16-bit elements take more arithmetic than memory
             usual = _power_below(PART_BYTES / (team * (4 * vector if vector < 8 else vector)), PARTS)
-        self.tunables.append(tunable("part", PARTS, usual, "parallel", "vectors of a thread in a part"))
-        return number(self.choices, "part", PARTS, usual)
+        return self.tuning.number("part", PARTS, usual, "parallel", "vectors of a thread in a part")
 
     def _is_behind_by_default(self, steps: Sequence[Step]) -> bool:
         """Many rows that the second cache holds, but no cluster: each by one block would be read from memory twice."""
@@ -441,8 +444,7 @@ class Chooser:
     def _in_flight(self, vector: int, usual: int) -> int:
         legal = [n for n in IN_FLIGHT if n * vector <= MOST_IN_FLIGHT_ELEMENTS]
         meaning = "vectors that a thread loads before it uses the first"
-        self.tunables.append(tunable("in_flight", legal, usual, "memory", meaning))
-        return number(self.choices, "in_flight", legal, usual)
+        return self.tuning.number("in_flight", legal, usual, "memory", meaning)
 
     def _splits(self, team: int, threads: int, vector: int, paced: bool) -> int:
         loops = [step for step in self.kernel.stages if isinstance(step, Reduction)]
@@ -458,7 +460,7 @@ class Chooser:
             default = _power_below(min(nearest, self.length / chunk), legal)
         if paced:
             default = _power_below(max(2, self.length * 4 / PACED_PART_BYTES), legal)
-        if len(legal) > 1:
-            meaning = "blocks that share a row, one launch more per dependent reduction"
-            self.tunables.append(tunable("splits", legal, default, "algorithm", meaning))
-        return number(self.choices, "splits", legal, default)
+        if len(legal) == 1:
+            return 1
+        meaning = "blocks that share a row, one launch more per dependent reduction"
+        return self.tuning.number("splits", legal, default, "algorithm", meaning)
