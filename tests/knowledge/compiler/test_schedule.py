@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, steps_of
+from foundry.knowledge.compiler.cuda.rows.steps import EmitPass, ReducePass, steps_of
 from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.schedule.kept import kept_bytes, values_of_all_passes, values_of_later_sweeps
 from foundry.knowledge.compiler.schedule.passes import Stage, find_softmax_pairs, schedule_passes, split_statistics

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from foundry.knowledge.compiler.cuda.contractions.tails import Dimension, Joined, state_name
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch
-from foundry.knowledge.compiler.cuda.rows.stages import Accumulator
+from foundry.knowledge.compiler.cuda.rows.steps import Accumulator
 from foundry.knowledge.compiler.cuda.space import Space, emitter
 from foundry.knowledge.compiler.ir.kernels import GemmKernel, Plan, Store
 from foundry.knowledge.errors import CannotLower

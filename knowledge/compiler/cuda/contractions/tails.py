@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch
-from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, steps_of
+from foundry.knowledge.compiler.cuda.rows.steps import Accumulator, EmitPass, ReducePass, steps_of
 from foundry.knowledge.compiler.cuda.space import (
     Space,
     decompose,

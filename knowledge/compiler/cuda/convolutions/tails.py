@@ -29,7 +29,7 @@ from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import PixelTiling
 from foundry.knowledge.compiler.cuda.convolutions.space import POSITION, ConvSpace
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch
-from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, steps_of
+from foundry.knowledge.compiler.cuda.rows.steps import EmitPass, ReducePass, steps_of
 from foundry.knowledge.compiler.cuda.space import Space, buffers_of, decompose, emitter, identifier
 from foundry.knowledge.compiler.ir.access import tail_outer
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, EmitRow, Expr, Let, Reduction, Tail

@@ -6,7 +6,7 @@ from __future__ import annotations
 from foundry.knowledge.compiler.cuda.launches import Launch, Workspace
 from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
 from foundry.knowledge.compiler.cuda.rows.row_text import RowText, part_pointer
-from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass
+from foundry.knowledge.compiler.cuda.rows.steps import EmitPass, ReducePass
 from foundry.knowledge.compiler.cuda.space import indent, signature_of
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text

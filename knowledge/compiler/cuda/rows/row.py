@@ -15,7 +15,7 @@ from foundry.knowledge.compiler.cuda.launches import Launch, Workspace, symbol_o
 from foundry.knowledge.compiler.cuda.rows.paced import PacedRow
 from foundry.knowledge.compiler.cuda.rows.row_shape import Chooser, RowShape
 from foundry.knowledge.compiler.cuda.rows.row_text import RowText, part_pointer
-from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, Step
+from foundry.knowledge.compiler.cuda.rows.steps import EmitPass, ReducePass, Step
 from foundry.knowledge.compiler.cuda.rows.streamed import StreamedRow
 from foundry.knowledge.compiler.cuda.space import indent, signature_of
 from foundry.knowledge.compiler.file.texts import read_library_text

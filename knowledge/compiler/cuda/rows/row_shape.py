@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
-from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, Step, is_light, state_bytes, steps_of
+from foundry.knowledge.compiler.cuda.rows.steps import EmitPass, ReducePass, Step, is_light, state_bytes, steps_of
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     Space,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
 from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
-from foundry.knowledge.compiler.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step
+from foundry.knowledge.compiler.cuda.rows.steps import Accumulator, EmitPass, ReducePass, Step
 from foundry.knowledge.compiler.cuda.space import (
     Known,
     Space,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from foundry.knowledge.compiler.cuda.launches import Launch, Workspace
 from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
 from foundry.knowledge.compiler.cuda.rows.row_text import RowText, part_pointer
-from foundry.knowledge.compiler.cuda.rows.stages import EmitPass, ReducePass, Step
+from foundry.knowledge.compiler.cuda.rows.steps import EmitPass, ReducePass, Step
 from foundry.knowledge.compiler.cuda.space import Space, identifier, indent, signature_of
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Expr, Let, Plan, RowKernel, Store
 from foundry.knowledge.compiler.ir.views import leaves
