@@ -22,6 +22,7 @@ MOST_MODULES = 16  # in one room
 ROOMS = (
     "knowledge",
     "knowledge.cards",
+    "knowledge.devices",
     "knowledge.experience",
     "knowledge.compiler.ir",
     "knowledge.compiler.rules",

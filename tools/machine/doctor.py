@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from foundry.knowledge.device import Device
+from foundry.knowledge.devices import FIRST, has_constants
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.home import foundry_home
 from foundry.tools.process.linux import CAPABILITIES, FILES, MEMORY, NETWORK, SIGNALS, SYSCALLS, TEMPORARY
@@ -96,6 +98,7 @@ def _devices() -> list[Capability]:
         gpu = describe("cuda")
         if gpu.present:
             findings.append(Capability("gpu", "ok", f"{gpu.name}, {gpu.arch}, {gpu.cores} SMs"))
+            findings.append(_constants(gpu))
         else:
             findings.append(
                 Capability("gpu", "limited", "none here: --target cuda compiles and reports, nothing is timed")
@@ -103,6 +106,14 @@ def _devices() -> list[Capability]:
     except FoundryError as error:
         findings.append(Capability("gpu", "missing", error.problem, error.remedy))
     return findings
+
+
+def _constants(gpu: Device) -> Capability:
+    """Whether the constants by which CUDA kernels are chosen were measured on this card."""
+    if has_constants(gpu):
+        return Capability("kernel constants", "ok", f"measured on {gpu.name}")
+    note = f"those of {FIRST}, with rates scaled to the ceilings of this card; the tuner chooses the rest"
+    return Capability("kernel constants", "limited", note)
 
 
 def _profilers() -> list[Capability]:

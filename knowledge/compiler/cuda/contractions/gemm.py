@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from functools import partial
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
@@ -46,6 +47,7 @@ from foundry.knowledge.compiler.cuda.space import body_leaves, pick, signature_o
 from foundry.knowledge.compiler.ir.kernels import Apply, Expr, GemmKernel, Plan, PrintedKernel, Tunable
 from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.device import Device
+from foundry.knowledge.devices import constant
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
 
@@ -202,8 +204,8 @@ class _Printer:
         )
 
 
-def ways_of(kernel: GemmKernel, plan: Plan) -> Ways:
-    """The code paths that a product may take."""
+def ways_of(kernel: GemmKernel, plan: Plan, device: Device) -> Ways:
+    """In which ways a product may be multiplied."""
     spaces = spaces_of(kernel)
     operands = [strided_operand(kernel, spaces, which, Tiling()) for which in ("a", "b")]
     dtype = operand_dtype(kernel)
@@ -213,15 +215,14 @@ def ways_of(kernel: GemmKernel, plan: Plan) -> Ways:
         suits_wgmma=all(operand.along_k for operand in operands),
         ieee_only=plan.ieee_only,
         packs=True,
-        packing_pays=packing_pays(kernel, spaces, dtype, along_k=all(operand.along_k for operand in operands)),
+        packing_pays=packing_pays(kernel, spaces, device, along_k=all(operand.along_k for operand in operands)),
     )
 
 
-def packing_pays(kernel: GemmKernel, spaces: Spaces, dtype: DType, *, along_k: bool) -> bool:
-    """True if launches that pack the operands are won back by the faster main loop, by rates measured on an H200:
-    600 and 170 TFLOP/s (110 where an operand does not lie along k), 3 TB/s while packing, 3 us a launch more; 1.2 TB/s
-    where few rows make little of what is read.
-    Parameters are packed once, and what the copy engine reads as it is never."""
+def packing_pays(kernel: GemmKernel, spaces: Spaces, device: Device, *, along_k: bool) -> bool:
+    """True if the faster main loop wins back the launches that pack the operands, by the card's rates
+    (knowledge/devices). Parameters are packed once; what TMA reads as it is, never."""
+    dtype, rate = operand_dtype(kernel), partial(constant, device)
     batch = math.prod(kernel.batch)
     work = 2.0 * batch * kernel.m * kernel.n * kernel.k
     packed = [
@@ -230,10 +231,11 @@ def packing_pays(kernel: GemmKernel, spaces: Spaces, dtype: DType, *, along_k: b
         if not is_constant and in_place(kernel, spaces, which) is None
     ]
     moved = batch * sum(packed) * kernel.k * (4 if dtype in ("float16", "bfloat16") else 6)
-    launches = 4.5e-6 * len(packed)
+    launches = rate("packing_launch") * len(packed)
     read = batch * (kernel.m + kernel.n) * kernel.k * ITEM_BYTES[dtype]
-    staged = max(work / (170e12 if along_k else 110e12), read / 1.2e12)
-    return work / 600e12 + moved / 3e12 + launches < staged
+    multiplying = work / rate("staged_product" if along_k else "staged_product_across")
+    staged = max(multiplying, read / rate("staged_reading"))
+    return work / rate("packed_product") + moved / rate("packing") + launches < staged
 
 
 def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
@@ -254,7 +256,7 @@ def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str
 
 
 def _print_product(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    ways = ways_of(kernel, plan)
+    ways = ways_of(kernel, plan, device)
     precision, path, tunables = choose_way(ways, device, choices)
     if path != PACKED:
         return _Printer(kernel, plan, device, choices, ways).print()
