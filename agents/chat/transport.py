@@ -216,7 +216,8 @@ def _told_by(error: Exception) -> str:
     message = body.get("message") if isinstance(body, dict) else None
     if body and not (isinstance(message, str) and message):
         return f"{error} - {body if isinstance(body, str) else json.dumps(body)}"
-    return str(error)
+    cause = str(error.__cause__ or "")
+    return f"{error} {cause}" if cause and cause not in str(error) else str(error)
 
 
 def _openai() -> Any:

@@ -24,6 +24,7 @@ from foundry.graph.show.terminal.scene import Scene
 from foundry.graph.show.terminal.screen import Below, draw
 from foundry.graph.show.terminal.watch import REFRESH_S
 from foundry.graph.show.trace import tree
+from foundry.graph.show.view import RunView
 
 PICTURES = 50
 
@@ -56,7 +57,7 @@ def main() -> None:
     run = RunDirectory.inspect(path, reading=True)
     began = time.process_time()
     console.print(tree.tree(run, depth=1, latest=60))
-    told = tree.split_lines(run)
+    told = RunView(run).summary.time_words
     trace_s = time.process_time() - began
     began = time.process_time()
     size = len(run_page(run_facts(run)))
@@ -67,7 +68,7 @@ def main() -> None:
         f"{len(scene.curve)} evaluations: first picture after {first_s:.2f} s, each further one {1e3 * cost_s:.1f} ms"
     )
     print(f"at one every {REFRESH_S:g} s at most that is {100 * cost_s / REFRESH_S:.2f} % of one core")
-    print(f"trace ({len(told)} lines of times): {trace_s:.2f} s; page: {page_s:.2f} s, {size / 1e6:.1f} MB")
+    print(f"trace ({told}): {trace_s:.2f} s; page: {page_s:.2f} s, {size / 1e6:.1f} MB")
     print(f"both once are {100 * (trace_s + page_s) / worked_s:.2f} % of the run's {worked_s:.0f} s")
 
 

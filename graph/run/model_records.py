@@ -58,7 +58,7 @@ def read_records(run: RunDirectory) -> list[ModelRecord]:
             tokens=was.tokens + int(event.data["tokens"]),
             dollars=was.dollars + float(event.data["dollars"]),
         )
-    for name, (kernels, gain) in _gains(run, set(found)).items():
+    for name, (kernels, gain) in (_gains(run, set(found)) if found else {}).items():
         found[name] = replace(found[name], kernels=kernels, gain=gain)
     return [replace(record, steps=len(asked[record.name])) for record in found.values()]
 

@@ -72,6 +72,13 @@ class Summary:
     def to_json(self) -> Any:
         return to_plain(self)
 
+    @property
+    def time_words(self) -> str:
+        """Where the wall time went; islands overlap, so the parts may add up to more."""
+        spent = {name.removesuffix("_s"): seconds for name, seconds in self.time.items() if name.endswith("_s")}
+        parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in spent.items())
+        return f"{parts}; overhead is {100 * self.time['overhead_share']:.1f} % of the wall"
+
 
 NOTED = (
     "not captured",

@@ -115,7 +115,7 @@ def test_the_tree_names_nodes_tools_and_where_time_went(solved: Solved) -> None:
     assert (tree.code, tree.err) == (0, "")
     for word in ("node intake", "node capture", "node baseline", "tool build", "island 0", "expert auditor"):
         assert word in tree.out
-    for word in ("wall time", "compile", "waiting for the device", "% overhead"):
+    for word in ("wall time", "compile", "waiting", "overhead is"):
         assert word in tree.out
 
 

@@ -137,9 +137,11 @@ def _show_tree(run: RunDirectory, depth: int, steps: int) -> None:
     from rich.console import Console
 
     from foundry.graph.show.trace import tree
+    from foundry.graph.show.view import RunView
 
     Console(soft_wrap=True).print(tree.tree(run, depth=depth, latest=steps))
-    typer.echo("\n".join(tree.split_lines(run)))
+    summary = RunView(run).summary
+    typer.echo(f"{summary.wall_s:.1f} s of wall time ({summary.time_words})")
 
 
 def _export(run: RunDirectory, events: Sequence[Event], form: str, out: Path | None, to: str, prompts: bool) -> None:

@@ -22,7 +22,19 @@ KINDS: tuple[EventKind, ...] = (
 )
 FACTS = (
     *("outcome", "speedup", "purpose", "model", "candidate", "parent", "moves", "found", "detail", "directive", "text"),
-    *("reader", "reason", "answer", "error", "problem", "evidence", "tokens", "dollars"),
+    *(
+        "reader",
+        "reason",
+        "answer",
+        "judgement",
+        "error",
+        "problem",
+        "evidence",
+        "proposal",
+        "cites",
+        "tokens",
+        "dollars",
+    ),
 )
 FACT_CHARS = 120
 GOOD_CALLS = ("answered", "repaired")
@@ -119,11 +131,13 @@ def line_of(event: Event, began: float) -> str:
     """`  12.3 s  i2g5   0.41 s  tool build  error=...`"""
     seconds = event.seconds
     length = "open" if seconds is None else f"{seconds:.2f} s" if seconds > 0 else ""
-    facts = " ".join(f"{name}={_short(event.data[name])}" for name in FACTS if _tells(event.data.get(name)))
-    where = event.step or "-"
-    return harmless(
-        f"{event.started - began:8.1f} s  {where:<10} {length:>9}  {event.kind} {event.name}  {facts}".rstrip()
-    )
+    where = f"{event.started - began:8.1f} s  {event.step or '-':<10} {length:>9}"
+    return harmless(f"{where}  {event.kind} {event.name}  {facts_of(event)}".rstrip())
+
+
+def facts_of(event: Event) -> str:
+    """`outcome=correct speedup=1.75 ...`: what an event says, cut to a line."""
+    return " ".join(f"{name}={_short(event.data[name])}" for name in FACTS if _tells(event.data.get(name)))
 
 
 def harmless(line: str) -> str:

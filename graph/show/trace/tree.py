@@ -1,34 +1,20 @@
-"""What `foundry agent trace` prints of a run: the tree of nodes, experts and tool calls, and where the time went."""
+"""What `foundry agent trace` prints of a run: the tree of nodes, experts and tool calls."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.text import Text
 from rich.tree import Tree
 
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.show.trace.selection import facts_of
 from foundry.graph.show.view import RunView
 
 Item = TypeVar("Item")
-SHOWN = (
-    "model",
-    "outcome",
-    "speedup",
-    "evidence",
-    "found",
-    "proposal",
-    "moves",
-    "reason",
-    "text",
-    "answer",
-    "judgement",
-    "error",
-    "cites",
-)
 
 
 def tree(run: RunDirectory, *, depth: int = 3, latest: int = 0) -> Tree:
@@ -104,29 +90,6 @@ def _latest(found: list[Item], most: int, branch: Tree) -> list[Item]:
     return found[left_out:]
 
 
-def split_lines(run: RunDirectory) -> list[str]:
-    """Where the wall time went."""
-    log = EventLog(run.database, reading=True)
-    split = log.split_time(log.elapsed_s())
-    rows = (
-        ("compile", split.compile_s),
-        ("run and compare", split.run_s),
-        ("time", split.time_s),
-        ("profile", split.profile_s),
-        ("waiting for the device", split.waiting_s),
-        ("experts thinking", split.thinking_s),
-    )
-    lines = [f"  {name:<24}{seconds:8.1f} s" for name, seconds in rows]
-    share = 100 * split.overhead_share
-    return [
-        f"wall time {split.wall_s:.1f} s (islands overlap, so the parts may add up to more):",
-        *lines,
-        f"  {'nobody at work':<24}{split.overhead_s:8.1f} s = {share:.1f} % overhead",
-        f"the device was held alone for {split.alone_s:.1f} s"
-        + (f"; {100 * split.idle_share:.1f} % of the wall time it was held and did nothing" if split.device_s else ""),
-    ]
-
-
 def _grow(branch: Tree, event: Event, children: dict[int | None, list[Event]], depth: int) -> None:
     node = branch.add(_line(event))
     if depth > 1:
@@ -140,8 +103,7 @@ def _line(event: Event) -> Text:
     style = {"expert": "cyan", "tool": "yellow", "proposal": "magenta", "evaluation": "green"}.get(event.kind, "")
     line = Text(f"{event.kind} {event.name}", style=style)
     line.append(f"  {length}", style="dim")
-    facts = [f"{name}={_short(event.data[name])}" for name in SHOWN if event.data.get(name) not in (None, "", [])]
-    line.append("  " + "  ".join(facts) if facts else "", style="dim")
+    line.append(f"  {facts_of(event)}".rstrip(), style="dim")
     return line
 
 
@@ -162,9 +124,3 @@ def _step_line(step: str, members: list[Event], children: dict[int | None, list[
             line.append(f"  {event.data['outcome']}", style="green" if event.data["outcome"] == "correct" else "red")
             line.append(f" {speedup:.2f}x" if speedup else "")
     return line
-
-
-def _short(value: Any) -> str:
-    text = ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)
-    text = f"{value:.3g}" if isinstance(value, float) else " ".join(text.split())
-    return text if len(text) <= 90 else text[:87] + "..."

@@ -134,14 +134,9 @@ def best(view: RunView) -> str:
 def cost(view: RunView) -> str:
     """Where time, tokens and money went."""
     found = view.summary
-    split = found.time
-    parts = ", ".join(
-        f"{name} {split[f'{name}_s']:.1f} s"
-        for name in ("compile", "run", "time", "profile", "waiting", "thinking", "overhead")
-    )
     return (
-        f"{found.wall_s:.1f} s of wall time for {found.evaluations} evaluations ({parts}; overhead is "
-        f"{100 * split['overhead_share']:.1f} % of the wall). {found.tokens} tokens, "
+        f"{found.wall_s:.1f} s of wall time for {found.evaluations} evaluations ({found.time_words}). "
+        f"{found.tokens} tokens, "
         f"{f'{found.dollars:.4f} dollars' if found.priced else 'price unknown'} with the {found.brain} brain."
     )
 
