@@ -202,10 +202,8 @@ class Worker:
 
 
 class Zygote:
-    """The main process's handle on the warm process. Thread-safe. Close it, or let it end with this process.
-
-    A warm process that dies is started again by the next fork.
-    """
+    """The main process's handle on the warm process, which the next fork starts again if it died. Thread-safe. Close
+    it."""
 
     def __init__(
         self, threads: int, preload: Sequence[str], later: Sequence[str], environment: Mapping[str, str]
@@ -262,8 +260,7 @@ class Zygote:
             self._ask({"op": "see", "gpu": name}, again=True)
 
     def settle(self) -> None:
-        """Waits until the process has nothing left to do by itself, so that timing is undisturbed. Raises
-        MissingTool, FoundryError."""
+        """Waits until the process is idle, so that timing is undisturbed. Raises MissingTool, FoundryError."""
         self._import_all()
         self._means.result()
 
@@ -307,8 +304,7 @@ class Zygote:
         return child, ours, errors
 
     def _come_up(self) -> None:
-        """Waits, in a thread of its own, for the process, then finds the means that a candidate's sandbox can use
-        here."""
+        """Waits in a thread for the process, then finds the isolation means that a candidate's sandbox can use here."""
         try:
             with self._lock:
                 self._await_ready()
@@ -397,8 +393,7 @@ class Zygote:
         )
 
     def _means_of(self, asked: Sandbox | None) -> Sequence[str]:
-        """The means for a worker. A task's own code gets all available ones, whatever the trial of a candidate's
-        sandbox showed."""
+        """The isolation means for a worker; a task's own code gets all available ones."""
         if asked is None or asked.form == "task":
             return sandbox.available().active
         return self._means.result()

@@ -215,7 +215,9 @@ class Builder:
     apart: frozenset[str] = frozenset()  # attention operators to lower as product, softmax, product
     applicable: list[str] = field(default_factory=list)  # the optional rewrites that would change something
     regions: Mapping[str, Region] = field(default_factory=dict)  # concatenations that share one buffer, by operator
-    shared: dict[str, Tensor] = field(default_factory=dict)  # that buffer, by the name of the longest concatenation
+    shared: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # their common buffer, by the name of the longest concatenation
     # Its parts that are written: (longest concatenation, start).
     filled: set[tuple[str, int]] = field(default_factory=set)
     slices: dict[str, Slices] = field(default_factory=dict)  # values that slices were written to

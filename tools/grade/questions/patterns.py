@@ -359,7 +359,7 @@ WAYS = 3  # ways to nudge
 
 
 def nudge(tensor: torch.Tensor, way: int = 0) -> torch.Tensor:
-    """Moves each element by about one unit in the last place up, or down, or not at all; `way` (0 to 2) shifts the
+    """Moves each element by about one unit in the last place up, down, or not at all; `way` (0 to 2) shifts the
     choice."""
     if not tensor.is_floating_point():
         return tensor.clone()
