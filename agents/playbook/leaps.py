@@ -174,7 +174,7 @@ class Leaps:
                 waiting.sort(key=lambda place: place.value)
                 around += self._drawn(waiting.pop(), again=True)
         ordered = sorted((one for one in places.values() if not self._is_tried(one)), key=lambda place: -place.value)
-        return [moves for place in ordered if (moves := self._way(place))]
+        return [moves for place in ordered if (moves := self._moves_to(place))]
 
     def _origins(self) -> list[Spot]:
         """The parent, the structures next to it, and other good candidates of its structure."""
@@ -314,7 +314,7 @@ class Leaps:
         """The places with their expected improvement."""
         if not places:
             return []
-        values = self._gain([place.known for place in places], (self._way(place) for place in places))
+        values = self._gain([place.known for place in places], (self._moves_to(place) for place in places))
         return [replace(place, value=value) for place, value in zip(places, values, strict=True)]
 
     def _gain(self, known: Sequence[Known], moves: Iterable[Sequence[Ranked]]) -> list[float]:
@@ -325,7 +325,7 @@ class Leaps:
         opinion = np.array([mean_score(each) for each in moves]) ** self.trust
         return [float(value) for value in gain * opinion]
 
-    def _way(self, place: Spot) -> tuple[Ranked, ...]:
+    def _moves_to(self, place: Spot) -> tuple[Ranked, ...]:
         """The moves from the parent to a place."""
         before = {kernel.name: kernel for kernel in self.parent.kernels}
         return (*place.structural, *self.adviser.judged(list(_differences(before, place.outline))))

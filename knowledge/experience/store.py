@@ -301,10 +301,10 @@ def _exact_nearness(query: Query, shapes: str, device: str, limiter: str) -> tup
 def _of_graph(runs: Sequence[dict[str, Known]]) -> list[Known]:
     """The most informative configurations of a graph's newest runs; several runs make up for the noise of one."""
     newest = runs[:RUNS_OF_A_GRAPH]
-    return [item for run in newest for item in _telling(list(run.values()), OF_A_GRAPH // len(newest))]
+    return [item for run in newest for item in _best_and_spread(list(run.values()), OF_A_GRAPH // len(newest))]
 
 
-def _telling(found: Sequence[Known], most: int) -> list[Known]:
+def _best_and_spread(found: Sequence[Known], most: int) -> list[Known]:
     """The best configurations of one run, and others from all the way down.
 
     Lost speed is as informative as found speed, and more of either cost time to evaluate and say little.

@@ -80,7 +80,7 @@ def _watch(
 
     def construct(*args: Any, **kwargs: Any) -> Any:
         try:
-            told = _told(signature, args, kwargs)
+            told = _arguments_text(signature, args, kwargs)
             given = copy.deepcopy((args, kwargs))
         except Exception as error:  # raised by an argument's own code
             found.append(CannotReplay(f"its constructor's arguments cannot be told or copied: {str(error)[:200]}"))
@@ -89,7 +89,7 @@ def _watch(
         with records or contextlib.nullcontext():
             model = kind(*args, **kwargs)
         try:
-            found.append(look(_Seen(model, given, told, _told(signature, args, kwargs), records)))
+            found.append(look(_Seen(model, given, told, _arguments_text(signature, args, kwargs), records)))
         except CannotReplay as error:
             found.append(error)
         return model
@@ -126,7 +126,7 @@ def _read(seen: _Seen, takes: str, attributes: Collection[str]) -> tuple[Constru
     return construction, unset
 
 
-def _told(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _arguments_text(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """The constructor's arguments as source text, by name, with the defaults that a file can hold."""
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
