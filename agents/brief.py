@@ -64,7 +64,7 @@ class Brief:
     tried: frozenset[str] = frozenset()
     tune_s: float = 0.0  # what the tuner may take for a structure; 0: it is not asked
     further_graphs: tuple[OpGraph, ...] = ()  # of the task's further shapes and dtypes
-    first: str = ""  # the file of c1 where the library wrote it: shown at every step of the run
+    first: str = ""  # the file of c1 where the kernel compiler wrote it: shown at every step of the run
     compiled: Rival | None = None  # torch.compile, once it has been timed
     records: Mapping[str, tuple[Evaluation, ...]] = field(default_factory=dict)  # all of the candidates that are shown
     ran: tuple[OperatorRun, ...] = ()  # what PyTorch runs in the reference, where there is no graph

@@ -1,4 +1,5 @@
-"""Steps beyond the library's own neighbours: far values of a tunable, and moves that lead towards another recipe."""
+"""Steps beyond the kernel compiler's own neighbours: far values of a tunable, and moves that lead towards another
+recipe."""
 
 from __future__ import annotations
 

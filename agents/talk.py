@@ -50,7 +50,8 @@ TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _ALL}
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call, as it can be made, about a kernel that is a whole file (`text`), or that the library prints (`recipe`;
+    """One call, as it can be made, about a kernel that is a whole file (`text`), or that the kernel compiler prints
+    (`recipe`;
     `moves`: the listed steps to it). `problem`: why it cannot be made, in one line; it counts all the same. `id` and
     `arguments` are the model's own words, for its endpoint."""
 

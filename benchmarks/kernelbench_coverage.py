@@ -1,4 +1,4 @@
-"""What the kernel library makes of every task, at its true size, before any GPU is asked:
+"""What the kernel compiler makes of every task, at its true size, before any GPU is asked:
 
     python benchmarks/kernelbench_coverage.py --root ../KernelBench --levels 1,2,3 --out coverage.jsonl
     python benchmarks/kernelbench_coverage.py --root ../KernelBench --levels 3 --no-compile

@@ -1,4 +1,5 @@
-"""A kernel in an answer (code, launches, tunables) as a recipe that the library prints: checked, and never executed."""
+"""A kernel in an answer (code, launches, tunables) as a recipe that the kernel compiler prints: checked, and never
+executed."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def file_of(
 
 @dataclass(frozen=True)
 class Drafted:
-    """A kernel that a tool is to be called with: a whole file, or what the library prints."""
+    """A kernel that a tool is to be called with: a whole file, or what the kernel compiler prints."""
 
     text: str = ""
     recipe: Recipe | None = None
@@ -184,7 +184,7 @@ def _apply(edits: Sequence[Edit], parent_text: str) -> str:
 def _choose_moves(numbers: list[int], menu: Menu) -> tuple[tuple[Move, ...], Recipe]:
     brief = menu.brief
     if brief.lowered is None or brief.obedience is None:
-        raise AnswerError("the parent is not the kernel library's, so there are no moves: give edits or source")
+        raise AnswerError("the parent is not the kernel compiler's, so there are no moves: give edits or source")
     unknown = [number for number in numbers if not 0 <= number < len(menu.moves)]
     if unknown:
         raise AnswerError(f"moves: {unknown[0]} is not in the list (0 to {len(menu.moves) - 1})")

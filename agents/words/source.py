@@ -1,7 +1,8 @@
 """A candidate's file as a model sees it: what it need not see is folded to one line each.
 
-Of a file of Foundry's form a model sees the kernels in SOURCE, without the texts that the library pastes there
-unchanged. If that is still too long, bodies of functions are folded, those of the library's own machinery first. An
+Of a file of Foundry's form a model sees the kernels in SOURCE, without the texts that the kernel compiler pastes there
+unchanged. If that is still too long, bodies of functions are folded, those of the kernel compiler's own machinery
+first. An
 answer may use such a line too, and it is unfolded again.
 """
 
@@ -32,14 +33,14 @@ _BEGIN_LOADER, _INSIDE_LOADER = "# ---- the task's model", "# ---- building and 
 _END_LOADER = re.compile(r"^(?:_Pointers = |_PARAMETERS = )", re.MULTILINE)
 _OPENING = re.compile(r"[A-Za-z_\[][^\n]*\{\s*\Z")  # a line at file scope that opens a body
 _NO_BODY = ("namespace", "class ", "def ", "enum", "SOURCE", "FOUNDRY")
-_OF_THE_TASK = re.compile(r"(?:\b|_)k_")  # begins the names that the library gives to this task's kernels
+_OF_THE_TASK = re.compile(r"(?:\b|_)k_")  # begins the names that the kernel compiler gives to this task's kernels
 _GAP = "\n# ... "  # begins the line that stands for the middle of a file
 _LAUNCHES = re.compile(r"^_LAUNCHES_0 = \[.*?^\]", re.MULTILINE | re.DOTALL)
 _PASTED = (".h", ".cuh", ".cpp")
 
 
 def mark(name: str) -> str:
-    """The line that stands for a text of the library."""
+    """The line that stands for a text of the kernel compiler."""
     return f"// @foundry {name}@"
 
 
@@ -98,7 +99,7 @@ def fold(text: str, most: int = SOURCE_CHARS, *, to_judge: bool = False) -> Fold
 
 
 def _without_frame(text: str) -> Iterator[Part]:
-    """A file of the library as its kernels; an author's whole file with the lines that it was written with."""
+    """A file of the kernel compiler as its kernels; an author's whole file with the lines that it was written with."""
     if frame := _FRAME.match(text):
         before, kernels, after = frame.groups()
         yield from (Part(f"{BEFORE}\n", before), Part(kernels, kernels), Part(f"{AFTER}\n", after))
@@ -144,7 +145,8 @@ class _Body:
 
 
 def _without_bodies(parts: list[Part], most: int) -> list[Part]:
-    """The parts with as many bodies folded as it takes to fit, the library's machinery before this task's kernels."""
+    """The parts with as many bodies folded as it takes to fit, the kernel compiler's machinery before this task's
+    kernels."""
     length = sum(len(part.seen) for part in parts)
     found = [body for number, part in enumerate(parts) if part.seen == part.real for body in _bodies(number, part)]
     chosen: dict[int, list[_Body]] = {}
@@ -232,7 +234,7 @@ def _cut(parts: list[Part], length: int) -> list[Part]:
 
 
 def show(text: str, most: int = SOURCE_CHARS) -> str:
-    """The file as a model sees it: of a file of the library the code of its kernels alone."""
+    """The file as a model sees it: of a file of the kernel compiler the code of its kernels alone."""
     shown = fold(text, most).text
     return shown.partition('r"""')[2].rpartition('"""')[0].strip("\n") if shown.startswith(BEFORE) else shown
 
@@ -244,7 +246,7 @@ def language_of(text: str) -> str:
 
 
 def launches_of(text: str) -> str:
-    """How a CUDA file of the library launches its kernels, in one line; "" for any other file."""
+    """How a CUDA file of the kernel compiler launches its kernels, in one line; "" for any other file."""
     table = _LAUNCHES.search(text)
     rows = ast.literal_eval(table[0].partition("=")[2].strip()) if table else []
     told = [
@@ -293,7 +295,7 @@ def outline_of_file(text: str) -> str:
 
 
 def unfold(text: str) -> str:
-    """An answer's text with the library's texts back in their places."""
+    """An answer's text with the kernel compiler's texts back in their places."""
     for name, pasted in _pasted().items():
         text = text.replace(mark(name), pasted)
     return text

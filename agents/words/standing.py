@@ -1,4 +1,5 @@
-"""What does not change in a run: the task with its operators and buffers, the device, the library's header, the form of
+"""What does not change in a run: the task with its operators and buffers, the device, the kernel compiler's header, the
+form of
 an answer. It stands first in every prompt, so that providers' caches hold it."""
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ def header_words(brief: Brief) -> str:
 
 
 def _first(brief: Brief) -> str:
-    """The library's first kernel: parents that are like it are told by what differs."""
+    """The kernel compiler's first kernel: parents that are like it are told by what differs."""
     if not brief.first:
         return ""
-    title = f"## The library's first kernel, {FIRST}"
+    title = f"## The kernel compiler's first kernel, {FIRST}"
     if not is_shown_whole(brief.first):
         return f"{title}\n{outline_of_file(brief.first)}\n"
     return f"{title}\n{code_words(brief.first)}\n"

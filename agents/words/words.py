@@ -233,7 +233,8 @@ def _is_same_code(first: str, other: str) -> bool:
 
 
 def _example(example: Example, brief: Brief) -> str:
-    """Another kernel of this run, as its author wrote it or as the library's kernels stand in its file, unless that
+    """Another kernel of this run, as its author wrote it or as the kernel compiler's kernels stand in its file, unless
+    that
     stands above already."""
     candidate = example.evaluation.candidate
     head = f"{candidate.id}, {example.why}: {measured(brief.known_of(example.evaluation))}"

@@ -1,4 +1,4 @@
-"""Times attention of the kernel library against eager PyTorch in the same types on this machine's GPU.
+"""Times attention of the kernel compiler against eager PyTorch in the same types on this machine's GPU.
 
     python benchmarks/lab/attention.py                   # default choices, checked against float64
     python benchmarks/lab/attention.py --each precision  # also every value of these tunables

@@ -1,4 +1,4 @@
-"""Times single layers of the kernel library against eager PyTorch (TF32 allowed) on this machine's GPU.
+"""Times single layers of the kernel compiler against eager PyTorch (TF32 allowed) on this machine's GPU.
 
     python benchmarks/lab/products.py                    # default choices, checked against eager in float32
     python benchmarks/lab/convolutions.py --each precision algorithm   # also every value of these tunables

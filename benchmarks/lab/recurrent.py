@@ -1,4 +1,4 @@
-"""Times recurrent layers of the kernel library against eager PyTorch (cuDNN) on this machine's GPU.
+"""Times recurrent layers of the kernel compiler against eager PyTorch (cuDNN) on this machine's GPU.
 
     python benchmarks/lab/recurrent.py                   # default choices, checked against float64
     python benchmarks/lab/recurrent.py --sweep           # also each tunable's values, one at a time

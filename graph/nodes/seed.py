@@ -40,7 +40,7 @@ SEEDS_AT_ONCE = 2
 SHORTEST_MINUTES = 0.5  # of a search that has time for torch.compile beside it
 LONG_MINUTES = 12.0  # a process for a model ends after 15
 STRICT = (
-    "strict refuses kernels that are compiled for the task's shapes, as all of the library's are: what is found "
+    "strict refuses kernels that are compiled for the task's shapes, as all of its own are: what is found "
     "here can be accepted only when it is a start file's or a chat model's"
 )
 
@@ -59,7 +59,7 @@ async def seed(state: RunState, services: Services) -> Update:
         if services.brain.name != "playbook" and services.device.present:  # give a model something to rewrite
             _time_rivals(services)
             services.run.add_evaluation(await _reference(services), "screen", "reference")
-        ending = state.get("ending") or problem or "the kernel library has no first candidate for this task"
+        ending = state.get("ending") or problem or "the kernel compiler has no first candidate for this task"
         return {"seeds": [], "lowerable": False, "ending": ending}
     seeds = _Seeds()
     await _evaluate_seed(services, made[0], seeds)

@@ -1,4 +1,4 @@
-"""Opens what a run works with: the task, the device, the workbench, the brain, the library, the store."""
+"""Opens what a run works with: the task, the device, the workbench, the brain, the kernel compiler, the store."""
 
 from __future__ import annotations
 

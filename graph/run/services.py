@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Library(Protocol):
-    """The kernel library as the search sees it."""
+    """The kernel compiler as the search sees it."""
 
     def seeds(self, graph: OpGraph, device: Device, unrounded: Unrounded = NOWHERE) -> tuple[Recipe, ...]:
         """First recipes, the safest first. `unrounded`: where PyTorch is more accurate than TF32.
@@ -55,7 +55,7 @@ class Library(Protocol):
 
 
 class KernelLibrary:
-    """The library of this package."""
+    """The kernel compiler of this package."""
 
     def seeds(self, graph: OpGraph, device: Device, unrounded: Unrounded = NOWHERE) -> tuple[Recipe, ...]:
         from foundry.knowledge.compiler.lower import seeds

@@ -1,4 +1,4 @@
-"""The texts that a search begins with: winners of earlier runs, the library's, the user's."""
+"""The texts that a search begins with: winners of earlier runs, the kernel compiler's, the user's."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ FirstText = tuple[str, Recipe | None, str]  # with its reason
 
 
 async def first_texts(services: Services, lowerable: bool) -> tuple[list[FirstText], list[FirstText], str]:
-    """(first texts, further ones for where none of these is correct, why the library has none or "").
+    """(first texts, further ones for where none of these is correct, why the kernel compiler has none or "").
 
-    The order: winners of earlier runs, which were proven on this graph and device; the library's safest; the user's
-    starting kernel; the rest of the library's.
+    The order: winners of earlier runs, which were proven on this graph and device; the kernel compiler's safest; the
+    user's
+    starting kernel; the rest of the kernel compiler's.
     """
     library: list[FirstText] = []
     problem, count = "", services.effort.seeds
@@ -67,14 +68,15 @@ def _may_be_faster(first: Recipe, other: Recipe) -> bool:
 
 
 def _no_first(error: CannotLower, services: Services) -> str:
-    """Why the library has no first candidate, and what the user can do."""
+    """Why the kernel compiler has no first candidate, and what the user can do."""
     ways = [] if services.brain.name != PLAYBOOK else ["a chat model may write one (--model NAME)"]
     ways += ["--policy open lets PyTorch do its part"] if isinstance(error, LeavesToTorch) else []
-    return "; ".join([f"the kernel library cannot write this task: {error}", *ways])
+    return "; ".join([f"the kernel compiler cannot write this task: {error}", *ways])
 
 
 async def _recipes(graph: OpGraph, services: Services) -> tuple[Recipe, ...]:
-    """The library's. Where PyTorch rounds nothing to TF32, neither do the first kernels: its own error is the bound."""
+    """The kernel compiler's. Where PyTorch rounds nothing to TF32, neither do the first kernels: its own error is the
+    bound."""
     unrounded = await _unrounded(graph, services)
     if (words := unrounded.words(graph)) and services.task.options.policy != "strict":
         services.log.note_once("note", ARITHMETIC, reason=f"{words}: the first kernels do so too")

@@ -69,7 +69,7 @@ async def _find_templates(graph: OpGraph, services: Services) -> set[str]:
 
 
 async def first_kernels(graph: OpGraph, services: Services, neighbours: int = NEIGHBOURS) -> list[Lowered]:
-    """The library's first candidates, and so many changes of the structure of each."""
+    """The kernel compiler's first candidates, and so many changes of the structure of each."""
     found = []
     with contextlib.suppress(CannotLower):
         for recipe in services.library.seeds(graph, services.device)[:SEEDS]:
@@ -82,7 +82,7 @@ async def first_kernels(graph: OpGraph, services: Services, neighbours: int = NE
 
 
 async def _known(name: str, stage: Stage, services: Services) -> Known | None:
-    """A candidate as the estimates see it, None for one that the library does not print."""
+    """A candidate as the estimates see it, None for one that the kernel compiler does not print."""
     records = services.records(name, stage)
     recipe = records[-1].candidate.recipe
     if recipe is None:

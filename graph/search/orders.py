@@ -173,7 +173,7 @@ async def check_instructions(services: Services) -> None:
 
 
 async def _known_kernels(population: Mapping[str, float], services: Services) -> tuple[list[Lowered], OpGraph | None]:
-    """The library kernels of an island, each structure once, the best first; and the graph."""
+    """The compiled kernels of an island, each structure once, the best first; and the graph."""
     graphs = await services.graphs()
     names = sorted(population, key=lambda name: -population[name])
     recipes = [services.evaluation(name).candidate.recipe for name in names if name != REFERENCE]

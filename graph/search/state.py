@@ -73,7 +73,7 @@ class RunState(RunInput, total=False):
     """The root graph's state."""
 
     decisions: int  # how often `decide` has been asked
-    lowerable: bool  # whether the kernel library could write a first candidate
+    lowerable: bool  # whether the kernel compiler could write a first candidate
     seeds: list[str]  # ids of the first candidates
     refused: list[str]  # those of them that an early proof refuses
     added: list[str]  # the role of each island that users added, "" where they named none

@@ -1,1 +1,1 @@
-"""The kernel library: lowers a captured graph to candidates; one expression generator, a printer for each target."""
+"""The kernel compiler: lowers a captured graph to candidates; one expression generator, a printer for each target."""

@@ -1,7 +1,8 @@
 """Texts that an author's whole file names by one line each: the target's header, Foundry's build, the task's model.
 
 A task that no tracer follows has no graph to wrap a kernel for, so its author writes the Python around it. With these
-lines that is a few lines more than the kernel, and the file is built as the library's own: in a second, with the
+lines that is a few lines more than the kernel, and the file is built as the kernel compiler's own: in a second, with
+the
 compiler's errors, its registers and its machine code. `expand` writes the texts out; `agents/words/source.py` shows a
 file with the lines in their place.
 """

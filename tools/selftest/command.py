@@ -106,7 +106,7 @@ async def self_test_in(
     correct, mutants = await _plant(bench, task, device, candidate, faults, seed=seed)
     await confirm_correct(bench, correct)
     findings = await examine(bench, correct, mutants, compare)
-    kernel = "the library's first kernel" if candidate is None else "the candidate's source"
+    kernel = "the kernel compiler's first kernel" if candidate is None else "the candidate's source"
     return SelfTestReport(
         task.name,
         target=device.target,
@@ -134,7 +134,7 @@ async def _plant(
         original = original_of(task, intake.graphs, device)
     except CannotLower as refusal:
         raise TaskError(
-            f"no faults can be planted: the library has no kernel for this task ({refusal})", _REMEDY
+            f"no faults can be planted: the kernel compiler has no kernel for this task ({refusal})", _REMEDY
         ) from refusal
     return original.text, library_mutants(original, faults, seed)
 

@@ -293,7 +293,7 @@ def _add_call(builder: _Builder, node: fx.Node) -> None:
     if not isinstance(node.target, torch._ops.OpOverload):
         raise CannotCapture(f"{getattr(node.target, '__name__', node.target)} is not an ATen operator")
     if node.target.namespace != "aten":
-        raise CannotCapture(f"{node.target} is a custom operator, which the library cannot read")
+        raise CannotCapture(f"{node.target} is a custom operator, which the kernel compiler cannot read")
     kind = node.target._schema.name.removeprefix("aten::")
     if kind in _ASSERTIONS:
         return
@@ -408,7 +408,7 @@ def _argument(builder: _Builder, item: Any) -> Argument:
     if isinstance(item, torch.SymInt | torch.SymFloat | torch.SymBool):
         raise CannotCapture(f"a size depends on the data ({item})")
     if isinstance(item, complex):
-        raise CannotCapture(f"an operator takes the complex number {item}; the library works with real numbers only")
+        raise CannotCapture(f"an operator takes the complex number {item}; the kernel compiler has real numbers only")
     raise CannotCapture(f"an operator takes a {type(item).__name__}, which the graph cannot hold")
 
 

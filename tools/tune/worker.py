@@ -84,7 +84,7 @@ class Stands:
         """
         subject = self._subjects[kernel]
         if text != subject.file(subject.print(choices)):
-            raise ValueError("refused: the library prints another text for these choices")
+            raise ValueError("refused: the kernel compiler prints another text for these choices")
         stand = self._stand(subject)
         call = _ready(text, stand)
         if problem := difference(stand.expected, call()):

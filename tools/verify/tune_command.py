@@ -30,7 +30,7 @@ def tune(
     seed: Annotated[int, typer.Option(help="Random seed of the sweep.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
-    """Sweep the numbers of every kernel that the library writes for a task.
+    """Sweep the numbers of every kernel that the kernel compiler writes for a task.
 
     Its times choose and prove nothing: foundry verify judges the file.
     """

@@ -93,7 +93,8 @@ def first_brief(
     ran: tuple[OperatorRun, ...] = (),
     seed: int = 0,
 ) -> Brief:
-    """The brief of a run's first step: from the library's first kernel, or from the reference where it has none. Its
+    """The brief of a run's first step: from the kernel compiler's first kernel, or from the reference where it has
+    none. Its
     times are placeholders."""
     lowered = _first_kernel(task, graphs, device, library)
     parent = _parent(lowered, device)
@@ -178,7 +179,8 @@ def _notes(request: SolveRequest, brief: Brief, steps: int, seeds: int) -> tuple
     limits = request.limits
     caps = {"tokens": limits.tokens, "dollars": limits.dollars, "calls": limits.calls}
     said = ", ".join(f"{value:g} {name}" for name, value in caps.items() if value is not None)
-    start = "the library's first kernel" if brief.lowered else "the reference: the library has no kernel for it"
+    no_kernel = "the reference: the kernel compiler has no kernel for it"
+    start = "the kernel compiler's first kernel" if brief.lowered else no_kernel
     rewrites = "prompts" in request.strategies
     several = " A line is for all steps by one model." if len(request.models.specs) > 1 else ""
     return (

@@ -35,7 +35,7 @@ class CudaPage(Page):
         return code
 
     def _symbol(self, launch: AuthoredLaunch) -> str:
-        """A kernel's name in the cubin: those of the library begin in the same way."""
+        """A kernel's name in the cubin: those of the kernel compiler begin in the same way."""
         return launch.function if launch.function.startswith(KERNEL_PREFIX) else KERNEL_PREFIX + launch.function
 
     def call(self) -> str:

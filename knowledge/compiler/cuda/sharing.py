@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.compiler.cuda.launches import KERNEL_PREFIX, Launch, decode, encode, symbol_of
 from foundry.knowledge.compiler.ir.kernels import Kernel, PrintedKernel, TorchCall
 
-# Buffers, and what row kernels call their states, values and partial states; no text of the library's has such a name.
+# Buffers, and what row kernels call their states, values and partial states; no text of the kernel compiler's has such
+# a name.
 _OWN_NAME = re.compile(r"\b([bsaSnwj])_\w+")
 _HEAD = re.compile(r'^extern "C" __global__ [^{;]*?\b(\w+)\(([^()]*)\)\s*\{', re.MULTILINE)
 # Not 0 and 1, which compilers make use of, nor what is divided afterwards.

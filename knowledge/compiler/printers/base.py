@@ -1,4 +1,4 @@
-"""A printer: all that the library has to know to write kernels, and files around them, for one target."""
+"""A printer: all that the kernel compiler has to know to write kernels, and files around them, for one target."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ async def test_a_kernel_with_launches_is_tried_as_it_would_be_proposed(toy: Any,
 
 
 def replaced_library(brain: ChatModelBrain) -> ChatModelBrain:
-    """The brain over the real kernel library, which prints authored kernels."""
+    """The brain over the real kernel compiler, which prints authored kernels."""
     brain.fallback = PlaybookBrain()
     return brain
 

@@ -1,4 +1,4 @@
-"""The playbook on the real kernel library: every proposal lowers to a file that was not there before."""
+"""The playbook on the real kernel compiler: every proposal lowers to a file that was not there before."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def idea(number: int) -> Reply:
 
 
 def thinker(parts: Any, library: Any) -> Any:
-    """Parts without a kernel library, whose brain asks the request's endpoint with little patience."""
+    """Parts without a kernel compiler, whose brain asks the request's endpoint with little patience."""
 
     class Thinking(parts):  # type: ignore[misc]
         def brain(self, request: SolveRequest, thinking: Any, listener: Listener) -> Brain:

@@ -27,7 +27,7 @@ SECONDS = {"memcheck": 45.0, "racecheck": 12.0}
 CHECKS = tuple(SECONDS)
 # The tool follows every access to shared memory: a product of 4096 cubed takes many thousand times as long. Races hang
 # on a kernel's barriers and not on how many blocks it has, so one call at the smallest declared shape is looked at, and
-# of each launch of the library's the first blocks.
+# of each launch of the kernel compiler's the first blocks.
 OF_SHARED_MEMORY = frozenset({"racecheck"})
 FIRST_BLOCKS = 64  # a multiple of every cluster's
 _LAUNCHED = re.compile(r"^(    \('\w+', )\((\d+), (\d+), (\d+)\)(?=, \(\d+, \d+, \d+\), \d+, \()", re.M)
@@ -126,7 +126,8 @@ class Sanitizer:
 
 
 def first_blocks(text: str) -> str:
-    """A file of the library's with no more blocks in a launch than are looked at; any other as it is, and one whose
+    """A file of the kernel compiler's with no more blocks in a launch than are looked at; any other as it is, and one
+    whose
     blocks share all work: fewer would do more each."""
 
     def fewer(found: re.Match[str]) -> str:

@@ -33,7 +33,7 @@ class Rule:
 
 
 def faults(original: Original) -> Iterator[PlantableFault]:
-    """Every fault of the library's rules in the correct kernel's source, all captured shapes included."""
+    """Every fault of the kernel compiler's rules in the correct kernel's source, all captured shapes included."""
     threads = original.device.cores if original.device.traits.uses_host_cores else 2
     for native in native_texts(original.text)[:1]:
         for rule in RULES:

@@ -99,7 +99,7 @@ def describe_cuda() -> Device:
         raise MissingTool("no CUDA compiler: the cuda target needs nvcc", INSTALL_NVCC)
     facts = {"compiler": version_line(str(nvcc), "--version"), "nvcc": str(nvcc), "torch": torch_version()}
     gpu = gpu_facts()
-    if not gpu:  # the limits of the first device the library is written for, so that kernels compile for it
+    if not gpu:  # the limits of the first device the kernel compiler is written for, so that kernels compile for it
         return Device("cuda", NO_GPU, "sm_90", 132, 60 << 20, 16, 0, present=False, facts=facts)
     driver = int(gpu["driver"])
     facts["driver"] = f"CUDA {driver // 1000}.{driver % 1000 // 10}"

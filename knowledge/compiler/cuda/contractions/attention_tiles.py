@@ -87,7 +87,7 @@ class AttentionTiling(ABC):
     splits: int = 1
 
     path = ""
-    text = ""  # the library's text of the kernel
+    text = ""  # the kernel compiler's text of the kernel
     arch_feature = ""  # letter that the architecture's name needs
     kits: ClassVar[tuple[str, ...]] = ()  # library texts beside those of the precision
 

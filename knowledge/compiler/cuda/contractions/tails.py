@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @KERNEL@(@PARAMETERS@) {
 
 
 def tail_text() -> str:
-    """The library text that kernels with a tail need."""
+    """The text that kernels with a tail need."""
     return read_library_text("cuda/contractions/tails.cuh")
 
 

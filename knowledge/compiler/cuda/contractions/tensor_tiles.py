@@ -116,12 +116,12 @@ class TensorTiling(ABC):
     precision: str
 
     path = ""
-    text = ""  # the library's text of the kernel
+    text = ""  # the kernel compiler's text of the kernel
     arch_feature = ""  # letter that the architecture's name needs
 
     @property
     def type_name(self) -> str:
-        """The precision's name in the library's texts."""
+        """The precision's name in the kernel compiler's texts."""
         return TYPES[self.precision]
 
     @property

@@ -44,7 +44,7 @@ asyncio.run(solve(decode(SolveRequest, sys.argv[1]), parts=keeping(Path(sys.argv
 
 
 def keeping(log: Path | None = None) -> Any:
-    """Parts without a kernel library, with a store that is searched without an index."""
+    """Parts without a kernel compiler, with a store that is searched without an index."""
 
     class Keeping(FakeParts):
         def store(self, request: SolveRequest) -> ExperienceStore:
