@@ -162,7 +162,9 @@ def _moved(situation: Situation) -> str:
 
 def _surplus(situation: Situation) -> str:
     """How many times the least they move, where it is far more."""
-    least = situation.least_bytes
+    graph, least = situation.brief.graph, situation.least_bytes
+    if graph is not None and graph.min_bytes:  # as rewritten, weights may be larger than they are stored
+        least = min(least, graph.min_bytes)
     if not least or situation.traffic_bytes < FAR_MORE * least:
         return ""
     return f" ({situation.traffic_bytes / least:.2g} times the {least / 1e6:.4g} MB that must move)"

@@ -144,10 +144,16 @@ def _where(brief: Brief) -> str:
     """Where the search stands: the parent beside the best kernel, both with eager's time in the same turns."""
     parent = brief.parent
     lines = [f"Island {brief.island}, which searches with an emphasis on {brief.role}; step {brief.step}."]
-    lines.append(f"The parent is {parent.candidate.id}: {measured(brief.known_of(parent))}.")
     best = brief.elites[0] if brief.elites else None
+    if parent.candidate.id == REFERENCE:
+        ms = brief.baseline.eager_ms
+        lines.append(f"The parent is {REFERENCE}, the reference itself as eager PyTorch runs it, in {ms:.4g} ms.")
+    else:
+        lines.append(f"The parent is {parent.candidate.id}: {measured(brief.known_of(parent))}.")
     if best is None:
         lines.append("No kernel is correct yet.")
+    elif best.candidate.id == REFERENCE:
+        lines.append("No kernel is faster than it yet.")
     elif best.candidate.id == parent.candidate.id:
         lines.append("It is the best kernel of this island.")
     else:
@@ -249,6 +255,8 @@ def _example(example: Example, brief: Brief) -> str:
     told = [(_differences(text, example.text), where) for text, where in near]
     if likest := min((item for item in told if item[0]), key=lambda item: len(item[0]), default=None):
         return f"{head}. It is {likest[1]} but for these lines:\n```diff\n{cut(likest[0], EXAMPLE_CHARS)}\n```"
+    if "@foundry body" in show(example.text, EXAMPLE_CHARS):
+        return f"{head}. Its code is too long to be shown here; the tool `show` gives it."
     return f"{head}\n{code_words(example.text, EXAMPLE_CHARS)}"
 
 

@@ -177,3 +177,12 @@ def test_every_limiter_and_failure_has_a_card_that_a_person_can_use() -> None:
 def test_a_bad_card_is_named(name: str, text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse(name, text)
+
+
+def test_a_kernel_that_moves_far_more_than_it_must_is_told_so(toy: Any) -> None:
+    """A product of four-bit weights that were laid out as float32 was told to put more loads in flight."""
+    brief = toy.brief()
+    kernels = tuple(replace(kernel, traffic_bytes=10 * kernel.traffic_bytes) for kernel in brief.lowered.kernels)
+    diagnosis = diagnose(replace(brief, lowered=replace(brief.lowered, kernels=kernels)))
+    assert "(10 times the 33.55 MB that must move)" in diagnosis.evidence
+    assert diagnosis.action.startswith("Move fewer bytes: ")

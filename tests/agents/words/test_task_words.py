@@ -236,6 +236,16 @@ def timed(toy: Any, eager_ms: float, noise: float = 0.02, speedup: float = 2.0) 
     return replace(found, baseline_ms=eager_ms, candidate_ms=ms, speedup=speedup, noise=noise, ratios=[speedup] * 4)
 
 
+def test_a_parent_that_is_the_reference_is_said_to_be_no_kernel(toy: Any) -> None:
+    """It was 'the best kernel of this island', timed with 0 pairs, on a task without a kernel."""
+    base = toy.evaluation(toy.recipe())
+    reference = replace(base, candidate=replace(base.candidate, id="c0", recipe=None))
+    brief = toy.brief(parent=reference, elites=(reference,), lowered=None, baseline=Baseline(12.5, 0.02, []))
+    where = step_prompt(brief, WRONG, ()).text.split("## Where we are\n")[1].split("##")[0]
+    assert "The parent is c0, the reference itself as eager PyTorch runs it, in 12.5 ms." in where
+    assert "No kernel is faster than it yet." in where and "best kernel" not in where and "pairs" not in where
+
+
 def test_a_loaded_machine_is_said_in_words(toy: Any) -> None:
     """Eager read 54 to 139 ms within one run, and no request said so."""
     quiet = Baseline(10.0, 0.02, [])
