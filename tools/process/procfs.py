@@ -72,6 +72,16 @@ def stopped(pid: int) -> Iterator[bool]:
                 os.kill(pid, signal.SIGCONT)
 
 
+def end(pid: int, patience_s: float) -> None:
+    """Kills a process, and returns when it holds no memory any more, or after so many seconds."""
+    stop = time.monotonic() + patience_s
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+        while pid and time.monotonic() < stop and _status_bytes(pid, "VmRSS"):
+            time.sleep(0.01)
+
+
 def forget_peak(pid: int) -> int | None:
     """Resets the peak of a process's memory; returns the bytes that it holds now, None if the system refuses."""
     try:

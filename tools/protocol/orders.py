@@ -16,23 +16,16 @@ ELSEWHERE: Layout = "elsewhere"
 STRIDED: Layout = "strided"
 
 TIMED_OUTPUTS = "timed outputs"
-OUT_OF_TURN = "out of turn"
-UNDISTURBED = "undisturbed reference"
-COMPUTED_ANEW = "computed anew"
-PROCESS_EVENTS = "process events"
-OTHER_CLOCKS = "other clocks"
-OTHER_STRIDES = "other strides"
-OTHER_MODE = "other mode"
-GRADIENTS = "gradients"
-FUNCTIONS = "function identities"
-STATE = "global state"
-PROCESSES = "threads and processes"
-PUBLIC_SEEDS = (42, 0)  # seeds of inputs that benchmarks draw, the most usual first
-LONG_DRAW_BYTES = 1 << 30  # bytes of inputs that count as long to draw: a host draws 0.7 GB a second, on one core
-IN_ITS_PROCESS = (FUNCTIONS, STATE, PROCESSES)  # gates over state that a candidate must leave as it found it
-NOT_ASKED = "not asked for want of"  # evidence of a question that was left out; "time" or "memory" follows
-LEADS = "leads in the text"
-NO_LEADS = "none"  # evidence of the gate LEADS if there are none
+OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW = "out of turn", "undisturbed reference", "computed anew"
+PROCESS_EVENTS, OTHER_CLOCKS = "process events", "other clocks"
+OTHER_STRIDES, OTHER_MODE, GRADIENTS = "other strides", "other mode", "gradients"
+FUNCTIONS, STATE, PROCESSES = "function identities", "global state", "threads and processes"
+PUBLIC_SEEDS = (42, 0)  # of the inputs that benchmarks draw, the most usual first
+LONG_DRAW_BYTES = 1 << 30  # of inputs: a host draws 0.7 GB a second, on one core
+IN_ITS_PROCESS = (FUNCTIONS, STATE, PROCESSES)  # what a candidate must leave as it found it
+DRIFT = "parameters unchanged"  # the gate of a forward that writes to parameters which the reference's leaves alone
+NOT_ASKED = "not asked for want of"  # begins the evidence of a question that was left out, before "time" or "memory"
+LEADS, NO_LEADS = "leads in the text", "none"  # a gate's name, and its evidence where there are none
 
 
 def public_seeds(nbytes: int) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Plans how a task's judge, reference and candidates share a GPU's memory, before any is taken. Free of torch.
 
-All bytes are upper bounds of what the grader's own code holds at once; a model's own need was measured at intake.
-The roomiest plan that fits is taken, because less room costs time. Only the last two plans leave questions out,
-which the receipt names (`not-asked:...`).
+All bytes are upper bounds of what the grader's own code holds at once; what a model needs for itself was measured when
+the task was taken in. The roomiest arrangement that fits is taken: less room costs time. Only the last one
+leaves questions out, which the receipt names (`not-asked:...`).
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.errors import TooLarge
 
-CONTEXT_BYTES = 1 << 30  # bytes of a process before it holds a tensor: 0.85 GB on an H200 once cuBLAS is loaded
-RESERVE = 0.05  # share of the memory that allocators cannot reuse
-SCREEN_TRIALS = 6  # questions of a screen, at most
-# Blocks of the outputs' size in a candidate's process: filled before a call, and kept after one.
-FILLED = 2
-KEPT = 2
-TIMED = 3  # copies of the outputs in a timed process: this call's, the last one's, and those taken as the clock stopped
-STATES = 12  # copies of the parameters in a judge, in two cases and while it draws more
-DRAWN = 4  # copies of the inputs while they are drawn: as given, changed, and temporaries of a pattern
-COMPARED = 5  # copies of the outputs in a judge: receive buffer, two calls, the present one, the trial before
-LAID_OUT = 2  # copies of the inputs with other strides: the candidate's inputs, and its own copies of them
-# Bytes that a judge keeps for its next question.
-LEAST_IDLE = 1 << 30
-MOST_IDLE = 6 << 30
-IDLE_SHARE = 1 / 8  # share of the memory beside the plan: judges of this and of other tasks need some too
-BESIDE = 4  # copies of both sides, with their room, while a timed call's outputs are compared in float64
+CONTEXT_BYTES = 1 << 30  # of a process before it holds a tensor: 0.85 GB on an H200 once cuBLAS is loaded
+RESERVE = 0.05  # of the memory: what allocators cannot give out again
+SCREEN_TRIALS = 6  # that a screen asks, at most
+POISONED, KEPT = 2, 2  # blocks of the outputs' size in a candidate's process: filled before a call, kept after one
+TIMED = 3  # copies of the outputs in a process that is timed: of the call, of one before, taken as the clock stopped
+PREPARED = 2  # copies of the parameters in a candidate's process: its own, and those that it prepares
+PIECE_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}  # of rows in float64 that a lean judge's product takes at a time
+LEAST_PIECE = 768 << 20  # bytes for parameters that a lean judge draws or sends, and for its temporaries
+LEAN_IDLE = 256 << 20  # bytes that a lean judge keeps for its next question
+STATES = 12  # copies of the parameters that a judge holds, in two cases and while it draws more
+DRAWN = 4  # copies of the inputs while they are drawn: as given, changed, and what a pattern needs
+COMPARED = 5  # copies of the outputs that a judge holds: the room they come in, of two calls, now, of the trial before
+LAID_OUT = 2  # copies of the inputs with other strides: what a candidate gets, and what it may make of them
+LEAST_IDLE, MOST_IDLE = 1 << 30, 6 << 30  # bytes that a judge keeps for its next question
+IDLE_SHARE = 1 / 8  # of what is left beside the plan: judges of this and of another task, and what theirs need besides
+BESIDE = 4  # of both sides, each with its room, while those of a timed call are compared in float64
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of one call: inputs and outputs, both again in float64, the model's state, its temporaries."""
+    """Bytes of one call: inputs and outputs, both again in float64, the model's state, its temporaries in a call.
+    `piece`: what one use of a parameter takes besides the model where each is brought to the device and widened by
+    itself."""
 
     inputs: int
     outputs: int
@@ -40,6 +42,7 @@ class Sizes:
     wide_outputs: int
     parameters: int
     work: int
+    piece: int = 0
 
     @staticmethod
     def largest(found: Sequence[Sizes]) -> Sizes:
@@ -55,18 +58,12 @@ class Sizes:
 
 @dataclass(frozen=True)
 class GpuPlan:
-    """A division of the GPU's memory.
-
-    - `lanes`: judges at once.
-    - `keeps_trials`: a judge keeps the screen's questions and answers on the GPU for all candidates.
-    - `slots`: most sets of inputs that a process holds.
-    - `pairs`: groups of a screen that are ready at once.
-    - `waiting`: processes that may have a context beside those that work.
-    - `idle`: bytes that a judge may hold unused.
-    - `is_lean`: a judge holds one copy of the model on the device and other kinds of parameters on the host, and asks
-      fewer questions about them.
-    - `widens`: answers are computed in float64.
-    """
+    """`lanes`: judges at once. `keeps_trials`: a judge keeps the screen's questions and answers on the GPU, and does
+    not work them out again for each candidate. `slots`: sets of inputs that a process holds, at most. `pairs`: groups
+    of a screen that are ready at once. `waiting`: processes that may have a context beside those that work. `idle`:
+    bytes that a judge may hold without using them. `is_lean`: a judge holds one copy of the model, which is on the
+    device while a question is worked out, `resident` bytes of it all the time and the others one at a time. `widens`:
+    answers are computed in float64."""
 
     lanes: int = 2
     pairs: int = 2
@@ -76,6 +73,7 @@ class GpuPlan:
     idle: int = MOST_IDLE
     is_lean: bool = False
     widens: bool = True
+    resident: int = 0
 
     def needed(self, sizes: Sizes) -> int:
         """Bytes at the worst moment."""
@@ -85,32 +83,35 @@ class GpuPlan:
         others = (SCREEN_TRIALS - 1) * trial if self.keeps_trials else 0
         asked = slots * sizes.inputs if self.keeps_trials else 0  # inputs on which the screen is timed
         besides = others + asked + CONTEXT_BYTES
-        judge = int(self._models_held(sizes.widening) * sizes.parameters) + besides
+        held = self._held(sizes)
+        judge = held + besides
         widened = (sizes.wide_inputs + sizes.wide_outputs + int(sizes.work * sizes.widening)) if self.widens else 0
         asking = own + max(widened, own + sizes.outputs + sizes.work)
-        making = max(asking, DRAWN * sizes.inputs) + 2 * sizes.outputs  # outputs of the trial before
-        model = 3 * sizes.parameters + sizes.work + CONTEXT_BYTES
-        candidate = slots * sizes.inputs + (FILLED + KEPT) * sizes.outputs + model
+        making = max(asking, DRAWN * sizes.inputs) + 2 * sizes.outputs  # the trial before's
+        sent = 0 if self.is_lean else sizes.parameters  # from which a process copies them
+        model = PREPARED * sizes.parameters + sent + sizes.work + CONTEXT_BYTES
+        candidate = slots * sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
         verifying = judge + max(making, trial + COMPARED * sizes.outputs) + candidate
         side = slots * sizes.inputs + TIMED * sizes.outputs + model
-        watched = sizes.inputs + (FILLED + KEPT) * sizes.outputs + model
-        at_once = 3 if self.pairs > 1 else 1  # both ablated runs beside it
+        watched = sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
+        at_once = 3 if self.pairs > 1 else 1  # the silent and the undone one beside it
+        waiting = 2 * CONTEXT_BYTES if self.is_lean else 0  # of these two, until their turn comes
         known = trial if self.keeps_trials else sizes.inputs  # its truth waits on the host
-        # The public inputs are made beside those as given, and are freed before inputs get other strides.
-        auditing = judge + known + at_once * watched + max(making, LAID_OUT * sizes.inputs)
+        # The public inputs are made beside those as given, and are gone before inputs get other strides.
+        auditing = judge + known + at_once * watched + waiting + max(making, LAID_OUT * sizes.inputs)
         compared = max(COMPARED * sizes.outputs, BESIDE * sizes.outputs + sizes.wide_outputs)
         timed_by, reference = judge, side
-        if self.is_lean:  # the judge's model stays on the host; PyTorch prepares no weights
-            timed_by = besides
-            reference = side - sizes.parameters
+        if self.is_lean:  # the judge's model rests on the host; PyTorch prepares no weights
+            timed_by, reference = besides + min(sizes.piece, LEAST_PIECE), side - sizes.parameters
         timing = timed_by + slots * sizes.inputs + compared + self.pairs * (side + reference)
         return self.lanes * max(verifying, auditing, timing)
 
-    def _models_held(self, widening: float) -> float:
-        """Copies of the parameters that a judge holds on the GPU."""
+    def _held(self, sizes: Sizes) -> int:
+        """Bytes of parameters that a judge holds on the GPU, at most."""
         if not self.is_lean:
-            return STATES + 2 * widening
-        return max(1.0, widening) if self.widens else 1.0
+            return int((STATES + 2 * sizes.widening) * sizes.parameters)
+        piece = sizes.piece if self.widens else min(sizes.piece, sizes.parameters)
+        return min(self.resident, 2 * sizes.parameters) + max(piece, LEAST_PIECE)
 
 
 ROOMIEST = GpuPlan()
@@ -130,22 +131,41 @@ def plan_host(plan: GpuPlan, sizes: Sizes, limit_bytes: int) -> GpuPlan:
     """The plan for a CPU: lean if the judge's copies of a model would exceed the limit (FOUNDRY_TASK_GB)."""
     held = int((STATES + 2 * sizes.widening) * sizes.parameters)
     is_lean = held > (1.0 - RESERVE) * limit_bytes
-    return replace(plan, is_lean=True, keeps_trials=False, slots=2) if is_lean else plan
+    return replace(plan, lanes=1, is_lean=True, keeps_trials=False, slots=2) if is_lean else plan
 
 
 def plan_memory(sizes: Sizes, free_bytes: int) -> GpuPlan:
     """The roomiest plan that fits; raises TooLarge with the bytes that the tightest one needs."""
     usable = int((1.0 - RESERVE) * free_bytes)
-    tightest = _CHOICES[-1]
     for plan in _CHOICES:
         left = usable - plan.needed(sizes)
-        waiting = left // CONTEXT_BYTES
-        if waiting >= (0 if plan is tightest else WAITING):
-            idle = min(MOST_IDLE, max(LEAST_IDLE, int(IDLE_SHARE * left)))
-            return replace(plan, waiting=min(plan.waiting, waiting), idle=idle)
+        if left >= (0 if plan.is_lean else WAITING * CONTEXT_BYTES):
+            return _with_the_rest(plan, sizes, usable)
     raise TooLarge(
-        f"the task needs {tightest.needed(sizes) / 1e9:.1f} GB of GPU memory to be judged (inputs "
+        f"the task needs {_CHOICES[-1].needed(sizes) / 1e9:.1f} GB of GPU memory to be judged (inputs "
         f"{sizes.inputs / 1e9:.1f}, outputs {sizes.outputs / 1e9:.1f}, parameters {sizes.parameters / 1e9:.1f}, "
         f"temporaries {sizes.work / 1e9:.1f} GB), and {usable / 1e9:.1f} GB of it are free",
         "make its sizes smaller",
     )
+
+
+def _with_the_rest(plan: GpuPlan, sizes: Sizes, usable: int) -> GpuPlan:
+    """What is left of the memory goes to a lean judge's parameters, and then to processes that wait."""
+    idle = LEAN_IDLE
+    if plan.is_lean:
+        plan = replace(plan, resident=_most_resident(plan, sizes, usable))
+    left = usable - plan.needed(sizes)
+    if not plan.is_lean:
+        idle = min(MOST_IDLE, max(LEAST_IDLE, int(IDLE_SHARE * left)))
+    return replace(plan, waiting=min(plan.waiting, left // CONTEXT_BYTES), idle=idle)
+
+
+def _most_resident(plan: GpuPlan, sizes: Sizes, usable: int) -> int:
+    """Bytes of a lean judge's parameters that have room on the GPU all the time: of the model, and then of what its
+    constructor made too."""
+    least, most = 0, 2 * sizes.parameters + 1
+    while most - least > 1:
+        middle = (least + most) // 2
+        is_room = replace(plan, resident=middle).needed(sizes) <= usable
+        least, most = (middle, most) if is_room else (least, middle)
+    return least

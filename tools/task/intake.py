@@ -86,16 +86,8 @@ def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
         inputs = [loading.spec_of(tensor) for tensor in bundle.tensors_in(loaded.inputs(0, device))]
         described.append((inputs, checked.outputs))
         (given, wide_given), (made, wide_made) = _bytes(inputs), _bytes(checked.outputs)
-        sizes.append(
-            Sizes(
-                given,
-                outputs=made,
-                wide_inputs=wide_given,
-                wide_outputs=wide_made,
-                parameters=checked.parameter_bytes,
-                work=checked.work_bytes,
-            )
-        )
+        model = {"parameters": checked.parameter_bytes, "work": checked.work_bytes, "piece": checked.piece_bytes}
+        sizes.append(Sizes(given, made, wide_given, wide_made, **model))
         bundle.give_back()
     inputs, outputs = described[0]
     needs = {"sizes": codec.to_plain(Sizes.largest(sizes)), "free_bytes": free_bytes}

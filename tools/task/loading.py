@@ -43,6 +43,7 @@ from foundry.tools.task.form.values import same_numbers
 from foundry.tools.task.form.values import spec_of as spec_of
 from foundry.tools.task.form.values import torch_dtype as torch_dtype
 from foundry.tools.task.form.writes import find_write
+from foundry.tools.task.gpu_plan import PIECE_BYTES
 
 Made = TypeVar("Made")
 
@@ -250,14 +251,13 @@ def case_keys(loaded: LoadedTask) -> list[tuple[dict[str, int], DType | None]]:
 
 @dataclass(frozen=True)
 class Checked:
-    """A reference that can be judged: specs of its outputs, and memory that it needs besides them and its inputs.
-
-    `work_bytes` are the temporaries of one call, known on a GPU only.
-    """
+    """A reference that can be judged: its outputs, and what it needs besides them and its inputs. `work_bytes`
+    are the temporaries of one call, known on a GPU only; `piece_bytes` what one use of a parameter takes."""
 
     outputs: list[TensorSpec]
     parameter_bytes: int
     work_bytes: int
+    piece_bytes: int
 
 
 def check_reference(
@@ -287,6 +287,7 @@ def check_reference(
     _check_inputs_unchanged(loaded, first_model, inputs, given)
     specs = [spec_of(output) for output in first]
     _check_values(first)
+    piece_bytes = _piece_bytes(first_model)
     del first_model
 
     def again(stream: int, *, in_eval: bool = False) -> list[torch.Tensor]:
@@ -302,7 +303,18 @@ def check_reference(
                 _less_random(loaded.task, lambda stream: again(stream, in_eval=True)),
             )
         raise RandomTask("the model is not deterministic: two runs at the same inputs, parameters and seed differ")
-    return Checked(specs, sum(tensor.nbytes for tensor in state.values()), work_bytes)
+    return Checked(specs, sum(tensor.nbytes for tensor in state.values()), work_bytes, piece_bytes)
+
+
+def _piece_bytes(model: nn.Module) -> int:
+    """The most that one use of a parameter takes besides the model: the parameter itself where it is brought, and its
+    float64 form, of products and look-ups by the layers of PyTorch some rows of that."""
+    in_rows = {id(layer.weight) for layer in model.modules() if type(layer) in (nn.Linear, nn.Embedding)}
+    found = 0
+    for tensor in (*model.parameters(), *model.buffers()):
+        widened = 8 * tensor.numel() if tensor.is_floating_point() else 16 * tensor.numel() * tensor.is_complex()
+        found = max(found, tensor.nbytes + (min(widened, PIECE_BYTES["cuda"]) if id(tensor) in in_rows else widened))
+    return found
 
 
 def _less_random(task: Task, run_in_eval: Callable[[int], list[torch.Tensor]]) -> str:

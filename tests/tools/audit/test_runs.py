@@ -229,25 +229,27 @@ def test_open_asks_for_no_kernel_of_its_own(grader: Grader) -> None:
 def test_copies_and_constants_prove_no_arithmetic() -> None:
     x = torch.randn(4096)
     positive = expect(torch.relu(x).double(), torch.relu(x), "float32", None)
-    assert measure_earned([x.clone()], [positive], [x]).right == 0
-    assert measure_earned([torch.zeros_like(x)], [positive], [x]).right == 0
+    assert measure_earned([x.clone()], [positive], lambda: [x]).right == 0
+    assert measure_earned([torch.zeros_like(x)], [positive], lambda: [x]).right == 0
     doubled = expect((2 * x).double(), 2 * x, "float32", None)
-    assert measure_earned([2 * x], [doubled], [x]).condemns()
+    assert measure_earned([2 * x], [doubled], lambda: [x]).condemns()
     half = torch.cat([2 * x[:2048], torch.full((2048,), float("nan"))])
-    assert 0.4 < measure_earned([half], [doubled], [x]).share < 0.6
+    assert 0.4 < measure_earned([half], [doubled], lambda: [x]).share < 0.6
     numbers = (x.abs() * 9).to(torch.uint8)  # which hold no -1, as constants may be
-    assert measure_earned([numbers], [expect(numbers, numbers, "uint8", None)], [x]).condemns()
+    assert measure_earned([numbers], [expect(numbers, numbers, "uint8", None)], lambda: [x]).condemns()
     mask = x > 0.5
     yes_or_no = expect(mask, mask, "bool", None)
-    assert measure_earned([mask, 2 * x], [yes_or_no, doubled], [x]).condemns(), "a mask beside numbers proves nothing"
-    assert not measure_earned([torch.full_like(x, float("nan"))], [doubled], [x]).condemns()
+    assert measure_earned([mask, 2 * x], [yes_or_no, doubled], lambda: [x]).condemns(), (
+        "a mask beside numbers proves nothing"
+    )
+    assert not measure_earned([torch.full_like(x, float("nan"))], [doubled], lambda: [x]).condemns()
 
 
 def test_integers_count_too() -> None:
     places = torch.randint(5, 500, (100,))
     expected = expect(places, places, "int64", None)
-    assert measure_earned([places.clone()], [expected], []).condemns()
-    assert not measure_earned([torch.full_like(places, -1)], [expected], []).condemns()
+    assert measure_earned([places.clone()], [expected], list).condemns()
+    assert not measure_earned([torch.full_like(places, -1)], [expected], list).condemns()
 
 
 # ---------------------------------------------------------------- in every process, at every call

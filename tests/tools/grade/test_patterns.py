@@ -13,7 +13,13 @@ from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.judge.limits import limit_of
 from foundry.tools.grade.judge.telling import find_telling
 from foundry.tools.grade.questions import other_parameters
-from foundry.tools.grade.questions.other_parameters import can_be_rearranged, draw_parameters, draw_tables
+from foundry.tools.grade.questions.other_parameters import (
+    WholeTensors,
+    can_be_rearranged,
+    draw_parameters,
+    draw_tables,
+    whole_tensors,
+)
 from foundry.tools.grade.questions.patterns import (
     PLAIN,
     Structure,
@@ -69,8 +75,8 @@ def test_inputs_of_two_levels_have_their_cuts_at_other_places_and_their_levels_i
 @pytest.mark.parametrize(("kind", "offset"), [("raised", 3.0), ("lowered", -3.0), ("high", 16.0), ("low", -16.0)])
 def test_biases_move_by_as_much_as_their_kind_says(kind: Parameters, offset: float) -> None:
     state = {"weight": torch.randn(8, 8), "bias": torch.zeros(8), "scale": torch.ones(1, 8, 1)}
-    usual = draw_parameters("randomised", state, state, set(state), set(state), 5)
-    moved = draw_parameters(kind, state, state, set(state), set(state), 5)
+    usual = whole_tensors(draw_parameters("randomised", WholeTensors(state), set(state), set(state), 5))
+    moved = whole_tensors(draw_parameters(kind, WholeTensors(state), set(state), set(state), 5))
     assert torch.equal(moved["weight"], usual["weight"])
     for key in ("bias", "scale"):
         assert torch.equal(moved[key], usual[key] + offset)
@@ -114,7 +120,7 @@ def test_rearranged_parameters_keep_what_sums_and_checksums_show(piece: int, mon
     monkeypatch.setattr(other_parameters, "PIECE", piece)
     weight, ones, zeros = torch.randn(24, 7), torch.ones(33), torch.zeros(8)
     state = {"weight": weight, "gain": ones, "shift": zeros}
-    made = draw_parameters("rearranged", state, state, set(state), set(state), 5)
+    made = whole_tensors(draw_parameters("rearranged", WholeTensors(state), set(state), set(state), 5))
     assert not torch.equal(made["weight"], weight)
     assert torch.equal(made["weight"].flatten().sort().values, weight.flatten().sort().values)
     for name in ("gain", "shift"):
@@ -123,9 +129,9 @@ def test_rearranged_parameters_keep_what_sums_and_checksums_show(piece: int, mon
 
 def test_few_biases_are_high_and_few_rows_agree() -> None:
     state = {"weight": torch.randn(64, 32), "bias": torch.randn(64)}
-    made = draw_parameters("few high", state, state, set(state), set(state), 5)
+    made = whole_tensors(draw_parameters("few high", WholeTensors(state), set(state), set(state), 5))
     assert int((made["bias"] > 8).sum()) == 4 and float(made["weight"].abs().max()) < 15
-    rows = draw_parameters("few close", state, state, {"weight"}, {"weight"}, 5)["weight"]
+    rows = whole_tensors(draw_parameters("few close", WholeTensors(state), {"weight"}, {"weight"}, 5))["weight"]
     assert int((torch.cdist(rows, rows).add_(torch.eye(64)) < 0.3).any(1).sum()) == 8
 
 
@@ -136,7 +142,7 @@ def test_tables_are_rearranged_where_no_place_has_a_meaning_of_its_own() -> None
     assert can_be_rearranged(signs) and can_be_rearranged(torch.randn(9))
     for other in (torch.hann_window(16), torch.arange(1.0, 9.0), torch.full((4, 4), 2.0), torch.eye(8) * 3):
         assert not can_be_rearranged(other)
-    made = draw_tables("rearranged buffers", {"basis": signs}, {"basis"}, 5)["basis"]
+    made = whole_tensors(draw_tables("rearranged buffers", WholeTensors({"basis": signs}), {"basis"}, 5))["basis"]
     assert not torch.equal(made, signs) and torch.equal(made, made.T) and float(made.sum()) == float(signs.sum())
 
 
@@ -277,7 +283,7 @@ def test_a_later_case_knows_what_forward_updates(tmp_path: Path) -> None:
     lines = "class Model(nn.BatchNorm1d):\n    def __init__(self):\n        super().__init__(8)\n"
     made = "def get_inputs():\n    return [torch.randn(64, 8)]\n"
     (tmp_path / "task.py").write_text(f"import torch\nimport torch.nn as nn\n\n\n{lines}\n\n{made}")
-    first, second = (cases_of(read_task(tmp_path / "task.py"), [seed], "cpu", only_first=True)[0] for seed in (3, 4))
+    first, second = (next(cases_of(read_task(tmp_path / "task.py"), [seed], "cpu", only_first=True)) for seed in (3, 4))
     with torch.no_grad():
         first.trial(AS_GIVEN, 1).inputs.close()
         second.learn_from(first.learned)
@@ -425,8 +431,8 @@ def test_some_rows_of_a_mask_are_empty_and_some_full() -> None:
 
 def test_parameters_negated_and_few_huge() -> None:
     state = {"p": torch.tensor([3.0]), "w": torch.randn(64, 64), "running_var": torch.ones(8)}
-    draw = partial(draw_parameters, seeded=state, last=state, chosen=set(state), learned={"p", "w"}, seed=5)
-    negated, huge = draw("negated"), draw("few huge")
+    draw = partial(draw_parameters, seeded=WholeTensors(state), chosen=set(state), learned={"p", "w"}, seed=5)
+    negated, huge = whole_tensors(draw("negated")), whole_tensors(draw("few huge"))
     assert negated["p"].item() == -3.0 and torch.equal(negated["w"], -state["w"])
     assert torch.equal(negated["running_var"], state["running_var"]) and bool((huge["running_var"] > 0).all())
     assert 4 <= int((huge["w"].abs() > 100).sum()) <= 8 and huge["p"].abs() < 100

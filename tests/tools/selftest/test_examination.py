@@ -111,7 +111,7 @@ def get_inputs():
 def test_questions_that_the_reference_refuses_end_no_comparison(tmp_path: Path) -> None:
     """exp(4 * 30) is no float32."""
     (tmp_path / "steep.py").write_text(STEEP)
-    case = cases_of(read_task(tmp_path / "steep.py"), [1], "cpu", only_first=True)[0]
+    case = next(cases_of(read_task(tmp_path / "steep.py"), [1], "cpu", only_first=True))
     asked = []
     for trial in trials(case, "full"):
         asked.append(trial.distribution.name)

@@ -7,7 +7,7 @@ place, bindings pad and copy. Runs in the judge (imports torch).
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,7 @@ PLACES_TRIED = 8  # most runs tried
 FEWEST = 3  # non-zero elements that a run needs
 LOOKED_AT = 1 << 20  # elements among which runs are sought
 FEW = 16  # elements that a native function's return value may explain
+Given = Callable[[], Iterable[torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,10 @@ class Earned:
         return self.right >= at_least and self.share > LARGEST_SHARE
 
 
-def measure_earned(
-    outputs: Sequence[torch.Tensor], expected: Sequence[Expected], given: Sequence[torch.Tensor]
-) -> Earned:
-    """Counts elements of all outputs that had to be computed, and how many of these are right.
+def measure_earned(outputs: Sequence[torch.Tensor], expected: Sequence[Expected], given: Given) -> Earned:
+    """How many elements of all outputs had to be computed, and how many of these are right.
 
-    `given` are the inputs and parameters from which values may have been copied.
+    `given` yields the inputs and parameters from which values may have been copied, each time anew.
     """
     needed = right = 0
     generator = torch.Generator().manual_seed(len(expected))
@@ -64,26 +63,21 @@ def measure_earned(
         must = torch.isfinite(truth) if item.is_floating else torch.ones_like(is_right)
         for fill in FILLS:
             must &= (truth.double() - fill).abs() > bound
-        # The search for copies is slow, so it runs only if it may decide.
-        if int((must & is_right).sum()) > LARGEST_SHARE * int(must.sum()):
-            must &= ~_stands_in(truth.to(flat.dtype), given)
+        if int((must & is_right).sum()) > LARGEST_SHARE * int(must.sum()):  # only then the search is worth its time
+            must &= ~_stands_in(truth.to(flat.dtype), given())
         needed += int(must.sum())
         right += int((must & is_right).sum())
     return Earned(needed, right)
 
 
-def telling_places(truth: torch.Tensor, given: Sequence[torch.Tensor], generator: random.Random) -> list[int]:
-    """Row-major positions at which runs of WINDOW elements begin that had to be computed; at most PLACES, possibly
-    none.
-
-    Apart from zeros, the elements of such a run differ from each other and from everything in `given`.
-    """
+def telling_places(truth: torch.Tensor, given: Given, generator: random.Random) -> list[int]:
+    """Where, in row-major order, WINDOW elements in a row begin that somebody had to compute: beside zeros they are
+    different from each other and from all that is given. A few places, none where there are none."""
     size = truth.numel()
     if not truth.is_floating_point() or size < WINDOW:
         return []
     start = generator.randrange(max(1, size - LOOKED_AT + 1))
     flat = truth.detach().reshape(-1)[start : start + LOOKED_AT].cpu()
-    near = [tensor.reshape(-1).to(flat.dtype) for tensor in given if tensor.is_floating_point()]
     counts = (flat != 0).to(torch.float32).unfold(0, WINDOW, 1).sum(1)
     begins = torch.nonzero(counts >= max(FEWEST, float(counts.max()))).reshape(-1)
     found: list[int] = []
@@ -92,16 +86,24 @@ def telling_places(truth: torch.Tensor, given: Sequence[torch.Tensor], generator
         values = flat[place : place + WINDOW]
         filled = torch.nonzero(values).reshape(-1)
         is_telling = bool(torch.isfinite(values).all()) and torch.unique(values[filled]).numel() == filled.numel()
-        if is_telling and not any(_holds_close(tensor, values, *filled[:2].tolist()) for tensor in near):
+        if is_telling and not any(_holds_close(part, values, *filled[:2].tolist()) for part in _parts(given())):
             found.append(start + place)
         if len(found) == PLACES:
             break
     return found
 
 
+def _parts(given: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Floating tensors, some elements of one at a time, so that what lies near each other is in one part."""
+    for tensor in given:
+        flat = tensor.reshape(-1)
+        for start in range(0, flat.numel() if flat.is_floating_point() else 0, PIECE):
+            yield flat[start : start + PIECE + WINDOW]
+
+
 def _holds_close(tensor: torch.Tensor, values: torch.Tensor, first: int, second: int) -> bool:
-    """True if a tensor holds the values `first` and `second`, nearly, at the same distance from each other."""
-    apart = second - first
+    """Whether a tensor holds, as far from each other, nearly two of the values."""
+    apart, tensor = second - first, tensor.to(values.device, values.dtype)
     one = (tensor[: len(tensor) - apart] - values[first]).abs() <= 1e-6 * values[first].abs()
     other = (tensor[apart:] - values[second]).abs() <= 1e-6 * values[second].abs()
     return bool((one & other).any()) if len(tensor) > apart else False
@@ -114,8 +116,8 @@ def _close(values: torch.Tensor, truth: torch.Tensor, bound: torch.Tensor) -> to
     return (values.double() - truth).abs() <= bound
 
 
-def _stands_in(values: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Mask of the values that occur, bit for bit, in tensors of the same dtype.
+def _stands_in(values: torch.Tensor, given: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Which values occur, bit for bit, in tensors of the same dtype.
 
     16-bit values occur everywhere by chance, so none of them counts as copied.
     """

@@ -58,13 +58,15 @@ class Notes:
     isolation: tuple[str, ...] = ()  # the system's means that are active around candidates
 
 
-def declared_labels(baseline: Baseline, verdict: Verdict) -> list[str]:
-    """What a reader must know of how a kernel was judged: the question that tells, and the questions left out."""
+def declared_labels(baseline: Baseline, verdict: Verdict, audited: Sequence[Gate] = ()) -> list[str]:
+    """What a reader must know of how a kernel was judged: the question that tells, and the questions left out, of the
+    verdict and of the audit's own runs."""
     if not verdict.correct:
         return []
     found = [baseline.label] if baseline.label else []
     for what in ("time", "memory"):
-        names = [gate.gate for gate in verdict.gates if gate.evidence.startswith(f"{NOT_ASKED} {what}")]
+        gates = (*verdict.gates, *audited)
+        names = [gate.gate for gate in gates if gate.evidence.startswith(f"{NOT_ASKED} {what}")]
         if names:
             listed = ", ".join(names) if len(names) <= FEW_NAMES else f"{len(names)} questions"
             found.append(f"not-asked:{listed} ({what})")

@@ -172,7 +172,7 @@ class Grader:
         else:
             self._plan = plan_memory(sizes, gpu_memory_bytes(int(answer["free_bytes"])))
             self._public.begin(sizes.inputs)
-            self._judges.limit_lanes(self._plan.lanes)
+        self._judges.limit_lanes(self._plan.lanes)
         return answer
 
     def capture(self) -> Message:

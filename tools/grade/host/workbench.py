@@ -276,7 +276,7 @@ class LocalWorkbench:
                 self._grader.notes.seen[digest_of(text)] = Seen(launches=launches)
         asked = text, build, operators, next(iter(intake.graphs), None), policy
         known: dict[str, Any] = {"task_source": source, "reference_work": intake.work or None, "watched": watched}
-        declared = declared_labels(await self.baseline(), verdict)
+        declared = declared_labels(await self.baseline(), verdict, watched or ())
         declared += [OWN_PARAMETERS] if self._task.parameters == "as-built" else []
         known |= {"declared": declared, "accuracy": verdict.accuracy_class}
         return await self._in_thread(lambda: audit(*asked, **known))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -41,7 +42,7 @@ def run_without(link: RunnerLink, case: Case, trial: Trial, load: Message) -> _W
             if number:
                 link.soak(SLOT, random.SystemRandom().randint(*LATE_CALLS), LATE_S)
             _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers)
-            result = measure_earned(outputs[: len(trial.specs)], trial.expected, given(case, trial))
+            result = measure_earned(outputs[: len(trial.specs)], trial.expected, partial(given, case, trial))
             if run.result is None or result.share > run.result.share:
                 run.result = result
     except RunnerFailed as failed:
@@ -50,7 +51,7 @@ def run_without(link: RunnerLink, case: Case, trial: Trial, load: Message) -> _W
         run.reached = [str(name) for name in link.ask({"do": "observe"}, [], link.run_limit_s).get("silenced", ())]
     except RunnerFailed:  # its process ended over the missing code
         run.reached = ["its native code"]
-    part_from(link)
+    part_from(link, case)
     return run
 
 

@@ -9,7 +9,7 @@ import functools
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,6 +34,7 @@ from foundry.tools.protocol.orders import (
     ELSEWHERE,
     GRADIENTS,
     NAN_BYTES,
+    NOT_ASKED,
     OTHER_CLOCKS,
     OTHER_MODE,
     OTHER_STRIDES,
@@ -96,8 +97,10 @@ def prepare(link: RunnerLink, case: Case, trial: Trial, load: Message) -> bool:
     return not problem
 
 
-def given(case: Case, trial: Trial) -> list[torch.Tensor]:
-    return [*trial.inputs.tensors(), *case.state("seeded").parcel.tensors()]
+def given(case: Case, trial: Trial) -> Iterator[torch.Tensor]:
+    """The inputs and parameters of a question, one after the other."""
+    yield from trial.inputs.tensors()
+    yield from case.seeded_tensors()
 
 
 def public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInputs) -> Gate:
@@ -222,7 +225,7 @@ def _wrong_buffers(found: list[torch.Tensor], trial: Trial) -> str:
 def copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     """The same question again, after some elements of the answer were changed wherever the process holds them: they are
     computed anew, or they were kept. Elements that stand in the inputs or parameters prove nothing."""
-    known = given(case, trial)
+    known = functools.partial(given, case, trial)
     places = [telling_places(item.truth, known, random.SystemRandom()) for item in trial.expected]
     name = COMPUTED_ANEW
     if not any(places):
@@ -243,7 +246,9 @@ def another_instance_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     """The answer after another instance of ModelNew, with other parameters, was called in the same process: a network
     has many layers of a kind, and each has weights of its own. Then once more, where both instances' weights have
     changed as often: equal versions are no sign of equal weights."""
-    if sum(tensor.nbytes for tensor in case.state("seeded").parcel.tensors()) > INSTANCE_BYTES:
+    if case.is_lean:
+        return Gate(ANOTHER_INSTANCE, True, f"{NOT_ASKED} memory: it takes all of the parameters again")
+    if sum(spec.nbytes for spec in case.state_specs.values()) > INSTANCE_BYTES:
         return Gate(ANOTHER_INSTANCE, True, "not asked: its parameters are large")
     try:
         with DRAWING:
@@ -302,21 +307,24 @@ def mode_gate(link: RunnerLink, trial: Trial, other: OtherMode) -> Gate:
 def gradients_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     """The gradients of a kernel that brings a backward of its own: whoever trains with it would not learn of wrong
     ones. Without one nothing is asked: the kernel is for inference."""
-    state, places = case.state("seeded").parcel.tensors(), case.learned_places()
-    by = [*(item for item in trial.inputs.tensors() if item.is_floating_point()), *(state[place] for place in places)]
-    if sum(item.nbytes for item in by) > INSTANCE_BYTES:
+    state, places = list(case.state_specs.values()), [] if case.is_lean else case.learned_places()
+    inputs = [contiguous_spec(item) for item in trial.inputs.tensors() if item.is_floating_point()]
+    by = [*inputs, *(state[place] for place in places)]
+    if sum(spec.nbytes for spec in by) > INSTANCE_BYTES:
         return Gate(GRADIENTS, True, "not asked: its inputs and parameters are large")
     try:
         link.inputs(SLOT, 0, trial.inputs)
-        if link.state(0, case, "seeded"):  # parameters of its own, of which nobody knows what they stand for
+        if places and link.state(0, case, "seeded"):  # parameters of its own, of which nobody knows what they stand for
             del by[len(by) - len(places) :]
             places = []
-        found = link.gradients(SLOT, places, [contiguous_spec(item) for item in by])
+        found = link.gradients(SLOT, places, by)
     except RunnerFailed as failed:
         has_raised = failed.has_raised or failed.outcome == "wrong_result"
         return Gate(failed.gate or GRADIENTS, has_raised, f"asked for gradients it fails: {failed.evidence}")
     if not found:
         return Gate(GRADIENTS, True, "it brings no backward of its own")
+    if case.is_lean:
+        return Gate(GRADIENTS, True, f"{NOT_ASKED} memory: gradients by all parameters take as much again")
     try:
         truth = case.gradients(trial)
     except (RuntimeError, TaskError):
@@ -433,8 +441,11 @@ def _left_gate(name: str, what: str, answer: Message, trial: Trial, seen: Messag
     return Gate(name, True, f"PyTorch computes nothing for {what} either")
 
 
-def part_from(link: RunnerLink) -> None:
-    """Its memory back, before the next process needs as much."""
+def part_from(link: RunnerLink, case: Case) -> None:
+    """Its memory back, before the next process needs as much. Where memory is short the process ends: what a candidate
+    keeps beside its model would be lacking there."""
     with contextlib.suppress(RunnerFailed):
         link.forget(slot=SLOT, case=0)
+    if case.is_lean:
+        link.end()
     link.close()

@@ -69,7 +69,8 @@ def audit_runs(
     `links` are fresh runners by purpose: "observe", "silent", "undone". With `at_once` the three run beside each other,
     which takes a second on a GPU, most of it small steps one after another; nobody else is let in meanwhile.
     """
-    case.state("seeded")  # packed once for all three
+    if at_once:
+        case.state("seeded")  # packed once for all three
     other = other_mode_of(case, trial, load["device"])
     ways = ("silent", "undone") if policy != "open" else ()
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(len(ways) if at_once and ways else 1) as beside:
@@ -130,7 +131,7 @@ def _watch(
             last = (elsewhere_gate, fewer_gate) if on_cpu else (fewer_gate, elsewhere_gate)
             bundle.give_back()  # of the public inputs: those to come are copied in the candidate's process
             gates += [way(watched, trial, seen) for way in (strides_gate, *last)]
-    part_from(watched)
+    part_from(watched, case)
     return seen, gates
 
 

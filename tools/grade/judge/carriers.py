@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from foundry.knowledge.opgraph import TensorSpec
+from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.runner import timed_calls
-from foundry.tools.process.channel import Message, memory
+from foundry.tools.process.channel import Message, close_all, memory
 from foundry.tools.process.gpu_memory import OutOfGpuMemory, SharedGpuMemory
-from foundry.tools.process.torch_device import torch_device_of
+from foundry.tools.protocol.rules import IN_PLACE, Parameters
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
 
 PATIENCE_S = 5.0  # with others on the device that are about to give memory back
+PART_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}  # of a large state that go to a runner at a time
 UNWRITTEN = 0xFF  # an answer that was not written is no answer
 
 
@@ -205,6 +207,48 @@ def _created(nbytes: int) -> SharedGpuMemory:
         return SharedGpuMemory.create(nbytes, PATIENCE_S)
 
 
+class PartedState:
+    """Brings the parameters of a lean case to a runner, some at a time, through memory that holds one part: nobody has
+    a second copy of all of them for a moment. `ask` sends an order with open files and returns the answer."""
+
+    def __init__(self, ask: Callable[[Message, list[int]], Message], carrier: Carrier, device: str) -> None:
+        self._ask, self._carrier, self._part_bytes = ask, carrier, PART_BYTES[device]
+
+    def send(self, number: int, case: Case, kind: Parameters) -> str:
+        """Copies parameters in; returns why they could not be matched, or ""."""
+        specs = case.state_specs
+        order: Message = {"case": number, "keys": list(specs), "mutable": case.mutable, "loads": kind not in IN_PLACE}
+        order["shapes"] = [list(spec.shape) for spec in specs.values()]
+        is_known = bool(self._ask({**order, "do": "match"}, []).get("is_known"))
+        for answer in self._parts(number, case, kind, is_split=is_known, compares=False):
+            if problem := str(answer.get("unmatched", "")):
+                return problem
+        self._ask({**order, "do": "matched"}, [])
+        return ""
+
+    def find_changed(self, number: int, case: Case) -> list[str]:
+        """The parameters that differ from the constructed ones, without those that forward updates."""
+        fixed = {key for place, key in enumerate(case.state_specs) if place not in case.mutable}
+        found: list[str] = []
+        for answer in self._parts(number, case, "seeded", is_split=True, compares=True):
+            found += [key for key in fixed if key in answer.get("changed", ()) and key not in found]
+        return found
+
+    def _parts(self, number: int, case: Case, kind: Parameters, *, is_split: bool, compares: bool) -> Iterator[Message]:
+        keys, name = list(case.state_specs), f"state {number}"
+        for part in case.state_parts(kind, self._part_bytes, is_split=is_split):
+            pieces = [(keys[place], first, end) for place, first, end in part.pieces]
+            sent = self._carrier.place(name, part.parcel)
+            order: Message = {"do": "part", "case": number, "pieces": pieces, "compares": compares, **sent.fields}
+            try:
+                answer = self._ask(order, sent.handles)
+            finally:
+                close_all(sent.handles)
+                part.parcel.close()
+                self._carrier.forget(name)
+            yield answer
+
+
 def carrier_for(device: str) -> Carrier:
     """The carrier for a runner on this kind of device."""
     return HostCarrier() if torch_device_of(device).is_host else GpuCarrier()
@@ -224,3 +268,19 @@ def _write(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -
     for tensor, original in zip(tensors, originals, strict=True):
         distinct = tuple(slice(0, 1) if step == 0 else slice(None) for step in original.stride())
         tensor[distinct].copy_(original[distinct])
+
+
+def describe_difference(wanted: list[TensorSpec], have: Any) -> str:
+    """How the outputs' shapes and dtypes differ, in words."""
+    try:
+        found = [bundle.spec_from(item) for item in have]
+    except (TypeError, ValueError):
+        return "the outputs have no readable shapes"
+    if len(found) != len(wanted):
+        return f"forward returned {len(found)} tensors, the reference {len(wanted)}"
+    for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        if one.shape != other.shape:
+            return f"output {index} has shape {list(one.shape)}, the reference's has {list(other.shape)}"
+        if one.dtype != other.dtype:
+            return f"output {index} is {one.dtype}, the reference's is {other.dtype}"
+    return "the outputs could not be written"

@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from foundry.knowledge.candidate import DistributionError, Gate, Outcome, Stage, Verdict
+from foundry.knowledge.reasons import Refusal
 from foundry.knowledge.task import AccuracyClass
 from foundry.tools.grade.judge.freedom import judge_answer
 from foundry.tools.grade.judge.limits import buffer_limit, uses_tf32
@@ -25,7 +26,15 @@ from foundry.tools.grade.questions.other_parameters import STAY
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
-from foundry.tools.protocol.orders import IN_ITS_PROCESS, LARGE_BYTES, NAN_BYTES, PROCESS_EVENTS, PROCESSES, SPOILED
+from foundry.tools.protocol.orders import (
+    DRIFT,
+    IN_ITS_PROCESS,
+    LARGE_BYTES,
+    NAN_BYTES,
+    PROCESS_EVENTS,
+    PROCESSES,
+    SPOILED,
+)
 from foundry.tools.protocol.rules import (
     Distribution,
     OutputError,
@@ -117,16 +126,14 @@ class Examination:
         compiler may still be at work, for which its constructor waits."""
         thorough = is_last and self.stage != "screen"
         found = self._step("global state", lambda: self.link.inspect(thorough=thorough))
-        for gate, what, refusal in found:
-            if may_build and gate == PROCESSES:
-                continue
-            raise _Failed(
-                gate if gate in (*IN_ITS_PROCESS, PROCESS_EVENTS, "parameters unchanged") else "global state",
-                refusal,
-                what,
-            )
+        self._refuse([item for item in found if not (may_build and item[0] == PROCESSES)])
         if is_last:
             self.gates += [Gate(gate, True, "as before the file was loaded") for gate in IN_ITS_PROCESS]
+
+    def _refuse(self, found: Sequence[tuple[str, str, Refusal]]) -> None:
+        for gate, what, refusal in found:
+            known = (*IN_ITS_PROCESS, PROCESS_EVENTS, DRIFT)
+            raise _Failed(gate if gate in known else "global state", refusal, what)
 
     def _case(self, number: int, case: Case, trials: Iterable[Trial]) -> None:
         suffix = f" ({case.name})" if case.name else ""
@@ -142,6 +149,8 @@ class Examination:
             self._with_parameters(_Question(number, case, trial, suffix, slot, is_matched), is_first=position == 0)
             del trial  # its memory first, then the next one's: `enumerate` would hold it meanwhile
         self._load(number, case, "seeded")
+        if case.is_lean and is_matched and self.stage != "screen":
+            self._refuse(self._step(DRIFT, lambda: self.link.find_drift(number, case)))
         for slot in self.slots:
             self._step("forget", lambda: self.link.forget(slot=slot, case=number))  # noqa: B023
 

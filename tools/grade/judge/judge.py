@@ -72,7 +72,7 @@ class Judge:
         self._screen_case: Case | None = None
         self._plan, self._seeds = GpuPlan(**message["plan"]), Seeds(int(message["seed"]))
         bundle.may_keep(self._plan.idle)
-        self._room = CaseRoom(self._plan.is_lean, self._plan.widens)
+        self._room = CaseRoom(self._plan.is_lean, self._plan.widens, self._plan.resident)
         if self._room.is_lean:
             return_freed_memory()
         self._learned: Learned | None = None  # by the screen's case, which a lean judge gives up between its uses
@@ -147,9 +147,7 @@ class Judge:
                 if not self._room.widens:
                     words = f"{NOT_ASKED} memory: PyTorch's own run is the truth"
                     self._skipped["float64"] = Gate("float64", True, words)
-                self._budget = QuestionBudget(
-                    float(message["eager_ms"]), self._task.options.policy, is_lean=self._room.is_lean
-                )
+                self._budget = QuestionBudget(float(message["eager_ms"]), self._task.options.policy)
                 verdict = examination.run(load, self._fresh_cases(stage), lambda case: self._trials(case, stage))
         finally:
             link.close()
@@ -268,7 +266,8 @@ class Judge:
             if name and "candidate" in group.links:
                 for link, slot in itertools.product(group.links.values(), range(len(group.timed.inputs))):
                     link.forget(slot=slot, case=0)
-                (fresh,) = cases_of(self._task, [FOREIGN_SEED], self._place, only_first=True)
+                (fresh,) = cases_of(self._task, [FOREIGN_SEED], self._place, only_first=True, room=self._room)
+                fresh.rest()  # its inputs alone are asked for
                 sides = group.reference, group.candidate
                 found |= answer_by(name, fresh, *sides, self._outline("").specs, message["tf32"], self._cache)
         finally:
@@ -297,7 +296,7 @@ class Judge:
             return self._case(), self._draw_timed_inputs(stage, errors, telling)
         if self._series is None or self._series[0] != series:
             self.release(message, [])
-            case = self._case() if stage == "screen" else self._fresh_cases(stage, only_first=True)[0]
+            case = self._case() if stage == "screen" else next(self._fresh_cases(stage, only_first=True))
             self._series = (series, case, self._draw_timed_inputs(stage, errors, telling, case))
             case.rest()
         return self._series[1:]
@@ -325,7 +324,7 @@ class Judge:
     def _case(self) -> Case:
         if self._screen_case is None:
             seeds = [self._seeds.draw("screen", "parameters")]
-            self._screen_case = cases_of(self._task, seeds, self._place, only_first=True, room=self._room)[0]
+            self._screen_case = next(cases_of(self._task, seeds, self._place, only_first=True, room=self._room))
             if self._learned is not None:
                 self._screen_case.learn_from(self._learned)
         return self._screen_case
@@ -407,13 +406,19 @@ class Judge:
             self._skipped[name] = Gate(name, True, f"not asked: the reference refuses such inputs: {error.problem}")
             return None
 
-    def _fresh_cases(self, stage: Stage, *, only_first: bool = False) -> list[Case]:
+    def _fresh_cases(self, stage: Stage, *, only_first: bool = False) -> Iterator[Case]:
+        """Cases that no candidate has met, the first one made at once: before a candidate is there to take memory."""
         seed = self._seeds.draw(stage, f"{stage}: parameters")
         learned = self._leave_screen()
         made = cases_of(self._task, [seed], self._place, only_first=only_first, room=self._room)
-        for case in made:
-            case.learn_from(learned)
-        return made
+        first = next(made)
+
+        def learning() -> Iterator[Case]:
+            for case in itertools.chain([first], made):
+                case.learn_from(learned)
+                yield case
+
+        return learning()
 
     def _trials(self, case: Case, stage: Stage) -> Iterator[Trial]:
         """Fresh trials of a case: all distributions of the stage for the file's own shapes, those of the screen for

@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Outcome
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.knowledge.reasons import Refusal
 from foundry.tools.audit.acts.looks import proves
-from foundry.tools.grade.judge.carriers import Sent, carrier_for
+from foundry.tools.grade.judge.carriers import PartedState, Sent, carrier_for, describe_difference
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import (
@@ -32,7 +32,7 @@ from foundry.tools.process.idleness import Idleness
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.process.turns import Turns
 from foundry.tools.protocol.foreign import Tf32
-from foundry.tools.protocol.orders import Layout
+from foundry.tools.protocol.orders import DRIFT, Layout
 from foundry.tools.protocol.rules import IN_PLACE, Parameters
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
@@ -43,7 +43,7 @@ _DOING = {
     "load": "loading the file",
     "build": "building the model",
     "token": "starting the process",
-    "state": "taking the parameters",
+    **dict.fromkeys(("state", "match", "part"), "taking the parameters"),
     "inputs": "taking the inputs",
     "restore": "taking the inputs",
 }
@@ -53,8 +53,6 @@ OUTCOMES: dict[str, Outcome] = {
     "launch_failure": "launch_failure",
     "wrong_result": "wrong_result",
 }
-
-
 SELF_BUILDING_S = 60.0  # a load limit beyond this is that of a file that compiles itself, maybe in its first call
 ANSWER_BYTES = 16 << 20
 KERNEL = "kernel"  # name of the candidate among what runs by a name
@@ -64,6 +62,7 @@ BREAK_S = 0.03  # between two offers to wait, each of which costs a message
 SPOILING_CALLS, SPOILING_S = 6, 0.3  # at most, of calls that leave spoiled answers where they lay
 AS_BUILT = "it was judged with the parameters that its own constructor makes (--parameters as-built)"
 CALLS_IN_A_LIMIT = 30.0  # of the baseline's
+END_S = 5.0  # at most until a process that is ended has given its memory back
 SLICE_S = 0.5  # of a call in which PyTorch compiles, between two offers
 
 
@@ -158,6 +157,7 @@ class RunnerLink:
         self._usual_variant = ""
         self._device = device
         self._carrier = carrier_for(device)
+        self._parts = PartedState(lambda order, handles: self.ask(order, handles, load_limit_s), self._carrier, device)
         self.seconds: dict[str, float] = {}
         self._runs_s = 0.0
         self.turns: Turns | None = None  # CPU time and scheduling of the runner, while it is timed
@@ -280,10 +280,17 @@ class RunnerLink:
         optimiser does it, without load_state_dict. A candidate that is judged as it was built keeps its own."""
         if case.task.parameters == "as-built" and self._side == "candidate":
             return AS_BUILT
+        if case.is_lean:
+            return self._parts.send(number, case, kind)
         packed = case.state(kind)
         message: Message = {"do": "state", "case": number, "keys": packed.keys, "mutable": packed.mutable}
         message |= {"loads": kind not in IN_PLACE and steps == 1, "steps": steps}
         return str(self._place(f"state {number}", packed.parcel, message).get("unmatched", ""))
+
+    def find_drift(self, number: int, case: Case) -> list[tuple[str, str, Refusal]]:
+        """As `inspect`: which parameters the candidate of a lean case has changed, which hold the constructed ones."""
+        changed = self._parts.find_changed(number, case)
+        return [(DRIFT, f"forward changed {key} in place", proves(DRIFT)) for key in changed[:LINES]]
 
     def inputs(self, slot: int, number: int, parcel: Parcel) -> None:
         """A set of inputs in a slot, in the place of the set that was there."""
@@ -459,6 +466,10 @@ class RunnerLink:
         for key in (_key(slot), f"state {case}"):
             self._carrier.forget(key)
 
+    def end(self) -> None:
+        """Ends the runner's process, and returns once its memory is there for others."""
+        procfs.end(self._runner, END_S)
+
     def close(self) -> None:
         self._carrier.close()
         self._channel.close()
@@ -474,26 +485,10 @@ class RunnerLink:
         finally:
             close_all(room.sent.handles)
         if answer.get("written") is not True:
-            raise RunnerFailed("wrong_result", _difference(specs, answer.get("specs")))
+            raise RunnerFailed("wrong_result", describe_difference(specs, answer.get("specs")))
         # The runner's process can write to the shared memory as long as it likes: what counts is a copy of now.
         return answer, [view.clone().view(spec.shape) for view, spec in zip(room.views, wanted, strict=True)]
 
 
 def _key(slot: int) -> str:
     return f"inputs {slot}"
-
-
-def _difference(wanted: list[TensorSpec], have: Any) -> str:
-    """How the outputs' shapes and dtypes differ, in words."""
-    try:
-        found = [bundle.spec_from(item) for item in have]
-    except (TypeError, ValueError):
-        return "the outputs have no readable shapes"
-    if len(found) != len(wanted):
-        return f"forward returned {len(found)} tensors, the reference {len(wanted)}"
-    for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        if one.shape != other.shape:
-            return f"output {index} has shape {list(one.shape)}, the reference's has {list(other.shape)}"
-        if one.dtype != other.dtype:
-            return f"output {index} is {one.dtype}, the reference's is {other.dtype}"
-    return "the outputs could not be written"

@@ -15,8 +15,8 @@ import torch
 
 from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.grade.questions.case_parameters import Differing
 from foundry.tools.grade.questions.cases import Case
-from foundry.tools.grade.questions.other_parameters import is_constant
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol.orders import NAN_BYTES
 from foundry.tools.protocol.rules import Parameters
@@ -79,15 +79,15 @@ def find_stale(
             except TaskError:
                 continue
             if accepts(outputs, then):
-                is_certain = any(not is_constant(before[name]) for name in names)
+                is_certain = any(not before[name].is_constant for name in names)
                 return Stale(tuple(names), is_certain)
     return None
 
 
-def _groups(before: dict[str, torch.Tensor]) -> Iterator[list[str]]:
+def _groups(before: dict[str, Differing]) -> Iterator[list[str]]:
     """Groups of parameters to try: all that differ, all matrices, all vectors, those of each layer, each one alone."""
-    matrices = [name for name, tensor in before.items() if tensor.dim() > 1]
-    vectors = [name for name, tensor in before.items() if tensor.dim() < 2]
+    matrices = [name for name, tensor in before.items() if tensor.dims > 1]
+    vectors = [name for name, tensor in before.items() if tensor.dims < 2]
     layers = [
         [name for name in before if name.rpartition(".")[0] == layer]
         for layer in list(dict.fromkeys(name.rpartition(".")[0] for name in before))[:SINGLES]

@@ -6,7 +6,6 @@ A case is one set of shapes and dtypes of a task: the file's own, each of its ex
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
@@ -19,16 +18,16 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import Arrangement, DType, TensorSpec
 from foundry.knowledge.task import Mode, Task
 from foundry.tools.grade.questions import other_parameters, patterns
-from foundry.tools.grade.questions.freedom.products import tf32_allowed
+from foundry.tools.grade.questions.case_parameters import CaseParameters
 from foundry.tools.grade.questions.freedom.reruns import Reruns, reruns_of
 from foundry.tools.grade.questions.freedom.ties import may_order
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
-from foundry.tools.grade.questions.lean import ROOMY, CaseRoom, ExactModel, Learned
+from foundry.tools.grade.questions.lean import ROOMY, CaseRoom, Learned
 from foundry.tools.grade.questions.reals import again, as_reals
 from foundry.tools.grade.questions.running_statistics import updated_buffers
-from foundry.tools.grade.questions.task_numbers import literals, with_task_numbers
-from foundry.tools.grade.questions.trial import Errors, Packed, Trial, UpdatedBuffer, contiguous_spec, usual_strides
-from foundry.tools.grade.questions.widening import Truth, truth_of, wide
+from foundry.tools.grade.questions.task_numbers import SMALL, literals, with_task_numbers
+from foundry.tools.grade.questions.trial import Errors, Trial, UpdatedBuffer, contiguous_spec, usual_strides
+from foundry.tools.grade.questions.widening import Truth, tf32_allowed, truth_of, wide
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol import comparison
@@ -45,47 +44,34 @@ from foundry.tools.protocol.rules import (
 )
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
-from foundry.tools.task.form.values import same_numbers
 from foundry.tools.task.gradients import gradients_of
 from foundry.tools.task.modes import OtherAnswer, other_answer
 
 DRAWS = 8  # draws to measure PyTorch's error if one draw tells little
 
 
-class Case:
+class Case(CaseParameters):
     """A task at one set of shapes and dtypes, with one seed for the initial parameters."""
 
     def __init__(
         self, task: Task, overrides: dict[str, int], dtype: DType | None, seed: int, device: str, room: CaseRoom = ROOMY
     ) -> None:
-        self.task, self.overrides, self.dtype, self.seed = task, overrides, dtype, seed
-        self._device = torch.device(device)
-        self._room = room
-        self._loaded = loading.load(task, overrides=overrides, dtype=dtype)
-        self._literals = literals(task.source)
+        self._loaded, self._literals = loading.load(task, overrides=overrides, dtype=dtype), literals(task.source)
+        super().__init__(self._loaded, seed, torch.device(device), room)
+        self.task, self.overrides, self.dtype = task, overrides, dtype
         self._tolerance, self.mode = task.options.tolerance, task.options.mode
         self.limited = task.options.input_range is not None
-        # Device on which each process draws the model's parameters.
-        self.drawn_on = str(self._loaded.place_to_draw(self._device))
-        self._model = self._loaded.build_model(seed, self._device)
-        self._exact = ExactModel(self._model, partial(self._loaded.build_model, seed, self._device), room)
-        self._states = other_parameters.States(other_parameters.clone_state(self._model, room.place(self._device)))
-        self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
-        self._packed: dict[str, Packed] = {}
-        self._mutable: list[int] | None = None  # indices of the tensors that forward updates; known after a call
-        self._usual_mutable: list[int] = []  # the same of an earlier case, used until then
-        self._given_seed = self._changed_seed = seed  # seeds of the inputs of the last trials "as given", "few changed"
-        self._usual: list[Expected] = []  # outputs as given, for their scale
-        self._is_exact: list[bool] = []  # True for each output that PyTorch does not round
-        # Kinds of inputs that distributions change; known after the first trial.
-        self.has_floats = self.has_masks = False
-        self._has_numbers = False  # inputs that are Python floats
+        self.drawn_on = str(self._loaded.place_to_draw(self._device))  # where each process makes the model
+        self._given_seed = self._changed_seed = seed  # of the inputs of the last trials "as given", "few changed"
+        self._usual: list[Expected] = []  # its outputs, for their scale
+        self._is_exact: list[bool] = []  # of which PyTorch rounds nothing
+        self.has_floats = self.has_masks = False  # inputs that distributions change; known after the first trial
+        self._has_numbers = False  # floats of Python's
         self._has_one_sign = False  # some floating input, as given, is nowhere negative, or nowhere positive
-        self._uses_tf32 = False  # PyTorch's error differs if TF32 is allowed
-        self._ranges: list[int | None] = []  # range of each input tensor's integers, if known
-        self._takes = Arrangement()  # arrangement of the inputs; known when first drawn
-        self._structures: list[patterns.Structure] | None = None  # one for each input; known when first changed
-        self._counters = other_parameters.unread_counters(self._model)
+        self._uses_tf32 = False  # PyTorch's error is another where it is allowed
+        self._ranges: list[int | None] = []  # of each tensor of the inputs, where it is an index
+        self._takes = Arrangement()  # of the inputs, known when first drawn
+        self._structures: list[patterns.Structure] | None = None  # of each of the inputs; known when first changed
         self._may_order = may_order(task.source)
         self._is_bounded = True  # the outputs as given are far from overflowing
         self._shapes: list[torch.Size] = []  # output shapes
@@ -109,10 +95,6 @@ class Case:
         """The model's constructor arguments."""
         return bundle.pack(self._loaded.init_arguments(self.seed))
 
-    def has_parameters(self, least: int = 1) -> bool:
-        """True if the model has at least so many parameters or running statistics that can be randomised."""
-        return sum(self._is_randomised(key, tensor) for key, tensor in self._states.seeded.items()) >= least
-
     def suits(self, distribution: Distribution) -> bool:
         """True if a distribution changes anything here; known after the trial "as given"."""
         if distribution.pattern == "few bits":
@@ -122,7 +104,7 @@ class Case:
         if distribution.is_of_buffers:
             return bool(self._tables(distribution.parameters))
         if distribution.parameters == "statistics":
-            rest = (item for item in self._states.seeded.items() if item[0] not in self._learned)
+            rest = (item for item in self._model.state_dict().items() if item[0] not in self._learned)
             return any(self._is_randomised(*item) for item in rest)
         if distribution.parameters != "seeded":
             return self.has_parameters(2 if distribution.parameters in other_parameters.HALVES else 1)
@@ -147,16 +129,9 @@ class Case:
         self._load_state(self._model, "seeded")
         return "eval" if self._model.training else "train", other_answer(self._model, inputs.value())
 
-    def learned_places(self) -> list[int]:
-        """Indices of the state's tensors that are unshared parameters: a shared one may not share its gradient."""
-        state = self._without_counters(self._model.state_dict(keep_vars=True))
-        often = Counter(map(id, state.values()))
-        return [n for n, (key, item) in enumerate(state.items()) if key in self._learned and often[id(item)] == 1]
-
     def gradients(self, trial: Trial) -> list[torch.Tensor] | None:
-        """PyTorch's gradients in float64, by each floating input and each learned parameter. Raises what autograd
-        raises."""
-        if (exact := self._exact.kept) is None:
+        """Of PyTorch in float64, by each floating input and each learned parameter. Raises what autograd raises."""
+        if (exact := self._reference.exact) is None:
             return None
         self._load_state(exact, trial.distribution.parameters)
         values = bundle.map_tensors(trial.inputs.value(), wide)  # nested as the model takes them
@@ -169,43 +144,6 @@ class Case:
             self._structures_of(self._given(self.seed))
         return any(item.is_some for item in self._structures or ())
 
-    def constant_parameter(self) -> str:
-        """The name of a parameter whose initial elements are all equal (a scale of ones), or "".
-
-        With initial values no test shows if a kernel reads such a parameter.
-        """
-        for key, tensor in self._states.seeded.items():
-            if self._is_randomised(key, tensor) and tensor.numel() > 1 and other_parameters.is_constant(tensor):
-                return key
-        return ""
-
-    def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
-        """Fixes how the parameters of kind `kind` are drawn for the next trials."""
-        states, seeded = self._states, self._states.seeded
-        if kind in other_parameters.TABLES:
-            states.plan(kind, partial(other_parameters.draw_tables, kind, seeded, self._tables(kind), seed))
-        else:
-            chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
-            last = before if (before := other_parameters.BEFORE.get(kind, "seeded")) in states else "seeded"
-            rest = chosen, chosen & self._learned, seed
-            states.plan(kind, lambda: other_parameters.draw_parameters(kind, seeded, states[last], *rest))
-        for other in [kind, *(self._packed if states.are_large else ())]:
-            if other != "seeded" and (old := self._packed.pop(other, None)) is not None:
-                old.parcel.close()
-
-    def state(self, kind: Parameters) -> Packed:
-        """Parameters and buffers of a kind; randomised ones as last drawn, or drawn now."""
-        if kind not in self._states:
-            self.randomise(self.seed, kind)
-        if kind not in self._packed:
-            if self._room.is_lean:
-                self.close()  # one kind at a time
-            tensors = self._without_counters(self._states[kind])
-            self._packed[kind] = Packed(list(tensors), bundle.pack([*tensors.values()], self._room.place(self._device)))
-        packed = self._packed[kind]
-        packed.mutable = self._usual_mutable if self._mutable is None else self._mutable
-        return packed
-
     @property
     def learned(self) -> Learned:
         """Findings of this case that later cases of the same task use."""
@@ -217,17 +155,7 @@ class Case:
         if self.name == other.name:  # other shapes have other strides, and other dtypes other errors
             self.strides, self._usual_tf32 = other.strides, other.usual_tf32
 
-    def rest(self) -> None:
-        """Frees the device until the reference is asked again, if memory is short."""
-        self._room.rest(self._model)
-
-    def close(self) -> None:
-        """Frees the shared memory of its states."""
-        for packed in self._packed.values():
-            packed.parcel.close()
-        self._packed.clear()
-
-    @torch.no_grad()  # grad mode is per thread
+    @torch.no_grad()  # in whichever thread
     def public_inputs(self, seed: int) -> list[Any]:
         """get_inputs() of a seed as every process draws them: on the host. Raises TaskError."""
         return self._loaded.inputs(seed)
@@ -359,12 +287,6 @@ class Case:
             self._is_exact = found
         return tuple(map(all, zip(found, self._is_exact, strict=False))) or (False,) * len(found)
 
-    def other_parameters(self, before: Parameters, now: Parameters) -> dict[str, torch.Tensor]:
-        """Parameters and buffers of kind `before`, as last drawn, that differ from those of kind `now`."""
-        earlier = self._without_counters(self._states[before])
-        later = self._states[now]
-        return {key: tensor for key, tensor in earlier.items() if not same_numbers(tensor, later[key])}
-
     def trial_as_before(self, trial: Trial, before: Parameters, names: Sequence[str]) -> Trial:
         """The same trial with the truth that would hold if the parameters `names` still had the values of kind
         `before`.
@@ -372,9 +294,10 @@ class Case:
         Raises TaskError.
         """
 
-        def mixed() -> dict[str, torch.Tensor]:
-            older, now = self._states[before], self._states[trial.distribution.parameters]
-            return {key: older[key] if key in names else tensor for key, tensor in now.items()}
+        def mixed() -> other_parameters.Drawn:
+            older, now = (self._states.each(kind) for kind in (before, trial.distribution.parameters))
+            for earlier, piece in zip(older, now, strict=True):
+                yield earlier if piece.key in names else piece
 
         self._states.plan("as before", mixed)
         placed = loading.flatten(trial.inputs.value())
@@ -402,14 +325,8 @@ class Case:
             self.strides = self.strides or usual
         if self._mutable is None:
             self.returns_views = share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
-            self.shared_elements = shared_elements(outputs)
-            self.keys = loading.dict_keys(result)
-            before = self._states[kind]
-            self._mutable = [
-                index
-                for index, (key, tensor) in enumerate(self._without_counters(model.state_dict()).items())
-                if not loading.bits_equal(tensor, before[key].to(tensor))
-            ]
+            self.shared_elements, self.keys = shared_elements(outputs), loading.dict_keys(result)
+            self._note_updates(kind)
         return list(map(loading.as_real, outputs))
 
     def _truth(self, kind: Parameters, inputs: Any, eager: list[torch.Tensor], updated: list[torch.Tensor]) -> Truth:
@@ -418,8 +335,7 @@ class Case:
         def run(model: nn.Module, values: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
             return self._run(model, kind, bundle.copied(values)), self._read_updated(model)
 
-        models = (self._exact.widened, self._model)
-        lacks = self.may_lack_memory
+        models, lacks = (self._reference.widened, self._model), self.may_lack_memory
         truth = truth_of(run, models, inputs, (eager, updated), may_lack_memory=lacks)
         self.may_lack_memory &= bool(truth.note)
         return truth
@@ -428,20 +344,10 @@ class Case:
         """The expected output from the float64 run and PyTorch's own."""
         return comparison.expect(exact, own, dtype or loading.dtype_name(own.dtype), self._tolerance)
 
-    def _read_updated(self, model: nn.Module) -> list[torch.Tensor]:
-        """Values that forward has just written to the model's parameters and buffers."""
-        tensors = list(self._without_counters(model.state_dict()).values())
-        return [tensors[index].clone() for index in self._mutable or []]
-
-    def _without_counters(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The state without counters that nothing reads; a candidate may leave them out."""
-        return {key: tensor for key, tensor in state.items() if key not in self._counters}
-
     def _buffers(self, kind: Parameters, *runs: list[torch.Tensor]) -> tuple[UpdatedBuffer, ...]:
-        """The updated buffers, as left by runs in float64, in IEEE arithmetic and with TF32."""
-        keys = list(self._without_counters(self._states.seeded))
-        updated = [keys[index] for index in self._mutable or []]
-        return updated_buffers(self._model, updated, self._states[kind], runs, self._expect)
+        """From what runs in float64, in IEEE arithmetic and with TF32 have left."""
+        before = self._before_updates(kind)
+        return updated_buffers(self._model, self._mutable_keys(), before, runs, self._expect)
 
     def _errors_when_nudged(self, kind: Parameters, given: Any, expected: list[Expected], ways: int) -> Errors:
         """PyTorch's largest errors on inputs changed by a unit in the last place, in `ways` different ways."""
@@ -489,25 +395,11 @@ class Case:
         ]
 
     def _load_state(self, model: nn.Module, kind: Parameters) -> None:
-        """Copies the parameters of a kind into a model."""
-        self._room.load(model, self._states[kind].values(), self._device)
-
-    def _is_randomised(self, key: str, tensor: torch.Tensor) -> bool:
-        """True for parameters and running statistics; other buffers (tables, masks) belong to the model's code."""
-        is_statistic = key.rsplit(".", 1)[-1].startswith("running_")
-        return (tensor.is_floating_point() or tensor.is_complex()) and (is_statistic or key in self._learned)
-
-    def _tables(self, kind: Parameters) -> set[str]:
-        """Names of buffers of numbers, without masks and those that forward updates; known after the first trial."""
-        state = list(self._without_counters(self._states.seeded).items())
-        fixed = {key: item for number, (key, item) in enumerate(state) if number not in (self._mutable or ())}
-        reals = as_reals(fixed.values())
-        is_meant = other_parameters.TABLES[kind]
-        chosen = (item for item, real in zip(fixed.items(), reals, strict=True) if is_meant(real))
-        return {key for key, item in chosen if not self._is_randomised(key, item)}
+        self._reference.load(model, kind, self._mutable_keys())
 
     def _forward(self, model: nn.Module, leaves: Sequence[Any]) -> Any:
-        return self._loaded.run(model, loading.rebuilt(self._takes, iter(leaves)))
+        with self._reference.running():
+            return self._loaded.run(model, loading.rebuilt(self._takes, iter(leaves)))
 
     def _index_ranges(self, inputs: list[Any]) -> list[int | None]:
         """The range of each integer input, by watching one forward."""
@@ -541,7 +433,10 @@ class Case:
         own = inputs
         inputs = as_reals(inputs)
         if distribution.pattern == "task numbers":
-            tables = as_reals(self._without_counters(self._states.seeded).values())
+            small = self._states.picked(
+                "seeded", [key for key, item in self._tensors().items() if item.numel() <= SMALL]
+            )
+            tables = as_reals(small.values())
             return again(with_task_numbers(inputs, self._literals, tables, structures, generator), own)
         if distribution.pattern == "rearranged":  # the inputs of the last call, of which a few elements were changed
             inputs = patterns.transform_each(inputs, FEW_CHANGED, structures, generator, limited=self.limited)

@@ -1,52 +1,52 @@
 """Memory of a judge with a large reference, if memory is short. Runs in the judge (imports torch).
 
-Usually a case holds the reference twice, as it is and in float64, and its parameters of each kind beside it on the
-device. In a lean case the reference itself is widened for each float64 run, and parameters lie on the host.
+Usually a case holds the reference twice, as it is and in float64, and its parameters of each kind beside it. A lean
+case holds one copy. Its tensors become those of another kind in place, one after the other, and are used in float64
+one after the other. What the constructor made rests on disk, or beside a GPU in the host's memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterable, Iterator
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from foundry.knowledge.errors import TaskError
+from foundry.tools.grade.questions.on_use import BroughtOnUse
+from foundry.tools.grade.questions.other_parameters import (
+    Drawn,
+    Piece,
+    State,
+    States,
+    WholeTensors,
+    plain_tensors,
+    whole_tensors,
+)
 from foundry.tools.grade.questions.widening import wide
 from foundry.tools.protocol.orders import NOT_ASKED
-from foundry.tools.protocol.rules import OutputError
+from foundry.tools.protocol.rules import OutputError, Parameters
 
-MAPPED_BYTES = 1 << 20  # bytes; in a lean judge a larger tensor has a memory mapping of its own
+MAPPED_BYTES = 1 << 20  # of a tensor that is mapped by itself in a lean judge
+ROWS_BYTES = 8 << 20  # of a tensor that is read, drawn or sent at a time
+RESET_BYTES = 1 << 20  # of a buffer that is written anew before each run, whether or not forward was seen to change it
 _M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 @dataclass(frozen=True)
 class CaseRoom:
-    """The memory that a case may use. `is_lean`: it holds one copy of the model; `widens`: in float64 too."""
+    """How much room a case has. `is_lean`: it holds one copy of the model, of which `resident_bytes` lie on a GPU and
+    the rest in the host's memory; `widens`: it is asked for float64 answers."""
 
     is_lean: bool = False
     widens: bool = True
-
-    def place(self, device: torch.device) -> torch.device:
-        """The device on which parameters of a kind wait until a model gets them."""
-        return torch.device("cpu") if self.is_lean else device
-
-    def load(self, model: nn.Module, tensors: Iterable[torch.Tensor], device: torch.device) -> None:
-        """Copies parameters and buffers into a model, in the order of its state; moves it back to its device first,
-        if lean."""
-        if self.is_lean:
-            model.to(device)
-        with torch.no_grad():
-            for own, tensor in zip(model.state_dict().values(), tensors, strict=True):
-                own.copy_(tensor)
-
-    def rest(self, model: nn.Module) -> None:
-        """Moves the model of a lean case to the host."""
-        if self.is_lean:
-            model.to("cpu")
+    resident_bytes: int = 0
 
 
 ROOMY = CaseRoom()
@@ -73,42 +73,268 @@ def return_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
-class ExactModel:
-    """The reference in float64. `kept` is a second model, once built; a lean case has none."""
+class CaseReference:
+    """The reference of a case with its parameters and buffers of each kind, and its float64 form."""
 
-    def __init__(self, reference: nn.Module, build: Callable[[], nn.Module], room: CaseRoom) -> None:
-        self._reference, self._build, self._room = reference, build, room
-        self.kept: nn.Module | None = None
+    is_lean = False
+
+    def __init__(self, model: nn.Module, build: Callable[[], nn.Module], room: CaseRoom) -> None:
+        self.model, self._build, self._room = model, build, room
+        self.exact: nn.Module | None = None  # the model in float64, once it was asked for
+        self.states = States(WholeTensors({key: tensor.clone() for key, tensor in plain_tensors(model).items()}))
+
+    def load(self, model: nn.Module, kind: Parameters, mutable: Collection[str]) -> None:
+        """Gives the model, or its float64 form, the tensors of a kind. `mutable`: those that forward writes to."""
+        own = plain_tensors(model)
+        for piece in self.states.each(kind):
+            piece.of(own[piece.key]).copy_(piece.tensor)
+
+    def held(self, kind: Parameters) -> Drawn:
+        """The tensors of a kind, for runners."""
+        return self.states.each(kind)
+
+    def running(self) -> contextlib.AbstractContextManager[object]:
+        """To be held while the model runs."""
+        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def widened(self) -> Iterator[nn.Module]:
         """The model for one float64 run. Raises TaskError if there is no room for one."""
         if not self._room.widens:
             raise TaskError(f"{NOT_ASKED} memory")
-        if self._room.is_lean:
-            with widened_in_place(self._reference):
-                yield self._reference
+        self.exact = self.exact or self._build()._apply(wide)  # type: ignore[no-untyped-call]
+        yield self.exact
+
+    def rest(self, *, is_crowded: bool = False) -> None:
+        """Leaves the device to others until the model is asked again, where memory is short. `is_crowded`: others still
+        hold it then."""
+
+
+class LeanReference(CaseReference):
+    """One copy of the reference, whose tensors hold one kind of parameters at a time."""
+
+    is_lean = True
+
+    def __init__(self, model: nn.Module, build: Callable[[], nn.Module], room: CaseRoom, device: torch.device) -> None:
+        self.model, self._build, self._room = model, build, room
+        self.exact = None
+        self._device = torch.empty(0, device=device).device  # with its number
+        self._saved = _Saved(plain_tensors(model), device)
+        self.states = States(self._saved, keeps=False)
+        self._held: tuple[str, int] | None = self.states.label("seeded")
+        self._fresh: State = {}  # of the kind that is held, what is written anew before each run
+        self._is_awake = False
+        self._resident = room.resident_bytes
+        self._wide_on_use: list[torch.Tensor] | None = None  # in a float64 run
+        self._mutable: frozenset[str] = frozenset()
+        self._wake()
+
+    def load(self, model: nn.Module, kind: Parameters, mutable: Collection[str]) -> None:
+        label, own = self.states.label(kind), self._tensors()
+        self._mutable = frozenset(mutable)
+        with torch.no_grad():
+            if label != self._held:
+                self._wake()
+                self._held, self._fresh = None, {}
+                for piece in self.states.each(kind):
+                    piece.of(own[piece.key].data).copy_(piece.tensor)
+                self._held = label
+                self._fresh = {key: own[key].detach().clone() for key in own if self._is_reset(key, own[key])}
+            missing = {key for key in own if self._is_reset(key, own[key])} - self._fresh.keys()
+            self._fresh |= {
+                key: tensor.to(own[key].device) for key, tensor in self.states.picked(kind, missing).items()
+            }
+            for key, tensor in self._fresh.items():
+                own[key].data.copy_(tensor)
+
+    def _is_reset(self, key: str, tensor: torch.Tensor) -> bool:
+        return key in self._mutable or (not isinstance(tensor, nn.Parameter) and tensor.nbytes <= RESET_BYTES)
+
+    def held(self, kind: Parameters) -> Drawn:
+        """The tensors of a kind: the model's own where it holds that kind and has written to none."""
+        if kind == "seeded" and self._held != self.states.label(kind):
+            return self.states.each(kind)
+        self.load(self.model, kind, self._mutable)
+        return in_rows((key, tensor.detach()) for key, tensor in self._tensors().items())
+
+    def running(self) -> contextlib.AbstractContextManager[object]:
+        is_wide = self._wide_on_use is not None
+        stored = self._wide_on_use or [item for item in self._tensors().values() if item.device != self._device]
+        return BroughtOnUse(stored, self._device, is_wide=is_wide) if stored else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def widened(self) -> Iterator[nn.Module]:
+        if not self._room.widens:
+            raise TaskError(f"{NOT_ASKED} memory")
+        on_use = [tensor for key, tensor in self._tensors().items() if not self._is_reset(key, tensor)]
+        with _widened_in_place(self.model, on_use):
+            self._wide_on_use = on_use
+            try:
+                yield self.model
+            finally:
+                self._wide_on_use = None
+
+    def rest(self, *, is_crowded: bool = False) -> None:
+        """Gives back the memory of the model's tensors, which keep their shapes and types. Where it will be crowded,
+        all of them lie on the host from then on."""
+        self._resident = 0 if is_crowded else self._room.resident_bytes
+        if self._is_awake:
+            for tensor in self._tensors().values():
+                tensor.data = torch.empty((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+            self._is_awake, self._held, self._fresh = False, None, {}
+            self._saved.rest()
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _wake(self) -> None:
+        """Gives the tensors memory: the first ones on the device, as many as have room there. They hold nothing yet, or
+        what they held if they were awake before."""
+        if self._is_awake:
             return
-        self.kept = self.kept or self._build()._apply(wide)  # type: ignore[no-untyped-call]
-        yield self.kept
+        left = self._resident
+        has_content = self._held is not None
+        tensors = list(dict.fromkeys(self._tensors().values()))
+        for tensor in sorted(tensors, key=lambda item: isinstance(item, nn.Parameter)):  # what forward writes to first
+            left -= tensor.nbytes
+            if left >= 0 or self._device.type == "cpu":
+                tensor.data = (
+                    tensor.data if has_content else torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
+                )
+            else:
+                tensor.data = _on_host(tensor.data, has_content=has_content)
+        if left >= self._saved.nbytes:
+            self._saved.come()
+        self._is_awake = True
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """The model's own parameters and buffers, which forward may have replaced."""
+        state: dict[str, Any] = self.model.state_dict(keep_vars=True)
+        return {key: tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+
+def reference_of(
+    model: nn.Module, build: Callable[[], nn.Module], room: CaseRoom, device: torch.device
+) -> CaseReference:
+    """The reference of a case: `model`, of which `build` makes another one, on a device."""
+    return LeanReference(model, build, room, device) if room.is_lean else CaseReference(model, build, room)
+
+
+def in_rows(tensors: Iterable[tuple[str, torch.Tensor]]) -> Drawn:
+    """Tensors in pieces of ROWS_BYTES, or of one row."""
+    for key, tensor in tensors:
+        step = _rows_of(tensor.shape, tensor.nbytes)
+        for first in range(0, max(1, tensor.shape[0]) if tensor.dim() else 1, step):
+            yield Piece(key, first, tensor[first : first + step] if tensor.dim() else tensor)
+
+
+def _rows_of(shape: Sequence[int], nbytes: int) -> int:
+    """How many rows of a tensor make a piece."""
+    return max(1, ROWS_BYTES * shape[0] // max(1, nbytes)) if shape else 1
+
+
+class _Saved:
+    """What the constructor made, never written to: in a file without a name, or beside a GPU in the host's memory, and
+    on the GPU too where it has room. It is read to the device, some rows at a time."""
+
+    def __init__(self, state: State, device: torch.device) -> None:
+        self._device = device
+        self.nbytes = sum(item.nbytes for item in state.values())
+        self._there: State = {}  # on the GPU
+        self._host = {key: _on_host(item) for key, item in state.items()} if device.type != "cpu" else {}
+        self._file = _File() if device.type == "cpu" else None
+        if self._file is not None:
+            for key, item in state.items():
+                self._file.write(key, item)
+
+    def come(self) -> None:
+        """To the GPU."""
+        self._there = self._there or {key: item.to(self._device) for key, item in self._host.items()}
+
+    def rest(self) -> None:
+        """Off the GPU."""
+        self._there = {}
+
+    def pieces(self) -> Drawn:
+        if self._file is not None:
+            return self._file.pieces()
+        held = in_rows((self._there or self._host).items())
+        return (Piece(key, first, item.to(self._device)) for key, first, item in held)
+
+    def whole(self, key: str) -> torch.Tensor:
+        if self._file is not None:
+            return whole_tensors(self._file.pieces([key]))[key]
+        return (self._there or self._host)[key].to(self._device)
+
+
+class _File:
+    """Tensors on disk, in a file without a name in the process's folder."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(dir=".")  # noqa: SIM115  # it lives as long as this object
+        self._end = 0
+        self._specs: dict[str, tuple[int, torch.Size, torch.dtype]] = {}  # where each begins, and what it is
+
+    def write(self, key: str, tensor: torch.Tensor) -> None:
+        """Appends a tensor."""
+        self._specs[key] = self._end, tensor.shape, tensor.dtype
+        for piece in in_rows([(key, tensor)]):
+            view = _bytes_of(piece.tensor.contiguous())
+            while len(view):
+                count = os.pwrite(self._file.fileno(), view, self._end)
+                view, self._end = view[count:], self._end + count
+
+    def pieces(self, keys: Iterable[str] = ()) -> Drawn:
+        """Tensors of these names, or all of them."""
+        for key in keys or self._specs:
+            place, shape, dtype = self._specs[key]
+            step = _rows_of(shape, shape.numel() * dtype.itemsize)
+            for first in range(0, max(1, shape[0]) if shape else 1, step):
+                part = torch.empty((min(step, shape[0] - first), *shape[1:]) if shape else (), dtype=dtype)
+                yield Piece(key, first, self._read(part, place))
+                place += part.nbytes
+
+    def _read(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
+        view = _bytes_of(tensor)
+        while len(view):
+            count = os.preadv(self._file.fileno(), [view], place)
+            if not count:
+                raise OSError("a model's saved parameters are gone")
+            view, place = view[count:], place + count
+        return tensor
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    flat = tensor.detach().reshape(-1)
+    values: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
+    return memoryview(values)
+
+
+def _on_host(tensor: torch.Tensor, *, has_content: bool = True) -> torch.Tensor:
+    """A copy in memory of the host that a GPU reads quickly, or memory for one without content."""
+    try:
+        made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=torch.cuda.is_available())
+    except RuntimeError:  # the host gives no more of such memory
+        made = torch.empty(tensor.shape, dtype=tensor.dtype)
+    return made.copy_(tensor) if has_content else made
 
 
 @contextlib.contextmanager
-def widened_in_place(model: nn.Module) -> Iterator[None]:
-    """Converts a model's floating parameters and buffers to float64 for the `with` body, one after the other, and back.
-
-    Their numbers come back unchanged.
-    """
-    own = {name: tensor.dtype for name, tensor in _tensors_of(model).items()}
-    model._apply(wide)  # type: ignore[no-untyped-call]
+def _widened_in_place(model: nn.Module, others: Collection[torch.Tensor]) -> Iterator[None]:
+    """Holds a model's floating parameters and buffers but the `others` in float64 meanwhile, and in their own types
+    again afterwards. Numbers of those types come back as they were."""
+    left, own = set(map(id, others)), {name: item.dtype for name, item in _named(model)}
+    for _, item in _named(model):
+        if id(item) not in left:
+            item.data = wide(item.data)
     try:
         yield
     finally:
-        for name, tensor in _tensors_of(model).items():
-            if tensor.dtype != own.get(name, tensor.dtype):
-                tensor.data = tensor.data.to(own[name])
+        for name, item in _named(model):  # forward may have put others in their places
+            if item.dtype != own.get(name, item.dtype):
+                item.data = item.data.to(own[name])
 
 
-def _tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by name, those outside the state included; a shared one under one name."""
-    return dict([*model.named_parameters(), *model.named_buffers()])
+def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers, those that no state holds too; a shared one under one name."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()

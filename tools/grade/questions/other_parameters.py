@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from foundry.tools.grade.questions.patterns import in_few_bits
-from foundry.tools.grade.questions.reals import again, as_reals
 from foundry.tools.protocol.rules import Parameters
+from foundry.tools.task.form.values import as_real, from_real
 
 KEPT_BYTES = 256 << 20  # bytes of a state; of a smaller state all kinds are kept
 PIECE = 1 << 24  # elements that are shuffled together
@@ -26,7 +28,53 @@ CLOSE_ROW = 2.0**-7
 
 
 State = dict[str, torch.Tensor]
-# Kinds of which only a part is new, beside the parameters of the question before.
+
+
+class Piece(NamedTuple):
+    """A parameter or buffer, or some rows of a large one."""
+
+    key: str
+    first: int  # row
+    tensor: torch.Tensor
+
+    def of(self, whole: torch.Tensor) -> torch.Tensor:
+        """The same rows of another tensor of this name."""
+        return whole[self.first : self.first + len(self.tensor)] if whole.dim() else whole
+
+
+Drawn = Iterator[Piece]  # in the order of the model's state
+
+
+class Seeded(Protocol):
+    """The tensors that the constructor made."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of all of them."""
+
+    def pieces(self) -> Drawn:
+        """All of them, never to be written to."""
+
+    def whole(self, key: str) -> torch.Tensor:
+        """One of them."""
+
+
+class WholeTensors:
+    """Tensors that lie where they are used."""
+
+    def __init__(self, state: State) -> None:
+        self._state, self.nbytes = state, sum(tensor.nbytes for tensor in state.values())
+
+    def pieces(self) -> Drawn:
+        """Each as it is."""
+        return (Piece(key, 0, tensor) for key, tensor in self._state.items())
+
+    def whole(self, key: str) -> torch.Tensor:
+        """As it is."""
+        return self._state[key]
+
+
+# Of some kinds only a part is new, beside what the model held in the question before.
 BEFORE: dict[Parameters, Parameters] = {
     "few more": "few changed",
     "every other": "randomised",
@@ -38,37 +86,58 @@ STAY = tuple(BEFORE[kind] for kind in HALVES)
 
 
 class States:
-    """Parameters and buffers of a model by kind.
+    """Parameters and buffers of a model by kind. Other kinds than the constructed ones are drawn when they are asked
+    for, one tensor after the other. `keeps`: a kind that was drawn is kept, of large states the last one."""
 
-    Kinds other than "seeded" (as constructed) are drawn on demand. If they are large, only the last one is kept, and
-    an earlier one is drawn again.
-    """
-
-    def __init__(self, seeded: State) -> None:
-        self.seeded = seeded
-        self.are_large = sum(tensor.nbytes for tensor in seeded.values()) > KEPT_BYTES
-        self._makers: dict[Parameters, Callable[[], State]] = {}
+    def __init__(self, seeded: Seeded, *, keeps: bool = True) -> None:
+        self.seeded, self._keeps = seeded, keeps
+        self.are_large = not keeps or seeded.nbytes > KEPT_BYTES
+        self._makers: dict[Parameters, Callable[[], Drawn]] = {}
         self._kept: dict[Parameters, State] = {}
+        self._numbers: Counter[Parameters] = Counter()
 
-    def plan(self, kind: Parameters, make: Callable[[], State]) -> None:
-        """Sets how a kind is drawn, the same each time; replaces the kind's earlier values."""
+    def plan(self, kind: Parameters, make: Callable[[], Drawn]) -> None:
+        """How a kind is drawn, each time in the same way; it takes the place of the kind's earlier ones."""
         self._makers[kind] = make
+        self._numbers[kind] += 1
         self._kept.pop(kind, None)
+
+    def label(self, kind: Parameters) -> tuple[str, int]:
+        """Tells a kind, as it was last planned, from all others."""
+        return kind, self._numbers[kind]
 
     def __contains__(self, kind: Parameters) -> bool:
         return kind == "seeded" or kind in self._makers
 
-    def __getitem__(self, kind: Parameters) -> State:
+    def each(self, kind: Parameters) -> Drawn:
+        """The tensors of a kind, one after the other: a copy of each lives as long as the caller holds it."""
         if kind == "seeded":
-            return self.seeded
+            return self.seeded.pieces()
+        return WholeTensors(self._whole(kind)).pieces() if self._keeps else self._makers[kind]()
+
+    def picked(self, kind: Parameters, keys: Collection[str]) -> State:
+        """Some tensors of a kind."""
+        if kind == "seeded":
+            return {key: self.seeded.whole(key) for key in keys}
+        return whole_tensors(piece for piece in self.each(kind) if piece.key in keys) if keys else {}
+
+    def _whole(self, kind: Parameters) -> State:
         if kind not in self._kept:
             if self.are_large:
                 self._kept.clear()
-            made = self._makers[kind]()  # making one may ask for others
+            made = whole_tensors(self._makers[kind]())  # which may have asked for others
             if self.are_large:
                 self._kept.clear()
             self._kept[kind] = made
         return self._kept[kind]
+
+
+def whole_tensors(pieces: Iterable[Piece]) -> State:
+    """The tensors of which these are all pieces."""
+    found: dict[str, list[torch.Tensor]] = {}
+    for piece in pieces:
+        found.setdefault(piece.key, []).append(piece.tensor)
+    return {key: parts[0] if len(parts) == 1 else torch.cat(parts) for key, parts in found.items()}
 
 
 def unread_counters(model: nn.Module) -> set[str]:
@@ -77,64 +146,63 @@ def unread_counters(model: nn.Module) -> set[str]:
     return {f"{name}.num_batches_tracked".lstrip(".") for name, item in layers.items() if item.momentum is not None}
 
 
-def clone_state(model: nn.Module, place: torch.device) -> dict[str, torch.Tensor]:
-    """A copy of a model's parameters and buffers, on `place`."""
-    state = {key: tensor.detach() for key, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
-    return {key: tensor.to(place, copy=True) for key, tensor in state.items()}
+def plain_tensors(model: nn.Module) -> State:
+    """A model's parameters and buffers as its state names them."""
+    return {key: item.detach() for key, item in model.state_dict().items() if isinstance(item, torch.Tensor)}
 
 
 def draw_parameters(
     kind: Parameters,
-    seeded: dict[str, torch.Tensor],
-    last: dict[str, torch.Tensor],
+    seeded: Seeded,
     chosen: set[str],
     learned: set[str],
     seed: int,
-) -> dict[str, torch.Tensor]:
-    """Parameters of a kind.
+    *,
+    last: Drawn | None = None,
+) -> Drawn:
+    """Parameters of a kind, piece by piece: all of them at once take as much memory again. `chosen` are those that may
+    change, `learned` those of them that are no statistics; beside `last` only a part changes."""
+    drawing: Drawing | None = None
+    for key, first, own in seeded.pieces():
+        drawing = drawing or Drawing(kind, chosen, learned, seed, own.device)
+        before = own if last is None else next(last).tensor
+        yield Piece(key, first, from_real(drawing.draw(key, as_real(own), as_real(before)), own))
 
-    `chosen` names those that may change, `learned` those of them that are no statistics; `last` are the parameters
-    of which only a part changes.
-    """
-    own = seeded
-    keys = list(seeded)
-    seeded, last = (dict(zip(keys, as_reals(item[key] for key in keys), strict=True)) for item in (seeded, last))
-    drawn = _draw(kind, seeded, last, chosen, learned, seed=seed)
-    return dict(zip(keys, again((drawn[key] for key in keys), (own[key] for key in keys)), strict=True))
 
+class Drawing:
+    """Draws the tensors of one kind in the order of the model's state, which its random streams follow."""
 
-def _draw(kind: Parameters, seeded: State, last: State, chosen: set[str], learned: set[str], seed: int) -> State:
-    """A new state for kinds that draw numbers at random."""
-    changed = iterate_randomised(seeded, chosen, seed)  # one at a time: all of them take as much memory again
-    if kind in HALVES:
-        new = set(sorted(chosen)[HALVES.index(kind) == 0 :: 2])
-        return {key: tensor if key in new else last[key] for key, tensor in changed}
-    if kind in ("few changed", "few more"):
-        stream = torch.Generator(_place_of(seeded)).manual_seed(seed ^ 0xFE3)
-        most = FEW_MORE if kind == "few more" else None
-        return {key: few_of(tensor, last[key], stream, most) for key, tensor in changed}
-    if kind == "statistics":
-        return {key: tensor if key in chosen - learned else seeded[key] for key, tensor in changed}
-    if kind == "few bits":
-        return {key: in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
-    if kind == "large":
-        return {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed}
-    if kind == "negated":
-        return {key: -tensor if key in learned else tensor for key, tensor in seeded.items()}
-    if kind == "few huge":
-        return {key: _few_huge(item, seed) if key in learned else item for key, item in changed}
-    if kind == "rearranged":
-        return {key: rearrange(item, seed) if key in chosen else item for key, item in seeded.items()}
-    if kind == "few close":
-        return {key: _close_rows(item, seed) if key in learned else item for key, item in changed}
-    if kind in OFFSETS:
-        offset = OFFSETS[kind]
-        vectors = {key for key in learned if seeded[key].squeeze().dim() < 2}
-        every = HIGH_EVERY if kind == "few high" else 1
-        return {
-            key: tensor + offset * _one_in(every, tensor, seed) if key in vectors else tensor for key, tensor in changed
-        }
-    return dict(changed)
+    def __init__(self, kind: Parameters, chosen: set[str], learned: set[str], seed: int, place: torch.device) -> None:
+        self._kind, self._chosen, self._learned, self._seed = kind, chosen, learned, seed
+        self._half = set(sorted(chosen)[HALVES.index(kind) == 0 :: 2]) if kind in HALVES else set[str]()
+        self._noise = torch.Generator(place).manual_seed(seed)
+        self._places = torch.Generator(place).manual_seed(seed ^ 0xFE3)
+
+    def draw(self, key: str, tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """A tensor of the kind, from the constructed one and the one of the question before."""
+        kind, seed, is_chosen, is_learned = self._kind, self._seed, key in self._chosen, key in self._learned
+        if kind == "few bits":
+            return in_few_bits(tensor) if is_chosen else tensor
+        if kind == "negated":
+            return -tensor if is_learned else tensor
+        if kind == "rearranged":
+            return rearrange(tensor, seed) if is_chosen else tensor
+        changed = randomise(key, tensor, self._noise) if is_chosen else tensor
+        if kind in HALVES:
+            return changed if key in self._half else before
+        if kind in ("few changed", "few more"):
+            return few_of(changed, before, self._places, FEW_MORE if kind == "few more" else None)
+        if kind == "statistics":
+            return changed if is_chosen and not is_learned else tensor
+        if kind == "large":
+            return changed * LARGE if is_chosen else changed
+        if kind == "few huge":
+            return _few_huge(changed, seed) if is_learned else changed
+        if kind == "few close":
+            return _close_rows(changed, seed) if is_learned else changed
+        if kind in OFFSETS and is_learned and tensor.squeeze().dim() < 2:
+            return changed + OFFSETS[kind] * _one_in(HIGH_EVERY if kind == "few high" else 1, changed, seed)
+        return changed
 
 
 def rearrange(tensor: torch.Tensor, seed: int) -> torch.Tensor:
@@ -185,25 +253,16 @@ def _one_in(every: int, tensor: torch.Tensor, seed: int) -> torch.Tensor:
     return (order.reshape(tensor.shape) % every == 0).to(tensor.dtype)
 
 
-def iterate_randomised(state: State, chosen: set[str], seed: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields every tensor; chosen ones times 1 + 0.5 N(0,1) plus an offset of their own size.
-
-    Constant ones (scales of one, biases of zero) become different elements. Running variances stay positive.
-    """
-    generator = torch.Generator(_place_of(state)).manual_seed(seed)
-    for key, tensor in state.items():
-        if key not in chosen:
-            yield key, tensor
-            continue
-        noise = torch.randn(tensor.shape, generator=generator, device=generator.device, dtype=torch.float32)
-        if "var" in key.rsplit(".", 1)[-1]:
-            noise = torch.rand(tensor.shape, generator=generator, device=generator.device)
-            noise.add_(0.5).mul_(tensor)
-        elif is_constant(tensor):
-            noise.mul_(0.3).add_(tensor)
-        else:
-            noise.mul_(0.5).add_(1.0).mul_(tensor)  # avoids copies of a large tensor
-        yield key, noise.to(tensor.dtype)
+def randomise(key: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A tensor times 1 + 0.5 N(0,1) plus an offset of its own size; constant ones (scales of one, biases of zero)
+    become different elements. Running variances stay positive."""
+    noise = torch.randn(tensor.shape, generator=generator, device=generator.device, dtype=torch.float32)
+    if "var" in key.rsplit(".", 1)[-1]:
+        noise = torch.rand(tensor.shape, generator=generator, device=generator.device)
+        return noise.add_(0.5).mul_(tensor).to(tensor.dtype)
+    if is_constant(tensor):
+        return noise.mul_(0.3).add_(tensor).to(tensor.dtype)
+    return noise.mul_(0.5).add_(1.0).mul_(tensor).to(tensor.dtype)  # in place: a large tensor is not copied again
 
 
 def is_table(tensor: torch.Tensor) -> bool:
@@ -235,31 +294,29 @@ TABLES: dict[Parameters, Callable[[torch.Tensor], bool]] = {
 }
 
 
-def draw_tables(
-    kind: Parameters, state: dict[str, torch.Tensor], chosen: set[str], seed: int
-) -> dict[str, torch.Tensor]:
-    """The chosen tables with other numbers, with only their least and largest numbers, or with their rows in another
-    order.
+def draw_tables(kind: Parameters, seeded: Seeded, chosen: set[str], seed: int) -> Drawn:
+    """Other numbers in the chosen tables, or the least and the largest of them alone, or their rows in another order;
+    of a symmetric one the columns too. Piece by piece, the others as they are."""
+    generator: torch.Generator | None = None
+    for key, first, own in seeded.pieces():
+        if key not in chosen:
+            yield Piece(key, first, own)
+            continue
+        generator = generator or torch.Generator(own.device).manual_seed(seed)
+        table = as_real(own)
+        if kind == "other buffers":
+            changed = _other_numbers(table, generator)
+        elif kind == "integers at their ends":
+            changed = _at_ends(table, seed)
+        else:
+            changed = _other_rows(table, seed)
+        yield Piece(key, first, from_real(changed, own))
 
-    A symmetric table's columns change like its rows.
-    """
-    drawn = _draw_tables(kind, dict(zip(state, as_reals(state.values()), strict=True)), chosen, seed)
-    return dict(zip(state, again((drawn[key] for key in state), state.values()), strict=True))
 
-
-def _draw_tables(kind: Parameters, state: State, chosen: set[str], seed: int) -> State:
-    """A new state for kinds that change buffers, integers or tables."""
-    if kind == "other buffers":
-        return other_buffers(state, chosen, seed)
-    changed = dict(state)
-    if kind == "integers at their ends":
-        return changed | {key: _at_ends(state[key], seed) for key in chosen}
-    for key in sorted(chosen):
-        table = state[key]
-        order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed)).to(table.device)
-        is_symmetric = table.dim() > 1 and table.shape[-1] == table.shape[-2] and torch.equal(table, table.mT)
-        changed[key] = table[order][:, order] if is_symmetric and table.dim() == 2 else table[order]
-    return changed
+def _other_rows(table: torch.Tensor, seed: int) -> torch.Tensor:
+    order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed)).to(table.device)
+    is_symmetric = table.dim() > 1 and table.shape[-1] == table.shape[-2] and torch.equal(table, table.mT)
+    return table[order][:, order] if is_symmetric and table.dim() == 2 else table[order]
 
 
 def _at_ends(tensor: torch.Tensor, seed: int) -> torch.Tensor:
@@ -276,33 +333,19 @@ def _at_ends(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     return ends.reshape(tensor.shape)
 
 
-def other_buffers(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
-    """Every element of the chosen buffers times 0.5 to 1.5, so that zeros, signs and infinities stay.
-
-    A buffer of zeros alone gets other numbers. Sorted buffers stay sorted, symmetric ones symmetric.
-    """
-    generator = torch.Generator(_place_of(state)).manual_seed(seed)
-    changed = dict(state)
-    for key in sorted(chosen):
-        tensor = state[key].float()
-        factors = 0.5 + torch.rand(tensor.shape, generator=generator, device=generator.device)
-        if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and torch.equal(tensor, tensor.mT):
-            factors = (factors + factors.mT) / 2
-        value = tensor * factors if bool(tensor.any()) else 0.3 * factors
+def _other_numbers(table: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Every element times 0.5 to 1.5, so that zeros, signs and infinities stay; zeros alone become other numbers. What
+    is sorted stays sorted, what is symmetric symmetric."""
+    tensor = table.float()
+    factors = 0.5 + torch.rand(tensor.shape, generator=generator, device=generator.device)
+    if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and torch.equal(tensor, tensor.mT):
+        factors = (factors + factors.mT) / 2
+    value = tensor * factors if bool(tensor.any()) else 0.3 * factors
+    if tensor.dim() == 1 and not is_constant(tensor):
         for descending in (False, True):
-            if (
-                tensor.dim() == 1
-                and not is_constant(tensor)
-                and torch.equal(tensor, tensor.sort(descending=descending)[0])
-            ):
+            if torch.equal(tensor, tensor.sort(descending=descending)[0]):
                 value = value.sort(descending=descending)[0]
-        changed[key] = value.to(state[key].dtype)
-    return changed
-
-
-def _place_of(state: dict[str, torch.Tensor]) -> torch.device:
-    """The device of a state's tensors."""
-    return next((tensor.device for tensor in state.values()), torch.device("cpu"))
+    return value.to(table.dtype)
 
 
 def few_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,14 @@ from foundry.tools.task import bundle, loading
 MODE_BYTES = 256 << 20
 
 
-def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool, room: CaseRoom = ROOMY) -> list[Case]:
-    """The file's own shapes first, then those of its input maker, then extra shapes, then further dtypes."""
+def cases_of(
+    task: Task, seeds: Sequence[int], device: str, *, only_first: bool, room: CaseRoom = ROOMY
+) -> Iterator[Case]:
+    """The file's own shapes first, then those of its input maker, then extra shapes, then further dtypes. Each is made
+    when it is asked for: it holds a model."""
     wanted = [({}, None)] if only_first else loading.case_keys(loading.load(task))
-    return [
-        Case(task, overrides=dict(overrides), dtype=dtype, seed=seed, device=device, room=room)
-        for (overrides, dtype), seed in zip(wanted, itertools.cycle(seeds), strict=False)
-    ]
+    for (overrides, dtype), seed in zip(wanted, itertools.cycle(seeds), strict=False):
+        yield Case(task, dict(overrides), dtype, seed, device, room)
 
 
 def imports_of(text: str, task: Task) -> list[Any]:
@@ -69,13 +70,11 @@ class OtherMode:
 
 
 def other_mode_of(case: Case, trial: Trial, place: str) -> OtherMode | None:
-    """The task's other mode; None if PyTorch does the same in both modes, fails in the other one, or needs much memory.
-
-    Call it before there is a candidate: random streams belong to the whole process, and memory may be short later.
-    `place`: "cpu" or "cuda".
-    """
-    held = [*trial.inputs.tensors(), *case.state("seeded").parcel.tensors()]
-    if sum(tensor.nbytes for tensor in held) + sum(spec.nbytes for spec in trial.specs) > MODE_BYTES:
+    """None where PyTorch does the same in both modes, or fails in the other one, or where this would take much memory.
+    To be asked before a candidate is there: random streams are the whole process's, and memory may be short. `place`:
+    "cpu" or "cuda"."""
+    held = [*trial.inputs.specs, *case.state_specs.values(), *trial.specs]
+    if sum(spec.nbytes for spec in held) > MODE_BYTES:
         return None
     try:
         mode, answer = case.other_mode(trial.inputs)

@@ -57,7 +57,7 @@ class Trial:
         errors."""
         buffers = tuple(replace(buffer, expected=scale_only(buffer.expected)) for buffer in self.buffers)
         bare = replace(self, inputs=Parcel({"tree": [], "specs": []}), expected=[], buffers=buffers)
-        return replace(bare, luck=lambda _: [], unstable=list)
+        return replace(bare, luck=lambda _: [], unstable=list, reruns=Reruns())
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,14 @@ class Packed:
     keys: list[str]
     parcel: Parcel
     mutable: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class StatePart:
+    """Some tensors of a model's state, or some rows of them: [number in the state, first row, row behind the last]."""
+
+    pieces: list[tuple[int, int, int]]
+    parcel: Parcel
 
 
 def contiguous_spec(tensor: torch.Tensor) -> TensorSpec:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -18,9 +20,10 @@ from torch import nn
 from foundry.knowledge import codec
 from foundry.knowledge.task import Task
 from foundry.tools.grade.runner.failures import Refused
+from foundry.tools.grade.runner.tensors import State, find_drifted_parameters
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol.foreign import Tf32
-from foundry.tools.task import loading
+from foundry.tools.task import bundle, loading
 from foundry.tools.task.form.values import same_numbers
 
 
@@ -194,19 +197,106 @@ def plain_state(model: nn.Module, prefix: str = "") -> dict[str, torch.Tensor]:
 
 
 def load_tensors(model: nn.Module, tensors: dict[str, torch.Tensor], steps: int = 1, *, loads: bool) -> None:
-    """Gives a model other parameters and buffers, in place, in `steps` copies each.
-
-    With `loads`, a model with loading hooks also gets them by load_state_dict. Unchanged tensors keep their version,
-    so that a version says nothing about the other tensors.
-    """
+    """Gives a model other parameters and buffers, in place, in so many steps; with `loads`, where it has hooks for
+    that, by load_state_dict too."""
     own = plain_state(model)
+    for name, tensor in tensors.items():
+        load_rows(own[name], tensor, steps)
+    if loads:
+        call_load_hooks(model, tensors)
+
+
+def load_rows(own: torch.Tensor, values: torch.Tensor, steps: int = 1) -> None:
+    """Writes other values to a parameter, or to some of its rows. One that stays as it is keeps its version: it says
+    nothing of the others then."""
     with torch.no_grad():
-        for name, tensor in tensors.items():
-            if not same_numbers(own[name], tensor.to(own[name].device)):
-                for _ in range(steps):
-                    own[name].copy_(tensor)
-        inner = cast(nn.Module, getattr(model, "_orig_mod", model))
-        if loads and any(map(_notices_loading, inner.modules())):
+        if not loading.bits_equal(own, values.to(own.device)):
+            for _ in range(steps):
+                own.copy_(values)
+
+
+Guard = Callable[[Callable[[], object]], object]  # runs foreign code
+
+
+class Parameters:
+    """What the models of a process were given: which of their tensors takes the place of which of the reference's, and
+    the state that came."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, dict[str, str]] = {}
+        self.states: dict[int, State] = {}
+        self._drift: list[tuple[str, str]] = []  # of models that are gone
+
+    def take(self, model: nn.Module, message: Message, given: list[torch.Tensor], guard: Guard) -> Message:
+        """A whole state."""
+        own, case = plain_state(model), message["case"]
+        names = self._names.get(case) or match_names(message["keys"], given, own)
+        if isinstance(names, str):
+            return {"unmatched": names}
+        self._names[case] = names
+        loaded = {names[key]: tensor for key, tensor in zip(message["keys"], given, strict=True)}
+        guard(lambda: load_tensors(model, loaded, message["steps"], loads=message["loads"]))
+        self._hold(model, message, dict(enumerate(given)))
+        return {}
+
+    def match(self, model: nn.Module, message: Message) -> Message:
+        """Begins a state that comes in parts."""
+        case, keys = message["case"], message["keys"]
+        if case not in self._names and are_there(keys, message["shapes"], plain_state(model)):
+            self._names[case] = {key: key for key in keys}
+        return {"is_known": len(self._names.setdefault(case, {})) == len(keys)}
+
+    def take_part(self, model: nn.Module, message: Message, given: list[torch.Tensor], guard: Guard) -> Message:
+        """Rows of some tensors; or only which of these differ, where the message `compares`."""
+        own, names, changed = plain_state(model), self._names[message["case"]], list[str]()
+        for (key, first, end), values in zip(message["pieces"], given, strict=True):
+            if key not in names and (problem := match_value(key, values, own, names)):
+                return {"unmatched": problem}
+            place = own[names[key]].detach()
+            rows = place[first:end] if place.dim() else place
+            if not message["compares"]:
+                guard(partial(load_rows, rows, values))
+            elif not bundle.same_bits(rows, values.to(rows.device)):
+                changed.append(key)
+        return {"changed": changed}
+
+    def end_parts(self, model: nn.Module, message: Message, guard: Guard) -> Message:
+        """After the last part."""
+        if message["loads"]:
+            own = plain_state(model)
+            tensors = {name: own[name].detach() for name in self._names[message["case"]].values()}
+            guard(partial(call_load_hooks, model, tensors))
+        self._hold(model, message, {})
+        state = self.states[message["case"]]
+        state.originals = {index: state.tensors[index].detach().clone() for index in state.mutable}
+        return {}
+
+    def drop(self, case: int) -> None:
+        """Frees what belongs to a model; what is to be said of its parameters is noted first."""
+        self._names.pop(case, None)
+        if (state := self.states.pop(case, None)) is not None:
+            self._drift += find_drifted_parameters(state)
+
+    def find_drift(self) -> list[tuple[str, str]]:
+        """(gate, evidence) for each parameter that forward changed although the reference's forward does not."""
+        return [*self._drift, *itertools.chain(*map(find_drifted_parameters, self.states.values()))]
+
+    def _hold(self, model: nn.Module, message: Message, originals: dict[int, torch.Tensor]) -> None:
+        case, keys = message["case"], list(message["keys"])
+        own, names = plain_state(model), self._names[case]
+
+        def current() -> list[torch.Tensor]:
+            now = plain_state(model)
+            return [now.get(names[key], own[names[key]]) for key in keys]
+
+        self.states[case] = State(keys, current(), originals, message["mutable"], current)
+
+
+def call_load_hooks(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    """Loads a state once more by load_state_dict, where code that is not PyTorch's runs then."""
+    inner = cast(nn.Module, getattr(model, "_orig_mod", model))
+    if any(map(_notices_loading, inner.modules())):
+        with torch.no_grad():
             inner.load_state_dict(tensors, strict=False)
 
 
@@ -225,22 +315,29 @@ def match_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch
     seeded initial values: equal seeds and equal layers give equal tensors. Tensors of equal constants (ones, zeros)
     are matched in order.
     """
-    by_name = {key: key for key in keys}
-    if all(key in own and own[key].shape == tensor.shape for key, tensor in zip(keys, given, strict=True)):
-        return by_name
+    if are_there(keys, [tensor.shape for tensor in given], own):
+        return {key: key for key in keys}
     names: dict[str, str] = {}
-    free = dict(own)
     for key, tensor in zip(keys, given, strict=True):
-        same = [
-            name
-            for name, mine in free.items()
-            if mine.shape == tensor.shape and same_numbers(mine.to(tensor.device), tensor)
-        ]
-        if not same:
-            return f"the reference's {key} (shape {list(tensor.shape)}) has no counterpart with the same initial values"
-        names[key] = same[0]
-        del free[same[0]]
+        if problem := match_value(key, tensor, own, names):
+            return problem
     return names
+
+
+def are_there(keys: Sequence[str], shapes: Iterable[Sequence[int]], own: Mapping[str, torch.Tensor]) -> bool:
+    """True if the model has tensors of all these names and shapes."""
+    return all(key in own and tuple(own[key].shape) == tuple(shape) for key, shape in zip(keys, shapes, strict=True))
+
+
+def match_value(key: str, tensor: torch.Tensor, own: Mapping[str, torch.Tensor], names: dict[str, str]) -> str:
+    """Adds to `names` the model's tensor with the same values that none of them has yet; returns what is wrong if there
+    is none, or ""."""
+    taken = set(names.values())
+    for name, mine in own.items():
+        if name not in taken and mine.shape == tensor.shape and same_numbers(mine.to(tensor.device), tensor):
+            names[key] = name
+            return ""
+    return f"the reference's {key} (shape {list(tensor.shape)}) has no counterpart with the same initial values"
 
 
 def tensors_in_result(result: Any, device: torch.device) -> list[torch.Tensor]:

@@ -28,12 +28,10 @@ from foundry.tools.grade.runner.failures import Refused, guarded, one_line
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.grade.runner.models import (
     LaidOut,
+    Parameters,
     Variant,
     allow_tf32,
     candidate_maker,
-    load_tensors,
-    match_names,
-    plain_state,
     reference_maker,
     tensors_in_result,
     variant_of,
@@ -46,7 +44,6 @@ from foundry.tools.grade.runner.tensors import (
     State,
     changed,
     fewer_rows,
-    find_drifted_parameters,
     keep,
     laid_out,
     many_calls,
@@ -71,8 +68,8 @@ if TYPE_CHECKING:
     from foundry.tools.grade.runner.observe import Observer
 
 Command = Callable[[Message, list[int]], Message]
-COMMANDS = words(  # commands of the judge, each a method
-    "load build state inputs restore forget token call run collect look perturb peek "
+COMMANDS = words(  # of the judge's: a method each
+    "load build state match part matched inputs restore forget token call run collect look perturb peek "
     "vary memory soak spoil inspect observe operators fewer copies gradients pretend profile"
 )
 
@@ -88,8 +85,7 @@ class Runner:
         self._make: Callable[[Message, Any], nn.Module] | None = None
         self._where = ""
         self._models: dict[int, nn.Module] = {}
-        self._names: dict[int, dict[str, str]] = {}
-        self._states: dict[int, State] = {}
+        self._parameters = Parameters()
         self._slots: dict[int, Slot] = {}
         self._kept: list[list[torch.Tensor]] = []  # outputs of earlier checked calls, the last one at the end
         self._result: Any = None
@@ -181,6 +177,7 @@ class Runner:
             raise Refused("crash", "nothing is loaded")
         if self._observer is not None:
             self._observer.enter("build")
+        self._drop_model(message["case"])  # its memory first, then the new one's
         arguments = bundle.unpack(message["init"], handles[0])
         model = self._guard("crash", lambda: make(message, arguments))
         if message["dtype"]:
@@ -191,27 +188,27 @@ class Runner:
         return {"keys": list(model.state_dict()), "training": model.training}
 
     def _state(self, message: Message, handles: list[int]) -> Message:
-        """Copies the reference's parameters and buffers in; returns how many were matched under another name."""
-        model = self._models[message["case"]]
+        """Copies the reference's parameters and buffers in; says which could not be matched."""
+        model, given = self._models[message["case"]], self._given(message, handles)
+        return self._parameters.take(model, message, given, partial(self._guard, "crash"))
+
+    def _match(self, message: Message, handles: list[int]) -> Message:
+        """Begins a state that comes in parts: says whether it is known which tensor takes the place of which."""
+        return self._parameters.match(self._models[message["case"]], message)
+
+    def _part(self, message: Message, handles: list[int]) -> Message:
+        """Copies some tensors of a state in, or some rows of them; or only says which differ from the model's own."""
+        model, given = self._models[message["case"]], self._given(message, handles)
+        return self._parameters.take_part(model, message, given, partial(self._guard, "crash"))
+
+    def _matched(self, message: Message, handles: list[int]) -> Message:
+        """Ends a state that came in parts."""
+        return self._parameters.end_parts(self._models[message["case"]], message, partial(self._guard, "crash"))
+
+    def _given(self, message: Message, handles: list[int]) -> list[torch.Tensor]:
         if "memory" in message:
-            given = self._blocks.tensors(message["memory"], handles, message["bundle"])
-        else:
-            given = bundle.shared(message["bundle"], handles[0])
-        own = plain_state(model)
-        names = self._names.get(message["case"]) or match_names(message["keys"], given, own)
-        if isinstance(names, str):
-            return {"unmatched": names}
-        self._names[message["case"]] = names
-        keys = list(message["keys"])
-        loaded = {names[key]: tensor for key, tensor in zip(keys, given, strict=True)}
-        self._guard("crash", lambda: load_tensors(model, loaded, message["steps"], loads=message["loads"]))
-
-        def current() -> list[torch.Tensor]:
-            now = plain_state(model)
-            return [now.get(names[key], own[names[key]]) for key in keys]
-
-        self._states[message["case"]] = State(keys, current(), given, message["mutable"], current)
-        return {"matched": sum(key != name for key, name in names.items())}
+            return self._blocks.tensors(message["memory"], handles, message["bundle"])
+        return bundle.shared(message["bundle"], handles[0])
 
     def _inputs(self, message: Message, handles: list[int]) -> Message:
         """Stores a set of inputs: in GPU memory of the judge, or copied into this process.
@@ -245,13 +242,16 @@ class Runner:
     def _forget(self, message: Message, handles: list[int]) -> Message:
         """Drops a slot, outputs and, when asked, a case."""
         self._slots.pop(message.get("slot", -1), None)
-        self._models.pop(message.get("case", -1), None)
-        self._variants.clear()
-        self._names.pop(message.get("case", -1), None)
+        self._drop_model(message.get("case", -1))
         self._kept, self._result, self._taken = [], None, None
         gc.collect()
         bundle.give_back()
         return {}
+
+    def _drop_model(self, case: int) -> None:
+        self._models.pop(case, None)
+        self._variants.clear()
+        self._parameters.drop(case)
 
     def _token(self, message: Message, handles: list[int]) -> Message:
         """Stores, for a reference that serves many links, an identifier of its preparation; returns the last one."""
@@ -259,8 +259,7 @@ class Runner:
         return {"token": self._prepared_with}
 
     def _state_of(self, slot: Slot) -> State:
-        """The state of a slot's case; an empty one before it is given."""
-        return self._states.get(slot.case) or State([], [], [], [], list)
+        return self._parameters.states.get(slot.case) or State([], [], {}, [], list)
 
     def _call(self, message: Message, handles: list[int]) -> Message:
         """One checked call; returns facts about its outputs, inputs and aliases.
@@ -338,7 +337,7 @@ class Runner:
         found: list[tuple[str, ...]] = list(compare(self._before, take(thorough=bool(message.get("thorough")))))
         found += [(PROCESS_EVENTS, *seen) for seen in (self._sentry.findings() if self._sentry else ())]
         if message.get("thorough"):
-            found += [line for state in self._states.values() for line in find_drifted_parameters(state)]
+            found += self._parameters.find_drift()
         return {"differences": found}
 
     def _operators(self, message: Message, handles: list[int]) -> Message:

@@ -16,8 +16,7 @@ from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.process.channel import Message
 from foundry.tools.process.gpu_memory import SharedGpuMemory
-from foundry.tools.process.torch_device import torch_device_of
-from foundry.tools.protocol.orders import ELSEWHERE, STRIDED, Layout
+from foundry.tools.protocol.orders import DRIFT, ELSEWHERE, STRIDED, Layout
 from foundry.tools.task import bundle, loading
 
 SPOILED_ELEMENTS = 8  # changed elements of each block: so few that a kernel which compares samples hardly meets one
@@ -83,15 +82,15 @@ class GpuBlocks:
 
 @dataclass
 class State:
-    """The model's tensors by the reference's names, the judge's originals of them, and the indices of those forward
-    updates.
+    """The model's tensors by the reference's names, which ones forward writes to, and the judge's originals by their
+    places: of a large model those of the tensors that forward writes to alone.
 
     `current` gives the model's present tensors: forward may put a new tensor in a buffer's place.
     """
 
     keys: list[str]
     tensors: list[torch.Tensor]
-    originals: list[torch.Tensor]
+    originals: dict[int, torch.Tensor]
     mutable: list[int]
     current: Callable[[], list[torch.Tensor]]
 
@@ -120,9 +119,9 @@ def keep(kept: list[list[torch.Tensor]], tensors: list[torch.Tensor]) -> None:
 def find_drifted_parameters(state: State) -> list[tuple[str, str]]:
     """(gate, evidence) for each parameter that forward changed although the reference's forward does not."""
     return [
-        ("parameters unchanged", f"forward changed {key} in place")
-        for index, (key, tensor, original) in enumerate(zip(state.keys, state.tensors, state.originals, strict=True))
-        if index not in state.mutable and not bundle.same_bits(tensor.data.to(original.device), original)
+        (DRIFT, f"forward changed {state.keys[index]} in place")
+        for index, original in state.originals.items()
+        if index not in state.mutable and not bundle.same_bits(state.tensors[index].data.to(original.device), original)
     ]
 
 
