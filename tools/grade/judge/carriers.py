@@ -21,6 +21,7 @@ from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.runner import timed_calls
 from foundry.tools.process.channel import Message, close_all, memory
 from foundry.tools.process.gpu_memory import OutOfGpuMemory, SharedGpuMemory
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol.rules import IN_PLACE, Parameters
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel

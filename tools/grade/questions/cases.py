@@ -19,6 +19,7 @@ from foundry.knowledge.opgraph import Arrangement, DType, TensorSpec
 from foundry.knowledge.task import Mode, Task
 from foundry.tools.grade.questions import other_parameters, patterns
 from foundry.tools.grade.questions.case_parameters import CaseParameters
+from foundry.tools.grade.questions.freedom.products import tf32_allowed
 from foundry.tools.grade.questions.freedom.reruns import Reruns, reruns_of
 from foundry.tools.grade.questions.freedom.ties import may_order
 from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
@@ -27,7 +28,7 @@ from foundry.tools.grade.questions.reals import again, as_reals
 from foundry.tools.grade.questions.running_statistics import updated_buffers
 from foundry.tools.grade.questions.task_numbers import SMALL, literals, with_task_numbers
 from foundry.tools.grade.questions.trial import Errors, Trial, UpdatedBuffer, contiguous_spec, usual_strides
-from foundry.tools.grade.questions.widening import Truth, tf32_allowed, truth_of, wide
+from foundry.tools.grade.questions.widening import Truth, truth_of, wide
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol import comparison

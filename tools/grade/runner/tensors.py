@@ -16,6 +16,7 @@ from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.process.channel import Message
 from foundry.tools.process.gpu_memory import SharedGpuMemory
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol.orders import DRIFT, ELSEWHERE, STRIDED, Layout
 from foundry.tools.task import bundle, loading
 
