@@ -43,6 +43,7 @@ from foundry.knowledge.candidate import (
     Contest,
     ForeignName,
     Gate,
+    Profile,
     Recipe,
     Resources,
     RivalName,
@@ -65,7 +66,7 @@ from foundry.knowledge.roofline import floors
 from foundry.knowledge.task import Policy, Task
 from foundry.knowledge.thought import Move
 from foundry.tools.grade.host.roofline import profile
-from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled, Workbench
+from foundry.tools.grade.host.workbench import BenchNotes, Intake, Workbench
 from foundry.tools.profiling.gather import Seen
 from foundry.tools.tune.tuner import TunedPlan
 
@@ -83,7 +84,7 @@ class RecordedLibrary:
         self.landscape = landscape
         self.start: Recipe | None = None
         self.by_text: dict[str, Lowered] = {}
-        self.profiles: dict[str, Profiled] = {}  # at the recorded times
+        self.profiles: dict[str, Profile] = {}  # at the recorded times
         self._known: dict[str, Lowered | str] = {}
 
     def seeds(self, graph: OpGraph, device: Device, unrounded: Any = None) -> tuple[Recipe, ...]:
@@ -247,7 +248,7 @@ class RecordedWorkbench:
         interval = (speedup * math.exp(-1.96 * deviation), speedup * math.exp(1.96 * deviation))
         return Timing(stage, self._eager_ms / speedup, self._eager_ms, speedup, interval, 16, 0.02, 1.0)
 
-    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
+    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profile:
         assert lowered is not None
         known = self.library.profiles.get(lowered.recipe.digest)
         if known is None:
@@ -256,7 +257,7 @@ class RecordedWorkbench:
             # of the file's text only the number of launches is read, which is that of the kernels
             timing = replace(timing, candidate_ms=exact, speedup=self._eager_ms / exact)
             made = profile("", build, audit, timing, self.device, graph, lowered, floors=around)
-            known = self.library.profiles[lowered.recipe.digest] = Profiled(made, lowered.coordinates)
+            known = self.library.profiles[lowered.recipe.digest] = made
         return known
 
     async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:

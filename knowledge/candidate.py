@@ -328,7 +328,6 @@ class Evaluation:
     audit: Audit | None = None
     timing: Timing | None = None
     profile: Profile | None = None
-    coordinates: Coordinates | None = None
     judgement: Judgement | None = None  # only of finalists
 
 

@@ -19,13 +19,7 @@ from pydantic import BaseModel
 
 from foundry.agents.brain import Call, CallOutcome, Listener, NoAnswer, Notice, NoticeName, Purpose
 from foundry.agents.brief import Brief
-from foundry.agents.chat.answers import (
-    AnswerError,
-    JudgementAnswer,
-    ProposalAnswer,
-    parse,
-    schema_of,
-)
+from foundry.agents.chat.answers import AnswerError, JudgementAnswer, ProposalAnswer, parse, schema_of
 from foundry.agents.chat.breaker import Breaker, Pauses, Permit
 from foundry.agents.chat.calls import ChatMessage, Drafting, ModelReply, read_request, said_since, tools_words
 from foundry.agents.chat.client import ChatClient, Patience, Skipped, Unreachable

@@ -14,13 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from foundry.agents.chat.options import (
-    MOST_CALLS,
-    MOST_PARALLEL,
-    ChatOptions,
-    ReasoningEffort,
-    price_in_words,
-)
+from foundry.agents.chat.options import MOST_CALLS, MOST_PARALLEL, ChatOptions, ReasoningEffort, price_in_words
 from foundry.agents.expert import experts
 from foundry.agents.ledger import LEAST_ANSWER_TOKENS
 from foundry.agents.models.models import PLAYBOOK, Models, ModelSpec

@@ -25,7 +25,6 @@ from foundry.knowledge.candidate import (
     Audit,
     Build,
     Candidate,
-    Coordinates,
     Evaluation,
     Recipe,
     Timing,
@@ -243,6 +242,4 @@ async def _reference(services: Services) -> Evaluation:
         Verdict("correct", "screen"),
         Audit(True, services.task.options.policy, labels=("reference",)),
         Timing("screen", found.eager_ms, found.eager_ms, 1.0, (1.0, 1.0), 0, found.noise, 1.0),
-        None,
-        Coordinates(0, 0, 0),
     )

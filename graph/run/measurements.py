@@ -80,7 +80,7 @@ _JOURNALLED: dict[Step, _Journalled] = {
         "profile/{stage}/{text}",
         "profile",
         "profile",
-        lambda it: {"rung": it.profile.rung, "fraction_of_floor": it.profile.fraction_of_floor},
+        lambda it: {"rung": it.rung, "fraction_of_floor": it.fraction_of_floor},
     ),
 }
 
@@ -238,7 +238,7 @@ class Measurements:
             assert evaluation.audit is not None and evaluation.timing is not None
             seen = await self.workbench.observe(text, evaluation.build, COUNTED_S, counted=True)
             found = await self.workbench.profile(text, evaluation.build, evaluation.audit, evaluation.timing, lowered)
-            return replace(found.profile, notes=(*found.profile.notes, seen.problem) if seen.problem else seen.notes)
+            return replace(found, notes=(*found.notes, seen.problem) if seen.problem else seen.notes)
 
         found = await self._ask(
             _counters_key(text), "counters", "profile", Profile, look, lambda it: {"rung": it.rung, "notes": it.notes}

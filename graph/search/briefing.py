@@ -177,7 +177,7 @@ def _examples(state: IslandState, services: Services, own: str) -> tuple[Example
     """The best kernel of the run when this step began, and this island's; the parent is shown as it is."""
     history, mark = services.recorded or services.run, Mark(*state["outside"]["mark"])
     reasons = dict.fromkeys(history.ranking(1, mark), "the best kernel of this run")
-    if own:
+    if own and own != REFERENCE:
         reasons.setdefault(own, "the best kernel of this island")
     shown = [(history.records(name, up_to=mark)[-1], why) for name, why in reasons.items() if name != state["parent"]]
     return tuple(Example(found, services.text(found), why) for found, why in shown)

@@ -7,10 +7,7 @@ from foundry.graph.proofs.early import common_cause
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.services import Services
 from foundry.graph.search.orders import added_islands
-from foundry.graph.search.state import (
-    IslandState,
-    Stop,
-)
+from foundry.graph.search.state import IslandState, Stop
 
 MISSES = 8  # proposals in a row without a new candidate after which an island gives up
 

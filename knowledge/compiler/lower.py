@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from foundry.knowledge.candidate import NOWHERE, Coordinates, Recipe, Unrounded
+from foundry.knowledge.candidate import NOWHERE, Recipe, Unrounded
 from foundry.knowledge.compiler.authored.planning import plan_authored
 from foundry.knowledge.compiler.file.assemble import Entry, Reference
 from foundry.knowledge.compiler.ir.access import is_prepared
@@ -48,7 +48,7 @@ class Printed:
 
 
 def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device: Device) -> Lowered:
-    """The candidate of a recipe over all captured shapes; the first one gives summaries and coordinates.
+    """The candidate of a recipe over all captured shapes; the first one gives summaries.
 
     Raises CannotLower when a graph cannot be lowered, or when nothing of it would run in a kernel of ours.
     """
@@ -75,9 +75,6 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
         rewrites_applied=first.plan.applied,
         rewrites_open=tuple(name for name in first.plan.rewrites if name not in first.plan.applied),
         labels=tuple(dict.fromkeys(labels)),
-        coordinates=Coordinates(
-            max(text.d_mem for text in texts), max(text.d_algo for text in texts), max(text.d_sync for text in texts)
-        ),
         flops=(first.plan.graph or graphs[0]).flops or sum(summary.flops for summary in found.kernels),
         traffic_bytes=compulsory_bytes(first.plan),
         left=_left_work(first.plan, graphs[0]),

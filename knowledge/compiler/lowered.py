@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foundry.knowledge.candidate import Coordinates, Recipe
+from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.compiler.ir.kernels import KernelSummary
 
 _PREFIX = re.compile(r"^(?:shape\d+_)?foundry_")
@@ -40,7 +40,6 @@ class Lowered:
     rewrites_applied: tuple[str, ...]
     rewrites_open: tuple[str, ...]
     labels: tuple[str, ...]
-    coordinates: Coordinates
     flops: int  # of the graph as rewritten
     traffic_bytes: int  # compulsory traffic of the graph as rewritten
     left: tuple[LeftWork, ...] = ()  # to PyTorch

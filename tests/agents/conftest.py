@@ -16,7 +16,6 @@ from foundry.knowledge.candidate import (
     Build,
     Candidate,
     Choice,
-    Coordinates,
     Evaluation,
     Profile,
     Recipe,
@@ -79,7 +78,6 @@ class ToyLibrary:
             rewrites_applied=recipe.rewrites,
             rewrites_open=tuple(name for name in ("shift_invariance",) if name not in recipe.rewrites),
             labels=(),
-            coordinates=Coordinates(1, 1, 0),
             flops=7 * ROWS * COLUMNS,
             traffic_bytes=2 * size,
         )

@@ -23,7 +23,6 @@ from foundry.knowledge.candidate import (
     Build,
     Choice,
     Contest,
-    Coordinates,
     Evaluation,
     ForeignName,
     Gate,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from foundry.agents.brain import Brain, Listener
     from foundry.tools.profiling.gather import Seen
     from foundry.tools.tune.tuner import TunedPlan
-from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled, Workbench
+from foundry.tools.grade.host.workbench import BenchNotes, Intake, Workbench
 
 DEVICE = Device(
     "cpu",
@@ -93,9 +92,7 @@ class FakeLibrary:
         summary = KernelSummary("k0", "map", ("relu", "add"), choices, TUNABLES, 1 << 21, 12 << 20)
         applied = tuple(full.rewrites)
         open_ = tuple(name for name in ("online", "welford") if name not in applied)
-        return Lowered(
-            full, source, (summary,), (), (), applied, open_, (), Coordinates(0, len(applied), 0), 1 << 21, 8 << 20
-        )
+        return Lowered(full, source, (summary,), (), (), applied, open_, (), 1 << 21, 8 << 20)
 
     def moves(self, lowered: Lowered) -> tuple[Move, ...]:
         kernel = lowered.kernels[0]
@@ -226,13 +223,8 @@ class FakeWorkbench:
         ci = (value * (1 - half), value * (1 + half))
         return Timing(stage, 10.0 / value, 10.0, value, ci, 9, 0.02, 1.0, self.delay_s)
 
-    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
-        from foundry.tools.grade.host.workbench import Profiled
-
-        rewrites, choices = json.loads(text.splitlines()[0].removeprefix("# kernel "))
-        coordinates = Coordinates(VECTORS.index(choices["vector"]), len(rewrites), THREADS.index(choices["threads"]))
-        floor = 1.0 / timing.candidate_ms
-        return Profiled(Profile("roofline", 1e9, 1e9, floor, 1.0, 1), coordinates)
+    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profile:
+        return Profile("roofline", 1e9, 1e9, 1.0 / timing.candidate_ms, 1.0, 1)
 
     async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
         """Finds the best tile at once."""

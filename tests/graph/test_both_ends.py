@@ -19,13 +19,12 @@ from foundry.graph.run.journal import Journal
 from foundry.graph.run.measurements import Measurements
 from foundry.graph.run.run_directory import SCHEMA, RunDirectory
 from foundry.graph.solve import solve
-from foundry.knowledge.candidate import Baseline, Build, Coordinates, Evaluation, Judgement, Stage, Timing, Verdict
+from foundry.knowledge.candidate import Baseline, Build, Evaluation, Judgement, Profile, Stage, Timing, Verdict
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.roofline import floors
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.grade.host.roofline import profile
-from foundry.tools.grade.host.workbench import Profiled
 from foundry.tools.verify.receipt import make_receipt
 from foundry.tools.verify.verify import VerifyReport, verify_in
 
@@ -72,11 +71,11 @@ def played(machine: Any) -> Callable[[Recorded], Any]:
             known: Timing = self._known("timing")
             return replace(known, stage=stage)
 
-        async def profile(self, text: str, build: Build, audit: Any, timing: Timing, lowered: Any) -> Profiled:
+        async def profile(self, text: str, build: Build, audit: Any, timing: Timing, lowered: Any) -> Profile:
             graph = self.record.graph
             found = floors(self.device, graph, "fair", audit.labels)
             made = profile(text, build, audit, timing, self.device, graph, lowered, floors=found)
-            return Profiled(made, Coordinates(0, 0, 0))
+            return made
 
     return Played
 

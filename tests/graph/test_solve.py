@@ -25,11 +25,10 @@ from foundry.graph.run.request import EFFORTS, QUICK, EffortName, RunLimits, Sol
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import summarise
 from foundry.graph.solve import resume, solve
-from foundry.knowledge.candidate import Build, Recipe
+from foundry.knowledge.candidate import Build, Profile, Recipe
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
-from foundry.tools.grade.host.workbench import Profiled
 from foundry.tools.profiling.gather import Seen
 
 MakeRequest = Callable[..., SolveRequest]
@@ -75,12 +74,12 @@ async def test_counters_are_read_for_elites_that_stagnate(
             self.counted.append(text)
             return Seen(notes=("Nsight Compute may not read them: ask the administrator",) if refused else ())
 
-        async def profile(self, text: str, *rest: Any) -> Profiled:
-            found: Profiled = await super().profile(text, *rest)
+        async def profile(self, text: str, *rest: Any) -> Profile:
+            found: Profile = await super().profile(text, *rest)
             if text not in self.counted or refused:
                 return found
             cause: Any = {"limiter": "memory_latency", "evidence": "sectors 32 of 4", "action": "Coalesce."}
-            return replace(found, profile=replace(found.profile, rung="counters", **cause))
+            return replace(found, rung="counters", **cause)
 
     bench, events = Counting(), list[Event]()
     await solve(make_request(40), events.append, parts=parts(bench))

@@ -20,6 +20,7 @@ from foundry.knowledge.candidate import (
     Contest,
     ForeignName,
     Gate,
+    Profile,
     Recipe,
     RivalName,
     Stage,
@@ -32,7 +33,7 @@ from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.grade.host.answers import raise_error
-from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled
+from foundry.tools.grade.host.workbench import BenchNotes, Intake
 from foundry.tools.process.channel import Message
 from foundry.tools.profiling.gather import Seen
 from foundry.tools.remote.wire import CALLS, question, read_message, write_message
@@ -135,8 +136,8 @@ class RemoteWorkbench:
         found: Timing = await self._ask("time", text, build, stage, incumbent_ms, beside)
         return found
 
-    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
-        found: Profiled = await self._ask("profile", text, build, audit, timing, lowered)
+    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profile:
+        found: Profile = await self._ask("profile", text, build, audit, timing, lowered)
         return found
 
     async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:

@@ -20,6 +20,7 @@ from foundry.knowledge.candidate import (
     Contest,
     ForeignName,
     Gate,
+    Profile,
     Recipe,
     RivalName,
     Stage,
@@ -29,7 +30,7 @@ from foundry.knowledge.candidate import (
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.task import Policy, Task
-from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled, Workbench
+from foundry.tools.grade.host.workbench import BenchNotes, Intake, Workbench
 from foundry.tools.machine.lock import LockUse
 from foundry.tools.profiling.gather import Seen
 from foundry.tools.remote.client import RemoteWorkbench
@@ -99,7 +100,7 @@ class GpuLanes:
             self._release(text, is_over=bool(timing.problem))
             return timing
 
-    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
+    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profile:
         async with self._at(text, timing.stage) as lane:
             found = await lane.profile(text, build, audit, timing, lowered)
             self._release(text, is_over=True)

@@ -18,6 +18,7 @@ from foundry.knowledge.candidate import (
     Contest,
     ForeignName,
     Gate,
+    Profile,
     Recipe,
     RivalName,
     Stage,
@@ -27,7 +28,7 @@ from foundry.knowledge.candidate import (
 from foundry.knowledge.codec import pack, unpack
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.task import Policy
-from foundry.tools.grade.host.workbench import BenchNotes, Intake, Profiled, Workbench
+from foundry.tools.grade.host.workbench import BenchNotes, Intake, Workbench
 from foundry.tools.process.channel import Message
 from foundry.tools.profiling.gather import Seen
 from foundry.tools.tune.tuner import TunedPlan
@@ -65,7 +66,7 @@ CALLS: dict[str, BenchCall] = {
         ),
     ),
     "profile": BenchCall(
-        (str, Build, Audit, Timing, Lowered | None), Profiled, lambda bench, *given: bench.profile(*given)
+        (str, Build, Audit, Timing, Lowered | None), Profile, lambda bench, *given: bench.profile(*given)
     ),
     "tune": BenchCall(
         (Recipe, float, int, dict[str, float]),

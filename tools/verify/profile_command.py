@@ -93,8 +93,8 @@ async def profile_in(bench: Workbench, text: str, build: Build, rung: int) -> tu
     source = read_source(text)
     labels = () if isinstance(source, Unreadable) else tuple(sorted(practices(source)))
     found = await bench.profile(text, build, Audit(True, "open", labels=labels), timing, None)
-    notes = (*found.profile.notes, *_missing(bench.device, build, rung))
-    return dataclasses.replace(found.profile, notes=notes), timing.candidate_ms
+    notes = (*found.notes, *_missing(bench.device, build, rung))
+    return dataclasses.replace(found, notes=notes), timing.candidate_ms
 
 
 def _missing(device: Device, build: Build, rung: int) -> Iterator[str]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from foundry.graph.run.services import Services
 from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
-from foundry.graph.search.state import (
-    IslandState,
-    Update,
-)
+from foundry.graph.search.state import IslandState, Update
 from foundry.graph.search.strategy import show
 from foundry.knowledge.thought import Diagnosis
 

@@ -9,10 +9,7 @@ from foundry.graph.run.run_directory import STAGES
 from foundry.graph.run.services import Services
 from foundry.graph.search.lessons import counted, lessons
 from foundry.graph.search.measure import evaluation_facts, examine_step
-from foundry.graph.search.state import (
-    IslandState,
-    Update,
-)
+from foundry.graph.search.state import IslandState, Update
 from foundry.graph.search.strategy import remember
 from foundry.knowledge.candidate import Candidate, Evaluation
 from foundry.knowledge.compiler.moves import name_kernel

@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.services import Services
 from foundry.graph.search.orders import UserOrders, acknowledge, heed, wanted_model
-from foundry.graph.search.state import (
-    BudgetLeft,
-    IslandState,
-    Outside,
-    Stop,
-    Update,
-    step_name,
-)
+from foundry.graph.search.state import BudgetLeft, IslandState, Outside, Stop, Update, step_name
 from foundry.graph.search.stops import find_island_stop, find_ordered_stop, find_own_stop
 from foundry.graph.search.strategy import active, here
 from foundry.knowledge.candidate import REFERENCE, candidate_number

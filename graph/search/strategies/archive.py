@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -15,21 +16,46 @@ from foundry.agents.brief import Brief, Example
 from foundry.graph.search.strategy import Here, Strategy, Weights
 from foundry.knowledge.candidate import candidate_number
 from foundry.knowledge.merit import CORRECT
+from foundry.tools.audit.text.native import native_code
 
 if TYPE_CHECKING:
     from foundry.graph.run.services import Services
-    from foundry.knowledge.candidate import Coordinates, Evaluation
+    from foundry.knowledge.candidate import Evaluation, Resources
     from foundry.knowledge.thought import ExpertName
 
 SHOWN_ELITES = 6
 LEVELS = 4
+SHARED_BYTES = 1024  # of a block: with more it keeps tiles there
 BLEND = 0.3  # share of the archive in the weight of a parent, the rest is merit
 Vector = tuple[float, float, float]
+# What shows levels 1 to 3 of each coordinate in C++ or CUDA. A cell keeps kernels diverse, it does not judge them.
+MEMORY = (
+    r"\b(?:float|double|int|half|uint)[248]\b|\bVec<|omp\s+(?:parallel\s+for\s+)?simd|_mm(?:256|512)_|vector_size",
+    r"__shared__|for\s*\([^;]*;[^;]*;\s*\w+\s*\+=\s*(?!1\b)\w+",
+    r"cp\.async|__pipeline_|wgmma|mma\.sync|\bw?mma::|\w+\s+\w+\s*\[\s*\w+\s*\]\s*\[\s*\w+\s*\]\s*(?:=\s*\{|;)",
+)
+ALGORITHM = (
+    r"(?:expf?|logf?|tanhf?|erff?|r?sqrtf?|fmaxf?|fminf?)\s*\([^;]*(?:expf?|logf?|tanhf?|erff?|r?sqrtf?|[-+*/])",
+    r"exp2?f?\s*\(\s*\w+\s*-\s*\w+\s*\)|(?i:split_?k|im2col|welford)|\bpartial\w*\s*\[",
+    r"(?i)winograd|strassen|\bfft|butterfl|look_?back",
+)
+SYNCHRONISATION = (
+    r"__syncthreads|bar\.sync|mbarrier|omp\s+barrier",
+    r"__shfl|__reduce_\w+_sync|tiled_partition|\bwarp_\w+\s*\(|\bteam_\w+\s*\(|\breduction\s*\(",
+    r"\batomic\w+\s*\(|grid\.sync|cluster\.sync|__threadfence|omp\s+(?:atomic|critical)|std::atomic",
+)
 
 
-def cell_of(coordinates: Coordinates | None) -> str:
-    """`"120"`: memory use, algorithm, synchronisation."""
-    return f"{coordinates.d_mem}{coordinates.d_algo}{coordinates.d_sync}" if coordinates else "000"
+def read_cell(text: str, resources: Resources) -> str:
+    """The cell of a candidate's file, `"120"`: memory use, algorithm, synchronisation, each 0 to 3."""
+    code = native_code(text)
+    levels = [
+        max((level for level, pattern in enumerate(patterns, 1) if re.search(pattern, code)), default=0)
+        for patterns in (MEMORY, ALGORITHM, SYNCHRONISATION)
+    ]
+    if resources.shared_bytes > SHARED_BYTES:
+        levels[0] = max(2, levels[0])
+    return "".join(map(str, levels))
 
 
 @dataclass
@@ -45,7 +71,8 @@ class Archive:
         archive = cls(**json.loads(memory)["archive"]) if memory else cls()
         for name, merit in population.items():
             if name not in archive.cells:
-                archive.add(name, cell_of(services.latest(name).coordinates), merit)
+                found = services.latest(name)
+                archive.add(name, read_cell(services.text(found), found.build.resources), merit)
         return archive
 
     def add(self, name: str, cell: str, merit: float) -> None:

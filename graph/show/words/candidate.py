@@ -122,8 +122,6 @@ def _detail_lines(evaluation: Evaluation) -> Iterable[str]:
     if profile:
         rates = f"{profile.achieved_bytes_per_s / 1e9:.1f} GB/s, {profile.achieved_flops_per_s / 1e9:.1f} GFLOP/s"
         yield f"profile ({profile.rung}): {rates}"
-    if cell := evaluation.coordinates:
-        yield f"cell: memory {cell.d_mem}, algorithm {cell.d_algo}, synchronisation {cell.d_sync}"
     if judgement := rule(evaluation).judgement:
         yield f"judgement: {judgement}"
 

@@ -98,28 +98,23 @@ def print_function(
     tuning: Tuning,
     *,
     template: str,
-    coordinates: tuple[int, int, int],
     shared: Sequence[str] = (),
     workspace_bytes: int = 0,
     pages: bool = True,
 ) -> ir.PrintedKernel:
-    """A kernel of one function. `coordinates` are (d_mem, d_algo, d_sync), `shared` names library texts.
+    """A kernel of one function. `shared` names library texts.
 
     With `pages` large fresh outputs may get huge pages.
     """
     name = function.name
     declared, passed = function.parameters(plan)
     advice, labels = page_advice(tuning, function.stores, plan) if pages else ([], ())
-    d_mem, d_algo, d_sync = coordinates
     return ir.PrintedKernel(
         functions=f"// {name}: {function.about}\nstatic void {name}({declared}) {{\n{indent(function.body, 1)}\n}}\n",
         call="\n".join([*advice, f"{name}({passed});"]),
         template=template,
         choices=tuning.values,
         tunables=tuple(tuning.tunables),
-        d_mem=d_mem,
-        d_algo=d_algo,
-        d_sync=d_sync,
         workspace_bytes=workspace_bytes,
         labels=labels,
         shared=tuple(read_library_text(f"cpu/{text}") for text in shared),

@@ -79,14 +79,11 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
     space, shape = _decide(kernel, plan, device, space, tuning)
     body = _Body(kernel, plan, space, shape)
     about = f"{' x '.join(map(str, kernel.shape)) or 'one'} points as {' x '.join(map(str, space.sizes))}"
-    vectorised = max(space.strides(store.view)[-1] for store in kernel.stores) <= 1
-    d_mem = 2 if shape.tile or shape.block else int(vectorised)
     return print_function(
         Function(kernel.name, about, body.lines(), values, kernel.stores),
         plan,
         tuning,
         template="map",
-        coordinates=(d_mem, int(len(kernel.ops) > 1), 0),
     )
 
 

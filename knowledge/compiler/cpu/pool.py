@@ -65,9 +65,9 @@ class _PoolPrinter:
         heads += [f"for (int64_t o{d} = 0; o{d} < {kernel.output_size[d]}; ++o{d})" for d in range(self._spatial - 1)]
         body = share_loops(heads, work, self._order, self._threads)
         window = "adaptive" if self._adaptive else " x ".join(map(str, kernel.kernel))
-        about, rank = f"{kernel.op} over {window} windows, {self._form}", 2 if self._form == "separable" else 0
+        about = f"{kernel.op} over {window} windows, {self._form}"
         function = Function(kernel.name, about, body, self._values, kernel.stores)
-        return print_function(function, self._plan, self._tuning, template="pool", coordinates=(rank, rank, 0))
+        return print_function(function, self._plan, self._tuning, template="pool")
 
     # -- geometry
 

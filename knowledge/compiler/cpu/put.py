@@ -56,7 +56,4 @@ def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[s
         template="put",
         choices=tuning.values,
         tunables=tuple(tuning.tunables),
-        d_mem=0,
-        d_algo=0,
-        d_sync=0,
     )

@@ -213,9 +213,6 @@ def _print_turned(kernel: ir.MapKernel, plan: ir.Plan, choices: dict[str, Choice
         template="map",
         choices={"tile": side},
         tunables=_tile_tunable(turned),
-        d_mem=2,
-        d_algo=1 if len(kernel.ops) > 1 else 0,
-        d_sync=1,
     )
 
 
@@ -285,7 +282,4 @@ def print_map(kernel: ir.MapKernel, plan: ir.Plan, device: Device, choices: dict
             "in_flight": shape.unroll,
         },
         tunables=_tunables(kernel, of_tiles, vectors),
-        d_mem=1,
-        d_algo=1 if len(kernel.ops) > 1 else 0,
-        d_sync=0,
     )

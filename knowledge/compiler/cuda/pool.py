@@ -88,8 +88,7 @@ class _Pool:
         source = fill(_KERNEL, values)
         grid = (math.ceil(points / self.threads), 1, 1)
         launch = Launch(name, grid, (self.threads, 1, 1), tuple(arguments))
-        coordinates = (int(kernel.stride[-1:] == (1,)), int(len(kernel.ops) > 1), 0)
-        return print_launches(source, [launch], self.tuning, template="pool", coordinates=coordinates)
+        return print_launches(source, [launch], self.tuning, template="pool")
 
 
 def print_pool(kernel: PoolKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:

@@ -179,7 +179,4 @@ class _Columns:
         source = fill(read_library_text("cuda/pool_columns.cu"), values)
         blocks = math.ceil(self.rows / (self.teams * self.steps)) * self.parts
         launch = Launch(name, (blocks, 1, 1), (self.threads, 1, 1), tuple(arguments))
-        coordinates = (2, 2, 2 if self.lanes > 32 else 1)
-        return print_launches(
-            source, [launch], self.tuning, template="pool", coordinates=coordinates, shared=["pool.cuh"]
-        )
+        return print_launches(source, [launch], self.tuning, template="pool", shared=["pool.cuh"])

@@ -16,21 +16,16 @@ def print_launches(
     tuning: Tuning,
     *,
     template: str,
-    coordinates: tuple[int, int, int],
     shared: Sequence[str] = (),
     workspace_bytes: int = 0,
 ) -> PrintedKernel:
-    """A kernel as its launches in order. `coordinates` are (d_mem, d_algo, d_sync), `shared` names library texts."""
-    d_mem, d_algo, d_sync = coordinates
+    """A kernel as its launches in order. `shared` names library texts."""
     return PrintedKernel(
         functions=functions,
         call=encode(launches),
         template=template,
         choices=tuning.values,
         tunables=tuple(tuning.tunables),
-        d_mem=d_mem,
-        d_algo=d_algo,
-        d_sync=d_sync,
         workspace_bytes=workspace_bytes,
         launches=len(launches),
         shared=tuple(read_library_text(f"cuda/{name}") for name in shared),

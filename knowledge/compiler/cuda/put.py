@@ -73,4 +73,4 @@ def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[s
     known = signature.replace(" __restrict__", "")  # an item may read what one before it wrote
     made = Launch(name, (math.ceil(inner / _THREADS), 1, 1), (_THREADS, 1, 1), tuple(arguments))
     text = f"{head}\n{start}({known}) {{\n{indent(body)}\n}}\n"
-    return print_launches(text, [made], Tuning({}), template="put", coordinates=(1, 0, 0))
+    return print_launches(text, [made], Tuning({}), template="put")

@@ -35,9 +35,6 @@ class PrintedKernel:
     template: str  # "map", "row", "column", "scan", "gemm", "conv", "pool", "attention", "authored_<digest>"
     choices: dict[str, Choice]  # every tunable's value in this printing
     tunables: tuple[Tunable, ...]
-    d_mem: int
-    d_algo: int
-    d_sync: int
     workspace_bytes: int = 0
     launches: int = 1
     prepare: dict[str, str] = field(default_factory=dict)  # prepared buffer -> C statements filling it from weights

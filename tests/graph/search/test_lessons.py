@@ -22,18 +22,7 @@ from foundry.graph.search.lessons import counted, lessons, query
 from foundry.graph.show.view import RunView
 from foundry.graph.show.words.candidate import story
 from foundry.graph.solve import resume, solve
-from foundry.knowledge.candidate import (
-    Audit,
-    Build,
-    Candidate,
-    Coordinates,
-    Evaluation,
-    Gate,
-    Recipe,
-    Stage,
-    Timing,
-    Verdict,
-)
+from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gate, Recipe, Stage, Timing, Verdict
 from foundry.knowledge.codec import encode
 from foundry.knowledge.compiler.ir.kernels import KernelSummary
 from foundry.knowledge.compiler.lowered import Lowered
@@ -226,7 +215,7 @@ def test_a_split_is_known_by_its_kernel_whoever_proposes_it() -> None:
     """Crossover and the user's words made the move without its template: it was filed as `split:value`."""
     kernel = KernelSummary("k_softmax", "row", ("div", "softmax"), {}, (), 1, 1)
     recipe = Recipe("cpu")
-    lowered = Lowered(recipe, "", (kernel,), ("div",), (), (), (), (), Coordinates(0, 0, 0), 1, 1)
+    lowered = Lowered(recipe, "", (kernel,), ("div",), (), (), (), (), 1, 1)
     (own,) = [move for move in library_moves(lowered) if move.kind == "split"]
     (crossed,) = list(towards(lowered, replace(recipe, materialise=("div",))))
     assert own.key == crossed.key == "split:row"

@@ -311,9 +311,6 @@ def test_weights_are_prepared_once_and_again_when_they_change(tmp_path: Path) ->
         template="map",
         choices={},
         tunables=(),
-        d_mem=0,
-        d_algo=0,
-        d_sync=0,
         prepare={"packed": "for (int i = 0; i < 8; ++i) b_packed[i] = b_p[i] * 10.0f;"},
         prepared_sizes={"packed": 8},
     )

@@ -1,24 +1,19 @@
-"""Rooflines of known numbers, and coordinates of kernels whose place is known."""
+"""Rooflines of known numbers."""
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import pytest
 
-from foundry.knowledge.candidate import Audit, Build, Coordinates, Profile, Resources, Timing
+from foundry.knowledge.candidate import Audit, Build, Profile, Resources, Timing
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.opgraph import DType, Op, OpGraph, Ref, TensorSpec, Value
 from foundry.knowledge.roofline import floor_in_force, floors
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.policies import policy_gates, practices
-from foundry.tools.audit.text.native import runtime_headers
 from foundry.tools.audit.text.source import CandidateSource, read_source
-from foundry.tools.grade.host import coordinates
-from foundry.tools.grade.host.coordinates import read_coordinates
 from foundry.tools.grade.host.roofline import launches, profile
 
 SPEC = TensorSpec((1000, 1000), (1000, 1), "float32")
@@ -178,150 +173,6 @@ def test_launches_are_counted() -> None:
     two = "void f() {\n#pragma omp parallel for\nfor(;;);\n}\nvoid g() {\n#pragma omp parallel\n{}\n}\n// omp parallel"
     assert launches(candidate(two)) == 2
     assert launches(candidate("__global__ void k() {}\nvoid f() { k<<<1, 2>>>(); }")) == 1
-
-
-# ---------------------------------------------------------------- coordinates of known kernels
-
-CPU_KERNELS = {
-    "scalar copy with a stride": (
-        "void f(const float* x, float* y) {\n  for (long i = 0; i < 99; ++i) y[i] = x[i * 7];\n}",
-        (0, 0, 0),
-    ),
-    "vectorised chain": (
-        "void f(const float* x, float* y) {\n#pragma omp parallel for simd\n"
-        "  for (long i = 0; i < 99; ++i) y[i] = tanhf(x[i] * 2.0f + 1.0f) * expf(x[i]);\n}",
-        (1, 1, 0),
-    ),
-    "row sums with a reduction over threads": (
-        "float f(const float* x) {\n  float sum = 0;\n#pragma omp parallel for reduction(+ : sum)\n"
-        "  for (long i = 0; i < 99; ++i) sum += x[i];\n  return sum;\n}",
-        (0, 0, 2),
-    ),
-    "online softmax in two phases": (
-        "void f(const float* x, float* y) {\n#pragma omp parallel\n  {\n    float m = -1e30f, s = 0;\n"
-        "    for (long i = 0; i < 99; ++i) { float n = fmaxf(m, x[i]); s = s * expf(m - n) + expf(x[i] - n); m = n; }\n"
-        "#pragma omp barrier\n#pragma omp simd\n    for (long i = 0; i < 99; ++i) y[i] = expf(x[i] - m) / s;\n  }\n}",
-        (1, 2, 1),
-    ),
-    "Welford": (
-        "void f(const float* x, float* y) {\n  float mean = 0, m2 = 0;\n  for (long i = 0; i < 99; ++i) {\n"
-        "    float delta = x[i] - mean;\n    mean += delta / (i + 1);\n    m2 += delta * (x[i] - mean);\n  }\n"
-        "  y[0] = m2;\n}",
-        (0, 2, 0),
-    ),
-    "blocked product": (
-        "void f(const float* a, const float* b, float* c) {\n#pragma omp parallel for\n"
-        "  for (long i = 0; i < 256; i += 8)\n    for (long k = 0; k < 256; k += 64)\n"
-        "      for (long r = i; r < i + 8; ++r)\n"
-        "        for (long j = 0; j < 64; ++j) c[r * 64 + j] += a[r] * b[j];\n}",
-        (2, 0, 0),
-    ),
-    "register tiles": (
-        "typedef float V __attribute__((vector_size(64)));\nvoid f(const float* a, const V* b, V* c) {\n"
-        "#pragma omp parallel for\n  for (long i = 0; i < 256; i += 8) {\n    V acc[8][2] = {};\n"
-        "    for (long k = 0; k < 256; ++k)\n      for (long r = 0; r < 8; ++r)\n"
-        "        for (long j = 0; j < 2; ++j) acc[r][j] += a[(i + r) * 256 + k] * b[k * 2 + j];\n"
-        "    for (long r = i; r < i + 8; ++r) c[r] = acc[r - i][0];\n  }\n}",
-        (3, 0, 0),
-    ),
-    "histogram with atomics": (
-        "void f(const int* x, int* y) {\n#pragma omp parallel for\n  for (long i = 0; i < 99; ++i) {\n"
-        "#pragma omp atomic\n    y[x[i]] += 1;\n  }\n}",
-        (0, 0, 3),
-    ),
-}
-CUDA_KERNELS = {
-    "strided copy": (
-        "__global__ void k(const float* x, float* y) { y[threadIdx.x * 32] = x[threadIdx.x * 32]; }",
-        (0, 0, 0),
-    ),
-    "coalesced chain": (
-        "__global__ void k(const float* x, float* y, int n) {\n  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-        "  if (i < n) y[i] = tanhf(x[i]) * expf(x[i]);\n}",
-        (1, 1, 0),
-    ),
-    "vector loads": (
-        "__global__ void k(const float4* x, float4* y) { y[threadIdx.x * 2] = x[threadIdx.x * 2]; }",
-        (1, 0, 0),
-    ),
-    "warp sums": (
-        "__global__ void k(const float* x, float* y) {\n  float v = x[threadIdx.x];\n"
-        "  for (int d = 16; d; d /= 2) v += __shfl_xor_sync(~0u, v, d);\n  y[blockIdx.x] = v;\n}",
-        (1, 0, 2),
-    ),
-    "tiled product": (
-        "__global__ void k(const float* a, const float* b, float* c) {\n  __shared__ float ta[16][16], tb[16][16];\n"
-        "  float sum = 0;\n  ta[threadIdx.y][threadIdx.x] = a[threadIdx.x];\n  __syncthreads();\n"
-        "  for (int k = 0; k < 16; ++k) sum += ta[threadIdx.y][k] * tb[k][threadIdx.x];\n  c[threadIdx.x] = sum;\n}",
-        (2, 0, 1),
-    ),
-    "double buffered register tiles": (
-        "__global__ void k(const float* a, float* c) {\n  __shared__ float tiles[2][512];\n  float acc[8][8] = {};\n"
-        '  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;");\n  __syncthreads();\n'
-        "  for (int k = 0; k < 8; ++k) acc[k][k] += tiles[0][k] * tiles[0][k + 8];\n"
-        "  c[threadIdx.x] = acc[0][0];\n}",
-        (3, 0, 1),
-    ),
-    "split sums joined by atomics": (
-        "__global__ void k(const float* x, float* y) { atomicAdd(y, x[threadIdx.x]); }",
-        (1, 0, 3),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", [*CPU_KERNELS, *CUDA_KERNELS])
-def test_known_kernels_stand_where_they_belong(name: str) -> None:
-    source, expected = {**CPU_KERNELS, **CUDA_KERNELS}[name]
-    assert read_coordinates(candidate(source), Build(True, 0.1)) == Coordinates(*expected)
-
-
-def test_comments_and_names_do_not_move_a_kernel() -> None:
-    source, expected = CPU_KERNELS["scalar copy with a stride"]
-    text = candidate("// __shared__ atomicAdd( winograd #pragma omp simd\n" + source)
-    assert read_coordinates(text, Build(True, 0.1)) == Coordinates(*expected)
-
-
-def test_what_the_compiler_vectorised_counts_as_vectorised() -> None:
-    source = "void f(const float* x, float* y) { for (long i = 0; i < 99; ++i) y[i] = x[i]; }"
-    mix = {"vector_move": 60, "vector_float": 40, "scalar_float": 2, "other": 60}
-    resources = Resources(vector_bytes=64, instruction_mix=mix)
-    assert read_coordinates(candidate(source), Build(True, 0.1, resources=resources)).d_mem == 1
-    assert read_coordinates(candidate(source), Build(True, 0.1)).d_mem == 0
-
-
-def test_a_file_without_native_text_is_at_the_origin() -> None:
-    assert read_coordinates("class ModelNew:\n    pass\n", Build(True, 0.1)) == Coordinates(0, 0, 0)
-
-
-@pytest.mark.parametrize("name", CPU_KERNELS)
-def test_the_known_cpu_kernels_are_real(name: str, tmp_path: Path) -> None:
-    """They compile: the rules are tested on code, not on words."""
-    source = "#include <cmath>\n" + CPU_KERNELS[name][0]
-    command = ["g++", "-O1", "-fopenmp", "-c", "-x", "c++", "-", "-o", str(tmp_path / "k.o")]
-    done = subprocess.run(command, input=source, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_called_helper_of_the_header_counts_and_the_rest_of_it_does_not() -> None:
-    header = next(text for text in runtime_headers(".cuh") if "DEVICE S reduce_lanes(S state)" in text)
-    plain = "__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }"
-    team = plain.replace("= x[threadIdx.x]", "= reduce_lanes<32>(x[threadIdx.x])")
-    assert read_coordinates(candidate(header + plain), Build(True, 0.1)).d_sync == 0
-    assert read_coordinates(candidate(header + team), Build(True, 0.1)).d_sync == 2
-
-
-def test_a_method_is_no_helper_of_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A header for clusters had a function `merge`, and every state that was merged counted as one of the device's."""
-    header = "DEVICE void merge(float* x) { atomicAdd(x, 1.0f); }"
-    monkeypatch.setattr(coordinates, "runtime_headers", lambda suffix: [header])
-    coordinates._header_functions.cache_clear()
-    calls = "__global__ void k(float* x, State s, State* t) { @CALL@; }"
-    found = {
-        call: read_coordinates(candidate(calls.replace("@CALL@", call)), Build(True, 0.1)).d_sync
-        for call in ("merge(x)", "s.merge(x)", "t->merge(x)")
-    }
-    coordinates._header_functions.cache_clear()
-    assert found == {"merge(x)": 3, "s.merge(x)": 0, "t->merge(x)": 0}
 
 
 def test_what_indices_choose_of_a_table_sets_no_floor() -> None:

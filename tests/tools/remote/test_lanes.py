@@ -13,7 +13,6 @@ from foundry.knowledge.candidate import (
     Baseline,
     Build,
     Contest,
-    Coordinates,
     ForeignName,
     Profile,
     RivalName,
@@ -25,7 +24,7 @@ from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.task import Policy
-from foundry.tools.grade.host.workbench import BenchNotes, Profiled, Workbench
+from foundry.tools.grade.host.workbench import BenchNotes, Workbench
 from foundry.tools.machine.lock import LockUse
 from foundry.tools.remote.lanes import GpuLanes
 from foundry.tools.targets.cuda import describe as machine
@@ -77,8 +76,8 @@ class Lane:
         self.asked.append((f"time {stage}", text))
         return Timing(stage, 1.0, 2.0, 2.0, (2.0, 2.0), 4, 0.0, 1.0)
 
-    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
-        return Profiled(Profile("roofline", 0.0, 0.0, 0.0, 0.0, 1), Coordinates(0, 0, 0))
+    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profile:
+        return Profile("roofline", 0.0, 0.0, 0.0, 0.0, 1)
 
 
 def lanes_of(*made: Lane) -> GpuLanes:

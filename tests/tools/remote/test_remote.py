@@ -91,7 +91,6 @@ async def test_it_rules_as_one_in_this_process_does(place: dict[str, str], zygot
         words = []
         for asked, plan in ((text, lowered), (IN_TORCH, None), (WRONG, None)):
             ours, theirs = await evaluated(here, asked, plan), await evaluated(there, asked, plan)
-            assert ours.coordinates == theirs.coordinates
             found = [rule(ours), rule(theirs)]
             assert found[0].verdict == found[1].verdict
             assert [gate.gate for gate in found[0].reasons] == [gate.gate for gate in found[1].reasons]

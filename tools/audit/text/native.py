@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from foundry.knowledge.compiler.file.texts import library_texts
-from foundry.tools.audit.text.source import CandidateSource, string_constants
+from foundry.tools.audit.text.source import CandidateSource, Unreadable, read_source, string_constants
 
 _TOKENS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
 _LOOKS_NATIVE = re.compile(r"#\s*include|__global__|extern\s+\"C\"|\b(?:void|float|int|double|asm)\b[^;]*[;{]")
@@ -44,3 +44,11 @@ def strip_comments(text: str, *, strings: bool = True) -> str:
         return '""' if strings else found
 
     return _TOKENS.sub(blank, text.replace("\\\n", " \n"))
+
+
+def native_code(text: str) -> str:
+    """The file's C++ and CUDA texts without comments and Foundry's run-time header; strings stay, asm is in them."""
+    source = read_source(text)
+    if isinstance(source, Unreadable):
+        return ""
+    return "\n".join(strip_comments(part, strings=False) for _, part in native_texts(source))

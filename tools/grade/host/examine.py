@@ -6,13 +6,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Literal, Protocol, TypeVar
 
-from foundry.knowledge.candidate import Audit, Baseline, Build, Candidate, Evaluation, Judgement, Stage, Timing, Verdict
+from foundry.knowledge.candidate import (
+    Audit,
+    Baseline,
+    Build,
+    Candidate,
+    Evaluation,
+    Judgement,
+    Profile,
+    Stage,
+    Timing,
+    Verdict,
+)
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.ruling import objection
 from foundry.knowledge.task import Policy
-from foundry.tools.grade.host.workbench import Profiled, Workbench
+from foundry.tools.grade.host.workbench import Workbench
 
 Step = Literal["build", "baseline", "verify", "audit", "time", "profile"]
 Judge = Callable[[Evaluation], Awaitable[Judgement]]
@@ -63,9 +75,8 @@ async def examine(
     known = Evaluation(candidate, build, verdict, audit, timing)
     if upto == "time" or timing.problem:
         return known
-    found = await ask("profile", Profiled, lambda bench: bench.profile(text, build, audit, timing, lowered))
-    known = Evaluation(candidate, build, verdict, audit, timing, found.profile, found.coordinates)
+    profile = await ask("profile", Profile, lambda bench: bench.profile(text, build, audit, timing, lowered))
+    known = replace(known, profile=profile)
     if judge is None or objection(known):
         return known
-    judgement = await judge(known)
-    return Evaluation(candidate, build, verdict, audit, timing, found.profile, found.coordinates, judgement)
+    return replace(known, judgement=await judge(known))

@@ -14,8 +14,8 @@ from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device, Precision
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.roofline import Floors, floor_in_force, used_precision
+from foundry.tools.audit.text.native import native_code
 from foundry.tools.audit.text.source import Unreadable, foundry_literals, read_source
-from foundry.tools.grade.host.coordinates import native_code
 from foundry.tools.profiling.gather import Seen, evidence, whole
 from foundry.tools.profiling.ladder import climb, told
 from foundry.tools.targets.registry import target_of

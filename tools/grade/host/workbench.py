@@ -19,7 +19,6 @@ from foundry.knowledge.candidate import (
     Baseline,
     Build,
     Contest,
-    Coordinates,
     ForeignName,
     Gate,
     Profile,
@@ -81,14 +80,6 @@ class Intake:
 
 
 @dataclass(frozen=True)
-class Profiled:
-    """What limits a candidate, and where in the archive it belongs."""
-
-    profile: Profile
-    coordinates: Coordinates
-
-
-@dataclass(frozen=True)
 class BenchNotes:
     """What a workbench knows besides its answers, for receipts and traces."""
 
@@ -134,7 +125,7 @@ class Workbench(Protocol):
 
     async def profile(
         self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None
-    ) -> Profiled: ...
+    ) -> Profile: ...
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen: ...
 
@@ -306,8 +297,7 @@ class LocalWorkbench:
             if stage == "screen":
                 self._look_ahead()
 
-    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
-        from foundry.tools.grade.host.coordinates import read_coordinates
+    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profile:
         from foundry.tools.grade.host.roofline import profile
 
         graphs = (await self.intake()).graphs
@@ -315,7 +305,7 @@ class LocalWorkbench:
         found = await self._floors(graph, audit, timing) if graph else None
         device, seen = self._measured or self.device, self._grader.notes.seen.get(digest_of(text))
         look = partial(profile, text, build, audit, timing, device, graph, lowered, floors=found, seen=seen)
-        return Profiled(await self._in_thread(look), read_coordinates(text, build, lowered))
+        return await self._in_thread(look)
 
     async def tune(
         self,

@@ -232,8 +232,5 @@ def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices
         template="attention",
         choices=values,
         tunables=tunables,
-        d_mem=3,
-        d_algo=2,
-        d_sync=0,
         workspace_bytes=constants["THREADS"] * constants["SPACE"] * shape.float_bytes + 64,
     )

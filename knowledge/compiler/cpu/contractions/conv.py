@@ -18,7 +18,7 @@ from foundry.knowledge.compiler.cpu.space import indent
 from foundry.knowledge.compiler.file.texts import fill, read_library_text
 from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.conv_geometry import Geometry, Staging, geometry, staging, tap_tables
-from foundry.knowledge.compiler.ir.kernels import ConvKernel, Load, Named, Plan, PrintedKernel, Tunable, View
+from foundry.knowledge.compiler.ir.kernels import ConvKernel, Plan, PrintedKernel, Tunable, View
 from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
@@ -471,7 +471,6 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     prepare = [f"conv_{kernel.name} g;", f"g.b_{kernel.weight} = b_{kernel.weight};", f"conv::prepare(g, {source});"]
     own = constants["STAGE_SPACE"] + constants["SUM_SPACE"] + constants["PANEL_SPACE"]
     elements = constants["WEIGHT_SPACE"] + constants["THREADS"] * own
-    plain = all(isinstance(store.value, Named | Load) for store in kernel.stores)
     return PrintedKernel(
         functions=text,
         shared=(read_library_text("cpu/contractions/gemm.cpp"), read_library_text("cpu/contractions/conv.cpp")),
@@ -479,9 +478,6 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
         template="conv",
         choices={**values, **tuning.values},
         tunables=(*tuning.tunables, *tunables),
-        d_mem=3,
-        d_algo=2 if constants["PATCHES"] else 0 if plain else 1,
-        d_sync=0 if shape.prepared or shape.threads == 1 else 1,
         workspace_bytes=elements * shape.float_bytes + 64,
         prepare={packed: "{\n" + indent(prepare, 1) + "\n}"} if shape.prepared else {},
         prepared_sizes={packed: max(1, weights) * shape.float_bytes // 4} if shape.prepared else {},

@@ -12,7 +12,7 @@ from foundry.knowledge.compiler.cpu.space import indent
 from foundry.knowledge.compiler.file.texts import fill, read_library_text
 from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.conv_geometry import geometry
-from foundry.knowledge.compiler.ir.kernels import ConvKernel, Load, Named, Plan, PrintedKernel, View
+from foundry.knowledge.compiler.ir.kernels import ConvKernel, Plan, PrintedKernel, View
 from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
@@ -244,9 +244,6 @@ def print_depthwise(kernel: ConvKernel, plan: Plan, device: Device, tuning: Tuni
         template="conv",
         choices=tuning.values,
         tunables=tuple(tuning.tunables),
-        d_mem=3,
-        d_algo=0 if all(isinstance(store.value, Named | Load) for store in kernel.stores) else 1,
-        d_sync=0 if shape.prepared or shape.threads == 1 else 1,
         workspace_bytes=elements * shape.float_bytes + 64,
         prepare={packed: "{\n" + indent(prepare, 1) + "\n}"} if shape.prepared else {},
         prepared_sizes={packed: constants["WEIGHTS"] * shape.float_bytes // 4} if shape.prepared else {},

@@ -17,9 +17,7 @@ from foundry.knowledge.compiler.cpu.space import indent, page_advice
 from foundry.knowledge.compiler.file.texts import fill, read_library_text
 from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import (
-    Apply,
     GemmKernel,
-    Named,
     Plan,
     PrintedKernel,
     Tunable,
@@ -348,7 +346,6 @@ def _print_packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[s
     call = [*_bind(kernel.name, buffers), f"gemm::run(g, {source}, workspace);"]
     prepare = [*_bind(kernel.name, code.loads([kernel.b])), f"gemm::prepare(g, {source});"]
     b_elements = kernel.k * spaces["width"] * (shape.batch if shape.b_batched else 1)
-    barriers = shape.threads > 1 and not kernel.constant_b and not constants["BY_BATCH"]
     return PrintedKernel(
         functions=text,
         shared=(*([WITH_PAIRS] if constants["PAIRS"] else []), read_library_text("cpu/contractions/gemm.cpp")),
@@ -356,9 +353,6 @@ def _print_packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[s
         template="gemm",
         choices=values,
         tunables=tunables,
-        d_mem=3,
-        d_algo=_d_algo(kernel),
-        d_sync=1 if barriers else 0,
         workspace_bytes=spaces["workspace"] + 64,
         prepare={packed: "{\n" + indent(prepare, 1) + "\n}"} if kernel.constant_b else {},
         prepared_sizes={packed: b_elements * shape.float_bytes // 4} if kernel.constant_b else {},
@@ -465,16 +459,8 @@ def _print_streamed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict
         template="gemm",
         choices=values,
         tunables=tunables,
-        d_mem=1,
-        d_algo=_d_algo(kernel),
-        d_sync=1 if splits > 1 else 0,
         workspace_bytes=elements * shape.float_bytes + 64,
     )
-
-
-def _d_algo(kernel: GemmKernel) -> int:
-    plain = all(isinstance(store.value, Named) for store in kernel.stores)
-    return 0 if plain and not isinstance(kernel.a, Apply) and not isinstance(kernel.b, Apply) else 1
 
 
 def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:

@@ -178,8 +178,5 @@ def print_recurrence(kernel: RecurrentKernel, plan: Plan, device: Device, choice
         template="recurrence",
         choices=values,
         tunables=tunables,
-        d_mem=2,
-        d_algo=2,
-        d_sync=2,
         workspace_bytes=floats * float_bytes + 64,
     )

@@ -152,13 +152,11 @@ class _ColumnPrinter:
         heads.append(f"for (int64_t tile = 0; tile < {self._across}; tile += {form.tile})")
         body = share_loops(heads, work, form.schedule, form.threads)
         about = f"{rows.rows} rows of {rows.length}, {form.tile} side by side"
-        d_algo = 1 if len(kernel.ops) > 1 or len(plan.passes) <= 1 else 0
         return print_function(
             Function(kernel.name, about, body, self._values, self._stores),
             self._plan,
             self._tuning,
             template="column",
-            coordinates=(2 if form.tile > 64 else 1, d_algo, 0),
             shared=["rows/reduce.h"],
         )
 

@@ -77,7 +77,6 @@ class _DirectPrinter:
             self._plan,
             self._tuning,
             template="segment_direct",
-            coordinates=(0, 1, 1),
             pages=False,
             workspace_bytes=8 * self._parts * (self._table + self._counts * kernel.shape[0]),
         )

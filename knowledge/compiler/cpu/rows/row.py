@@ -183,14 +183,11 @@ class _RowPrinter:
         body = self._within() if form.within else self._by_rows()
         shape = f"{self._rows.rows} rows of {self._rows.length}"
         about = f"{shape}, {len(self._schedule.passes)} passes, {self._algorithm}"
-        single = len(self._schedule.passes) <= 1 or self._algorithm == "online"
-        d_algo = 2 if self._algorithm == "online" else 1 if len(kernel.ops) > 1 or single else 0
         return print_function(
             Function(kernel.name, about, body, self._values, self._stores),
             self._plan,
             self._tuning,
             template="row",
-            coordinates=(2 if self._staged else 1, d_algo, 3 if form.within else 0),
             shared=["rows/reduce.h"],
         )
 

@@ -121,13 +121,11 @@ class _ScanPrinter:
         kernel = self._kernel
         body = self._columns() if self._tile else self._shared_rows() if self._shared else self._rows()
         about = f"running {kernel.op} of {self._space.points // self._length} rows of {self._length}"
-        d_mem, d_algo, d_sync = int(bool(self._blocked or self._tile)), 1 + self._blocked, 3 * self._shared
         return print_function(
             Function(kernel.name, about, body, self._values, kernel.stores),
             self._plan,
             self._tuning,
             template="scan",
-            coordinates=(d_mem, d_algo, d_sync),
             shared=["rows/scan.h"],
         )
 

@@ -104,7 +104,6 @@ class _SegmentPrinter:
             self._plan,
             self._tuning,
             template="segment",
-            coordinates=(1 if self._lanes > 1 else 0, 1, 1),
             workspace_bytes=8 * self._pieces * self._columns * self._tile if self._long else 0,
         )
 

@@ -56,7 +56,7 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
     about = f"{kept} of each of {math.prod(kernel.outer)} rows of {kernel.length}, in order"
     function = Function(kernel.name, about, body, values, kernel.stores)
     shared = ["rows/select.h"]
-    return print_function(function, plan, tuning, template="select", coordinates=(0, 2, 1), shared=shared, pages=False)
+    return print_function(function, plan, tuning, template="select", shared=shared, pages=False)
 
 
 def _call(kernel: SelectKernel, tuning: Tuning) -> tuple[int, str]:

@@ -42,7 +42,6 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
         plan,
         tuning,
         template="sort",
-        coordinates=(0, 2, 2),
         shared=["rows/sort.h"],
         workspace_bytes=4 * (kernel.items + threads * kernel.segments),
     )

@@ -108,9 +108,6 @@ class _Attention:
             template="attention",
             choices={"rows": self.rows, "warps": self.warps},
             tunables=TUNABLES,
-            d_mem=2,
-            d_algo=2,
-            d_sync=2,
         )
 
 

@@ -8,11 +8,7 @@ import math
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.contractions.attention_boxes import boxes
-from foundry.knowledge.compiler.cuda.contractions.attention_space import (
-    AttentionSpace,
-    masks_of,
-    operands_of,
-)
+from foundry.knowledge.compiler.cuda.contractions.attention_space import AttentionSpace, masks_of, operands_of
 from foundry.knowledge.compiler.cuda.contractions.attention_tiles import (
     AttentionTiling,
     TurnsAttention,
@@ -338,9 +334,6 @@ def print_on_tensor_cores(
         labels=_LABELS.get(precision, ()),
         shared=tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in kits),
         arch_feature=tiling.arch_feature,
-        d_mem=3,
-        d_algo=3 if tiling.splits > 1 else 2,
-        d_sync=3 if tiling.splits > 1 else 2,
         workspace_bytes=printer.workspace_bytes,
         launches=len(records),
     )

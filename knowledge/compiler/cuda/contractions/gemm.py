@@ -13,12 +13,7 @@ from functools import partial
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
 from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling, choose
-from foundry.knowledge.compiler.cuda.contractions.operands import (
-    Spaces,
-    out_space,
-    spaces_of,
-    strided_operand,
-)
+from foundry.knowledge.compiler.cuda.contractions.operands import Spaces, out_space, spaces_of, strided_operand
 from foundry.knowledge.compiler.cuda.contractions.packed import print_packed
 from foundry.knowledge.compiler.cuda.contractions.packing import in_place
 from foundry.knowledge.compiler.cuda.contractions.row_tails import RowTail, ordinary_lanes, tensor_lanes
@@ -35,12 +30,7 @@ from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import (
     choose_tensor,
     way_tunables,
 )
-from foundry.knowledge.compiler.cuda.contractions.tiled import (
-    epilogue_lines,
-    shared_bytes,
-    shared_texts,
-    tiled_source,
-)
+from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines, shared_bytes, shared_texts, tiled_source
 from foundry.knowledge.compiler.cuda.dialect import register
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch, symbol_of
 from foundry.knowledge.compiler.cuda.space import body_leaves, pick, signature_of
@@ -196,9 +186,6 @@ class _Printer:
             labels=label_precision(self.tiling),
             shared=shared,
             arch_feature=need_feature(self.tiling),
-            d_mem=3 if self.tiling.stages > 1 else 2,
-            d_algo=2 if self.tiling.splits > 1 else 1 if len(self.kernel.ops) > 1 else 0,
-            d_sync=3 if self.tiling.splits > 1 else 1,
             workspace_bytes=workspace_bytes,
             launches=len(launches),
         )

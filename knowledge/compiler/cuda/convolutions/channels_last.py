@@ -31,12 +31,7 @@ from foundry.knowledge.compiler.cuda.convolutions.channels_last_packing import f
 from foundry.knowledge.compiler.cuda.convolutions.packed_input import packed_input
 from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import KEPT, REGISTERS, find_needs
 from foundry.knowledge.compiler.cuda.convolutions.space import POSITION, ConvSpace
-from foundry.knowledge.compiler.cuda.convolutions.tails import (
-    ConvTail,
-    OverChannels,
-    OverPixels,
-    OverWindows,
-)
+from foundry.knowledge.compiler.cuda.convolutions.tails import ConvTail, OverChannels, OverPixels, OverWindows
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch, max_shared_bytes
 from foundry.knowledge.compiler.cuda.space import indent, parameters, tunable
 from foundry.knowledge.compiler.file.texts import read_library_text
@@ -323,9 +318,6 @@ def print_algorithm(space: ConvSpace, device: Device, choices: dict[str, Choice]
         template="conv",
         choices={item.name: values[item.name] for item in tunables},
         tunables=tunables,
-        d_mem=3,
-        d_algo=1 if len(space.kernel.ops) > 1 else 0,
-        d_sync=2,
         workspace_bytes=tail.end if tail else layout.workspace_bytes,
         prepared_bytes=layout.prepared_bytes if layout.is_prepared else 0,
         launches=len(parts) - layout.is_prepared,

@@ -386,9 +386,6 @@ class _Direct:
             choices={item.name: getattr(self.shape, item.name) for item in self.tunables if item.name != "weights"}
             | {"weights": WEIGHTS[self.shape.staged]},
             tunables=self.tunables,
-            d_mem=1,
-            d_algo=1 if len(self.kernel.ops) > 1 else 0,
-            d_sync=0,
         )
 
 

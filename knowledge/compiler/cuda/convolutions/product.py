@@ -15,12 +15,7 @@ from itertools import product
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
-from foundry.knowledge.compiler.cuda.contractions.gemm import (
-    choose_tiling,
-    label_precision,
-    list_choices,
-    need_feature,
-)
+from foundry.knowledge.compiler.cuda.contractions.gemm import choose_tiling, label_precision, list_choices, need_feature
 from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling
 from foundry.knowledge.compiler.cuda.contractions.operands import Tile, edges
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import TensorTiling, Ways, WgmmaTiling
@@ -444,9 +439,6 @@ class _Conv:
             labels=label_precision(tiling),
             shared=shared_texts(tiling),
             arch_feature=need_feature(tiling),
-            d_mem=3 if tiling.stages > 1 else 2,
-            d_algo=2 if self._partial else 1 if len(self.kernel.ops) > 1 else 0,
-            d_sync=3 if self._partial else 1,
             workspace_bytes=workspace_bytes,
             launches=len(launches),
         )

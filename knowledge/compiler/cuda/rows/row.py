@@ -56,23 +56,12 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
     printer = form(kernel, plan, shape, name)
     functions, launches, workspace_bytes = printer.print()
     chosen = {item.name: _choice_used(shape, item.name, kernel, choices) for item in chooser.tuning.tunables}
-    staged = {"registers": 1, "shared": 2, "stream": 1 if shape.vector > 1 or shape.column else 0}[shape.staging]
-    loops = sum(isinstance(step, ReducePass | EmitPass) for step in shape.steps)
     return PrintedKernel(
         functions=functions,
         call=cuda_launch.encode(launches),
         template="column" if shape.column else "row",
         choices=chosen,
         tunables=tuple(chooser.tuning.tunables),
-        d_mem=staged,
-        d_algo=2 if chosen.get("softmax") == "online" else 1 if shape.kept or loops == 1 else 0,
-        d_sync=3
-        if max(shape.splits, shape.cluster) > 1 or shape.part
-        else 1
-        if shape.column and shape.team > 1
-        else 2
-        if shape.team > 1
-        else 0,
         workspace_bytes=workspace_bytes,
         launches=len(launches),
         shared=_shared_texts(shape),

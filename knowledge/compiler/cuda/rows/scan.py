@@ -65,7 +65,7 @@ class _Columns:
         values["STEP"] = indent(self._step(), 2)
         grid = (math.ceil(self.scan.rows / self.threads), 1, 1)
         launch = Launch(name, grid, (self.threads, 1, 1), tuple(arguments))
-        return print_launches(fill(_COLUMN, values), [launch], self.tuning, template="scan", coordinates=(1, 1, 0))
+        return print_launches(fill(_COLUMN, values), [launch], self.tuning, template="scan")
 
 
 def print_scan(kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:

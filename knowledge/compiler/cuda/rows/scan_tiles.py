@@ -46,8 +46,7 @@ def print_tiles(space: ScanSpace, tuning: Tuning) -> PrintedKernel:
     values |= {"LANES": min(team, 32), "WARPS": max(1, team // 32)}
     source = fill(read_library_text("cuda/rows/scan_rows.cu"), values)
     launch = Launch(name, (math.ceil(space.rows / per_block), 1, 1), (threads, 1, 1), tuple(arguments))
-    coordinates = (2 if vector > 1 else 1, 1, 2 if team > 32 else 1)
-    return print_launches(source, [launch], tuning, template="scan", coordinates=coordinates, shared=_SHARED)
+    return print_launches(source, [launch], tuning, template="scan", shared=_SHARED)
 
 
 def print_look_back(space: ScanSpace, tuning: Tuning) -> PrintedKernel:
@@ -71,7 +70,4 @@ def print_look_back(space: ScanSpace, tuning: Tuning) -> PrintedKernel:
         Launch(f"{name}_clear", (math.ceil(words / 256), 1, 1), (256, 1, 1), (memory,)),
         Launch(name, (space.rows * tiles, 1, 1), (threads, 1, 1), (*arguments, memory)),
     ]
-    coordinates = (2 if vector > 1 else 1, 2, 3)
-    return print_launches(
-        source, made, tuning, template="scan", coordinates=coordinates, shared=_SHARED, workspace_bytes=8 * words
-    )
+    return print_launches(source, made, tuning, template="scan", shared=_SHARED, workspace_bytes=8 * words)

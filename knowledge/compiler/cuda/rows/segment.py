@@ -197,7 +197,6 @@ class _Segments:
             made,
             self.tuning,
             template="segment",
-            coordinates=(2 if self.vector > 1 else 1, 1, 1),
             shared=["rows/segment.cuh"],
             workspace_bytes=self._part_bytes if self.parts > 1 else 0,
         )

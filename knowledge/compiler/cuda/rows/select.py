@@ -96,10 +96,8 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
         **_texts(kernel, plan),
     }
     launch = Launch(name, (rows, 1, 1), (threads, 1, 1), tuple(arguments))
-    text, coordinates = fill(_KERNEL, values), (1 if staged else 0, 2, 2)
-    return print_launches(
-        text, [launch], tuning, template="select", coordinates=coordinates, shared=["rows/select.cuh"]
-    )
+    text = fill(_KERNEL, values)
+    return print_launches(text, [launch], tuning, template="select", shared=["rows/select.cuh"])
 
 
 def _texts(kernel: SelectKernel, plan: Plan) -> dict[str, str]:

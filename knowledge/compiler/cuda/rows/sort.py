@@ -103,7 +103,6 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
         made,
         tuning,
         template="sort",
-        coordinates=(1, 2, 2),
         shared=["rows/sort.cuh"],
         workspace_bytes=4 * sum(map(_rounded, sizes)),
     )

@@ -26,10 +26,11 @@ from foundry.graph.run.events import Event
 from foundry.graph.run.request import RunLimits, SolveRequest, StrategyName
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.search import strategies
-from foundry.graph.search.strategies.archive import Archive, cell_of
+from foundry.graph.search.strategies import archive
+from foundry.graph.search.strategies.archive import Archive, read_cell
 from foundry.graph.search.strategies.gradients import Transition, add_hints, gradient
 from foundry.graph.solve import resume, solve
-from foundry.knowledge.candidate import Coordinates
+from foundry.knowledge.candidate import Resources
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import ExpertName
 
@@ -95,8 +96,9 @@ async def test_a_run_with_a_strategy_ends_replays_and_forks(
 
 
 async def test_the_archive_shows_elites_of_other_cells_and_roles_prefer_kinds_of_moves(
-    make_request: MakeRequest, parts: Any, library: Any
+    make_request: MakeRequest, parts: Any, library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(archive, "read_cell", lambda text, _: "010" if "online" in text else "000")
     brain = Watching(library())
     await solve(make_request(20, islands=2, strategies=("archive", "roles")), parts=parts(brain=brain))
     assert {brief.role for brief in brain.shown} == {"fusion", "memory"}
@@ -150,19 +152,33 @@ def archive_of(cells: dict[str, tuple[str, float]]) -> Archive:
 
 
 def test_a_cell_keeps_its_best_and_a_tie_keeps_the_older() -> None:
-    cell = cell_of(Coordinates(1, 2, 0))
-    assert cell == "120"
+    cell = "120"
     found = archive_of({"c2": (cell, 2.0), "c1": (cell, 2.0), "c4": ("000", 5.0), "c5": ("111", 0.1)})
     assert found.elites() == {"000": "c4", "120": "c1"}
     found.add("c3", cell, 2.1)
     assert list(found.elites().values()) == ["c4", "c3"]
 
 
+PLAIN = "for (long i = 0; i < n; ++i) y[i] = x[i];"
+TILED = "__global__ void k() { __shared__ float tile[32]; __syncthreads(); y[i] = tile[0]; }"
+REDUCED = "__global__ void k() { v += __shfl_xor_sync(~0u, v, 1); y[i] = expf(x[i] - m) / sum; atomicAdd(y, v); }"
+
+
+@pytest.mark.parametrize(
+    ("code", "cell"), [(PLAIN, "000"), (TILED, "201"), (REDUCED, "013"), ("// atomicAdd(x)\nvoid f();", "000")]
+)
+def test_a_kernel_s_cell_is_read_from_its_native_text(code: str, cell: str) -> None:
+    text = f'SOURCE = r"""#include <math.h>\n{code}"""\n\n\nclass ModelNew: ...\n'
+    assert read_cell(text, Resources()) == cell
+    assert read_cell(text, Resources(shared_bytes=2048))[0] == max("2", cell[0])
+    assert read_cell("class ModelNew: ...", Resources()) == "000"
+
+
 def test_gradients_point_where_improvement_came_from(brief: Brief) -> None:
-    archive = archive_of({"c1": ("110", 2.0)})
+    known = archive_of({"c1": ("110", 2.0)})
     better: Transition = ("110", "210", 2.0, 3.0)  # memory up
     worse: Transition = ("110", "120", 2.0, 1.2)  # algorithm up
-    found = gradient("110", [better, worse] * 4, archive)
+    found = gradient("110", [better, worse] * 4, known)
     assert found[0] > 0.4 > 0 > found[1]
     told = add_hints(brief, found)
     assert told.weights["tile"] > 1 > told.weights["fusion"]

@@ -72,9 +72,8 @@ def test_transposed_operand(cpu_kernel: Harness, tile: int, shape: tuple[int, in
     rows, columns = shape
     x, z, y = torch.randn(columns, rows), torch.randn(shape), torch.empty(shape)
     value = apply("add", load("x", 1, rows), load("z", columns, 1))
-    printed = cpu_kernel.run(pointwise(shape, value), print_map, {"x": x, "z": z}, {"y": y}, {"tile": tile})
+    cpu_kernel.run(pointwise(shape, value), print_map, {"x": x, "z": z}, {"y": y}, {"tile": tile})
     assert torch.equal(y, x.t() + z)
-    assert (printed.d_mem == 2) == bool(tile)
 
 
 def test_channel_parameters_are_computed_before_the_inner_loop(cpu_kernel: Harness) -> None:

@@ -309,7 +309,7 @@ def with_both_kinds_of_shared_memory() -> str:
     buffers = {"x": Buffer("x", size, (1,), F, "input", "0"), "y": Buffer("y", size, (1,), F, "output")}
     kernel = MapKernel("turned", size, (Store("y", View(15359, (-1,)), Load("x", View(0, (1,)), F)),))
     launch = Launch("foundry_turned", (1, 1, 1), (256, 1, 1), ("y", "x"), 30 * 1024)
-    printed = PrintedKernel(BOTH_KINDS, encode([launch]), "map", {}, (), 0, 0, 0)
+    printed = PrintedKernel(BOTH_KINDS, encode([launch]), "map", {}, ())
     plan = Plan(buffers, (kernel,), (OutputView("y", size, (1,)),), Arrangement())
     return module_file(TASK, [Entry(plan, (printed,))], H200)
 

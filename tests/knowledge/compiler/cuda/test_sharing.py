@@ -136,4 +136,4 @@ def test_convolutions_of_other_channels_are_one_text_and_right(tmp_path: Path) -
 def kernel(name: str, line: str, text: str = KERNEL) -> PrintedKernel:
     call = encode([Launch(f"foundry_{name}", (1, 1, 1), (64, 1, 1), ("x", "y"))])
     functions = text.replace("LINE", line).replace("NAME", name)
-    return PrintedKernel(functions, call, "map", {}, (), d_mem=0, d_algo=0, d_sync=0)
+    return PrintedKernel(functions, call, "map", {}, ())
