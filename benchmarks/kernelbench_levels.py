@@ -6,7 +6,7 @@
     python benchmarks/kernelbench_levels.py --report levels.jsonl
 
 A map of where the library stands, and no result: kernels run in one process without the grader's questions. They are
-the first recipe that a run tries and the first that names its precision, untuned; the faster one counts whose error
+the first recipe that a run tries and the first with accurate products, untuned; the faster one counts whose error
 is within the bound that PyTorch's own error gives. `foundry bench` gives results.
 Processes lower and compile all tasks while another, which is started again when a kernel takes it down, times those
 that are ready. What was measured, or failed, and stands in --out is not asked again. On a GPU times are medians of
@@ -132,8 +132,8 @@ def prepare(asked: tuple[BenchTask, Device]) -> Prepared:
 
 
 def chosen(recipes: tuple[Recipe, ...]) -> list[Recipe]:
-    """The first, and the first that names its precision: what a run puts first where eager stays IEEE."""
-    named = [recipe for recipe in recipes if recipe.names_precision]
+    """The first, and the first with accurate products: what a run puts first where eager stays IEEE."""
+    named = [recipe for recipe in recipes if recipe.accurate]
     return [recipes[0], *(recipe for recipe in named[:1] if recipe is not recipes[0])]
 
 
