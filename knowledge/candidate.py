@@ -331,18 +331,18 @@ class Evaluation:
     judgement: Judgement | None = None  # only of finalists
 
 
-MOST_NAMED = 4  # operators in a message
+MOST_NAMED = 4  # operators named in a message; "..." stands for the rest
 
 
 @dataclass(frozen=True)
 class Unrounded:
-    """Where PyTorch is more accurate than TF32, though it may use it."""
+    """The parts of a model that PyTorch computes more accurately than TF32 although TF32 is allowed."""
 
     means: tuple[str, ...] = ()  # running means that forward updates, as keys of the state
     products: tuple[str, ...] = ()  # operators of the graph
 
     def words(self, graph: OpGraph) -> str:
-        """Which products of the graph PyTorch computes without TF32, "" without any."""
+        """Counts and names the products of the graph that PyTorch computes without TF32; "" if there are none."""
         if not self.products:
             return ""
         every = sum(1 for op in graph.ops if product_size(op.kind, op.flops, 1))
@@ -366,11 +366,13 @@ class Baseline:
     told_by: str = ""  # the question that tells right from wrong then, on whose inputs everything is timed
     is_ieee: bool = False  # its float32 outputs need IEEE arithmetic: TF32, where allowed, changes nothing in them
     unrounded: tuple[str, ...] = ()  # running means that TF32, where allowed, does not show in: keys of the state
-    products: tuple[ProductRun, ...] = ()  # of float32, in the order of one forward; empty if nobody could watch it
+    products: tuple[ProductRun, ...] = ()  # float32 products in the order of one forward; empty if not observed
 
     def unrounded_in(self, graph: OpGraph) -> Unrounded:
-        """Where PyTorch is more accurate than TF32 in this graph. Where no product was watched, the outputs' errors
-        decide for all."""
+        """The running means and operators of this graph that PyTorch computes more accurately than TF32.
+
+        If no product was observed, the outputs' errors (`is_ieee`) decide for all products.
+        """
         runs = self.products or ((ProductRun(0, 0, is_rounded=False),) if self.is_ieee else ())
         return Unrounded(self.unrounded, unrounded_products(graph, runs))
 

@@ -8,7 +8,7 @@ from typing import Literal
 from foundry.knowledge.targets import TargetTraits, find_target
 
 TargetName = str  # one of targets.target_names()
-Precision = Literal["ieee", "tf32", "half"]  # of a matrix product: float32, float32 in TF32, 16-bit floats
+Precision = Literal["ieee", "tf32", "half"]  # arithmetic of a matrix product: float32, TF32, 16-bit floats
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Device:
 
     @property
     def traits(self) -> TargetTraits:
-        """What is true of the device's target."""
+        """Facts of the device's target (`targets.TargetTraits`)."""
         return find_target(self.target)
 
     @property

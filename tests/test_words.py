@@ -26,7 +26,6 @@ UNSWEPT = (
     "agents/words",
     "cli.py",
     "graph",
-    "knowledge/compiler/*",
     "knowledge/compiler/cpu",
     "knowledge/compiler/cuda",
     "tools/*",

@@ -53,8 +53,10 @@ def suspects(brief: Brief, lowered: Lowered, failure: str) -> list[Suspect]:
 
 
 def without_tf32(brief: Brief, lowered: Lowered) -> tuple[Suspect, ...]:
-    """What makes an inaccurate candidate's products in TF32 as accurate as float32, all at once; of kernels that a
-    working relative has in TF32 as well, none."""
+    """The settings that make an inaccurate candidate's TF32 products as accurate as float32.
+
+    Leaves out kernels that a working relative also has in TF32.
+    """
     relative = nearest_working(brief, lowered.recipe)
     works = relative.candidate.recipe.rounded if relative and relative.candidate.recipe else ()
     because = "TF32 keeps 11 bits of each operand, and PyTorch's own error leaves no room for that"

@@ -44,7 +44,7 @@ def diagnose(brief: Brief) -> Diagnosis:
 
 
 def _accurate_action(brief: Brief) -> str:
-    """What to do about products in TF32, "" without any."""
+    """The advice for products in TF32; "" if the candidate has none."""
     names = brief.lowered.recipe.rounded if brief.lowered else ()
     if not names:
         return ""

@@ -1,8 +1,12 @@
-"""Ranks the legal moves of one candidate by a score, the product of weights for:
+"""Ranks the legal moves of one candidate by a score.
 
-The score of a move is a product of weights: of its aspect on the diagnosis' card, of the expert, of the island's role,
-of the kernel's share of the time, of what strategies say of it, and of whether the tuner has swept the structure's
-numbers.
+The score is a product of six weights:
+- the move's aspect on the diagnosis' card
+- the expert's opinion
+- the island's role
+- the kernel's share of the time
+- the strategies' opinion
+- `TUNED`, if the tuner has swept the structure's numbers
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
 
 
 def reference_of(task_source: str, graphs: Sequence[OpGraph]) -> Reference:
-    """What the files of a task keep of it: its class, or how that comes to its tensors."""
+    """The part of a task that its candidates' files keep: its class, or the construction of the class's tensors."""
     constructions = tuple(graph.construction for graph in graphs if graph.construction is not None)
     reasons = [graph.kept_class for graph in graphs if graph.kept_class]
     if reasons:
@@ -91,8 +91,11 @@ def reference_of(task_source: str, graphs: Sequence[OpGraph]) -> Reference:
 
 
 def with_dense(graphs: Sequence[OpGraph], recipe: Recipe) -> list[OpGraph]:
-    """Each graph, and behind one whose inputs repeat elements in memory (`expand`) the same for inputs that do not:
-    kernels of the first read each element once, and cannot take other inputs. An author's kernel takes dense ones."""
+    """The graphs; each with inputs that repeat elements in memory (`expand`) is followed by its dense variant.
+
+    Kernels of the first read each element once and cannot take dense inputs. An author's kernel takes dense inputs, so
+    an authored recipe gets no variants.
+    """
     if recipe.authored is not None:
         return list(graphs)
     return [
@@ -103,7 +106,7 @@ def with_dense(graphs: Sequence[OpGraph], recipe: Recipe) -> list[OpGraph]:
 
 
 def _left_work(planned: Plan, captured: OpGraph) -> tuple[LeftWork, ...]:
-    """What a plan leaves to PyTorch in every call."""
+    """The operators that a plan leaves to PyTorch in every call."""
     graph = planned.graph or captured
     calls = [step for step in planned.steps if isinstance(step, TorchCall) and not is_prepared(step, planned.buffers)]
     names = {name for step in calls for name in step.ops}
@@ -111,7 +114,7 @@ def _left_work(planned: Plan, captured: OpGraph) -> tuple[LeftWork, ...]:
 
 
 def outline_of(recipe: Recipe, printed: Printed) -> Outline:
-    """What a plan's kernels are, and the recipe that names all their choices."""
+    """Summaries of a plan's kernels, and the recipe that names all their choices."""
     summaries = tuple(_summary(kernel, text, printed.plan) for kernel, text in printed.kernel_pairs())
     return Outline(complete_recipe(recipe, printed), summaries)
 

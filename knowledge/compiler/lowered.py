@@ -1,4 +1,4 @@
-"""What lowering gives the search: a whole candidate file, and what can be changed about it."""
+"""The results of lowering: a whole candidate file, and the changes that the search can make to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREFIX = re.compile(r"^(?:shape\d+_)?foundry_")
 
 
 def plan_name(symbol: str) -> str:
-    """A kernel of the library by the name that plans and moves use, from the name that its module gives it."""
+    """The name of a kernel in plans and moves, from its symbol in the built library."""
     return _PREFIX.sub("", symbol)
 
 
@@ -25,7 +25,7 @@ class LeftWork:
     kind: str
     flops: int
     moved_bytes: int
-    line: int = 0  # of the task that calls it; 0 where none is known
+    line: int = 0  # the task's line that calls it; 0 if unknown
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,10 @@ class Lowered:
     rewrites_applied: tuple[str, ...]
     rewrites_open: tuple[str, ...]
     labels: tuple[str, ...]
-    flops: int  # of the graph as rewritten
+    coordinates: Coordinates
+    flops: int  # operations of the graph as rewritten
     traffic_bytes: int  # compulsory traffic of the graph as rewritten
-    left: tuple[LeftWork, ...] = ()  # to PyTorch
+    left: tuple[LeftWork, ...] = ()  # operators that PyTorch runs
 
     @property
     def structure(self) -> str:

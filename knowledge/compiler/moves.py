@@ -134,6 +134,8 @@ def apply(recipe: Recipe, move: Move) -> Recipe:
 
 
 def outline(recipe: Recipe, graph: OpGraph, device: Device) -> Outline:
-    """What a recipe leads to, without its file. Its recipe stands for all recipes of the same candidate, as in
-    `Lowered.recipe`; they differ in choices for kernels that a change of structure has removed. Raises CannotLower."""
+    """The complete recipe and the kernels of a candidate, without its file. Raises CannotLower.
+
+    Recipes that differ only in choices for kernels that a change of structure has removed get the same outline.
+    """
     return outline_of(recipe, print_plan(graph, recipe, device))

@@ -76,7 +76,7 @@ def plan(
     builder = lower_graph(found.graph, recipe, refused, apart)
     outputs, kept, write_backs = _results(builder, found.graph)
     fusion = fuse(builder.buffers, builder.steps, kept, recipe, apart)
-    return _assemble(builder, found, recipe, fusion, outputs, write_backs)
+    return _assemble(builder, found, recipe, fusion, outputs=outputs, write_backs=write_backs)
 
 
 def _rewrite(graph: OpGraph, recipe: Recipe) -> Rewritten:
@@ -170,11 +170,12 @@ def _call_torch(builder: Builder, op: Op) -> None:
         builder.tensors[value.name] = tensor
         results.append(tensor.expr.buffer)
     builder.labels.append(f"torch:{op.kind}")
-    builder.emit(TorchCall(f"t_{builder.identifier(op.name)}", op.target, args, kwargs, tuple(results), (op.name,)))
+    name = f"t_{builder.identifier(op.name)}"
+    builder.emit(TorchCall(name, op.target, args, kwargs, results=tuple(results), ops=(op.name,)))
 
 
 def _is_whole(buffer: Buffer, load: Load, tensor: Tensor) -> bool:
-    """Whether a tensor is exactly a buffer, shape and strides included."""
+    """True if a tensor is exactly a buffer, shape and strides included."""
     return buffer.shape == tensor.shape and load.view == View(0, buffer.strides)
 
 
@@ -228,8 +229,11 @@ def _return_tensor(builder: Builder, tensor: Tensor, op: Op | None, name: str) -
 
 
 def _returnable(builder: Builder, load: Load, spec: TensorSpec) -> bool:
-    """Whether forward may return this view: the candidate allocated its memory, which holds nothing else that the
-    reference has apart, and it is contiguous if the reference's output is. A part of the module's memory is copied."""
+    """True if forward may return this view; otherwise it returns a copy.
+
+    The candidate must have allocated the memory, and no tensor that the reference keeps apart may share it. The view
+    must be contiguous if the reference's output is.
+    """
     buffer = builder.buffers[load.buffer]
     if buffer.role not in ("temporary", "output") or buffer.is_in_place or min((0, *load.view.strides)) < 0:
         return False

@@ -41,5 +41,5 @@ def expand(text: str, device: Device, task_source: str, overrides: Mapping[str, 
 
 
 def _source_start(text: str, position: int) -> int:
-    """Where the string that holds the header begins: the compiler's messages count the lines of the author's code."""
+    """The offset at which the string with the header begins; compiler messages count the author's lines from there."""
     return max(text.rfind('"""', 0, position), 0)

@@ -26,7 +26,7 @@ class MeasuredConstant:
     unit: str
     what: str
     date: date
-    file: str  # of the measurement, in this repository
+    file: str  # path of the measurement's record in this repository
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class CudaPage(Page):
             most = max_shared_bytes(self.device.arch)
             raise CannotLower(f"{launch.function}: {shared} bytes of shared memory, a block may have {most}")
         args = tuple(self._gpu_argument(arg) for arg in launch.args)
-        return Launch(self._symbol(launch), grid, block, args, shared, launch.once)
+        return Launch(self._symbol(launch), grid, block, args, shared_bytes=shared, prepares=launch.once)
 
     def _three(self, texts: tuple[str, ...], what: str, launch: AuthoredLaunch) -> tuple[int, int, int]:
         if not 1 <= len(texts) <= 3:

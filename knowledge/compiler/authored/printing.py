@@ -151,7 +151,7 @@ def _check_launch(launch: AuthoredLaunch, kernel: AuthoredKernel, buffers: Mappi
 class Page(ABC):
     """The parts of the printed step, with every number worked out. Each target has a page of its own."""
 
-    index_type: ClassVar[str]  # of 64-bit sizes and strides
+    index_type: ClassVar[str]  # native type that holds 64-bit sizes and strides
 
     kernel: AuthoredKernel
     plan: Plan

@@ -12,9 +12,6 @@ from foundry.knowledge.compiler.ir.kernels import GemmKernel, Kernel, MapKernel,
 from foundry.knowledge.compiler.ir.substitute import sought
 
 Shape = tuple[int, ...]
-# (along n, along m): elements side by side in memory from which on scattered stores cost no more than a map that stores
-# in order. On a CPU products took 1.6 times as long with 8 along n and less time from 16 on, and 1.5 times as long with
-# all of m side by side. On a GPU, by arithmetic and not measured: 16 bytes at least, and the rows of a warp's store.
 
 
 def finer_product(kernel: Kernel, consumer: MapKernel, name: str) -> GemmKernel | None:
@@ -68,8 +65,11 @@ def _split(kernel: GemmKernel, parts: Sequence[Shape]) -> GemmKernel:
 
 
 def has_runs(kernel: Kernel, stores: Sequence[Store], runs: tuple[float, float]) -> bool:
-    """Whether every one of the stores of a product that is split has enough elements side by side in memory, along m or
-    along n; all of n is enough."""
+    """True if each store of a split product writes long enough contiguous runs of elements.
+
+    `runs` holds the fewest elements along n and along m; one of the two is enough, and so is all of n. A kernel that is
+    not a split product always passes.
+    """
     if not isinstance(kernel, GemmKernel) or not kernel.is_split:
         return True
     rank = len(kernel.batch)

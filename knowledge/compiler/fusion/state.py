@@ -52,7 +52,7 @@ class FusionState:
 
     @property
     def forms(self) -> KernelForms:
-        """Which kernels the target prints well."""
+        """The kernel forms and sizes that the target's templates support well."""
         return find_target(self.target).forms
 
     def reads(self, step: Step) -> frozenset[str]:

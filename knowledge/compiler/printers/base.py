@@ -46,7 +46,7 @@ class Unprintable:
 class Printer(ABC):
     """One target's texts. A package's printer may derive from another target's and change what differs."""
 
-    folder: ClassVar[str]  # below knowledge/compiler/: holds module.py.txt, the template of a candidate's file
+    folder: ClassVar[str]  # subfolder of knowledge/compiler/ with module.py.txt, the template of a candidate's file
     compiler: ClassVar[str]
     flags: ClassVar[Sequence[str]]
     loader: ClassVar[tuple[str, str]]  # lines of the template: where the loader of SOURCE begins, and what follows it
@@ -59,7 +59,7 @@ class Printer(ABC):
 
     @abstractmethod
     def module(self, entries: Sequence[Entry], device: Device) -> Body:
-        """What the candidate's file consists of besides the task's model."""
+        """The parts of the candidate's file other than the task's model."""
 
     @abstractmethod
     def header(self) -> str:

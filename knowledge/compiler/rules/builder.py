@@ -228,7 +228,7 @@ class Builder:
 
     @property
     def forms(self) -> KernelForms:
-        """Which kernels the target prints well."""
+        """The kernel forms and sizes that the target's templates support well."""
         return find_target(self.target).forms
 
     # ------------------------------------------------ values

@@ -83,7 +83,7 @@ def schedule_passes(stages: Sequence[Stage], *, online: bool, stores_last: bool 
     """
     pairs = find_softmax_pairs(stages) if online else {}
     joined = {pair.total.name for pair in pairs.values()}
-    level: dict[str, int] = {}  # of a name: the passes before its value is known
+    level: dict[str, int] = {}  # name -> passes that must end before its value is known
     reductions: dict[int, list[ir.Reduction | SoftmaxPair]] = {}
     emits: dict[int, list[ir.Emit]] = {}
     after: dict[int, list[RowStep]] = {}

@@ -26,8 +26,8 @@ from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref
 _SCATTERS = frozenset({"index_copy", "index_put", "index_fill", "index_add", "scatter", "scatter_add"})
 _SLICES = frozenset({"slice_scatter", "select_scatter"})
 _JOINS: dict[str, Literal["last", "sum"]] = {"last": "last", "sum": "sum"}
-_SMALLEST_PART = 4  # of the tensor; more of it is written anew as fast
-_WIDE = 1024  # neighbours of an item from which on KernelForms.longest_wide_loop holds
+_SMALLEST_PART = 4  # divisor: writes of more than 1/4 of the tensor gain nothing over a full copy
+_WIDE = 1024  # elements of one item; from this width on KernelForms.longest_wide_loop is the limit
 
 
 @dataclass
