@@ -1,1 +1,1 @@
-"""What touches the machine: tasks, capture, targets, workers, verification, audit, timing, profiles."""
+"""The code that touches the machine: tasks, capture, targets, workers, verification, audit, timing, profiles."""

@@ -1,4 +1,4 @@
-"""What every command shares: errors in one line, exit codes, JSON on standard output."""
+"""Conventions of all commands: errors in one line, exit codes, JSON on standard output."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CommandLine(typer.Typer):
 
 
 def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Errors that the user can act on become one line on standard error and an exit code."""
+    """Wraps a command: errors that the user can act on become one line on standard error and an exit code."""
 
     @wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,7 +57,7 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
             fail(str(error), error.exit_code)
         except KeyboardInterrupt:
             fail("interrupted", 130)
-        except BrokenPipeError:  # whoever read our output has seen enough
+        except BrokenPipeError:  # the reader of our output has ended (`| head -1`)
             for stream in (sys.stdout, sys.stderr):
                 _silence(stream)
             raise typer.Exit(1) from None
@@ -69,8 +69,7 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Prints a line of work that goes on, and whose exit code tells how it ended, whether or not anybody reads it:
-    once nobody reads a stream any more (`| head -1`), what is said there goes nowhere."""
+    """Prints a line, on standard error if `err`. The command goes on if the stream's reader has ended (`| head -1`)."""
     try:
         typer.echo(line, err=err)
     except BrokenPipeError:
@@ -78,7 +77,7 @@ def say(line: str, *, err: bool = False) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """What is written to a stream from now on, and what it could not write before, goes nowhere."""
+    """Discards everything that is written to a stream from now on, and text still in its buffer."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

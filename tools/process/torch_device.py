@@ -1,4 +1,4 @@
-"""What PyTorch has to be asked about the memory and the work of one kind of device, in the processes that import it."""
+"""Memory and synchronisation of one kind of device through PyTorch, for the processes that import it."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class TorchDevice:
         """Waits for all work that was started."""
 
     def free_bytes(self) -> int:
-        """Memory of the device that nobody holds; 0 where it is the host's."""
+        """Free memory of the device in bytes; 0 if it is the host's."""
         return 0
 
     def stay_within(self, nbytes: int) -> None:
-        """Refuses this process more memory of the device than so much."""
+        """Limits this process to `nbytes` bytes of the device's memory."""
 
     def allocated_bytes(self) -> int:
-        """Memory of the device that PyTorch holds for tensors; 0 where it is the host's."""
+        """Memory of the device in bytes that PyTorch holds for tensors; 0 if it is the host's."""
         return 0
 
     def peak_bytes(self) -> int:
-        """The most of `allocated_bytes` since `forget_peak`."""
+        """The largest `allocated_bytes` since `forget_peak`, in bytes."""
         return 0
 
     def forget_peak(self) -> None:
-        """Begins a new peak."""
+        """Starts a new measurement of `peak_bytes`."""
 
     def release(self) -> None:
         """Gives free memory back to the system."""
@@ -62,7 +62,7 @@ class UnknownDevice(TorchDevice):
 
 
 def torch_device_of(device: torch.device | str) -> TorchDevice:
-    """What answers for a torch.device, or for the type of one."""
+    """The `TorchDevice` of a torch.device or of its type ("cuda"); an `UnknownDevice` for types without a target."""
     return _of_type(device.type if isinstance(device, torch.device) else device)
 
 

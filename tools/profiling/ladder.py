@@ -22,7 +22,7 @@ class Climbed:
     cause: str = ""
     evidence: str = ""
     kernels: tuple[KernelProfile, ...] = ()
-    is_guess: bool = False  # from code alone: nobody knows the kernels' times
+    is_guess: bool = False  # True if the cause comes from code alone, without times of the kernels
 
 
 def climb(kernels: Sequence[KernelEvidence], whole: Whole, target: Target) -> Climbed:
@@ -55,7 +55,7 @@ def rung_of(kernels: Sequence[KernelEvidence]) -> Rung:
 
 
 def launch_cause(whole: Whole) -> Finding | None:
-    """Whether starting kernels or parallel regions takes LAUNCH_SHARE of a forward's time."""
+    """The cause "launches" if starting kernels or regions takes LAUNCH_SHARE of a forward's time; else None."""
     share = whole.launches * whole.launch_ms / whole.ms if whole.ms > 0 else 0.0
     if share < LAUNCH_SHARE:
         return None
@@ -94,7 +94,7 @@ def _bandwidth(profile: Profile, device: Device) -> float:
 
 
 def _is_placed(profile: Profile) -> bool:
-    """Whether the forward's place on the roofline is known: its time, its work and a ceiling."""
+    """True if the forward's place on the roofline is known: its time, its work and a ceiling."""
     return "bandwidth_used" in profile.facts or "arithmetic_used" in profile.facts
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.errors import TooLarge
 
-CONTEXT_BYTES = 1 << 30  # of a process before it holds a tensor: 0.85 GB on an H200 once cuBLAS is loaded
-RESERVE = 0.05  # of the memory: what allocators cannot give out again
-SCREEN_TRIALS = 6  # that a screen asks, at most
+CONTEXT_BYTES = 1 << 30  # bytes of a process without tensors: 0.85 GB on an H200 once cuBLAS is loaded
+RESERVE = 0.05  # share of the memory that fragmentation makes unusable
+SCREEN_TRIALS = 6  # most questions of a screen
 POISONED, KEPT = 2, 2  # blocks of the outputs' size in a candidate's process: filled before a call, kept after one
 TIMED = 3  # copies of the outputs in a process that is timed: of the call, of one before, taken as the clock stopped
 PREPARED = 2  # copies of the parameters in a candidate's process: its own, and those that it prepares
-PIECE_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}  # of rows in float64 that a lean judge's product takes at a time
+PIECE_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}  # bytes of float64 rows in one step of a lean judge's product
 LEAST_PIECE = 768 << 20  # bytes for parameters that a lean judge draws or sends, and for its temporaries
 LEAN_IDLE = 256 << 20  # bytes that a lean judge keeps for its next question
 STATES = 12  # copies of the parameters that a judge holds, in two cases and while it draws more
@@ -26,15 +26,16 @@ DRAWN = 4  # copies of the inputs while they are drawn: as given, changed, and w
 COMPARED = 5  # copies of the outputs that a judge holds: the room they come in, of two calls, now, of the trial before
 LAID_OUT = 2  # copies of the inputs with other strides: what a candidate gets, and what it may make of them
 LEAST_IDLE, MOST_IDLE = 1 << 30, 6 << 30  # bytes that a judge keeps for its next question
-IDLE_SHARE = 1 / 8  # of what is left beside the plan: judges of this and of another task, and what theirs need besides
-BESIDE = 4  # of both sides, each with its room, while those of a timed call are compared in float64
+IDLE_SHARE = 1 / 8  # share of the memory left by the plan; judges of two tasks and their other needs share the rest
+BESIDE = 4  # copies of the outputs while a timed call's are compared in float64: both sides, each with its room
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Bytes of one call: inputs and outputs, both again in float64, the model's state, its temporaries in a call.
-    `piece`: what one use of a parameter takes besides the model where each is brought to the device and widened by
-    itself."""
+
+    `piece`: bytes besides the model for one use of a parameter, if each is moved to the device and widened alone.
+    """
 
     inputs: int
     outputs: int
@@ -58,22 +59,21 @@ class Sizes:
 
 @dataclass(frozen=True)
 class GpuPlan:
-    """`lanes`: judges at once. `keeps_trials`: a judge keeps the screen's questions and answers on the GPU, and does
-    not work them out again for each candidate. `slots`: sets of inputs that a process holds, at most. `pairs`: groups
-    of a screen that are ready at once. `waiting`: processes that may have a context beside those that work. `idle`:
-    bytes that a judge may hold without using them. `is_lean`: a judge holds one copy of the model, which is on the
-    device while a question is worked out, `resident` bytes of it all the time and the others one at a time. `widens`:
-    answers are computed in float64."""
+    """An arrangement of a GPU's memory among the processes that grade one task.
 
-    lanes: int = 2
-    pairs: int = 2
-    keeps_trials: bool = True
-    slots: int = 16
-    waiting: int = 18
-    idle: int = MOST_IDLE
+    A lean judge holds one copy of the model. `resident` bytes of it stay on the device while a question is worked out;
+    the other parameters come one at a time.
+    """
+
+    lanes: int = 2  # judges at once
+    pairs: int = 2  # groups of a screen that are ready at once
+    keeps_trials: bool = True  # a judge keeps the screen's questions and answers on the GPU for all candidates
+    slots: int = 16  # most sets of inputs that a process holds
+    waiting: int = 18  # processes that may have a context beside those that work
+    idle: int = MOST_IDLE  # bytes that a judge may hold without using them
     is_lean: bool = False
-    widens: bool = True
-    resident: int = 0
+    widens: bool = True  # answers are computed in float64
+    resident: int = 0  # bytes
 
     def needed(self, sizes: Sizes) -> int:
         """Bytes at the worst moment."""
@@ -88,14 +88,14 @@ class GpuPlan:
         widened = (sizes.wide_inputs + sizes.wide_outputs + int(sizes.work * sizes.widening)) if self.widens else 0
         asking = own + max(widened, own + sizes.outputs + sizes.work)
         making = max(asking, DRAWN * sizes.inputs) + 2 * sizes.outputs  # the trial before's
-        sent = 0 if self.is_lean else sizes.parameters  # from which a process copies them
+        sent = 0 if self.is_lean else sizes.parameters  # the copy that a process reads them from
         model = PREPARED * sizes.parameters + sent + sizes.work + CONTEXT_BYTES
         candidate = slots * sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
         verifying = judge + max(making, trial + COMPARED * sizes.outputs) + candidate
         side = slots * sizes.inputs + TIMED * sizes.outputs + model
         watched = sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
         at_once = 3 if self.pairs > 1 else 1  # the silent and the undone one beside it
-        waiting = 2 * CONTEXT_BYTES if self.is_lean else 0  # of these two, until their turn comes
+        waiting = 2 * CONTEXT_BYTES if self.is_lean else 0  # these two processes wait for their turn
         known = trial if self.keeps_trials else sizes.inputs  # its truth waits on the host
         # The public inputs are made beside those as given, and are gone before inputs get other strides.
         auditing = judge + known + at_once * watched + waiting + max(making, LAID_OUT * sizes.inputs)
@@ -150,7 +150,7 @@ def plan_memory(sizes: Sizes, free_bytes: int) -> GpuPlan:
 
 
 def _with_the_rest(plan: GpuPlan, sizes: Sizes, usable: int) -> GpuPlan:
-    """What is left of the memory goes to a lean judge's parameters, and then to processes that wait."""
+    """The plan with the remaining memory given to a lean judge's parameters first, and then to waiting processes."""
     idle = LEAN_IDLE
     if plan.is_lean:
         plan = replace(plan, resident=_most_resident(plan, sizes, usable))
@@ -161,8 +161,7 @@ def _with_the_rest(plan: GpuPlan, sizes: Sizes, usable: int) -> GpuPlan:
 
 
 def _most_resident(plan: GpuPlan, sizes: Sizes, usable: int) -> int:
-    """Bytes of a lean judge's parameters that have room on the GPU all the time: of the model, and then of what its
-    constructor made too."""
+    """The most bytes of parameters that a lean judge can keep on the GPU: the model's, then its constructor's."""
     least, most = 0, 2 * sizes.parameters + 1
     while most - least > 1:
         middle = (least + most) // 2

@@ -47,7 +47,7 @@ def serve(control: Channel) -> None:
         try:
             device = torch.device(message["device"])
             _stay_within(device, message.get("gpu_bytes", 0))
-            if message["do"] == "draw":  # the task's own inputs, as everybody draws them
+            if message["do"] == "draw":
                 parcel = bundle.pack(loading.load(task).inputs(message["seed"]))
                 answer = {"inputs": parcel.description}
                 handles = [parcel.handle]
@@ -66,8 +66,10 @@ def serve(control: Channel) -> None:
 
 
 def _stay_within(device: torch.device, gpu_bytes: int) -> None:
-    """Takes no more of a GPU than is this task's part of it (0: all of it), as if the rest were not there: a look at a
-    task holds its inputs three times, and others may be timing beside it."""
+    """Limits this process to `gpu_bytes` bytes of a GPU's memory (0: no limit).
+
+    Reading a task holds its inputs three times, while other processes may be timing on the same GPU.
+    """
     if gpu_bytes:
         torch_device_of(device).stay_within(max(0, gpu_bytes - CONTEXT_BYTES))
 

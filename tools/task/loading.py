@@ -140,7 +140,7 @@ class LoadedTask:
         return model.to(device=device, dtype=self.dtype)
 
     def place_to_draw(self, device: torch.device) -> torch.device:
-        """Where the parameters of a model for `device` are drawn: there if they are many, else on the host."""
+        """The device that draws the parameters of a model for `device`: itself if they are many, else the host."""
         is_long = self._parameter_bytes >= LONG_DRAW_BYTES
         return device if is_long and not torch_device_of(device).is_host else CPU
 

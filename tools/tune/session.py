@@ -81,7 +81,7 @@ class Crew:
     compilers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     def target(self, compile_s: float = COMPILE_S) -> Target:
-        """What builds the configurations: as for any candidate, without what only reports read."""
+        """The target that builds configurations like any candidate, without disassembly (only reports read it)."""
         return target_of(self.device, compile_s=compile_s, disassembles=False)
 
 
@@ -112,7 +112,7 @@ class Session:
         self._waiting_s = waiting_s
         self._closed = False
         on_cpu = crew.device.traits.uses_host_cores
-        self._waits = WaitClock()  # of compilers too
+        self._waits = WaitClock()  # counts compilers' waiting too
         self._holds = Holds(crew.lock, on_cpu=on_cpu, is_over=lambda: self._closed, waits=self._waits)
 
     @property

@@ -17,8 +17,8 @@ from foundry.tools.tune.sweep import Ended, KernelSweep, PlanSweep
 
 BATCH, GPU_BATCH = 4, 2  # new configurations a round, for each core
 LATE_SHARE, LATE_S = 0.25, 1.0  # a sweep that has not ended by itself so long after its seconds is ended
-WAITED_SHARE = 2.0  # of its seconds may be spent waiting for others to let go of the device
-GLANCE_S = 0.02  # at the least between two looks at its clock
+WAITED_SHARE = 2.0  # longest wait for the device, as a multiple of the sweep's seconds
+GLANCE_S = 0.02  # seconds; shortest time between two checks of the clock
 HINTS = 6  # settings of earlier runs that are tried first, one by one and all together
 
 

@@ -71,7 +71,7 @@ class Stands:
         self._subjects = {subject.name: subject for subject in subjects(graph, recipe, self._device)}
         self._stands: dict[str, Stand] = {}
         self._on_gpu = not self._device.traits.uses_host_cores
-        self.device_s = 0.0  # of a GPU's work in the last timing
+        self.device_s = 0.0  # seconds of GPU work in the last timing
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=not self._on_gpu)
         torch.set_num_threads(int(message["threads"]))
         if self._on_gpu:

@@ -71,8 +71,10 @@ def measure_earned(outputs: Sequence[torch.Tensor], expected: Sequence[Expected]
 
 
 def telling_places(truth: torch.Tensor, given: Given, generator: random.Random) -> list[int]:
-    """Where, in row-major order, WINDOW elements in a row begin that somebody had to compute: beside zeros they are
-    different from each other and from all that is given. A few places, none where there are none."""
+    """Row-major offsets of at most PLACES windows of WINDOW elements that a kernel had to compute.
+
+    The elements of such a window, apart from zeros, differ from each other and from all tensors of `given`.
+    """
     size = truth.numel()
     if not truth.is_floating_point() or size < WINDOW:
         return []
@@ -102,7 +104,7 @@ def _parts(given: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 def _holds_close(tensor: torch.Tensor, values: torch.Tensor, first: int, second: int) -> bool:
-    """Whether a tensor holds, as far from each other, nearly two of the values."""
+    """True if a tensor holds `values[first]` and `values[second]`, to 1e-6, at the same distance from each other."""
     apart, tensor = second - first, tensor.to(values.device, values.dtype)
     one = (tensor[: len(tensor) - apart] - values[first]).abs() <= 1e-6 * values[first].abs()
     other = (tensor[apart:] - values[second]).abs() <= 1e-6 * values[second].abs()
@@ -117,7 +119,7 @@ def _close(values: torch.Tensor, truth: torch.Tensor, bound: torch.Tensor) -> to
 
 
 def _stands_in(values: torch.Tensor, given: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Which values occur, bit for bit, in tensors of the same dtype.
+    """A bool tensor in the shape of `values`: True for values found, bit for bit, in a given tensor of their dtype.
 
     16-bit values occur everywhere by chance, so none of them counts as copied.
     """

@@ -219,13 +219,12 @@ Guard = Callable[[Callable[[], object]], object]  # runs foreign code
 
 
 class Parameters:
-    """What the models of a process were given: which of their tensors takes the place of which of the reference's, and
-    the state that came."""
+    """The states that the models of a process received, and the names that match them to the reference's tensors."""
 
     def __init__(self) -> None:
         self._names: dict[int, dict[str, str]] = {}
         self.states: dict[int, State] = {}
-        self._drift: list[tuple[str, str]] = []  # of models that are gone
+        self._drift: list[tuple[str, str]] = []  # found in models that are gone
 
     def take(self, model: nn.Module, message: Message, given: list[torch.Tensor], guard: Guard) -> Message:
         """A whole state."""

@@ -22,8 +22,10 @@ Made = TypeVar("Made")
 
 
 def drawn_on(device: torch.device, make: Callable[[], Made]) -> Made:
-    """What `make` constructs, with `device` in the place of the host where its code allows it: other numbers come from
-    its random streams."""
+    """The result of `make`, constructed on `device` if its code allows it, else on the host.
+
+    A device's random streams give other numbers than the host's.
+    """
     if not torch_device_of(device).is_host:
         with contextlib.suppress(Exception), device:  # a generator, or data, that only the host has
             return make()

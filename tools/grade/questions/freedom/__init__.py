@@ -1,2 +1,4 @@
-"""What PyTorch leaves open: other orders of equal elements, other roundings, and where it uses TF32, by running the
-reference again."""
+"""Reruns the reference to find results that PyTorch leaves open.
+
+These are the order of equal elements, the rounding, and the use of TF32.
+"""

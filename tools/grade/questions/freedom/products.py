@@ -1,4 +1,4 @@
-"""Which products of float32 numbers PyTorch rounds to TF32 where it may. Runs in the judge (imports torch).
+"""Finds the float32 products that PyTorch rounds to TF32 if it may. Runs in the judge (imports torch).
 
 TF32 is allowed by one flag; cuBLAS and cuDNN decide for each shape whether they use it. Where they do not, a kernel in
 TF32 is less accurate than PyTorch.
@@ -21,7 +21,7 @@ from foundry.tools.task.flops import known_flops
 
 @contextlib.contextmanager
 def tf32_allowed(is_allowed: bool) -> Iterator[None]:
-    """Whether PyTorch's products and convolutions of float32 on a GPU may use TF32 meanwhile; after it they may not."""
+    """Allows or forbids TF32 in PyTorch's float32 products and convolutions on a GPU; forbids it again at the end."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_allowed
     try:
         yield
