@@ -1,1 +1,1 @@
-"""What this computer is and can do: devices, their lock, their ceilings, the doctor."""
+"""This computer: its devices, their lock, their ceilings, and the doctor that lists what works."""

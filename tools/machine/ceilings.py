@@ -38,7 +38,7 @@ def with_known_ceilings(device: Device) -> Device:
 
 
 async def measure_alone(device: Device) -> Device:
-    """`with_ceilings` while nobody else uses the device.
+    """`with_ceilings` while this process alone uses the device.
 
     Another process that compiles or times meanwhile would lower the measured rates. They are kept for good, and a
     ceiling that is too low makes honest kernels look impossible. On a GPU the process that measures starts before the

@@ -1,4 +1,4 @@
-"""Which device kernels run on, and what the host is; read from the system, without torch."""
+"""Describes the device that kernels run on, and the host; read from the system, without torch."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ def describe(target: TargetName | Literal["auto"] = "auto") -> Device:
 
 
 def take_share_of_cores(part: int, parts: int) -> None:
-    """From now on this process, and what it starts, runs on one of `parts` equal shares of the cores, so that the
-    compilers and threads of several such processes do not slow each other down."""
+    """Confines this process and its children to the share `part` (from 0) of `parts` equal shares of the cores.
+
+    So the compilers and threads of several such processes do not slow each other down. Does nothing if there are fewer
+    cores than parts.
+    """
     cores = sorted(os.sched_getaffinity(0))
     if parts > 1 and len(cores) >= parts:
         os.sched_setaffinity(0, cores[part * len(cores) // parts : (part + 1) * len(cores) // parts])

@@ -1,4 +1,4 @@
-"""What this machine can do, and the one command that would let it do more."""
+"""Lists the capabilities of this machine, each missing one with the command that adds it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _devices() -> list[Capability]:
 
 
 def _constants(gpu: Device) -> Capability:
-    """Whether the constants by which CUDA kernels are chosen were measured on this card."""
+    """Reports if the constants that choose CUDA kernels were measured on this card or are another card's."""
     if has_constants(gpu):
         return Capability("kernel constants", "ok", f"measured on {gpu.name}")
     note = f"those of {FIRST}, with rates scaled to the ceilings of this card; the tuner chooses the rest"
@@ -165,7 +165,7 @@ _MEANS: dict[str, tuple[str, str]] = {
 
 
 def _isolation() -> list[Capability]:
-    """Which of the kernel's own means confine candidates here, tried on a process."""
+    """The Linux kernel's means of isolation, each active or missing; tried on a process."""
     here = available()
     findings = [Capability("isolation: session, limits, environment", "ok", "always")]
     for name, (effect, climb) in _MEANS.items():

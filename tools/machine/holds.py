@@ -1,8 +1,8 @@
-"""How a request of the grader holds the device: shared while it prepares, alone while it times. Free of torch.
+"""Holds the device for a request of the grader: shared while it prepares, alone while it times. Free of torch.
 
-A GPU that somebody holds alone should work. So what a timing needs beforehand (files loaded, models built, inputs
-given, a first call) is made ready while others may use the GPU too, and only the timed calls are made alone. On a CPU
-the cores that prepare are those that are timed: there a timing holds the device from its beginning to its end.
+A GPU that is held alone should not idle. So a timing prepares (loads files, builds models, receives inputs, makes a
+first call) while others may use the GPU too, and only the timed calls are made alone. On a CPU the same cores prepare
+and are timed, so a timing holds the device from its beginning to its end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Hold = Callable[[], contextlib.AbstractContextManager[Callable[[], float]]]  # g
 
 
 class WaitClock:
-    """Seconds in which somebody waited, those of a wait that still lasts among them. Thread-safe."""
+    """Counts the seconds in which a thread waited, including waits that still last. Thread-safe."""
 
     def __init__(self) -> None:
         self._ended_s, self._since, self._waiting = 0.0, 0.0, 0
@@ -51,7 +51,7 @@ class WaitClock:
 
 
 class Holds:
-    """The holds of one request, which runs in one thread. Without a lock nobody else is there."""
+    """The holds of one request, which runs in one thread. Without a lock they return at once."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class Holds:
     ) -> None:
         self._lock, self._on_cpu, self._is_over = lock, on_cpu, is_over
         self._is_whole = False
-        self._leave: Callable[[], float] | None = None  # and come back, while others may have a GPU
+        self._leave: Callable[[], float] | None = None  # releases the device to others and takes it again
         self._waits = waits or WaitClock()
 
     @property
     def waited_s(self) -> float:
-        """Until now; another thread may ask too."""
+        """Seconds that the request has waited so far; may be read by another thread."""
         return self._waits.seconds
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
-        """Around a whole timing, preparations and all."""
+        """Holds a CPU alone for a whole timing with its preparations; does nothing on a GPU."""
         if not self._on_cpu:
             yield
             return
@@ -86,15 +86,17 @@ class Holds:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """While something runs that would disturb a timing."""
+        """Shares the device with other requests during work that would disturb a timing."""
         with self._held(fcntl.LOCK_SH):
             yield
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[Callable[[], None]]:
-        """While processes get their contexts on a GPU, a few at a time: that would disturb a timing, and nobody else.
-        Gives what lets those in who wait to time something. Never within another hold. On a CPU a process that starts
-        takes a core: there it shares the device."""
+        """Holds the device while processes make their contexts on a GPU, a few at a time.
+
+        Making a context disturbs timings only. Yields a function that admits waiting timings. Never enter it within
+        another hold. On a CPU it shares the device, because a process that starts takes a core.
+        """
         lock = self._lock
         if lock is None or self._on_cpu:
             with self.shared():
@@ -104,27 +106,29 @@ class Holds:
             yield self.pause or (lambda: None)
 
     def start(self, work: Callable[[], Result]) -> Result:
-        """Work that only gives a process its context."""
+        """Runs `work`, which only makes a process's context, and returns its result."""
         with self.starting():
             return work()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """While something is timed."""
+        """Holds the device alone during a timing."""
         with self._held(fcntl.LOCK_EX):
             yield
 
     @contextlib.contextmanager
     def alone_in_turns(self) -> Iterator[None]:
-        """While something is timed for so long that others should come in between: after timings that wait already,
-        and with a `pause` even so."""
+        """Holds the device alone for a long timing: after timings that wait already, and with a `pause` for others."""
         with self._held(fcntl.LOCK_EX, is_patient=True):
             yield
 
     @property
     def pause(self) -> Callable[[], None] | None:
-        """While a GPU is shared: lets those in who wait to time something, and returns when they are done. A long
-        request calls it between two of its steps. While it is held alone in turns: lets in whoever waits."""
+        """A function that admits waiting requests and returns when they are done; None if the hold allows no pause.
+
+        A long request calls it between two of its steps. A shared hold admits timings; `alone_in_turns` admits every
+        request.
+        """
         leave = self._leave
         return None if leave is None else lambda: self._wait_outside(leave)
 
@@ -133,7 +137,7 @@ class Holds:
             leave()
 
     def count(self, answer: Message) -> None:
-        """Adds the device's work that an answer tells of."""
+        """Adds the seconds of device work in an answer (`device_s`) to the lock's use."""
         if self._lock is not None:
             self._lock.use.add(device_s=float(answer.get("device_s", 0.0)))
 

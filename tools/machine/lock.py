@@ -23,17 +23,19 @@ THREAD_POLL_S = 0.001  # a GPU that is held alone and waits for a thread does no
 
 @dataclass(frozen=True)
 class LockUse:
-    """What was done with a device's lock, in seconds. `device_s`: work that ran on the GPU while it was held
-    alone, by device events; 0 on a CPU, where nobody counts it."""
+    """Seconds for which a device's lock was held or waited for.
+
+    `device_s` is work that ran on the GPU while it was held alone, by device events; it is not counted on a CPU (0).
+    """
 
     alone_s: float = 0.0
     device_s: float = 0.0
-    shared_s: float = 0.0  # of requests that shared it: several at once count several times
+    shared_s: float = 0.0  # summed over all requests that shared it
     waited_s: float = 0.0
 
     @property
     def idle_share(self) -> float:
-        """Which part of the time alone nothing of ours ran on the device."""
+        """The share of `alone_s` in which none of our work ran on the device, from 0 to 1."""
         return 1.0 - min(1.0, self.device_s / self.alone_s) if self.alone_s else 0.0
 
 
@@ -51,7 +53,7 @@ class UseOfLock:
 
     @contextlib.contextmanager
     def counted(self, asked: float, *, is_alone: bool) -> Iterator[None]:
-        """Around a hold that begins now; it was asked for at `asked`."""
+        """Counts the seconds of a hold that begins now, and the wait since `asked` (time.monotonic)."""
         got = time.monotonic()
         self.add(waited_s=got - asked)
         try:
@@ -115,9 +117,11 @@ class DeviceLock:
     def held(
         self, kind: int, is_over: Callable[[], bool], *, is_patient: bool = False
     ) -> Iterator[Callable[[], float]]:
-        """The same for a thread: `kind` is fcntl's LOCK_SH or LOCK_EX. Gives a function that lets those in who wait: it
-        leaves, waits for its turn again and returns the seconds that took, 0.0 if nobody waits. Raises FoundryError
-        once `is_over` says that nobody waits for it any more."""
+        """Holds the device for a thread: `kind` is fcntl's LOCK_SH or LOCK_EX.
+
+        Yields a function that admits waiting requests: it releases the device, waits for its turn again and returns the
+        seconds that took, 0.0 if no request waits. Raises FoundryError once `is_over` returns True.
+        """
         is_alone = kind == fcntl.LOCK_EX
         wished = fcntl.LOCK_EX if is_patient else _wished(kind)
         with _opened(self._room) as room, _opened(self._starts) as starts:
@@ -181,12 +185,15 @@ class DeviceLock:
             yield let_others
 
     def _is_wished(self) -> bool:
-        """Whether a writer waits that is not patient."""
+        """True if a writer waits that is not patient."""
         return _is_held(self._wish)
 
     def _is_wanted(self) -> bool:
-        """Whether somebody stands in the gate: beside readers only who wants to be alone stays there, beside a writer
-        whoever comes next. A writer that wishes goes there as soon as it can."""
+        """True if a request holds the gate, that is, waits for the room.
+
+        While readers hold the room only a writer stays in the gate; while a writer holds it, the next request does. A
+        waiting writer enters the gate as soon as it can.
+        """
         return _is_held(self._gate)
 
     @contextlib.asynccontextmanager
@@ -210,8 +217,10 @@ class DeviceLock:
 
 
 def _wished(kind: int) -> int:
-    """How the file of the writers that wait is locked: by all of them together, by a reader for an instant (and so by a
-    patient writer)."""
+    """The mode in which a request locks the file of waiting writers.
+
+    All waiting writers share it. A reader, and a patient writer, locks it alone for an instant, so it comes after them.
+    """
     return fcntl.LOCK_SH if kind == fcntl.LOCK_EX else fcntl.LOCK_EX
 
 
@@ -226,7 +235,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _is_held(path: Path) -> bool:
-    """Whether somebody has the lock of a file, alone or shared."""
+    """True if some process or thread has the lock of a file, alone or shared."""
     with _opened(path) as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

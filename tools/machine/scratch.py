@@ -1,8 +1,8 @@
-"""Temporary folders of commands, which go with whoever made them: a process that was killed leaves its own behind, and
-the next one that makes such a folder removes it.
+"""Temporary folders of commands, removed when the command ends.
 
-A folder says by a locked file that it is in use. The system ends the lock with the process, however that ends; a
-process number would not do, since containers that share /tmp count their own.
+A process that was killed leaves its folder behind; the next process that makes one removes it. A locked file marks a
+folder in use, because the system ends the lock with the process however it ends. A process number would not do:
+containers that share /tmp count their own.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ def scratch_folder(purpose: str, root: str | None = None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def plain_folder(wanted: Path, purpose: str) -> Iterator[Path]:
-    """`wanted`, or a temporary folder where its path holds what programs that do not quote it take apart. Where there
-    is no better place, it stays."""
+    """Yields `wanted`, or a temporary folder if its path has characters that a shell must quote.
+
+    Some programs do not quote paths. If every root for temporary folders has such characters too, yields `wanted`.
+    """
     roots = (tempfile.gettempdir(), *_USUAL)
     root = next((root for root in roots if _is_plain(root) and os.access(root, os.W_OK | os.X_OK)), None)
     if _is_plain(str(wanted.absolute())) or root is None:
@@ -53,10 +55,10 @@ def _is_plain(path: str) -> bool:
 
 
 def _lock(folder: Path) -> int:
-    """Says that the folder is in use. The file gets its name when it is locked: nobody may find it unlocked before."""
+    """Marks the folder as in use. The file gets its name once it is locked, so no process can find it unlocked."""
     unnamed = folder / f"{IN_USE}-soon"
     handle = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(OSError):  # a file system without locks: then nobody can lock it to remove it either
+    with contextlib.suppress(OSError):  # a file system without locks: no other process can remove the folder either
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         unnamed.rename(folder / IN_USE)
     return handle
@@ -73,7 +75,7 @@ def _remove_abandoned(root: Path) -> None:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Removes one folder if it was made here and nobody uses it. Raises OSError where it is neither."""
+    """Removes one folder if it was made by `scratch_folder` and is not in use. Raises OSError otherwise."""
     handle = os.open(folder / IN_USE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
