@@ -29,7 +29,7 @@ class Target(Protocol):
         """As `--target` names it."""
 
     def build(self, text: str) -> Build:
-        """Compiles a candidate file, unless that was done before."""
+        """Compiles a candidate file; an earlier build of the same text is reused."""
 
     def describe(self) -> Device:
         """The device, read from the system. Raises MissingTool without a compiler."""
@@ -38,24 +38,24 @@ class Target(Protocol):
         """True if the compiler and a device of the target's own are here: `--target auto` takes it."""
 
     def unfit(self, printed: PrintedKernel) -> str:
-        """Why the device cannot start a kernel at all, "" if it can: no compiler need see it."""
+        """The reason why the device cannot start a kernel, found before any compiler runs; "" if it can."""
 
     def cause(self, kernel: KernelEvidence, whole: Whole) -> Finding | None:
-        """What limits a kernel, and the evidence; None where no rule says."""
+        """The cause that limits a kernel, and the evidence; None if no rule matches."""
 
     def cause_outside(self, kernels: Sequence[KernelEvidence], whole: Whole) -> Finding | None:
-        """What limits a forward outside of its kernels, if that takes most of the time."""
+        """The cause outside the kernels that limits a forward, if it takes most of the time; else None."""
 
     @property
     def install_reader(self) -> str:
-        """The command that installs what reads machine code."""
+        """The command that installs the disassembler."""
 
     @property
     def benchmark(self) -> Path:
         """The file that measures the device's best rates; they are measured again when its text changes."""
 
     def start_measuring(self) -> Started | None:
-        """Starts the process that measures where that takes seconds, before the device is held alone for it."""
+        """Starts the measuring process before the device is held alone; None on targets where that takes no time."""
 
     def measure(self, started: Started | None) -> Ceilings:
         """The device's best rates; ends what was started. Raises FoundryError when the measurement fails."""
@@ -63,7 +63,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class Literals:
-    """What a Foundry candidate file says of itself, read without running it."""
+    """The literals of a Foundry candidate file, read without running it."""
 
     about: dict[str, Any]  # FOUNDRY
     source: str  # SOURCE
@@ -114,23 +114,23 @@ def errors_of(log: str) -> str:
 
 
 def build_cache() -> Path:
-    """Where builds are kept; the candidate's own loader looks in the same place."""
+    """The folder that keeps builds; the candidate's own loader looks in the same place."""
     return Path(os.environ.get("FOUNDRY_BUILD_CACHE") or Path.home() / ".cache" / "foundry" / "build")
 
 
 def built_file(build: Build) -> Path:
-    """Where this machine keeps what was built."""
+    """The absolute path of a build's artifact on this machine."""
     return build_cache().absolute() / build.artifact
 
 
 def compiler_environment(folder: str) -> dict[str, str]:
-    """All that a compiler gets to see of the user's settings. Temporary files go to `folder`."""
+    """The whole environment of a compiler: the user's PATH, and `folder` as home and for temporary files."""
     path = os.environ.get("PATH", "/usr/bin:/bin")
     return {"PATH": path, "LC_ALL": "C", "TMPDIR": folder, "HOME": folder, "CCACHE_DISABLE": "1"}
 
 
 def compiler_limits(compile_s: float, memory_bytes: int) -> Limits:
-    """What one compilation may use; a kernel's object file is far smaller than `file_bytes`."""
+    """The limits of one compilation; a kernel's object file is far smaller than `file_bytes`."""
     return Limits(
         wall_s=compile_s,
         memory_bytes=memory_bytes,

@@ -64,7 +64,7 @@ def hot_loop(code: Sequence[Jumping], loops: Sequence[Loop], weight: Callable[[J
 
 
 def is_skipped(code: Sequence[Jumping], loop: Loop, addresses: Collection[int]) -> bool:
-    """Whether a turn of the loop may pass by all of these addresses."""
+    """True if a turn of the loop may skip all of these addresses."""
     inside = {i.address: i for i in code if loop.holds(i.address)}
     following = dict(zip(inside, [*list(inside)[1:], None], strict=True))
     waiting, seen = [loop.begin], set[int]()

@@ -151,7 +151,7 @@ def compiler_version(compiler: str) -> str:
 
 @functools.cache
 def machine() -> str:
-    """What -march=native depends on: the architecture and a hash of the processor's feature flags."""
+    """The architecture and a hash of the processor's feature flags, on which -march=native depends."""
     features = ""
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8") as info:
         features = next((line for line in info if line.startswith(("flags", "Features"))), "")
@@ -177,12 +177,12 @@ _CLASSES: tuple[tuple[str, str], ...] = (
     ("branch", r"j\w+"),
 )
 _COMPUTING = ("fma", "vector_float", "scalar_float", "integer", "convert", "division", "gather_scatter", "call")
-_REGISTERS = {64: "%zmm", 32: "%ymm", 16: "%xmm"}  # by width
+_REGISTERS = {64: "%zmm", 32: "%ymm", 16: "%xmm"}  # width in bytes -> name
 _SCALAR_LOOP = 2  # instructions that make a scalar loop worth naming
 _INSTRUCTION = re.compile(r"^\s+([0-9a-f]+):\s+(?:(?:bnd|notrack|lock|rep\w*)\s+)?([a-z][a-z0-9]+)\b(.*)$")
 _FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 _SYMBOL = re.compile(r"<([\w.]+)")  # a call's, or of an address that is loaded: OpenMP's regions
-_ENTRY, _ONCE_ENTRY = "foundry_forward", "foundry_prepare"  # of the library's module files
+_ENTRY, _ONCE_ENTRY = "foundry_forward", "foundry_prepare"  # entry points that the library's module files call
 _JUMP = re.compile(r"^\s+([0-9a-f]+)\s")
 _MATHS = re.compile(r"<(?:a?(?:sin|cos|tan)h?|exp[2m1]*|log(?:2|10|1p)?|pow|erf|fmod|atan2)f?@plt>")
 
@@ -280,7 +280,7 @@ def _source_name(symbol: str) -> str:
 
 
 def _width(operands: str) -> int:
-    """Of the widest vector register that an instruction names, in bytes."""
+    """The width in bytes of the widest vector register that an instruction names; 0 if it names none."""
     return next((width for width, mark in _REGISTERS.items() if mark in operands), 0)
 
 
@@ -291,8 +291,10 @@ def _looped(code: list[_Instruction]) -> list[_Instruction]:
 
 
 def _facts(code: list[_Instruction], looped: list[_Instruction]) -> dict[str, float]:
-    """What a function's loops consist of, by class, and the widest vectors that they compute with. `hot_`: all loops
-    together; `inner_`: the hot one alone, with the registers that it keeps on the stack (`inner_stack`)."""
+    """Counts of instructions in a function's loops by class, and the width of the widest vectors that compute.
+
+    `hot_` counts all loops together. `inner_` counts the hot loop alone, and `inner_stack` its vector spills.
+    """
     facts = {f"hot_{kind}": float(count) for kind, count in sorted(Counter(map(_kind, looped)).items())}
     loops = find_loops(code)
     facts["loops"] = float(len(loops))

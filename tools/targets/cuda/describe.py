@@ -100,7 +100,17 @@ def describe_cuda() -> Device:
     facts = {"compiler": version_line(str(nvcc), "--version"), "nvcc": str(nvcc), "torch": torch_version()}
     gpu = gpu_facts()
     if not gpu:  # the limits of the first device the kernel compiler is written for, so that kernels compile for it
-        return Device("cuda", NO_GPU, "sm_90", 132, 60 << 20, 16, 0, present=False, facts=facts)
+        return Device(
+            target="cuda",
+            name=NO_GPU,
+            arch="sm_90",
+            cores=132,
+            cache_bytes=60 << 20,
+            vector_bytes=16,
+            memory_bytes=0,
+            present=False,
+            facts=facts,
+        )
     driver = int(gpu["driver"])
     facts["driver"] = f"CUDA {driver // 1000}.{driver % 1000 // 10}"
     facts["uuid"] = str(gpu["uuid"])
@@ -125,9 +135,9 @@ def has_gpu() -> bool:
 
 @functools.cache
 def gpu_facts() -> dict[str, int | str]:
-    """What the driver says of the first device that CUDA_VISIBLE_DEVICES shows, {} when there is no driver or none.
+    """The driver's facts of the first device that CUDA_VISIBLE_DEVICES shows; {} without a driver or a device.
 
-    Raises MissingTool when a driver is there and stays silent: that is a busy or broken machine, not one without a GPU.
+    Raises MissingTool if a driver does not answer: such a machine is busy or broken, and may have a GPU.
     """
     argv = [sys.executable, "-I", "-c", _ASK_DRIVER]
     try:

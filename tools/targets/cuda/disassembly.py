@@ -34,7 +34,7 @@ def tool_path(name: str) -> Path | None:
 
 
 def instructions(binary: Path) -> dict[str, dict[str, float]]:
-    """What each kernel of a cubin or library does, by class of instruction; {} where nothing can read it."""
+    """Kernel name -> counts of its instructions by class, for a cubin or library; {} without a disassembler."""
     kept = binary.with_name(f"{binary.name}.sass.json")
     with contextlib.suppress(OSError, ValueError):
         known: dict[str, dict[str, float]] = json.loads(kept.read_text(encoding="utf-8"))

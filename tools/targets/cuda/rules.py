@@ -13,8 +13,8 @@ from foundry.tools.targets.cuda.nsight import STALLS
 from foundry.tools.targets.evidence import Finding, KernelEvidence, Whole, of_kinds, percent
 
 BUSY_SHARE = 0.5  # share of a forward's time in which some kernel runs
-DECODING = 0.5  # of a loop's instructions; index arithmetic takes a good part in any kernel
-CONVERTING = 0.05  # of a loop's instructions
+DECODING = 0.5  # share of a loop's instructions; index arithmetic takes a good part in any kernel
+CONVERTING = 0.05  # share of a loop's instructions
 FULL_PIPE = 60.0  # % of an execution unit's peak
 WARPS_A_CORE = 4  # warps on a multiprocessor, one for each of its schedulers
 FEW_ACTIVE = 20.0  # % of the warps that fit
@@ -37,7 +37,7 @@ def gpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
 
 
 def idle_cause(kernels: Sequence[KernelEvidence], whole: Whole) -> Finding | None:
-    """Whether most of a forward's time passes while no kernel runs."""
+    """The cause "outside" if most of a forward's time passes while no kernel runs; else None."""
     busy = sum(kernel.ms for kernel in kernels) / whole.ms if whole.ms > 0 else 0.0
     return ("outside", f"kernels run for {percent(busy)} of {whole.ms:.4g} ms") if 0 < busy < BUSY_SHARE else None
 

@@ -1,8 +1,7 @@
-"""What the machine code of a CUDA kernel does: its instructions by class, those of its loops apart, and how far the
-addresses of neighbouring threads lie from each other.
+"""Reads the machine code of CUDA kernels: instructions by class, loops, and address steps between threads.
 
-Read from the disassembly of a cubin or of a library that holds some; no GPU is needed. Loops are backward branches, so
-nothing is known of how often they run: instructions of loops count as the hot ones.
+The input is the disassembly of a cubin or of a library that holds cubins; no GPU is needed. Loops are backward branches
+whose number of turns is unknown, so all instructions of loops count as hot.
 """
 
 from __future__ import annotations
@@ -59,29 +58,25 @@ _PER_CLASS = {name: re.compile(pattern) for name, pattern in _CLASSES}
 @dataclass(frozen=True)
 class Instruction:
     address: int
-    opcode: str  # with its modifiers, e.g. LDG.E.128
+    opcode: str  # name and modifiers, e.g. LDG.E.128
     operands: str
     kind: str
 
 
 @dataclass(frozen=True)
 class KernelCode:
-    """One kernel. `hot` counts the instructions of its loops, of all of it where it has none; `inner`
-    those of the hot loop alone. Of the addresses that
-    could be followed: `waste` is the step between neighbouring threads over what each of them takes, at its worst (-1:
-    an argument decides it), `ways` how many of a warp's shared accesses meet in one bank, `chased` the loads whose
-    address was loaded before."""
+    """Counts of one kernel's instructions, by class, and facts of the addresses that could be followed."""
 
-    mix: dict[str, int]
-    hot: dict[str, int]
+    mix: dict[str, int]  # all instructions
+    hot: dict[str, int]  # instructions of its loops; all of them if it has none
     loops: int
-    waste: float
-    ways: int
-    chased: int
-    inner: dict[str, int] = field(default_factory=dict)
+    waste: float  # largest step in bytes between threads over the bytes each takes; -1: an argument decides it
+    ways: int  # most shared accesses of one warp that meet in one bank
+    chased: int  # loads whose address was loaded before
+    inner: dict[str, int] = field(default_factory=dict)  # instructions of the hot loop alone
 
     def facts(self) -> dict[str, float]:
-        """As a build's report carries it: `hot_load_32`, `all_barrier`, ..."""
+        """The counts as entries of a build's report: `hot_load_32`, `all_barrier`, ..."""
         facts = {f"all_{kind}": float(count) for kind, count in sorted(self.mix.items())}
         facts |= {f"hot_{kind}": float(count) for kind, count in sorted(self.hot.items())}
         facts |= {f"inner_{kind}": float(count) for kind, count in sorted(self.inner.items())}
@@ -90,7 +85,7 @@ class KernelCode:
 
 @dataclass
 class _Accesses:
-    """What is seen of a kernel's addresses."""
+    """Facts of a kernel's addresses, gathered one memory access at a time; the fields are those of `KernelCode`."""
 
     waste: float = 0.0
     ways: int = 1
@@ -146,12 +141,20 @@ def _code(lines: Sequence[Instruction], labels: dict[str, int]) -> KernelCode:
             if begin is not None and begin <= again.address <= line.address:
                 _look(again, strides, seen)
     inner = _count(_hot_loop(lines, labels))
-    return KernelCode(_count(lines), _count(looped or lines), len(loops), seen.waste, seen.ways, seen.chased, inner)
+    return KernelCode(
+        mix=_count(lines),
+        hot=_count(looped or lines),
+        loops=len(loops),
+        waste=seen.waste,
+        ways=seen.ways,
+        chased=seen.chased,
+        inner=inner,
+    )
 
 
 @dataclass(frozen=True)
 class _Step:
-    """An instruction as the loops are found by it; where it jumps forward does not matter."""
+    """An instruction in the form that `find_loops` reads; its forward jumps do not matter."""
 
     address: int
     jumps_to: int | None
@@ -201,7 +204,10 @@ def _count(lines: Sequence[Instruction]) -> dict[str, int]:
 
 
 def _back_to(line: Instruction, labels: dict[str, int]) -> int | None:
-    """Where a jump to an earlier address goes; the padding behind a kernel jumps to itself."""
+    """The earlier address that a backward jump goes to; None for other instructions, and for a jump to itself.
+
+    The padding behind a kernel jumps to itself.
+    """
     if not line.opcode.startswith("BRA"):
         return None
     found = _JUMP.search(line.operands)

@@ -18,7 +18,7 @@ _LANES = 0x1F
 
 
 class Strides:
-    """Steps of registers, as far as they are known; `follow` is told every instruction in the order of the text."""
+    """Steps of registers between neighbouring threads; call `follow` with every instruction in text order."""
 
     def __init__(self) -> None:
         self._steps: dict[str, int | None] = {"RZ": 0, "URZ": 0}
@@ -29,7 +29,7 @@ class Strides:
         return self._steps.get(inside[-1]) if inside else None
 
     def follow(self, opcode: str, operands: str) -> None:
-        """What an instruction does to the step of the register that it writes."""
+        """Updates the step of the register that an instruction writes."""
         parts = [part.strip() for part in operands.split(",")]
         name = parts[0].split(".")[0]
         if not re.fullmatch(r"U?R\d+", name):
