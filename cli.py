@@ -45,7 +45,7 @@ def options(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """What `foundry` itself takes."""
+    """Options of `foundry` itself."""
 
 
 agent = typer.Typer(help="Run the experts on a task; watch, steer and inspect a run.", no_args_is_help=True)

@@ -1,1 +1,1 @@
-"""Which models think for whom: settings, choice among several, what an endpoint can do, what a run may cost."""
+"""Chat models of a run: settings, choice among several, capabilities of an endpoint, cost estimate."""

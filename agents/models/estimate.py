@@ -1,4 +1,4 @@
-"""What a run with models may cost, before anything is asked: requests, tokens and dollars, from the first prompts."""
+"""Estimates requests, tokens and dollars of a run with chat models from its first prompts, before any request."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from foundry.agents.models.models import ModelSpec
 from foundry.agents.prices import STEP_TOKENS, in_words
 
-ANSWER_TOKENS = STEP_TOKENS[1]  # that a step is thought to take
-RESULT_TOKENS = 700  # of a tool's answer
+ANSWER_TOKENS = STEP_TOKENS[1]  # assumed tokens of a step's answer
+RESULT_TOKENS = 700  # assumed tokens of a tool's result
 
 
 @dataclass(frozen=True)
 class Range:
-    """From steps that are answered at once to steps that make all their tool calls."""
+    """An estimate from `least` (no step makes tool calls) to `most` (each step makes all of its tool calls)."""
 
     least: float
     most: float
@@ -21,7 +21,7 @@ class Range:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What one model would take if every step were its own. `dollars` None: its price is not known."""
+    """The cost of a run if one model answered every step; `dollars` is None if its price is unknown."""
 
     model: str
     experts: tuple[str, ...]
@@ -39,19 +39,19 @@ class CostEstimate:
 
 
 def estimate(spec: ModelSpec, experts: tuple[str, ...], *, prompt_tokens: int, steps: int, judged: int) -> CostEstimate:
-    """For `steps` proposals and `judged` finalists, if this model made all of them."""
+    """The cost of `steps` proposals and `judged` finalists if this model made all of them."""
     calls = spec.options.tool_calls
     prompts, answers = _step_tokens(prompt_tokens, calls, spec.options.tool_tokens)
     least = (steps + judged, (steps + judged) * prompt_tokens, (steps + judged) * ANSWER_TOKENS)
     most = ((steps + judged) * (1 + calls), (steps + judged) * prompts, (steps + judged) * answers)
     dollars = [spec.price.dollars(prompt, 0, answer) for _, prompt, answer in (least, most)]
     return CostEstimate(
-        spec.name,
-        experts,
-        Range(least[0], most[0]),
-        Range(least[1] + least[2], most[1] + most[2]),
-        Range(*dollars) if spec.price.known else None,
-        in_words(spec.price),
+        model=spec.name,
+        experts=experts,
+        requests=Range(least[0], most[0]),
+        tokens=Range(least[1] + least[2], most[1] + most[2]),
+        dollars=Range(*dollars) if spec.price.known else None,
+        price=in_words(spec.price),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which chat models a run has, and which of them think for which expert; kept with the request."""
+"""The chat models of a run and their assignment to experts; kept with the request."""
 
 from __future__ import annotations
 

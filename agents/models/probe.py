@@ -1,4 +1,4 @@
-"""What a model's endpoint can do, found out by two tiny requests: what it answers, refuses, counts and tells."""
+"""Probes the capabilities of a model's endpoint by two tiny requests and its list of models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWER_TOKENS = 1024  # reasoning counts among them
 LISTING_S = 10.0
 MOST_PROMPT_TOKENS = 13_000
 PROMPTS = f"most prompts have 5,000 to {MOST_PROMPT_TOKENS:,} tokens"
-TELLING_TOKENS = 32  # of an answer: a shorter one does not say how fast the next one comes
+TELLING_TOKENS = 32  # tokens; shorter answers are too short to measure a rate
 TOOL = "history"
 CALL = "This is a test of your interface. Call the tool `history` now, without arguments, and say nothing else."
 FILL = 'This is a test of your interface. Answer with the JSON object {"ready": true} and nothing else.'
@@ -32,7 +32,7 @@ LENGTHS = ("context_length", "max_model_len", "max_context_length", "context_win
 
 
 class Ready(BaseModel):
-    """What the second request asks for."""
+    """The form of the second request's answer."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,7 +41,7 @@ class Ready(BaseModel):
 
 @dataclass
 class _Look:
-    """What was seen so far."""
+    """A probe under way: the client, the parameters that were refused, the replies and their seconds."""
 
     client: ChatClient
     refused: list[str] = field(default_factory=list)
@@ -97,8 +97,10 @@ def _answers(spec: ModelSpec, look: _Look) -> Capability:
 
 
 def _speed(spec: ModelSpec, look: _Look) -> list[Capability]:
-    """Whether a step's answer fits into a request's time, by the slower of the rates seen; nothing where an answer was
-    too short to tell. How long a prompt of full size takes is not known: these are tiny."""
+    """Compares the time of a step's answer, at the slowest rate seen, with a request's time limit.
+
+    Empty if all answers were too short to measure a rate. The time of a full prompt stays unknown: these are tiny.
+    """
     pairs = zip(look.replies, look.seconds, strict=True)
     said = [(reply.usage.answer_tokens, took) for reply, took in pairs if not reply.usage.estimated]
     rates = [tokens / max(took, 1e-3) for tokens, took in said if tokens >= TELLING_TOKENS]
@@ -148,7 +150,7 @@ def _usage(replies: Sequence[ModelReply]) -> Capability:
 
 
 async def _context(spec: ModelSpec) -> Capability:
-    """What the endpoint's list of models tells."""
+    """The model's context length in tokens, from the endpoint's list of models."""
     try:
         listed = await asyncio.wait_for(get_json(spec.endpoint, "models"), LISTING_S)
     except (OSError, ValueError, TimeoutError):

@@ -1,7 +1,7 @@
-"""Which models the user wants: from flags, the environment (`FOUNDRY_MODEL`, `FOUNDRY_BASE_URL`, ...) and a file
-`foundry.toml` in the current folder or above it. What is said in several of them counts in this order.
+"""Reads the user's choice of chat models from flags, the environment and `foundry.toml`.
 
-A key is never said here, only the name of the environment variable that holds it.
+Flags override the environment (`FOUNDRY_MODEL`, `FOUNDRY_BASE_URL`, ...), which overrides the file in the current
+folder or above it. No setting holds a key; one names the environment variable that does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.thought import ExpertName
 
 FILE = "foundry.toml"
-PREFIX = "FOUNDRY_"  # of the environment's names for the flags
+PREFIX = "FOUNDRY_"  # prefix of the environment variables that stand for flags
 LARGEST_BYTES = 64 << 10
 DEFAULT = ChatOptions()
 
@@ -83,7 +83,7 @@ class ModelTable(ModelOptions):
 
 
 class SettingsFile(ModelOptions):
-    """`foundry.toml`: which models think, and how each is asked."""
+    """The content of `foundry.toml`: the models of the experts, and the options of each model."""
 
     model: Names = Field(default_factory=list)
     """For every expert that `experts` does not name; several: each step comes from the one that promises most."""
@@ -92,8 +92,10 @@ class SettingsFile(ModelOptions):
 
 
 def read_models(wanted: list[str] | None = None, flags: Mapping[str, Any] | None = None) -> Models:
-    """What the user wants. `wanted`: words of `--model`; `flags`: fields of ModelOptions, None where not said. Raises
-    UsageError in one line, also for flags about a model where none is asked for."""
+    """The models that the user chose. `wanted`: words of `--model`; `flags`: fields of ModelOptions, None if not given.
+
+    Raises UsageError in one line, also for flags about a model if no model is chosen.
+    """
     flags = {name: value for name, value in (flags or {}).items() if value is not None}
     path = find_file(Path.cwd())
     file = _read_file(path) if path else SettingsFile()
@@ -131,7 +133,7 @@ def _read_file(path: Path) -> SettingsFile:
 
 
 def _first_problem(error: ValidationError) -> str:
-    """Where and what, without the value: somebody may have written a key there."""
+    """The place and the problem of the first error, without the value: the user may have written a key there."""
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(str(part) for part in first['loc'])}: {_words_of(first)}"
 
@@ -185,7 +187,7 @@ def _check_experts(by_expert: Mapping[str, tuple[str, ...]], place: str) -> None
 
 
 def _thinking(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Each once; the playbook is no model."""
+    """The names without duplicates and without the playbook, which is no model."""
     return tuple(name for name in dict.fromkeys(names) if name != PLAYBOOK)
 
 
@@ -195,13 +197,13 @@ def _spec(name: str, file: SettingsFile, over: Mapping[str, Any]) -> ModelSpec:
     top = {key: value for key, value in file.said.items() if key in ModelOptions.model_fields}
     said = {**top, **table.said, **over}
     options = ChatOptions(
-        said.get("answer_tokens", DEFAULT.answer_tokens),
-        said.get("request_seconds", DEFAULT.request_s),
-        said.get("parallel_calls", DEFAULT.parallel),
-        said.get("temperature"),
-        said.get("reasoning_effort"),
-        said.get("price"),
-        said.get("api_key_env"),
-        said.get("tool_calls", DEFAULT.tool_calls),
+        answer_tokens=said.get("answer_tokens", DEFAULT.answer_tokens),
+        request_s=said.get("request_seconds", DEFAULT.request_s),
+        parallel=said.get("parallel_calls", DEFAULT.parallel),
+        temperature=said.get("temperature"),
+        reasoning_effort=said.get("reasoning_effort"),
+        price=said.get("price"),
+        key_env=said.get("api_key_env"),
+        tool_calls=said.get("tool_calls", DEFAULT.tool_calls),
     )
     return ModelSpec(name, table.model or name, said.get("base_url"), said.get("provider"), options)
