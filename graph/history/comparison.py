@@ -1,4 +1,4 @@
-"""`foundry agent compare`: where two runs parted, what was said otherwise, and what it brought."""
+"""`foundry agent compare`: the step at which two runs parted, the users' different words, and the gain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`common` are the decisions that both took before `step`; "" while neither differs from the other."""
+    """Two runs of one task. `common` counts the decisions that both took before `step`, where they parted.
+
+    `step` is "" if neither run differs from the other.
+    """
 
     relation: str
     step: str
@@ -38,13 +41,13 @@ class Comparison:
 
     @property
     def gain(self) -> float | None:
-        """How much faster the second run's best is than the first's; None where one has none."""
+        """The second run's best speedup over the first's (1.0: equal); None if a run has none."""
         ours, theirs = self.one.summary.speedup, self.other.summary.speedup
         return theirs / ours if ours and theirs else None
 
     @property
     def is_sure(self) -> bool:
-        """Whether the two intervals leave no doubt about which is faster."""
+        """True if the two 95 % intervals do not overlap."""
         ours, theirs = self.one.summary.speedup_ci95, self.other.summary.speedup_ci95
         return bool(ours and theirs and (ours[1] < theirs[0] or theirs[1] < ours[0]))
 
@@ -64,22 +67,24 @@ def compare_runs(one: RunDirectory, other: RunDirectory) -> Comparison:
     shared = sum(1 for _ in _while_equal(*heard))
     ours, theirs = (
         Side(
-            view.summary,
-            view.run.id,
-            _origin(view.run),
-            told[shared:],
-            len(steps),
-            _made(steps.get(step), view.history),
-            view.best.words if view.best else "-",
+            summary=view.summary,
+            name=view.run.id,
+            origin=_origin(view.run),
+            said=told[shared:],
+            steps=len(steps),
+            made=_made(steps.get(step), view.history),
+            best=view.best.words if view.best else "-",
         )
         for view, told, steps in zip(views, heard, (first, second), strict=True)
     )
     best = _best_of({first[step].candidate.id for step in common}, views[0].history)
-    return Comparison(_relation(one, other), step, len(common), best, ours, theirs)
+    return Comparison(
+        relation=_relation(one, other), step=step, common=len(common), best_common=best, one=ours, other=theirs
+    )
 
 
 def _best_of(names: set[str], history: History) -> str:
-    """The fastest correct one of these candidates, with its speedup; "" where there is none."""
+    """The fastest correct one of these candidates, with its speedup; "" if there is none."""
     known = {name: found.speedup for name in names if (found := history.outcomes.get(name)) and found.speedup}
     best = max(known, key=lambda name: known[name], default="")
     return f"{best} {known[best]:.2f}x" if best else ""

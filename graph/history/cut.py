@@ -32,17 +32,17 @@ DATED = {
     "events": "started",
     "sessions": "started",
 }
-# What was measured of a text holds whoever asks for it: a fork that proposes the text does not measure it again. Proofs
-# are left out: a winner is proven in the run that exports it.
+# Measurements of a text are valid in every run: a fork that proposes the same text does not measure it again. Proofs are
+# left out, because a winner is proven in the run that exports it.
 OF_A_TEXT = (
     "kind = 'measure' AND (key GLOB 'build/*' OR key GLOB 'tune/*' OR key GLOB '*/screen/*' OR key GLOB '*/full/*')"
 )
-_GREGORIAN_100NS = 0x01B21DD213814000  # between 1582, where time-ordered UUIDs begin, and 1970
+_GREGORIAN_100NS = 0x01B21DD213814000  # 100 ns ticks from 1582, where time-ordered UUIDs begin, to 1970
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Just before a step began; `step` is "" for where a search began to end, or for now."""
+    """The moment before a step began; `step` is "" for the end of the search, or for now."""
 
     step: str
     at: float  # seconds since the epoch
@@ -180,7 +180,7 @@ def _copy_history(source: RunDirectory, folder: Path, thread: str, at: float) ->
 
 
 def _first_id(at: float) -> str:
-    """What the id of a checkpoint of this moment begins with: a UUID of version 6, which begins with its time."""
+    """The first digits of the id of a checkpoint at `at` seconds since the epoch: a UUID 6 begins with its time."""
     ticks = int(at * 1e7) + _GREGORIAN_100NS
     high = f"{ticks >> 12:012x}"
     return f"{high[:8]}-{high[8:]}-6{ticks & 0xFFF:03x}"

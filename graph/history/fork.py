@@ -20,8 +20,11 @@ from foundry.knowledge.errors import UsageError
 
 @dataclass(frozen=True)
 class Change:
-    """What a fork does otherwise. Limits count from the step on; where none of evaluations and minutes is said, the
-    run has what its source had left there. `models` None keeps them."""
+    """The differences between a fork and its source.
+
+    Limits count from the step on; without limits of evaluations and minutes the fork gets what its source had left
+    there. `models` None keeps the source's models.
+    """
 
     said: Sequence[str] = ()
     models: Models | None = None
@@ -29,9 +32,11 @@ class Change:
 
 
 def fork(source_path: Path, step: str, change: Change, parts: Parts | None = None) -> Path:
-    """The folder of a new run as the source was just before `step`; "" is where its search began to end, from where
-    it gets the same budget again. `resume` goes on with it. Raises UsageError for a step that was not reached, or words
-    that this run cannot follow."""
+    """Makes a new run in the state of the source just before `step`, and returns its folder; `resume` continues it.
+
+    `step` "" is the end of the source's search; the fork then gets the same budget again. Raises UsageError for a step
+    that was not reached, and for words that this run cannot follow.
+    """
     parts = parts or Parts()
     source = RunDirectory.inspect(source_path)
     try:
@@ -84,10 +89,10 @@ def _from_here(run: RunDirectory, request: SolveRequest, wanted: RunLimits) -> R
         return before if more is None else used + more - (given or 0.0)
 
     return RunLimits(
-        whole(wanted.evaluations, spent.evaluations, granted.evaluations, own.evaluations),
-        whole_part(wanted.minutes, spent.minutes, granted.minutes, own.minutes),
-        whole(wanted.tokens, spent.tokens, granted.tokens, own.tokens),
-        whole_part(wanted.dollars, spent.dollars, granted.dollars, own.dollars),
-        wanted.target_speedup or own.target_speedup,
-        whole(wanted.calls, ledger.thinking.total.requests, 0, own.calls),
+        evaluations=whole(wanted.evaluations, spent.evaluations, granted.evaluations, own.evaluations),
+        minutes=whole_part(wanted.minutes, spent.minutes, granted.minutes, own.minutes),
+        tokens=whole(wanted.tokens, spent.tokens, granted.tokens, own.tokens),
+        dollars=whole_part(wanted.dollars, spent.dollars, granted.dollars, own.dollars),
+        target_speedup=wanted.target_speedup or own.target_speedup,
+        calls=whole(wanted.calls, ledger.thinking.total.requests, 0, own.calls),
     )
