@@ -32,8 +32,8 @@ DATED = {
     "events": "started",
     "sessions": "started",
 }
-# Measurements of a text are valid in every run: a fork that proposes the same text does not measure it again. Proofs are
-# left out, because a winner is proven in the run that exports it.
+# Measurements of a text are valid in every run: a fork that proposes the same text does not measure it again. Proofs
+# are left out, because a winner is proven in the run that exports it.
 OF_A_TEXT = (
     "kind = 'measure' AND (key GLOB 'build/*' OR key GLOB 'tune/*' OR key GLOB '*/screen/*' OR key GLOB '*/full/*')"
 )
