@@ -29,7 +29,6 @@ UNSWEPT = (
     "graph/proofs",
     "graph/run",
     "graph/search",
-    "graph/show",
     "knowledge/compiler/cpu",
     "knowledge/compiler/cuda",
     "tools/grade/host",

@@ -1,1 +1,1 @@
-"""What people see of a run."""
+"""Views of a run: terminal, page, trace, words."""

@@ -1,5 +1,7 @@
-"""What became of a user's words: who took them, why they cannot be followed, and the first candidate that follows them,
-with what it gained over its parent."""
+"""Effects of a user's directives: their readers, the reasons why they cannot be followed, the candidates that follow.
+
+A candidate's gain is its speedup over its parent's.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ WAITS = "waits for the next step"
 
 @dataclass(frozen=True)
 class Evaluated:
-    """How a candidate's evaluation ended."""
+    """The end of a candidate's evaluation: its outcome, and its speedup over PyTorch eager if it was timed."""
 
     outcome: str
     speedup: float | None
@@ -23,7 +25,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Step:
-    """A proposal as the log tells it."""
+    """A proposal as the log records it."""
 
     candidate: str
     parent: str
@@ -53,20 +55,28 @@ class History:
         if event.kind == "proposal":
             moves, cites = tuple(data["moves"]), tuple(data["cites"])
             self.steps.append(
-                Step(data["candidate"], data["parent"], event.name, event.step, data["rationale"], moves, cites)
+                Step(
+                    candidate=data["candidate"],
+                    parent=data["parent"],
+                    expert=event.name,
+                    step=event.step,
+                    rationale=data["rationale"],
+                    moves=moves,
+                    cites=cites,
+                )
             )
         elif event.kind == "evaluation":
             self.outcomes[event.name] = Evaluated(data["outcome"], data["speedup"])
 
     def lift(self, step: Step) -> float | None:
-        """A candidate's speedup over its parent's, None where either is not known or not correct."""
+        """A candidate's speedup over its parent's; None if either is unknown or incorrect."""
         after, before = self.outcomes.get(step.candidate), self.outcomes.get(step.parent)
         if after is None or before is None or after.outcome != "correct" or not after.speedup or not before.speedup:
             return None
         return after.speedup / before.speedup
 
     def gain(self, step: Step) -> float:
-        """The share of speed that a step won over its parent, 0.0 where that is not known."""
+        """The share of speed that a step won over its parent; 0.0 if unknown."""
         return (self.lift(step) or 1.0) - 1.0
 
     def result(self, step: Step) -> str:
@@ -87,7 +97,7 @@ class History:
         return [step for step in self.steps if self._follows(step, directive, taken)]
 
     def effect(self, directive: Directive, taken: Iterable[Acknowledgement]) -> str:
-        """What became of a directive, in one line: `taken by @tiling in i0g4 -> c57 (+12 %)`."""
+        """A directive's effect in one line: `taken by @tiling in i0g4 -> c57 (+12 %)`."""
         readers = [item for item in taken if item.directive == directive.id]
         following = next((step for step in self.steps if self._follows(step, directive, readers)), None)
         if following is not None:

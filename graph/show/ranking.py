@@ -1,4 +1,4 @@
-"""Who won and why the others lost: the correct and clean candidates of a run, best first, and the rest by number."""
+"""Ranks the correct and clean candidates of a run, best first, and counts the outcomes of the others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Placed:
 
     @property
     def remark(self) -> str:
-        """What must be said of a kernel that is slower than PyTorch eager, or no faster; else ""."""
+        """The remark on a kernel that is slower than PyTorch eager, or no faster; else ""."""
         return {"faster": "", "as fast": ", no faster than eager", "slower": ", slower than eager"}[
             standing(self.interval)
         ]
@@ -123,4 +123,11 @@ def _placed(records: Sequence[Evaluation]) -> Placed | None:
     if found is None or timing is None:
         return None
     name = records[-1].candidate.id
-    return Placed(name, timing.stage, timing.speedup, timing.speedup_ci95, timing.pairs, found.cautious)
+    return Placed(
+        name=name,
+        stage=timing.stage,
+        speedup=timing.speedup,
+        interval=timing.speedup_ci95,
+        pairs=timing.pairs,
+        counts=found.cautious,
+    )

@@ -89,12 +89,12 @@ class RunView:
 
     @property
     def best(self) -> Placed | None:
-        """The winner, or while there is none the best candidate so far."""
+        """The winner, or before there is one the best candidate so far."""
         return self.ranking.placed(self.summary.candidate) if self.summary.candidate else None
 
     @cached_property
     def decisions(self) -> dict[str, Decision]:
-        """What was decided, by candidate."""
+        """Candidate -> the decision that made it."""
         return {decision.candidate.id: decision for decision in self.run.decisions()}
 
     @cached_property
@@ -102,7 +102,7 @@ class RunView:
         """Every candidate at its highest stage, in the order in which they were first measured."""
         first = self.run.database.run("SELECT candidate, MIN(at) FROM evaluations GROUP BY candidate")
         merits = self.run.database.run(f"SELECT candidate, merit FROM evaluations ORDER BY {LATEST_FIRST} DESC")
-        at, merit = dict(first), dict(merits)  # of each candidate the merit of its highest stage, which comes last
+        at, merit = dict(first), dict(merits)  # candidate -> merit at its highest stage, which comes last
         found = [
             Measured(evaluation, stage, float(at[evaluation.candidate.id]), float(merit[evaluation.candidate.id]))
             for evaluation, stage in self.run.evaluations()
@@ -112,7 +112,7 @@ class RunView:
 
     @cached_property
     def said(self) -> list[Said]:
-        """What users said, oldest first."""
+        """The users' directives, oldest first, with their readers."""
         directives, posted = self.run.inbox.read(), self.run.inbox.posted()
         kept, taken = {item.id for item in in_force(directives)}, self.run.inbox.acknowledgements()
         return [
@@ -126,12 +126,12 @@ class RunView:
         ]
 
     def candidate(self, name: str) -> Candidate:
-        """Raises UsageError for one that the run does not know."""
+        """The candidate of that id. Raises UsageError if the run has none."""
         decision = self.run.decision(name)
         return decision.candidate if decision else self.run.evaluation(name).candidate
 
     def records(self, name: str) -> list[tuple[Stage, Evaluation]]:
-        """What each stage found of a candidate, the first stage first."""
+        """A candidate's evaluation at each stage that it reached, the first stage first."""
         found: list[tuple[Stage, Evaluation]] = []
         for stage in STAGES:
             with contextlib.suppress(UsageError):  # a candidate need not reach every stage
@@ -140,7 +140,7 @@ class RunView:
 
     @cached_property
     def parents(self) -> dict[str, tuple[str, ...]]:
-        """Of each measured candidate."""
+        """Measured candidate -> its parents."""
         return {one.evaluation.candidate.id: one.evaluation.candidate.parents for one in self.measured}
 
     def lineage(self, name: str) -> list[str]:

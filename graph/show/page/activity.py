@@ -1,4 +1,4 @@
-"""What a page shows of the work: who did what when, what users said and what came of it, and what it all cost."""
+"""A page's data about the work: spans of experts and tools, users' directives with their effects, and costs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DirectiveEffect:
 
 @dataclass(frozen=True)
 class DirectiveFacts:
-    """What a user said, who took it when, and what came of it."""
+    """A user's directive, its readers with their steps, and the candidates that follow it."""
 
     id: str
     to: str
@@ -54,7 +54,7 @@ class DirectiveFacts:
 
 @dataclass
 class ExpertFacts:
-    """What one expert did. Several experts work at once: their seconds may add up to more than the run's."""
+    """Totals of one expert. Several experts work at once, so their seconds may add up to more than the run's."""
 
     expert: str
     calls: int = 0
@@ -74,14 +74,14 @@ def work_spans(events: Sequence[Event], began: float) -> tuple[list[WorkSpan], i
     """The spans of experts and tools, at most MOST_SPANS of them, and how many there are."""
     found = [
         WorkSpan(
-            -1 if event.island is None else event.island,
-            "thinking" if event.kind == "expert" else str(event.data.get("category", "run")),
-            event.name,
-            event.step,
-            round(event.started - began, 3),
-            round(event.ended - began, 3),
-            round(float(event.data.get("wait_s", 0.0)), 3),
-            _label(event),
+            island=-1 if event.island is None else event.island,
+            kind="thinking" if event.kind == "expert" else str(event.data.get("category", "run")),
+            name=event.name,
+            step=event.step,
+            start_s=round(event.started - began, 3),
+            end_s=round(event.ended - began, 3),
+            waited_s=round(float(event.data.get("wait_s", 0.0)), 3),
+            label=_label(event),
         )
         for event in events
         if event.ended is not None and event.kind in ("expert", "tool") and event.ended > event.started
@@ -99,12 +99,14 @@ def directive_facts(view: RunView) -> list[DirectiveFacts]:
     """Every directive with its readers and the candidates that follow it."""
     return [
         DirectiveFacts(
-            f"d{said.directive.id}",
-            said.directive.to,
-            said.directive.text,
-            round(said.posted - view.began, 3),
-            [f"{item.reader} at {item.step}" + (f": {item.answer}" if item.answer else "") for item in said.readers],
-            [_effect(view.history, step) for step in view.history.followers(said.directive, said.readers)],
+            id=f"d{said.directive.id}",
+            to=said.directive.to,
+            text=said.directive.text,
+            posted_s=round(said.posted - view.began, 3),
+            taken=[
+                f"{item.reader} at {item.step}" + (f": {item.answer}" if item.answer else "") for item in said.readers
+            ],
+            effects=[_effect(view.history, step) for step in view.history.followers(said.directive, said.readers)],
         )
         for said in view.said
     ]

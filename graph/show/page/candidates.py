@@ -1,4 +1,4 @@
-"""What a page shows of each candidate: how it was made, what became of it, how fast it is."""
+"""A page's data about each candidate: its origin, its verdict, its speed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foundry.knowledge.thought import Move, Proposal
 
 Change = Literal["seed", "numbers", "fusion", "rewrite", "code"]
 MOST_TEXT, LEAST_TEXT = 1200, 120  # characters of one rationale, one piece of evidence
-ALL_TEXTS = 250_000  # of all candidates' rationales together, and so of their evidence
+ALL_TEXTS = 250_000  # characters of all candidates' rationales together; the same for their evidence
 
 _CHANGES: dict[str, Change] = {
     "set": "numbers",
@@ -77,34 +77,34 @@ def _facts(measured: Measured, decision: Decision | None, began: float, most: in
     diagnosis = decision.diagnosis if decision else None
     found = f"{diagnosis.failure or diagnosis.limiter}: {diagnosis.evidence} {diagnosis.action}" if diagnosis else ""
     return CandidateFacts(
-        candidate.id,
-        candidate.island,
-        candidate.generation,
-        decision.step if decision else "",
-        measured.stage,
-        round(measured.at - began, 3),
-        change_of(proposal),
-        proposal.expert if proposal else candidate.proposal or candidate.origin,
-        proposal.brain if proposal else "",
-        candidate.parents,
-        [_move_words(move) for move in proposal.moves] if proposal else [],
-        proposal.rationale[:most] if proposal else "",
-        proposal.expected[:most] if proposal else "",
-        proposal.cites if proposal else (),
-        found[:most],
-        ruling.verdict,
-        ruling.outcome,
-        ruling.evidence[:most],
-        measured.merit,
-        timing.speedup if timing and is_timed else None,
-        timing.speedup_ci95[0] if timing and is_timed else None,
-        timing.speedup_ci95[1] if timing and is_timed else None,
-        timing.candidate_ms if timing and is_timed else None,
-        profile.achieved_bytes_per_s if profile else None,
-        profile.achieved_flops_per_s if profile else None,
-        profile.fraction_of_floor if profile else None,
-        f"{profile.limiter or ''} {profile.cause}".strip() if profile else "",
-        evaluation.audit.labels if evaluation.audit else (),
+        id=candidate.id,
+        island=candidate.island,
+        generation=candidate.generation,
+        step=decision.step if decision else "",
+        stage=measured.stage,
+        at_s=round(measured.at - began, 3),
+        change=change_of(proposal),
+        expert=proposal.expert if proposal else candidate.proposal or candidate.origin,
+        brain=proposal.brain if proposal else "",
+        parents=candidate.parents,
+        moves=[_move_words(move) for move in proposal.moves] if proposal else [],
+        rationale=proposal.rationale[:most] if proposal else "",
+        expected=proposal.expected[:most] if proposal else "",
+        cites=proposal.cites if proposal else (),
+        diagnosis=found[:most],
+        verdict=ruling.verdict,
+        outcome=ruling.outcome,
+        evidence=ruling.evidence[:most],
+        merit=measured.merit,
+        speedup=timing.speedup if timing and is_timed else None,
+        low=timing.speedup_ci95[0] if timing and is_timed else None,
+        high=timing.speedup_ci95[1] if timing and is_timed else None,
+        candidate_ms=timing.candidate_ms if timing and is_timed else None,
+        bytes_per_s=profile.achieved_bytes_per_s if profile else None,
+        flops_per_s=profile.achieved_flops_per_s if profile else None,
+        floor_share=profile.fraction_of_floor if profile else None,
+        limiter=f"{profile.limiter or ''} {profile.cause}".strip() if profile else "",
+        labels=evaluation.audit.labels if evaluation.audit else (),
     )
 
 

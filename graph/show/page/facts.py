@@ -26,7 +26,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
 
 MOST_ANCESTORS = 40
-DIFF_CHARS = 40_000  # of one step
+DIFF_CHARS = 40_000  # characters of one step's diff
 ALL_DIFFS_CHARS = 400_000
 CODE_CHARS = 400_000
 
@@ -43,7 +43,7 @@ class Ancestry:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The measured rates of the device, and the least time that they allow for the task; 0 where nobody knows."""
+    """The device's measured rates, and the least time in ms that they allow for the task; 0.0 if unknown."""
 
     bytes_per_s: float = 0.0
     flops_per_s: float = 0.0
@@ -74,7 +74,7 @@ class RunFacts:
 
 
 def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
-    """What a run's folder says now; `code` False leaves the files and their differences out."""
+    """Reads a page's data from a run's folder; without `code` it has no files and no diffs."""
     change = change_of(run)  # first: what happens meanwhile is news
     view, request = RunView(run), run.request
     events, summary = view.events(), view.summary
@@ -82,35 +82,34 @@ def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
     spans, count = work_spans(events, view.began)
     limits = {"evaluations": float(request.max_evaluations), "minutes": request.max_minutes}
     return RunFacts(
-        "run",
-        run.id,
-        change,
-        run.get("created"),
-        decode(Device, run.get("device")).name,
-        {
+        kind="run",
+        id=run.id,
+        change=change,
+        created=run.get("created"),
+        device=decode(Device, run.get("device")).name,
+        asked={
             "effort": request.effort,
             "seed": request.seed,
             "islands": request.island_count,
             "policy": request.policy or "the task's",
             "brain": request.models.title,
         },
-        ending_lines(summary, request.task),
-        summary,
-        limits,
-        candidates,
-        _roofline(view.measured),
-        _ancestry(view, summary.candidate) if code and summary.candidate else None,
-        spans,
-        count,
-        directive_facts(view),
-        expert_facts(events, candidates),
-        [record.words for record in summary.models],
+        verdict_lines=ending_lines(summary, request.task),
+        summary=summary,
+        budget=limits,
+        candidates=candidates,
+        roofline=_roofline(view.measured),
+        ancestry=_ancestry(view, summary.candidate) if code and summary.candidate else None,
+        spans=spans,
+        span_count=count,
+        directives=directive_facts(view),
+        experts=expert_facts(events, candidates),
+        models=[record.words for record in summary.models],
     )
 
 
 def change_of(run: RunDirectory) -> str:
-    """Differs when something has happened in a run: the last event, how many are over, what users said, who took it,
-    and how the run stands."""
+    """A fingerprint of a run's folder: it differs after each event, directive, acknowledgement or change of status."""
     last, over = run.database.run("SELECT COALESCE(MAX(id), 0), COUNT(ended) FROM events")[0]
     said = run.inbox.read()
     words = (last, over, said[-1].id if said else 0, len(run.inbox.acknowledgements()), run.get("status"))

@@ -59,8 +59,10 @@ def render(facts: object, title: str, plain: list[str], script: str, *, live: tu
 
 
 def policy(hashes: list[str], *, live: bool = False) -> str:
-    """The page's Content-Security-Policy: these scripts and nothing else. Styles may stand in elements, as the plotting
-    library sets them; without anything to load or send to they can tell nobody anything."""
+    """The page's Content-Security-Policy, which allows scripts with these hashes (base64 of sha256) and nothing else.
+
+    Styles may stand in elements, where the plotting library sets them; they can load and send nothing.
+    """
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     asked = "'self'" if live else "'none'"
     return (

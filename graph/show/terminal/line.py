@@ -108,7 +108,7 @@ class Line:
 
 
 def _shared_start(words: Sequence[str]) -> str:
-    """What all words begin with."""
+    """The longest prefix that all words share. `words` must not be empty."""
     first, last = min(words), max(words)
     length = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
     return first[:length]

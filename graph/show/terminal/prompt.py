@@ -58,19 +58,21 @@ def _complete_by_tab(conversation: Conversation) -> None:
 
 
 class Effects:
-    """What became of the directives of a run, as it becomes known: `news` tells what has changed since it was asked."""
+    """Follows the effects of a run's directives; `news` returns the changes since its last call."""
 
     def __init__(self, path: Path) -> None:
         self._reader = RunReader(path)
         self._history = History()
         self._told: dict[int, str] = {}
         self._is_listening = False
-        self.news()  # what was known before somebody listened is none
+        self.news()  # effects known at the start are not news
         self._is_listening = True
 
     def news(self) -> list[str]:
-        """`d3 taken by @tiling in i0g4 -> c57 (+12 %)`: when it is taken, when a candidate follows it, when that is
-        evaluated."""
+        """Lines such as `d3 taken by @tiling in i0g4 -> c57 (+12 %)`.
+
+        A directive has news when it is taken, when a candidate follows it, and when the candidate is evaluated.
+        """
         for event in self._reader.news():
             self._history.take(event)
         standing = self._reader.standing()
@@ -89,7 +91,7 @@ class Effects:
 
 @contextlib.contextmanager
 def _news(path: Path) -> Iterator[None]:
-    """Tells above the prompt what came of directives, whoever said them, while somebody types."""
+    """Prints effects of all users' directives above the prompt while the user types."""
     import readline
 
     effects, over = Effects(path), threading.Event()

@@ -31,7 +31,7 @@ class RunReader:
         self._last_at = 0.0
 
     def news(self) -> list[Event]:
-        """What has happened since the last call: events that are new, and spans that have ended."""
+        """The events since the last call: new ones, and spans that have ended."""
         closed = [event for event in self._log.find(self._open) if event.ended is not None]
         fresh = self._log.read(after=self._last)
         self._open -= {event.id for event in closed}
@@ -41,7 +41,7 @@ class RunReader:
         return [*closed, *fresh]
 
     def standing(self) -> Standing:
-        """What the run has spent and may spend, and what users said to it."""
+        """The run's state, its spending and budget, and the users' directives, as of now."""
         run = self.run
         now = time.monotonic()
         if now - self._looked >= LIVENESS_S:

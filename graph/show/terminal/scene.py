@@ -1,4 +1,4 @@
-"""What the live view shows of a run, put together from the events of its log as they come."""
+"""The data of the live view, built from the events of a run's log as they come."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foundry.graph.run.request import SolveRequest
 from foundry.graph.show.effects import History
 from foundry.knowledge.thought import Directive
 
-DEVIATIONS = 1.96  # from the middle of a 95 % interval to its end
+DEVIATIONS = 1.96  # standard deviations between the middle of a 95 % interval and its end
 RATE_S = 60.0  # evaluations of the last minute are the rate
 _STEP = re.compile(r"i(\d+)g(\d+)$")
 DOING = {
@@ -33,7 +33,7 @@ DOING = {
 
 @dataclass
 class StepScene:
-    """A step that is under way: who does what."""
+    """A step under way: its generation, action, expert and candidate."""
 
     generation: int = 0
     doing: str = "starts"
@@ -43,7 +43,7 @@ class StepScene:
 
 @dataclass
 class IslandScene:
-    """One island: its step under way, and the reason that was given last."""
+    """One island: its step under way, the last reason of an expert, and its best speedup."""
 
     number: int
     step: StepScene = field(default_factory=StepScene)
@@ -55,9 +55,9 @@ class IslandScene:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a run has spent and may spend, and the users' words to it, at one moment."""
+    """A run's state, spending, budget and directives at one moment."""
 
-    kept_state: str  # how it stands where nobody works on it
+    kept_state: str  # state of the run while no process works on it
     is_active: bool
     elapsed_s: float
     spent: int  # evaluations, as the budget counts them
@@ -179,6 +179,6 @@ class Scene:
 
 
 def _be_cautious(speedup: float, interval: tuple[float, float]) -> float:
-    """One deviation below a speedup: a loud measurement leads nobody astray."""
+    """One standard deviation below a speedup (in its logarithm), so that noisy measurements do not mislead."""
     low, high = interval
     return speedup * math.exp(-math.log(high / low) / (2 * DEVIATIONS)) if low > 0.0 else 0.0

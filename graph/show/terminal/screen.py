@@ -22,11 +22,11 @@ DIM, BOLD, GOOD = Style(dim=True), Style(bold=True), Style(color="green")
 
 @dataclass
 class Below:
-    """What stands below the picture: the reply to the last line (from `first` on), and the line that is being typed."""
+    """The text below the picture: the reply to the last line (from its line `first` on), and the line being typed."""
 
     reply: list[str] = field(default_factory=list)
     first: int = 0
-    typed: str | None = None  # None: nobody can type here
+    typed: str | None = None  # None: the terminal takes no input
     cursor: int = 0
     offers: Sequence[str] = ()
 
@@ -131,7 +131,7 @@ def _island_line(scene: Scene, island: IslandScene, width: int) -> Text:
 
 
 def _doing(island: IslandScene) -> str:
-    """Who does what, or why the island has ended."""
+    """An island's expert and its action, or the reason why the island has ended."""
     step = island.step
     expert = f"@{step.expert} " if step.expert else ""
     return make_printable(island.ended) if island.ended else f"{expert}{step.doing} {step.candidate}".rstrip()
@@ -152,7 +152,7 @@ def _wrap(text: str, width: int, rows: int) -> list[str]:
 
 
 def _curve(scene: Scene, width: int) -> list[Text]:
-    """What is sure of the best speedup, over the evaluations; the highest column is the best."""
+    """The curve of the best cautious speedup (one deviation below) over the evaluations."""
     title = Text("best so far, one deviation below", DIM)
     points = [value for value in scene.curve if value > 0]
     if not points:

@@ -33,19 +33,19 @@ from foundry.graph.show.words.conversation import Conversation
 from foundry.knowledge.errors import FoundryError
 
 T = TypeVar("T")
-REFRESH_S = 1.0  # between pictures while nobody types
-CLOCK_S = 2.0  # between pictures while nothing happens either
+REFRESH_S = 1.0  # seconds between pictures while the user does not type
+CLOCK_S = 2.0  # seconds between pictures while the run has no events either
 KEYS_S = 0.05
 LEAVE = ("exit", "quit", "q")
 
 
 def can_draw(console: Console) -> bool:
-    """Whether there is a terminal that can do more than print lines."""
+    """True if the console is a terminal that can do more than print lines."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 def watch_plain(path: Path, print_line: Callable[[str], None], is_over: Callable[[], bool] | None = None) -> None:
-    """Prints a line for every generation, those of the past first, until nobody works on the run any more."""
+    """Prints a line for every generation, past ones first, until no process works on the run any more."""
     reader = RunReader(path)
     lines = PlainLines(Scene(reader.request), print_line)
     try:
@@ -62,7 +62,7 @@ def watch_plain(path: Path, print_line: Callable[[str], None], is_over: Callable
 
 @dataclass
 class Window:
-    """The live view in a terminal. `typing`: whether what is typed there is for us."""
+    """The live view in a terminal; with `typing` it reads the user's lines there."""
 
     console: Console
     path: Path
@@ -83,7 +83,7 @@ class Window:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody works on the run any more."""
+        """True if no process works on the run any more."""
         return not self._standing.is_active
 
     def show(self, *, until_over: bool) -> None:
@@ -118,7 +118,8 @@ class Window:
         width, height = self.console.size
         self.below.typed = self._line.text if self.typing else None
         self.below.cursor, self.below.offers = self._line.cursor, self._line.offers
-        picture = Text("\n").join(draw(self._scene, self._standing, self.below, time.time(), width, height))
+        lines = draw(self._scene, self._standing, self.below, now=time.time(), width=width, height=height)
+        picture = Text("\n").join(lines)
         shown = f"{picture.plain}{self._line.cursor}"
         if shown != self._shown:
             self._shown = shown
@@ -163,7 +164,7 @@ class Window:
             self._answer, self._next = None, 0.0
 
     def _completions(self, text: str) -> Sequence[str]:
-        """The names are read once somebody completes something: that takes a moment, and is not done for nothing."""
+        """The completions of a line. The run's names are read at the first call, in a thread, because that is slow."""
         if self._names is None:
             self._names = _begin(self._speaker.names)
         names = self._names.result() if self._names.done() else Names()
@@ -171,21 +172,21 @@ class Window:
 
 
 def _begin(work: Callable[[], T]) -> Future[T]:
-    """Does it in a thread of its own, which nobody waits for who leaves."""
+    """Runs `work` in a daemon thread, so that the program can end before it."""
     found: Future[T] = Future()
     threading.Thread(target=lambda: found.set_result(work()), daemon=True).start()
     return found
 
 
 class Speaker:
-    """What is said at the live view to a run; an answer may take a while."""
+    """The user's lines from the live view to a run; an answer may take a while."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._conversation: Conversation | None = None
 
     def reply_to(self, line: str) -> str:
-        """What the chat says to a line; an error is its one line."""
+        """The chat's reply to a line; for an error its one line."""
         try:
             return self._open().say(line).text
         except FoundryError as error:

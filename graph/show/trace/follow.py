@@ -14,8 +14,11 @@ POLL_S = 0.3
 
 
 def follow(path: Path, wanted: Selection, tell: Callable[[Event], None]) -> None:
-    """Every event once, when it is over: what is there already first. Returns when nobody works on the run any more; a
-    span that a kill left open is then told as it stands. Raises UsageError for a candidate that is not known yet."""
+    """Calls `tell` with every event once, when it is over; past events come first.
+
+    Returns when no process works on the run any more; spans that a kill left open come last. Raises UsageError for a
+    candidate that is not known yet.
+    """
     reader = RunReader(path)
     try:
         takes = wanted.of_run(reader.run).takes

@@ -40,7 +40,7 @@ HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
 TIMEOUT = "OTEL_EXPORTER_OTLP_TIMEOUT"
 MOMENTS = ("proposal", "evaluation", "directive", "retrieval", "note")
 SPANS = ("node", "expert", "call", "tool")
-LARGEST_INTEGER = 2**63 - 1  # of an attribute
+LARGEST_INTEGER = 2**63 - 1  # largest integer that an attribute may hold
 
 
 class NotSent(FoundryError):
@@ -144,7 +144,7 @@ class _Trace:
         if problem:
             facts["error.type"] = str(event.data.get("outcome") or problem.split(":")[0])[:100]
         lasted = (started, event.ended or event.started)
-        return self._span(event.id, name, lasted, {**facts, **_own(event)}, problem, self._around(event))
+        return self._span(event.id, name, lasted, {**facts, **_own(event)}, problem, parent=self._around(event))
 
     def _span(
         self,

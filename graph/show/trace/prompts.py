@@ -1,4 +1,4 @@
-"""What chat models were told and what they answered, as the run's folder keeps it."""
+"""Prompts and answers of chat models, as the run's folder keeps them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from foundry.knowledge.errors import UsageError
 
 @dataclass(frozen=True)
 class ModelCall:
-    """One call of a chat model. `first` are what was said first and, where it could not be used, the first answer and
-    what was said to it; `answer` is the last one."""
+    """One call of a chat model. `bad_answer` and `repair` are "" unless the first answer could not be used."""
 
     event: Event
     system: str
@@ -25,7 +24,7 @@ class ModelCall:
 
     @property
     def texts(self) -> list[tuple[str, str]]:
-        """Everything in its order, each under what it is."""
+        """(kind, text) of the call's texts in their order, without empty ones."""
         parts = [
             ("system", self.system),
             ("prompt", self.prompt),
@@ -37,13 +36,13 @@ class ModelCall:
 
     @property
     def said(self) -> list[tuple[str, str]]:
-        """The same as messages: who, and the text."""
+        """(role, text) of the call's messages: "system", "user" or "assistant"."""
         roles = {"system": "system", "prompt": "user", "repair": "user"}
         return [(roles.get(name, "assistant"), text) for name, text in self.texts]
 
 
 def is_call(event: Event) -> bool:
-    """Whether an event is a chat model's call: with its cost, recorded inside the expert's span."""
+    """True if an event is a call of a chat model; it has the call's cost and lies inside the expert's span."""
     return event.kind == "expert" and "requests" in event.data
 
 

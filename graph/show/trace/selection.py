@@ -1,4 +1,4 @@
-"""Which events of a trace a user asks for, and an event as one line."""
+"""Selects the events of a trace that a user asks for, and prints an event as one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ IS_BLOB = 64  # characters of a sha256: a text of the run's folder, which is no 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a user asks for; what is empty asks for nothing. `slowest` and `costliest` say how many."""
+    """The user's filters of a trace; an empty field filters nothing. `slowest` and `costliest` are counts of events."""
 
     experts: tuple[str, ...] = ()
     islands: tuple[int, ...] = ()
@@ -79,7 +79,7 @@ class EventFilter:
     step: str
 
     def takes(self, event: Event) -> bool:
-        """Whether an event by itself is asked for."""
+        """True if an event passes all filters that need no other event."""
         wanted, data = self.wanted, event.data
         if wanted.kinds and event.kind not in wanted.kinds:
             return False
@@ -105,12 +105,12 @@ class EventFilter:
 
 
 def cost_of(event: Event) -> tuple[float, int]:
-    """Dollars, and tokens where nobody knows the price."""
+    """(dollars, tokens) of an event; dollars are 0.0 if the price is unknown."""
     return float(event.data.get("dollars", 0.0)), int(event.data.get("tokens", 0))
 
 
 def problem_of(event: Event) -> str:
-    """What went wrong in an event, in a few words; "" if nothing did."""
+    """The problem of an event in a few words; "" if it has none."""
     data = event.data
     if data.get("error"):
         return str(data["error"])

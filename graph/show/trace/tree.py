@@ -1,4 +1,4 @@
-"""What `foundry agent trace` prints of a run: the tree of nodes, experts and tool calls."""
+"""`foundry agent trace`: prints a run as the tree of its nodes, experts and tool calls."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What people are shown of a run: live, at its end, as a trace, as answers to questions."""
+"""Texts about a run: its ending, its candidates, answers to a user's questions."""

@@ -20,14 +20,18 @@ MOST_KERNELS, MOST_CHARS = 3, 6000  # that a question may name, and of each of t
 
 
 def answer(run: RunDirectory, question: RunQuestion) -> str:
-    """The answer in plain text; what it says names candidates and steps, which `why` and `show` explain further.
-    Raises UsageError when the question names what the run does not have."""
+    """The answer in plain text; it names candidates and steps, which `why` and `show` explain further.
+
+    Raises UsageError if the question names something that the run does not have.
+    """
     return _ANSWERS[question.verb](RunView(run), question)
 
 
 def context(run: RunDirectory, question: str) -> str:
-    """What a model is told of a run before it answers a question in full language: how it stands, what was said and
-    tried, and the kernels that the question names."""
+    """The prompt's text about a run for a model that answers a free question.
+
+    It holds the run's status, its directives, its steps, and the kernels that the question names.
+    """
     named = [name for name in dict.fromkeys(re.findall(r"\bc\d+\b", question)) if run.decision(name)][:MOST_KERNELS]
     view = RunView(run)
     kernels = [show(view, name)[:MOST_CHARS] for name in named]
@@ -35,7 +39,7 @@ def context(run: RunDirectory, question: str) -> str:
 
 
 def directives(view: RunView) -> str:
-    """What users said, oldest first, and what came of it."""
+    """The users' directives, oldest first, and their effects."""
     lines = []
     for said in view.said:
         item = said.directive
@@ -46,8 +50,7 @@ def directives(view: RunView) -> str:
 
 
 def tried(view: RunView, about: str = "") -> str:
-    """The steps that have to do with something (an expert, a move, a tunable, a word of the reasons), the latest
-    first."""
+    """The steps about `about` (an expert, a move, a tunable, a word of the reasons; "" for all), the latest first."""
     history = view.history
     word = about.lower().rstrip("s")
     steps = [step for step in history.steps if not word or word in _said_of(step)]
@@ -75,13 +78,13 @@ def show(view: RunView, name: str) -> str:
 
 
 def difference(view: RunView, name: str, other: str) -> str:
-    """What differs between two candidates, or between one and its parent: the recipe in words, then the files."""
+    """The differences between two candidates, or between one and its parent: the recipe in words, then the files."""
     lines = compare_kernels(view.run, other, name) if other else diff(view.run, name)
     return "\n".join(lines) or f"{name} and {other} are the same file."
 
 
 def status(view: RunView) -> str:
-    """Where the run stands: budget, islands, best so far."""
+    """The run's status: budget, islands, best candidate so far."""
     run, found, request = view.run, view.summary, view.run.request
     lines = [
         f"{run.id}: {_state(run)}. {found.evaluations} of {request.max_evaluations} evaluations, "
@@ -102,14 +105,14 @@ def status(view: RunView) -> str:
 
 
 def _state(run: RunDirectory) -> str:
-    """How the run stands, in a word or two; it is paused once the word to pause is taken."""
+    """The run's state in a word or two; it is paused once the directive to pause is taken."""
     if not run.is_active:
         return kept_state(run)
     return "paused" if is_paused(run) else "at work"
 
 
 def is_paused(run: RunDirectory) -> bool:
-    """Whether a run that goes on rests because somebody said so."""
+    """True if an active run rests because of a user's directive."""
     wanted, number = find_wanted_state(run.inbox.read())
     is_taken = any(item.directive == number for item in run.inbox.acknowledgements())
     return run.is_active and wanted == "pause" and is_taken
@@ -132,7 +135,7 @@ def best(view: RunView) -> str:
 
 
 def cost(view: RunView) -> str:
-    """Where time, tokens and money went."""
+    """The run's time, tokens and dollars, in words."""
     found = view.summary
     return (
         f"{found.wall_s:.1f} s of wall time for {found.evaluations} evaluations ({found.time_words}). "

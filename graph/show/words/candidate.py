@@ -37,7 +37,7 @@ def story(view: RunView, name: str, *, details: bool = False) -> list[str]:
 
 
 def _proposal_lines(view: RunView, decision: Decision, *, details: bool) -> list[str]:
-    """What was diagnosed, proposed and expected, and whose words it follows."""
+    """Lines about a candidate's diagnosis, proposal and expected effect, and the directives that it follows."""
     proposal, diagnosis, lines, told = decision.proposal, decision.diagnosis, list[str](), ""
     assert proposal is not None
     if diagnosis is not None:
@@ -103,13 +103,13 @@ def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
 
 
 def _credits(view: RunView, candidate: str) -> dict[str, str]:
-    """What the moves that led to a candidate were credited with when it was booked, in words."""
+    """Move -> the effect that it was credited with when its candidate was recorded, in words."""
     booked = (event for event in view.events("note") if event.name == "credit" and event.data["candidate"] == candidate)
     return next((dict(event.data["credits"]) for event in booked), {})
 
 
 def _detail_lines(evaluation: Evaluation) -> Iterable[str]:
-    """What an evaluation measured beside its verdict."""
+    """Lines about an evaluation other than its verdict: build, errors, audit, gates, profile."""
     verdict, audit, profile = evaluation.verdict, evaluation.audit, evaluation.profile
     yield f"built in {evaluation.build.seconds:.2f} s" + (" (from the cache)" if evaluation.build.cached else "")
     for error in verdict.errors if verdict else ():
@@ -127,7 +127,7 @@ def _detail_lines(evaluation: Evaluation) -> Iterable[str]:
 
 
 def diff(run: RunDirectory, candidate: str) -> list[str]:
-    """What changed from the first parent to the candidate: the recipe in words, then the files as a unified diff."""
+    """The changes from the first parent to the candidate: the recipe in words, then the files as a unified diff."""
     child = run.evaluation(candidate)
     if not child.candidate.parents:
         return [f"{candidate} is a seed: it has no parent"]
@@ -135,7 +135,7 @@ def diff(run: RunDirectory, candidate: str) -> list[str]:
 
 
 def compare_kernels(run: RunDirectory, one: str, other: str) -> list[str]:
-    """What differs between two candidates: the recipe in words, then the files as a unified diff."""
+    """The differences between two candidates: the recipe in words, then the files as a unified diff."""
     before, after = run.evaluation(one).candidate, run.evaluation(other).candidate
     old, new = run.text(before.source).splitlines(), run.text(after.source).splitlines()
     return [*recipe_changes(before.recipe, after.recipe), *difflib.unified_diff(old, new, one, other, lineterm="")]

@@ -1,4 +1,4 @@
-"""Whether a run can do what a user orders about candidates, islands and models; asked before the order is recorded."""
+"""Checks that a run can follow a user's order about candidates, islands and models, before the order is recorded."""
 
 from __future__ import annotations
 

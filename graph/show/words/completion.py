@@ -12,7 +12,7 @@ ROLES = ("fusion", "memory", "parameters", "algorithm")
 
 @dataclass(frozen=True)
 class Names:
-    """What a run has names for; none while it is not known."""
+    """The names of a run that a line can be completed with; empty until they are read."""
 
     tunables: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class Names:
 
 
 def complete(text: str, names: Names, experts: Sequence[str]) -> list[str]:
-    """What the last word of `text` may become, in the order of the alphabet."""
+    """The completions of the last word of `text`, in alphabetical order."""
     before, _, word = text.rpartition(" ")
     said = before.split()
     return sorted({name for name in _candidates_for(said, names, experts) if name.startswith(word)}, key=_by_number)

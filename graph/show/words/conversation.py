@@ -1,4 +1,4 @@
-"""What `foundry agent chat` does with a line: answer it from the trace, or post it to the experts' inbox."""
+"""`foundry agent chat`: answers a line from the trace, or posts it to the experts' inbox."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ PAID = ("tokens", "dollars", "calls")  # units of a budget that models spend
 
 @dataclass(frozen=True)
 class Reply:
-    """`directive` is the id of what was posted, 0 when nothing was; `understood` False: the line is
-    refused and leaves nothing behind."""
+    """The reply to a user's line.
+
+    `directive` is the id of the posted directive, 0 if there is none. A line that is not `understood` is refused and
+    leaves nothing behind.
+    """
 
     text: str
     directive: int = 0
@@ -37,23 +40,29 @@ class Reply:
 
 
 def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
-    """Takes one line of a user, as Conversation does."""
+    """Takes one line of a user in a conversation of its own."""
     return Conversation(run, parts or Parts()).say(line)
 
 
 class Conversation:
-    """A user's lines to one run. The kernels of the run, with which directives are compared, are read once, and again
-    before something is refused that a newer kernel could follow."""
+    """A user's lines to one run.
+
+    Directives are compared with the run's kernels. These are read once, and again before a line is refused that a newer
+    kernel could follow.
+    """
 
     def __init__(self, run: RunDirectory, parts: Parts) -> None:
         self.run = run
         self._parts = parts
         self._kernels: tuple[list[Lowered], OpGraph | None] | None = None
-        self._made = -1  # how many candidates there were when they were read
+        self._made = -1  # count of candidates when the kernels were read
 
     def say(self, line: str) -> Reply:
-        """A directive that no kernel of the run can follow is refused with the reason. With a chat model, free text
-        goes to the experts, which write kernels of their own, and free questions go to the model."""
+        """Answers a question or posts a directive; a directive that no kernel of the run can follow is refused.
+
+        With a chat model, free text goes to the experts, which write kernels of their own, and free questions go to the
+        model.
+        """
         run, said = self.run, parse(line)
         if isinstance(said, RunQuestion):
             return self._answer(said)
@@ -72,7 +81,7 @@ class Conversation:
         return _post(run, said, f"{why} {_reader(said)} will read it as it stands, and may write such a kernel.")
 
     def names(self) -> Names:
-        """What the run has names for, to complete a line with."""
+        """The run's names with which a line can be completed."""
         candidates, _ = self._known()
         kernels = [summary.name for item in candidates for summary in item.kernels]
         values = [name for item in candidates for name in (*item.fused, *item.materialised)]
@@ -80,11 +89,16 @@ class Conversation:
         made = [item.candidate.id for item in self.run.decisions(by_time=True)]
         said = [f"d{item.id}" for item in self.run.inbox.read()]
         return Names(
-            tuple(tunables(candidates)), _once(kernels), _once(values), _once(rewrites), tuple(made), tuple(said)
+            tunables=tuple(tunables(candidates)),
+            kernels=_once(kernels),
+            values=_once(values),
+            rewrites=_once(rewrites),
+            candidates=tuple(made),
+            directives=tuple(said),
         )
 
     def _answer(self, asked: RunQuestion) -> Reply:
-        """A question about what the run does not have is a mistake, as it is to the commands that take such a name."""
+        """The answer to a question; not understood if it names something that the run does not have."""
         try:
             return Reply(answer(self.run, asked))
         except UsageError as error:
@@ -114,7 +128,7 @@ class Conversation:
 
 
 def costs(run: RunDirectory, line: str) -> bool:
-    """Whether a line would have a model answer, bring one in or let one spend more."""
+    """True if a line makes a model answer, adds a model or lets one spend more."""
     said = parse(line)
     if isinstance(said, NotUnderstood):
         return bool(run.request.models) and line.rstrip().endswith("?")
@@ -124,7 +138,7 @@ def costs(run: RunDirectory, line: str) -> bool:
 
 
 def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) -> str:
-    """Who took a directive, or that nobody has within the limit."""
+    """Waits at most `limit_s` seconds for a directive's readers; the text names them or says that it still waits."""
     deadline = time.monotonic() + limit_s
     while True:
         taken = [item for item in run.inbox.acknowledgements() if item.directive == directive]
@@ -160,6 +174,6 @@ def _once(names: list[str]) -> tuple[str, ...]:
 
 
 def _reader(directive: Directive) -> str:
-    """Who will read a directive, as the beginning of a sentence."""
+    """The reader of a directive, as the beginning of a sentence."""
     name = addressee(directive)
     return name[0].upper() + name[1:]

@@ -13,7 +13,7 @@ _AGREEING = 1.1  # times beyond the interval, up to which two rounds are taken t
 
 
 def ending_lines(summary: Summary, task_path: str, page: Path | None = None) -> list[str]:
-    """What a user reads when a run ends, whatever its verdict; `page` is where its page lies."""
+    """The lines that a user reads when a run ends, for every verdict; `page` is the path of its page."""
     lines = _verdict_lines(summary)
     spent = {name.removesuffix("_s"): seconds for name, seconds in summary.time.items() if name.endswith("_s")}
     parts = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent.items())
@@ -78,8 +78,11 @@ def _times(speedup: float) -> str:
 
 
 def _beside_compile(over_compile: float, itself: float, proven: tuple[float, float]) -> str:
-    """What torch.compile reached in a round of its own, in which all take turns: where the kernel's speedup over eager
-    was another one there than what was `proven`, all of that round's numbers, which belong together."""
+    """The comparison with torch.compile, from a round in which kernel, eager and torch.compile take turns.
+
+    `over_compile` is the kernel's speedup over torch.compile and `itself` torch.compile's over eager. If the kernel's
+    speedup over eager in that round lies outside the interval `proven`, the text has all numbers of the round.
+    """
     there = over_compile * itself
     if proven[0] / _AGREEING <= there <= proven[1] * _AGREEING:
         return f"{over_compile:.2f}x over torch.compile, which is itself {itself:.2f}x eager"

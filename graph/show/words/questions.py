@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 
 def asker_of(answer: bool | None, quiet: Callable[[], AbstractContextManager[object]]) -> Asker:
-    """Who answers the questions of a run: the flag `--yes`, which answers all, or `--no`, which answers the first; else
-    the terminal, if there is one. While it asks, `quiet` keeps others from writing there."""
+    """The function that answers a run's questions: from the flag or, without one, from the terminal if there is one.
+
+    `answer` True (`--yes`) answers all questions, False (`--no`) the first. `quiet` keeps other output away from the
+    terminal during a question.
+    """
     given = [answer] if answer is not None else []
 
     async def ask(question: str) -> bool | None:
