@@ -40,7 +40,6 @@ class Lowered:
     rewrites_applied: tuple[str, ...]
     rewrites_open: tuple[str, ...]
     labels: tuple[str, ...]
-    coordinates: Coordinates
     flops: int  # operations of the graph as rewritten
     traffic_bytes: int  # compulsory traffic of the graph as rewritten
     left: tuple[LeftWork, ...] = ()  # operators that PyTorch runs

@@ -313,7 +313,7 @@ def _piece_bytes(model: nn.Module) -> int:
     found = 0
     for tensor in (*model.parameters(), *model.buffers()):
         widened = 8 * tensor.numel() if tensor.is_floating_point() else 16 * tensor.numel() * tensor.is_complex()
-        found = max(found, tensor.nbytes + (min(widened, PIECE_BYTES["cuda"]) if id(tensor) in in_rows else widened))
+        found = max(found, tensor.nbytes + (min(widened, PIECE_BYTES) if id(tensor) in in_rows else widened))
     return found
 
 

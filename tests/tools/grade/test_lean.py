@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from foundry.knowledge.errors import TooLarge
-from foundry.tools.grade.questions import lean
+from foundry.tools.grade.questions import lean, on_use
 from foundry.tools.grade.questions.lean import ROOMY, ROWS_BYTES, CaseRoom, LeanReference
 from foundry.tools.grade.questions.on_use import BroughtOnUse
 from foundry.tools.grade.questions.task_cases import cases_of
@@ -47,7 +47,7 @@ def of_rows(rows: int) -> str:
 def parameters(size: float, widening: int, layers: int = 24) -> Sizes:
     """A model of so many bytes in as many linear layers, whose inputs and outputs are small."""
     small, own = 10**6, int(size)
-    piece = own // layers + PIECE_BYTES["cuda"]
+    piece = own // layers + PIECE_BYTES
     return Sizes(small, small, widening * small, widening * small, parameters=own, work=small, piece=piece)
 
 
@@ -121,7 +121,7 @@ def test_parameters_widened_on_use_give_the_answer_of_a_wide_model(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(PIECE_BYTES, "cpu", 256)  # two rows of a product
+    monkeypatch.setattr(on_use, "HOST_PIECE_BYTES", 256)  # two rows of a product
     places, (model, reference) = torch.arange(20), odd_pair(CaseRoom(is_lean=True))
     torch.manual_seed(0)
     exact: Odd = Odd()._apply(wide)  # type: ignore[no-untyped-call]
@@ -141,7 +141,7 @@ def test_parameters_widened_on_use_give_the_answer_of_a_wide_model(
 
 def test_a_parameter_on_the_host_looks_as_if_it_were_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device of tensors without memory stands for a GPU."""
-    monkeypatch.setitem(PIECE_BYTES, "meta", 1 << 20)
+    monkeypatch.setattr(on_use, "PIECE_BYTES", 1 << 20)
     own, meta = torch.nn.Parameter(torch.ones(4, 2, dtype=torch.bfloat16)), torch.device("meta")
     for is_wide, dtype in ((True, torch.float64), (False, torch.bfloat16)):
         with BroughtOnUse([own], meta, is_wide=is_wide):

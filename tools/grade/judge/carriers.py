@@ -27,7 +27,8 @@ from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
 
 PATIENCE_S = 5.0  # with others on the device that are about to give memory back
-PART_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}  # of a large state that go to a runner at a time
+HOST_PART_BYTES = 16 << 20  # bytes of a large state that go to a runner at a time
+PART_BYTES = 256 << 20  # the same beside a GPU, where each part costs a mapping
 UNWRITTEN = 0xFF  # an answer that was not written is no answer
 
 
@@ -209,11 +210,12 @@ def _created(nbytes: int) -> SharedGpuMemory:
 
 
 class PartedState:
-    """Brings the parameters of a lean case to a runner, some at a time, through memory that holds one part: nobody has
-    a second copy of all of them for a moment. `ask` sends an order with open files and returns the answer."""
+    """Brings the parameters of a lean case to a runner, some at a time, through memory that holds one part: no
+    second copy of all of them exists at any moment. `ask` sends an order with open files and returns the answer."""
 
     def __init__(self, ask: Callable[[Message, list[int]], Message], carrier: Carrier, device: str) -> None:
-        self._ask, self._carrier, self._part_bytes = ask, carrier, PART_BYTES[device]
+        self._ask, self._carrier = ask, carrier
+        self._part_bytes = HOST_PART_BYTES if torch_device_of(device).is_host else PART_BYTES
 
     def send(self, number: int, case: Case, kind: Parameters) -> str:
         """Copies parameters in; returns why they could not be matched, or ""."""

@@ -30,6 +30,7 @@ from foundry.tools.grade.questions.other_parameters import (
     whole_tensors,
 )
 from foundry.tools.grade.questions.widening import wide
+from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol.orders import NOT_ASKED
 from foundry.tools.protocol.rules import OutputError, Parameters
 
@@ -183,8 +184,7 @@ class LeanReference(CaseReference):
                 tensor.data = torch.empty((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
             self._is_awake, self._held, self._fresh = False, None, {}
             self._saved.rest()
-            if self._device.type == "cuda":
-                torch.cuda.empty_cache()
+            torch_device_of(self._device).release()
 
     def _wake(self) -> None:
         """Gives the tensors memory: the first ones on the device, as many as have room there. They hold nothing yet, or
@@ -196,7 +196,7 @@ class LeanReference(CaseReference):
         tensors = list(dict.fromkeys(self._tensors().values()))
         for tensor in sorted(tensors, key=lambda item: isinstance(item, nn.Parameter)):  # what forward writes to first
             left -= tensor.nbytes
-            if left >= 0 or self._device.type == "cpu":
+            if left >= 0 or torch_device_of(self._device).is_host:
                 tensor.data = (
                     tensor.data if has_content else torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
                 )
@@ -240,8 +240,9 @@ class _Saved:
         self._device = device
         self.nbytes = sum(item.nbytes for item in state.values())
         self._there: State = {}  # on the GPU
-        self._host = {key: _on_host(item) for key, item in state.items()} if device.type != "cpu" else {}
-        self._file = _File() if device.type == "cpu" else None
+        is_host = torch_device_of(device).is_host
+        self._host = {} if is_host else {key: _on_host(item) for key, item in state.items()}
+        self._file = _File() if is_host else None
         if self._file is not None:
             for key, item in state.items():
                 self._file.write(key, item)

@@ -14,7 +14,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from foundry.tools.grade.questions.widening import wide
-from foundry.tools.task.gpu_plan import PIECE_BYTES
+from foundry.tools.process.torch_device import torch_device_of
+from foundry.tools.task.gpu_plan import HOST_PIECE_BYTES, PIECE_BYTES
 
 Function = Callable[..., Any]
 
@@ -37,7 +38,8 @@ class BroughtOnUse(TorchFunctionMode):
     def __init__(self, stored: Iterable[torch.Tensor], device: torch.device, *, is_wide: bool) -> None:
         super().__init__()
         self._stored = {id(tensor) for tensor in stored}
-        self._device, self._is_wide, self._most = device, is_wide, PIECE_BYTES[device.type]
+        self._device, self._is_wide = device, is_wide
+        self._most = HOST_PIECE_BYTES if torch_device_of(device).is_host else PIECE_BYTES
 
     def __torch_function__(
         self,
@@ -54,7 +56,7 @@ class BroughtOnUse(TorchFunctionMode):
             if func == _DTYPE:
                 return self._dtype_of(first)
             if func in (_DEVICE, _IS_CUDA):
-                return self._device if func == _DEVICE else self._device.type == "cuda"
+                return self._device if func == _DEVICE else torch.empty(0, device=self._device).is_cuda
         if self._is_wide and func is functional.linear and self._is_long(args[1] if len(args) > 1 else None):
             return self._linear(*args, **named)
         if func is functional.embedding and self._is_looked_up(*args, **named):
