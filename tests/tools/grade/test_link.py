@@ -11,7 +11,7 @@ from mmap import mmap
 import pytest
 
 from foundry.tools.grade.judge import link as links
-from foundry.tools.grade.judge.link import RunnerLink
+from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.process.channel import Channel
 
 SLICE_S = 0.15
@@ -78,3 +78,29 @@ def test_others_may_time_while_pytorch_compiles_and_it_stands_still(
     assert before_it and all(meanwhile), "it works in no pause"
     assert len(meanwhile) >= 3 if side == "reference" else not meanwhile, "a candidate is never waited for"
     link.close()
+
+
+def test_a_late_answer_passes_for_no_forged_one() -> None:
+    """A stalled machine lets an honest process answer after its limit: the next question got that answer."""
+    ours, theirs = Channel.pair()
+    child = os.fork()
+    if not child:
+        for wait_s in (0.0, 0.6, 0.0, 0.0):
+            message, _ = theirs.receive()
+            time.sleep(wait_s)
+            theirs.send({"number": message["number"], "ns": 1_000_000})
+        os._exit(0)
+    theirs.close()
+    link = RunnerLink(
+        os.dup(ours.fileno()), load_limit_s=30.0, run_limit_s=0.3, side="candidate", pause=lambda: None
+    )
+    try:
+        link.run([0])
+        for _ in range(2):
+            with pytest.raises(RunnerFailed, match="did not finish in") as failed:
+                link.run([0])
+            assert failed.value.outcome == "timeout"
+            time.sleep(0.5)  # the answer is there by now
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

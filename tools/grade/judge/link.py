@@ -162,6 +162,7 @@ class RunnerLink:
         self._runs_s = 0.0
         self.turns: Turns | None = None  # CPU time and scheduling of the runner, while it is timed
         self._asked_ns = 0
+        self._unanswered = ""  # the time limit that a command ran into: its answer may come later
         self.gpu_kernels_refused = False  # the grader's own: shared memory cannot be filled, nor the device held
 
     def ask(self, message: Message, handles: list[int], limit_s: float) -> Message:
@@ -169,8 +170,11 @@ class RunnerLink:
 
         Each command carries a random number that its answer repeats: an answer that somebody else in the runner's
         process wrote ahead of time, or one too many, does not pass. A candidate whose process works on while it has
-        nothing to do fails too: a call is over when it returns.
+        nothing to do fails too: a call is over when it returns. After a command ran into its time limit every other one
+        fails for the same reason: the late answer would pass for a forged one.
         """
+        if self._unanswered:
+            raise RunnerFailed("timeout", self._unanswered, side=self._side)
         self._pause()
         start = time.perf_counter()
         number, compiles = secrets.randbits(60), False
@@ -190,7 +194,8 @@ class RunnerLink:
                 self.turns.end(timed=message["do"] == "run")
         except ChannelTimeout:
             what = _DOING.get(message["do"], "forward")
-            raise RunnerFailed("timeout", f"{what} did not finish in {limit_s:g} s", side=self._side) from None
+            self._unanswered = f"{what} did not finish in {limit_s:g} s"
+            raise RunnerFailed("timeout", self._unanswered, side=self._side) from None
         except ChannelClosed as error:
             raise RunnerFailed("crash", "the process died", side=self._side) from error
         except ChannelGarbled as error:
