@@ -28,9 +28,9 @@ test-gpu: $(VENV)/.test-ready
 	$(BIN)/python -m pytest -m "gpu and alone"
 
 lint: $(VENV)/.test-ready
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
 
 environment: $(VENV)/.test-ready
 

@@ -81,7 +81,7 @@ PER_OUTPUT_ELEMENT = {
         words("asin acos atan sinh cosh atan2 hypot pow softplus log_sigmoid elu selu celu silu"),
         10,
     ),
-    **dict.fromkeys(["gelu", "mish"], 12),
+    **dict.fromkeys(["gelu", "mish", "logaddexp"], 12),
     **dict.fromkeys(["sqrt", "rsqrt", "reciprocal", "div"], 1),
     **dict.fromkeys(["hardswish", "hardsigmoid", "addcmul", "addcdiv", "lerp", "softsign"], 3),
 }

@@ -433,6 +433,17 @@ def xlogy(left: Expr, right: Expr) -> Expr:
     return apply("where", apply("isnan", right, dtype="bool"), right, chosen, dtype=left.dtype)
 
 
+@rule("logaddexp")
+def _logaddexp(builder: Builder, op: Op) -> None:
+    """Lowers logaddexp: log(exp(x) + exp(y)) without overflow. Of two equal infinities it is that infinity."""
+    dtype = _result(op)[1]
+    left, right = (operand(builder, op, item, dtype) for item in op.args[:2])
+    below = apply("sub", apply("minimum", left, right), apply("maximum", left, right))  # never above 0
+    total = apply("add", apply("maximum", left, right), apply("log1p", apply("exp", below)))
+    same = apply("logical_and", apply("eq", left, right, dtype="bool"), apply("isinf", left, dtype="bool"))
+    builder.pointwise(op, apply("where", same, left, total, dtype=dtype))
+
+
 @rule("nan_to_num")
 def _nan_to_num(builder: Builder, op: Op) -> None:
     """Lowers nan_to_num of float32 and float64."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,10 @@ def _seeded() -> None:
 
 def x(*shape: int) -> torch.Tensor:
     return torch.randn(shape)
+
+
+# Beside its transpose: every pair of unusual numbers.
+PAIRS = torch.tensor([0.0, -0.0, 1.0, -200.0, 3e38, math.inf, -math.inf, math.nan]).expand(8, 8)
 
 
 POINTWISE: dict[str, tuple[Model, list[torch.Tensor]]] = {
@@ -55,6 +60,14 @@ POINTWISE: dict[str, tuple[Model, list[torch.Tensor]]] = {
     "glu": (lambda a: F.glu(a, 1), [x(2, 6, 3)]),
     "lerp": (lambda a, b: torch.lerp(a, b, 0.7) + torch.addcmul(a, b, b, value=2), [x(6), x(6)]),
     "nan": (lambda a: torch.nan_to_num(a / a.relu(), 1.0) + torch.maximum(a, a * 2), [x(20)]),
+    "logaddexp": (
+        lambda a, b, c: (
+            torch.logaddexp(a.mT, b),
+            torch.logaddexp(a.double(), a.double() * 2),
+            torch.logaddexp(c, c.mT),
+        ),
+        [x(5, 3) * 30, x(5), PAIRS],
+    ),
     "mixed types": (lambda a, b: a * b + (a > 0) + b.to(torch.float64), [x(4), torch.arange(4)]),
 }
 

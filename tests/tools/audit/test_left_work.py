@@ -25,7 +25,7 @@ LEFT: dict[str, Function] = {
     "pdist": functional.pdist,
     "quantile": lambda x: torch.quantile(x, 0.5, -1),
     "linalg_inv": torch.linalg.inv,
-    "logaddexp": lambda x: torch.logaddexp(x, x),
+    "nextafter": lambda x: torch.nextafter(x, -x),
     "hstack": lambda x: torch.hstack([x, x]),
     "nanmean": torch.nanmean,
 }

@@ -91,9 +91,7 @@ def test_a_late_answer_passes_for_no_forged_one() -> None:
             theirs.send({"number": message["number"], "ns": 1_000_000})
         os._exit(0)
     theirs.close()
-    link = RunnerLink(
-        os.dup(ours.fileno()), load_limit_s=30.0, run_limit_s=0.3, side="candidate", pause=lambda: None
-    )
+    link = RunnerLink(os.dup(ours.fileno()), load_limit_s=30.0, run_limit_s=0.3, side="candidate", pause=lambda: None)
     try:
         link.run([0])
         for _ in range(2):
