@@ -24,7 +24,6 @@ UNSWEPT = (
     "agents/evolution",
     "agents/words",
     "graph/*",
-    "graph/doors",
     "graph/nodes",
     "graph/proofs",
     "graph/run",

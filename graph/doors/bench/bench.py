@@ -26,13 +26,15 @@ from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda.describe import chosen_gpus
 from foundry.tools.task.limits import GPU_GIGABYTES
 
-LARGE_SHARE = 0.8  # of a GPU's memory, for one of its lanes: large tasks go on beside small ones, one at a time
+LARGE_SHARE = 0.8  # share of a GPU's memory for one of its lanes, which runs large tasks beside the small ones
 SUMMARY, FIGURES = "summary.md", "summary.json"
 
 
 def places_of(request: BenchRequest, gpus: str, lanes: int = 1) -> list[dict[str, str]]:
-    """What the environment of each lane says beyond ours, from `--gpus` and `--lanes`; one empty place is this process
-    itself. Raises UsageError."""
+    """The environment variables that each lane gets beyond ours, from `--gpus` and `--lanes`.
+
+    A single empty dict stands for this process itself. Raises UsageError if kernels would not run on a GPU.
+    """
     if gpus in ("", "1") and lanes == 1:
         return [{}]
     device = describe(request.target)
@@ -47,16 +49,19 @@ def places_of(request: BenchRequest, gpus: str, lanes: int = 1) -> list[dict[str
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a bench ended: the lines of all tasks that have finished, now or before, in the tasks' order."""
+    """The end of a bench: the lines of all tasks that have finished, now or before, in the tasks' order."""
 
     lines: list[TaskResult]
     left: int  # tasks without a line
-    is_stopped: bool  # by Ctrl-C or SIGTERM; what is left otherwise is another process's
+    is_stopped: bool  # True after Ctrl-C or SIGTERM; otherwise another process works on the tasks that are left
 
 
 def run_bench(request: BenchRequest, gpus: str, lanes: int, *, pictures: bool | None, say: Say) -> Outcome:
-    """Solves what is left and sums up: what fits into its part of a GPU by several lanes, then the rest by one a GPU.
-    `pictures` None: where they can be drawn. Raises FoundryError where no task could be begun."""
+    """Solves the tasks that are left and writes the summary.
+
+    Several lanes solve the tasks that fit their parts of a GPU; then one lane a GPU solves the rest. `pictures` None
+    draws pictures if matplotlib is installed. Raises FoundryError if no task could start.
+    """
     tasks = find_tasks(request)
     rounds = [places_of(request, gpus, lanes), *([places_of(request, gpus)] if lanes > 1 else [])]
     is_drawn = _will_draw(pictures, say)
@@ -68,7 +73,7 @@ def run_bench(request: BenchRequest, gpus: str, lanes: int, *, pictures: bool | 
 
         def tell(task: BenchTask, line: TaskResult | None) -> None:
             progress(task, line)
-            if line is not None:  # whoever looks now, or after a kill, finds what is known so far
+            if line is not None:  # the summary is complete so far at any time, also after a kill
                 write_summary(_lines_of(results, digests), request.where, pictures=False)
 
         is_stopped = asyncio.run(_work(request, rounds, tell))
@@ -78,8 +83,10 @@ def run_bench(request: BenchRequest, gpus: str, lanes: int, *, pictures: bool | 
 
 
 def _will_draw(pictures: bool | None, say: Say) -> bool:
-    """Whether there will be pictures; a line says so where nobody asked for them and they cannot be drawn. Raises
-    MissingTool where somebody did."""
+    """True if pictures will be drawn.
+
+    Without matplotlib it prints a line and returns False, or raises MissingTool if the user asked for pictures.
+    """
     if pictures is False:
         return False
     try:
@@ -99,7 +106,7 @@ def _lines_of(results: ResultFile, digests: Mapping[str, str]) -> list[TaskResul
 
 
 async def _work(request: BenchRequest, rounds: Sequence[Sequence[dict[str, str]]], tell: Listener) -> bool:
-    """Whether Ctrl-C or SIGTERM stopped it, with the state of the tasks in flight kept."""
+    """Runs the rounds one after another. True if Ctrl-C or SIGTERM stopped it; tasks in flight keep their state."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

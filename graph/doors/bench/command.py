@@ -49,18 +49,18 @@ def bench(
     from foundry.graph.run.request import EFFORTS, RunLimits
 
     request = BenchRequest(
-        str(root or tasks),
-        str(out or Path("bench") / (Path(tasks).resolve().name if root is None else KERNELBENCH)),
-        () if root is None else levels_of(levels or "1,2,3"),
-        choose_target(target),
-        choose("--effort", effort, tuple(EFFORTS)),
-        RunLimits(evaluations, minutes),
-        seed,
-        _rivals(compiled, max_autotune),
-        choose("--protocol", protocol, ("foundry", "verified", "kernelbench")),
-        only,
-        every,
-        shard_of(shard),
+        folder=str(root or tasks),
+        out=str(out or Path("bench") / (Path(tasks).resolve().name if root is None else KERNELBENCH)),
+        levels=() if root is None else levels_of(levels or "1,2,3"),
+        target=choose_target(target),
+        effort=choose("--effort", effort, tuple(EFFORTS)),
+        limits=RunLimits(evaluations, minutes),
+        seed=seed,
+        rivals=_rivals(compiled, max_autotune),
+        protocol=choose("--protocol", protocol, ("foundry", "verified", "kernelbench")),
+        only=only,
+        every=every,
+        shard=shard_of(shard),
     )
     outcome = run_bench(request, gpus, lanes, pictures=pictures, say=lambda line: say(line, err=as_json))
     _say_figures(outcome, request, as_json)

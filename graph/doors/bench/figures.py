@@ -30,14 +30,17 @@ class ForeignFigures:
     correct: float
     geomean: float | None
     fast_1: float
-    eager_correct: float | None  # of the tasks asked, on which the eager PyTorch that is timed is right
+    eager_correct: float | None  # share of the asked tasks on which the timed eager PyTorch is right
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a group of tasks comes to. Shares are of the tasks that count. `geomean` and `median` are over the accepted
-    kernels, slow ones among them; `geomean_of_all` takes every other task that counts as 1.0x, because its user would
-    keep PyTorch. None: there is nothing to take it over."""
+    """Counts, shares and mean speedups of a group of tasks.
+
+    Shares are of the tasks that count. `geomean` and `median` are over the accepted kernels, slow ones among them.
+    `geomean_of_all` takes every other task that counts as 1.0x, because its user would keep PyTorch. A figure over no
+    task is None.
+    """
 
     group: str
     tasks: int

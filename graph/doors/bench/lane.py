@@ -1,7 +1,8 @@
-"""One process of a bench: takes the tasks that nobody has finished or holds, one after the other. As a program it is
-a lane of `--gpus`: it ends, with the state of its task kept, when whoever started it does.
+"""One process of a bench: solves the tasks that are neither finished nor claimed, one after the other.
 
-Its warm process begins before this one imports what a bench needs, so that both go on at once."""
+As a program it is a lane of `--gpus`: it ends with the process that started it, and its task keeps its state. Its warm
+process starts before this one imports the modules of a bench, so that both start up at once.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from foundry.graph.doors.bench.tasks import BenchTask
     from foundry.knowledge.device import Device
 
-Listener = Callable[["BenchTask", "TaskResult | None"], None]  # None: the task begins
+Listener = Callable[["BenchTask", "TaskResult | None"], None]  # result None: the task begins
 
 
 async def work(request: BenchRequest, tell: Listener, stop: asyncio.Event, zygote: Zygote | None = None) -> None:
@@ -49,7 +50,7 @@ async def work(request: BenchRequest, tell: Listener, stop: asyncio.Event, zygot
                 if not is_ours or results.knows(task.name, digest):
                     continue
                 tell(task, None)
-                line = await run_task(task, digest, request, parts, versions, stop)
+                line = await run_task(task, digest, request, parts, versions=versions, stop=stop)
                 if line is not None:
                     results.append(line)
                     tell(task, line)
@@ -58,7 +59,7 @@ async def work(request: BenchRequest, tell: Listener, stop: asyncio.Event, zygot
 
 
 def versions_of(device: Device) -> dict[str, str]:
-    """What two lines must have in common to be compared."""
+    """The versions and the device that two lines must share to be compared."""
     import foundry
     from foundry.tools.protocol.rules import PROTOCOL_VERSION
 
@@ -72,7 +73,7 @@ def versions_of(device: Device) -> dict[str, str]:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Whether the task of these runs is this process's now; a claim goes with its process, however that ends."""
+    """Claims the task of these runs; yields True if this process has it. A claim ends with its process in any case."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / "claim", os.O_RDWR | os.O_CREAT, 0o644)
     try:

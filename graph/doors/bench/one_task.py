@@ -29,11 +29,11 @@ from foundry.knowledge.task import Task
 from foundry.tools.task.limits import GPU_GIGABYTES
 
 RUNS = "runs"
-OUT_OF_MEMORY = "out of memory"  # in what PyTorch says of a GPU, and our own blocks of it
-TOO_LARGE = "too_large"  # a file in the folder of a task's runs: for which part of a GPU it is, in gigabytes
+OUT_OF_MEMORY = "out of memory"  # part of PyTorch's message about a GPU, and of ours
+TOO_LARGE = "too_large"  # file in the folder of a task's runs: the part of a GPU, in gigabytes, that was too small
 FIELDS: dict[RivalName, str] = {"eager": "eager", "compile": "compile", "compile max-autotune": "autotune"}
-SHORTEST_S = 0.05  # that is worth a word of where the seconds went
-OPEN = ("running", "interrupted", "finished")  # states of a run that can be gone on with
+SHORTEST_S = 0.05  # seconds; a tool that took less is not listed
+OPEN = ("running", "interrupted", "finished")  # states of a run that can be continued
 
 
 def runs_of(request: BenchRequest, task: BenchTask) -> Path:
@@ -42,13 +42,13 @@ def runs_of(request: BenchRequest, task: BenchTask) -> Path:
 
 
 def is_too_large(request: BenchRequest, task: BenchTask) -> bool:
-    """Whether it is known that a task does not fit into this lane's part of a GPU."""
+    """True if an earlier run found that a task does not fit this lane's part of a GPU."""
     known = runs_of(request, task) / TOO_LARGE
     return request.is_sharing and known.exists() and _part_gb() <= float(known.read_text() or "0")
 
 
 def _part_gb() -> float:
-    """Of a GPU's memory, for this lane; infinite where it has all."""
+    """This lane's part of a GPU's memory in GB; infinite if it has all of it."""
     return float(os.environ.get(GPU_GIGABYTES, "inf"))
 
 
@@ -60,9 +60,12 @@ async def run_task(
     versions: dict[str, str],
     stop: asyncio.Event,
 ) -> TaskResult | None:
-    """The task's line; None when `stop` ended it, with its state kept. A task that cannot be solved is a line too, so
-    that it never ends a bench; one that needs more of the GPU than this lane's part of it is none. Raises MissingTool
-    and StorageFailed, which would end every task."""
+    """Solves a task and returns its line.
+
+    None if `stop` ended it (its state is kept), or if it needs more than this lane's part of the GPU. A task that
+    cannot be solved gets a line too, so that it never ends a bench. Raises MissingTool and StorageFailed, which would
+    end every task.
+    """
     began = time.monotonic()
 
     def line(reason: str, excluded: Excluded = "") -> TaskResult:
@@ -174,7 +177,7 @@ def _line_of(summary: Summary, task: BenchTask, digest: str, request: BenchReque
 
 
 def rivals_of(contest: Contest | None) -> dict[str, Any]:
-    """The fields of a line that come from the contest."""
+    """The fields of a line that come from the comparison with baselines; {} without one."""
     if contest is None:
         return {}
     fields: dict[str, Any] = {"foreign": contest.foreign, "peak_memory_ratio": contest.peak_memory_ratio}
@@ -189,11 +192,10 @@ def rivals_of(contest: Contest | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Course:
-    """Of a run: when each first evaluation of a candidate ended, in seconds from its start; seconds by the tool that
-    took them, several at once counted several times; how many sessions there were."""
+    """The course of a run over time."""
 
-    evaluated_s: list[float]
-    spent_s: dict[str, float]
+    evaluated_s: list[float]  # end of each candidate's first evaluation, in seconds from the run's start
+    spent_s: dict[str, float]  # tool -> seconds, summed over tools that ran at once
     sessions: int
 
 

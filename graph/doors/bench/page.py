@@ -33,7 +33,7 @@ class BenchFacts:
     name: str
     versions: dict[str, str]
     figures: list[Figures]
-    correct: list[float | None]  # of each of the figures: the share of tasks with an accepted kernel
+    correct: list[float | None]  # share of tasks with an accepted kernel, for each of the figures
     tasks: list[TaskLine]
 
 
@@ -41,12 +41,12 @@ def write_page(lines: Sequence[TaskResult], folder: Path, to: Path | None = None
     """Writes the page of a bench's lines, into its folder unless told otherwise. Raises StorageFailed."""
     figures = figures_of(lines)
     facts = BenchFacts(
-        "bench",
-        folder.resolve().name,
-        next((line.versions for line in lines if line.versions), {}),
-        figures,
-        [one.correct for one in figures],
-        [TaskLine(group_of(line), line, line.is_accepted, _page_of(line, folder)) for line in lines],
+        kind="bench",
+        name=folder.resolve().name,
+        versions=next((line.versions for line in lines if line.versions), {}),
+        figures=figures,
+        correct=[one.correct for one in figures],
+        tasks=[TaskLine(group_of(line), line, line.is_accepted, _page_of(line, folder)) for line in lines],
     )
     path = to or folder / PAGE
     try:

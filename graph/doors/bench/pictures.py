@@ -54,7 +54,7 @@ def draw(results: Sequence[TaskResult], folder: Path) -> list[str]:
 
 
 def _speedups(axes: Axes, counted: Sequence[TaskResult]) -> None:
-    """Of each accepted kernel over eager, with its interval, and over torch.compile; the slowest first."""
+    """Plots each accepted kernel's speedup over eager, with its interval, and over torch.compile; the slowest first."""
     known = sorted((one for one in counted if one.is_accepted), key=lambda one: one.speedup or 0.0)
     places = range(len(known))
     over_eager = [one.speedup or 0.0 for one in known]

@@ -21,12 +21,12 @@ Say = Callable[[str], None]
 
 @dataclass
 class BenchProgress:
-    """Hears of tasks as they begin and end; use as a context manager. `say` prints a line."""
+    """Shows the progress of a bench as tasks begin and end; use as a context manager. `say` prints a line."""
 
     console: Console
     say: Say
     tasks: int
-    finished: int  # before this call, by an earlier one
+    finished: int  # tasks that earlier calls finished
     began: float = field(default_factory=time.time)
     _here: int = 0
 

@@ -1,4 +1,4 @@
-"""What a user asks of a bench: which tasks, how much effort for each, where the results go."""
+"""A user's request of a bench: the tasks, the effort for each, the folder of the results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from foundry.knowledge.candidate import RivalName
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import UsageError
 
-Protocol = Literal["foundry", "verified", "kernelbench"]  # by whose rules winners are judged, besides our own
+Protocol = Literal["foundry", "verified", "kernelbench"]  # rules that winners are judged by, besides our own
 
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """JSON-able: lanes, which are processes of their own, are handed it."""
+    """A bench's tasks, effort and folders; JSON-able, because lanes in other processes receive it."""
 
-    folder: str  # of task files, or a checkout of KernelBench where `levels` are asked for
+    folder: str  # folder of task files, or a checkout of KernelBench if `levels` are given
     out: str
     levels: tuple[int, ...] = ()
     target: TargetName | Literal["auto"] = "auto"
@@ -29,8 +29,8 @@ class BenchRequest:
     protocol: Protocol = "foundry"
     only: str = ""
     every: int = 1
-    shard: tuple[int, int] = (1, 1)  # which of how many
-    is_sharing: bool = False  # a GPU with other lanes: a task that needs more than this one's part of it is left
+    shard: tuple[int, int] = (1, 1)  # (number from 1, count)
+    is_sharing: bool = False  # True if other lanes use the GPU too: a task that needs more than its part is left
 
     def __post_init__(self) -> None:
         part, parts = self.shard

@@ -22,21 +22,22 @@ RESULTS, SETTINGS = "results.jsonl", "bench.json"
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How one task ended. Speedups are over PyTorch eager (TF32 allowed on CUDA) unless their name says otherwise;
-    what is not known or not measured is None."""
+    """The result of one task. Speedups are over PyTorch eager (TF32 allowed on CUDA) unless their name says otherwise;
+    unknown and unmeasured values are None."""
 
     task: str
-    digest: str  # of the task's text and options
+    digest: str  # sha256 of the task's text and options
     verdict: RunVerdict
-    reason: str = ""  # in one line, why there is no accepted kernel
+    reason: str = ""  # one line: why there is no accepted kernel
     excluded: Excluded = ""  # why the task does not count
     speedup: float | None = None
     speedup_ci95: tuple[float, float] | None = None
     baseline_ms: float | None = None
     candidate_ms: float | None = None
-    # Rivals of the kernel, timed in turns with it: PyTorch eager with its default arithmetic, torch.compile, and that
-    # in mode max-autotune. `NAME_speedup` is eager (TF32 allowed) over it, `speedup_vs_NAME` it over the kernel.
-    # All are of those turns, as `turns_baseline_ms` and `turns_candidate_ms` are; the proof had other ones.
+    # Baselines that are timed in turns with the kernel: PyTorch eager with its default arithmetic, torch.compile, and
+    # torch.compile in mode max-autotune. `NAME_speedup` is the time of eager (TF32 allowed) over the baseline's time,
+    # `speedup_vs_NAME` is the baseline's time over the kernel's. `turns_baseline_ms` and `turns_candidate_ms` are from
+    # the same turns; the proof's times are others.
     turns_baseline_ms: float | None = None
     turns_candidate_ms: float | None = None
     eager_ms: float | None = None
@@ -56,7 +57,9 @@ class TaskResult:
     peak_memory_ratio: float | None = None  # kernel over eager, of one call with its inputs and parameters
     evaluations: int = 0
     evaluated_s: list[float] = field(default_factory=list)  # when each evaluation ended, from the start of the run
-    spent_s: dict[str, float] = field(default_factory=dict)  # by tool, the longest first; several at once add up
+    spent_s: dict[str, float] = field(
+        default_factory=dict
+    )  # tool -> seconds, the longest first; several at once add up
     first_verified_s: float | None = None
     wall_s: float = 0.0
     sessions: int = 1  # more than one: the run was killed or stopped, and times from its start hold the pauses
@@ -81,10 +84,10 @@ class ResultFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / RESULTS
-        self._read: tuple[int, dict[str, TaskResult]] = (0, {})  # at which size, the latest line of each task
+        self._read: tuple[int, dict[str, TaskResult]] = (0, {})  # (size of the file, latest line of each task)
 
     def append(self, result: TaskResult) -> None:
-        """One write below a lock, so that neither a kill nor another process leaves half a line in the middle."""
+        """Appends a line in one write below a lock, so that no kill and no other process leaves half a line."""
         line = f"{encode(result)}\n".encode()
         handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:

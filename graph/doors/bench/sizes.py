@@ -9,7 +9,7 @@ from typing import Any
 
 from foundry.knowledge.syntax import parse
 
-MAKERS = frozenset({"empty", "full", "normal", "ones", "rand", "randint", "randn", "zeros"})  # of PyTorch's tensors
+MAKERS = frozenset({"empty", "full", "normal", "ones", "rand", "randint", "randn", "zeros"})  # PyTorch's functions
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -58,7 +58,7 @@ def _assign(node: ast.stmt, known: Known) -> None:
 
 
 def _elements(call: ast.Call, known: Known) -> int | None:
-    """Of what a call like randn(2, N), rand((2, N)) or randint(0, 9, (2, N)) makes."""
+    """The count of elements that a call like randn(2, N) or randint(0, 9, (2, N)) makes; None if unknown."""
     values: list[Any] = []
     for argument in call.args:
         value = _value(argument, known)

@@ -1,4 +1,4 @@
-"""Which files of a folder are the tasks of a bench, in which order."""
+"""Finds the tasks of a bench in a folder, and their order."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def in_turn(tasks: Sequence[BenchTask]) -> list[BenchTask]:
 
 
 def _elements_of(task: BenchTask) -> int | None:
-    """Of its inputs, as its file says."""
+    """The count of elements of a task's inputs, read from its file; None if unknown."""
     try:
         return input_elements(Path(task.path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def _elements_of(task: BenchTask) -> int | None:
 
 
 def digest_of(task: BenchTask) -> str:
-    """Of the task's text and options; of the bytes of a file that is no task."""
+    """The sha256 of the task's text and options, or of the file's bytes if it is no task."""
     path = Path(task.path)
     try:
         return read_task(path).digest
@@ -87,10 +87,10 @@ def digest_of(task: BenchTask) -> str:
 
 
 def _in_order(path: Path) -> list[str | int]:
-    """2_x before 10_x."""
+    """The key that sorts 2_x before 10_x."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.stem)]
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a name contains the pattern, or matches it as a whole where it has wild cards."""
+    """True if a name contains the pattern or, for a pattern with wild cards, matches it as a whole."""
     return fnmatchcase(name, pattern) if WILD & set(pattern) else pattern in name

@@ -30,12 +30,12 @@ from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Diagnosis, ExpertName
 from foundry.tools.audit.acts.provenance import refused_plan
 
-PLACEHOLDER_MS = 1.0  # of eager, and of the kernel half of it, where nothing is timed
+PLACEHOLDER_MS = 1.0  # ms of eager in a brief without timings; the kernel's time is half of it
 
 
 @dataclass(frozen=True)
 class FirstPrompt:
-    """What an expert would be told first."""
+    """The first prompt that an expert would get, the models that would get it, and its size in tokens."""
 
     expert: ExpertName
     models: tuple[str, ...]
@@ -46,7 +46,10 @@ class FirstPrompt:
 
 @dataclass(frozen=True)
 class DryRun:
-    """`notes`: what the figures rest on, and which caps would end the models earlier."""
+    """The estimated cost and the first prompts of a run with models.
+
+    `notes` say what the estimates assume, and which caps would end the models earlier.
+    """
 
     notes: tuple[str, ...]
     estimates: tuple[CostEstimate, ...]
@@ -132,12 +135,13 @@ def _parent(lowered: Lowered | None, device: Device) -> Evaluation:
     """The first kernel as if it were correct and twice as fast as eager; or the reference."""
     build, verdict, ms = Build(True, 0.0), Verdict("correct", "screen"), PLACEHOLDER_MS
     if lowered is None:
-        reference = Candidate(REFERENCE, -1, 0, device.target, "user", "0" * 64, proposal="reference")
-        return Evaluation(reference, build, verdict, None, Timing("screen", ms, ms, 1.0, (1.0, 1.0), 0, 0.0, 1.0))
-    candidate = Candidate("c1", -1, 0, device.target, "library", "0" * 64, lowered.recipe)
-    timing = Timing("screen", 0.5 * ms, ms, 2.0, (1.9, 2.1), 6, 0.02, 1.0)
-    profile = Profile("roofline", 1e10, 1e10, 0.4, 0.2 * ms, 1)
-    return Evaluation(candidate, build, verdict, None, timing, profile)
+        reference = Candidate(REFERENCE, -1, 0, device.target, origin="user", source="0" * 64, proposal="reference")
+        even = Timing("screen", ms, ms, 1.0, (1.0, 1.0), pairs=0, noise=0.0, wall_ratio=1.0)
+        return Evaluation(reference, build, verdict, timing=even)
+    candidate = Candidate("c1", -1, 0, device.target, origin="library", source="0" * 64, recipe=lowered.recipe)
+    timing = Timing("screen", 0.5 * ms, ms, 2.0, (1.9, 2.1), pairs=6, noise=0.02, wall_ratio=1.0)
+    profile = Profile("roofline", 1e10, 1e10, fraction_of_floor=0.4, floor_ms=0.2 * ms, launches=1)
+    return Evaluation(candidate, build, verdict, timing=timing, profile=profile)
 
 
 def _first_prompts(

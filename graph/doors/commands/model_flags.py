@@ -85,7 +85,7 @@ AskMissingFlag = Annotated[bool, typer.Option("--ask-missing", help="With --repl
 
 @dataclass(frozen=True)
 class ModelFlags:
-    """What the user said of the chat model."""
+    """The user's flags about the chat model; None if not given."""
 
     model: ModelFlag = None
     base_url: BaseUrlFlag = None
@@ -104,7 +104,7 @@ class ModelFlags:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was said of the model itself, by the names of `foundry.toml`."""
+        """The flags about the model itself, by the names of `foundry.toml`."""
         return {
             "base_url": self.base_url,
             "provider": self.provider,
@@ -120,7 +120,10 @@ class ModelFlags:
 
     @property
     def tape(self) -> TapeOptions:
-        """Where requests are recorded and answered from; absolute, for a run may be resumed from another folder."""
+        """The files that requests are recorded to and answered from.
+
+        Their paths are absolute, because a run may be resumed from another folder.
+        """
         return TapeOptions(_absolute(self.record), _absolute(self.recording), self.ask_missing)
 
 

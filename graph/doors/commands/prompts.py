@@ -92,7 +92,7 @@ def show(
 
 
 def _body(parent: PromptVariant | None, variant: PromptVariant) -> str:
-    """What stood in the changed section before."""
+    """The text of the changed section before the change; "" for an unknown expert."""
     from foundry.agents.expert import experts
     from foundry.graph.search.strategies.evolving.advice import sections_of
 

@@ -1,4 +1,4 @@
-"""What there is to see and say of runs: `foundry agent runs`, `watch` and `chat`."""
+"""Lists, shows and steers runs: `foundry agent runs`, `watch` and `chat`."""
 
 from __future__ import annotations
 

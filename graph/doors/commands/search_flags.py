@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchFlags:
-    """What the user said of the search; None takes the effort's or the task's."""
+    """The user's flags about the search; None takes the effort's or the task's value."""
 
     seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0
     islands: Annotated[
@@ -50,4 +50,11 @@ class SearchFlags:
     def limits(self) -> RunLimits:
         from foundry.graph.run.request import RunLimits
 
-        return RunLimits(self.evaluations, self.minutes, self.tokens, self.dollars, self.target_speedup, self.calls)
+        return RunLimits(
+            evaluations=self.evaluations,
+            minutes=self.minutes,
+            tokens=self.tokens,
+            dollars=self.dollars,
+            target_speedup=self.target_speedup,
+            calls=self.calls,
+        )

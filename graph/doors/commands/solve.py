@@ -74,7 +74,7 @@ def solve(
 
 
 def _read_request(task: str, target: str, effort: str, chat: ModelFlags, search: SearchFlags) -> SolveRequest:
-    """What the options ask for; raises UsageError in one line where they contradict each other."""
+    """The request that the options make. Raises UsageError in one line if they contradict each other."""
     from foundry.agents.chat.options import TapeOptions
     from foundry.agents.models.settings import read_models
     from foundry.graph.run.request import EFFORTS, SolveRequest
@@ -85,15 +85,15 @@ def _read_request(task: str, target: str, effort: str, chat: ModelFlags, search:
     if chat.tape != TapeOptions() and not models:
         raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
     request = SolveRequest(
-        task,
-        machine,
-        plan,
-        search.seed,
-        search.islands,
-        search.limits,
-        search.scale,
-        choose_policy(search.policy),
-        models,
+        task=task,
+        target=machine,
+        effort=plan,
+        seed=search.seed,
+        islands=search.islands,
+        limits=search.limits,
+        scale=search.scale,
+        policy=choose_policy(search.policy),
+        models=models,
         store=search.store,
         learn=search.learn,
         finalists=search.finalists,
@@ -169,7 +169,7 @@ async def go_on(path: Path, tell: Listener, stop: asyncio.Event, asker: Asker, o
 
 
 def _why_it_rests(path: Path) -> str:
-    """What a user must know who goes on with a run that was told to pause: until somebody takes that back, it waits."""
+    """The line that tells a user that a resumed run stays paused until its directive is taken back; "" otherwise."""
     from foundry.graph.run.inbox import find_wanted_state
     from foundry.graph.run.run_directory import RunDirectory
     from foundry.graph.run.summary import kept_state

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from foundry.graph.run.run_directory import RunDirectory
     from foundry.graph.show.trace.selection import Selection
 
-STEPS = 60  # of each island that a tree shows
+STEPS = 60  # steps of each island that a tree shows
 
 
 @one_line_errors
@@ -48,7 +48,14 @@ def show_trace(
     from foundry.graph.show.trace.selection import Selection
 
     kinds = tuple(_choose_kind(word) for word in kind or ())
-    picked = Selection(tuple(expert or ()), tuple(island or ()), "", kinds, failures, slowest, costliest)
+    picked = Selection(
+        experts=tuple(expert or ()),
+        islands=tuple(island or ()),
+        kinds=kinds,
+        failures=failures,
+        slowest=slowest,
+        costliest=costliest,
+    )
     path = find_run(runs, run)
     if follow:
         _follow(path, picked, as_json)
@@ -59,7 +66,8 @@ def show_trace(
             _tell_candidate(opened, candidate, diff)
         elif export:
             events = _select(opened, replace(picked, candidate=candidate))
-            _export(opened, events, choose("--export", export, ("otel",)), out, to, prompts)
+            form = choose("--export", export, ("otel",))
+            _export(opened, events, form, out=out, to=to, prompts=prompts)
         else:
             _show(opened, replace(picked, candidate=candidate), depth, steps, prompts=prompts, as_json=as_json)
     finally:
@@ -144,7 +152,7 @@ def _show_tree(run: RunDirectory, depth: int, steps: int) -> None:
     typer.echo(f"{summary.wall_s:.1f} s of wall time ({summary.time_words})")
 
 
-def _export(run: RunDirectory, events: Sequence[Event], form: str, out: Path | None, to: str, prompts: bool) -> None:
+def _export(run: RunDirectory, events: Sequence[Event], form: str, *, out: Path | None, to: str, prompts: bool) -> None:
     try:
         from foundry.graph.show.trace.otel import in_json, send, spans_of
     except ImportError as error:

@@ -65,7 +65,17 @@ def verify(
             fail("--self-test judges planted faults: it takes no receipt, no speedup and no --compile", 2)
         from foundry.tools.selftest.command import SelfTestRequest, show
 
-        show(SelfTestRequest(task, candidate, wanted, scale, faults, seed or 0, min_caught, model), as_json=as_json)
+        tested = SelfTestRequest(
+            task=task,
+            candidate=candidate,
+            target=wanted,
+            scale=scale,
+            faults=faults,
+            seed=seed or 0,
+            min_caught=min_caught,
+            model=model,
+        )
+        show(tested, as_json=as_json)
     if candidate is None:
         fail("name the candidate's file after the task's (only --self-test can do without)", 2)
     rules, used = choose_policy(policy), choose_parameters(parameters)
@@ -93,4 +103,4 @@ def profile(
     from foundry.tools.verify.profile_command import ProfileRequest, show
 
     place = choose_target(target)
-    show(ProfileRequest(task, candidate, place, scale, rung, model), as_json=as_json)
+    show(ProfileRequest(task, candidate, place, scale=scale, rung=rung, model=model), as_json=as_json)

@@ -1,5 +1,7 @@
-"""Runs Foundry's own commands for an agent: a process each, with the limits, the isolation and the words that the same
-command has in a terminal, so that nothing an agent asks for takes another way to the machine."""
+"""Runs Foundry's own commands for an agent, each in a process of its own.
+
+A command has the same limits, isolation and output as in a terminal, so an agent reaches the machine only this way.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ from typing import Any
 
 from foundry.knowledge.errors import FoundryError
 
-SHOWN_CHARS = 60_000  # of what a command says
-END_S = 20.0  # for a search to keep its state when it is told to stop
+SHOWN_CHARS = 60_000  # most characters of a command's output that an agent gets
+END_S = 20.0  # seconds in which a stopped search may save its state
 
 
 class CommandFailed(FoundryError):
-    """A command ended with what an agent can act on: its one line."""
+    """A command failed; the message is its one line, on which an agent can act."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """A command's exit code, standard output and standard error."""
 
     code: int
     out: str
@@ -32,7 +34,7 @@ class Ended:
 
     @property
     def json(self) -> Any:
-        """What it printed as one document. Raises CommandFailed with its line on standard error."""
+        """The JSON document that it printed. Raises CommandFailed with its line on standard error if it is none."""
         try:
             return json.loads(self.out)
         except ValueError as error:
@@ -44,7 +46,7 @@ class Ended:
 
 
 async def start(*words: str) -> asyncio.subprocess.Process:
-    """Begins a command. It hears nothing from our standard input, which is the agent's."""
+    """Starts a command. It reads nothing from our standard input, which is the agent's."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "foundry.cli", *words),
         stdin=asyncio.subprocess.DEVNULL,
@@ -56,7 +58,7 @@ async def start(*words: str) -> asyncio.subprocess.Process:
 
 
 async def finish(child: asyncio.subprocess.Process) -> Ended:
-    """Waits for a command; it is ended when nobody waits any more."""
+    """Waits for a command's end; ends the command if the wait is cancelled."""
     try:
         out, err = await child.communicate()
     except asyncio.CancelledError:
@@ -66,7 +68,7 @@ async def finish(child: asyncio.subprocess.Process) -> Ended:
 
 
 async def run(*words: str) -> Ended:
-    """A command from its begin to its end."""
+    """Starts a command and waits for its end."""
     return await finish(await start(*words))
 
 

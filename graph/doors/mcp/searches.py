@@ -13,7 +13,7 @@ from foundry.graph.doors.mcp.commands import CommandFailed, Ended, end, finish, 
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.errors import UsageError
 
-MOST_SEARCHES = 2  # at a time: they share the machine's cores and its device
+MOST_SEARCHES = 2  # searches at a time, which share the machine's cores and its device
 LOOK_S = 0.2
 Tell = Callable[[float, float], Awaitable[None]]  # evaluations so far, of how many
 

@@ -25,16 +25,16 @@ from foundry.graph.show.words.conversation import say
 from foundry.knowledge.errors import FoundryError, UsageError
 
 HOST = "127.0.0.1"
-TICK_S = 0.2  # so soon a stream ends with the server
-LIST_S, RUN_S = 2.0, 0.5  # between two looks at the list, and at a run
-MOST_CHARS = 4000  # of one line of a user
+TICK_S = 0.2  # seconds; longest time between the server's end and a stream's
+LIST_S, RUN_S = 2.0, 0.5  # seconds between two reads of the list, and of a run
+MOST_CHARS = 4000  # longest line of a user, in characters
 WATCHING, TALKING = "watch.js", "talk.js"  # scripts of graph/show/page
-GRACE_S = 1  # for open pages when the server ends
+GRACE_S = 1  # seconds that open pages get when the server ends
 
 
 @dataclass(frozen=True)
 class Site:
-    """What the server answers with; `writing` False refuses what a person says."""
+    """The server's answers to requests. `writing` False is the read-only mode: users' lines are refused."""
 
     gallery: Gallery
     writing: bool
@@ -99,7 +99,7 @@ class Site:
 
 
 async def _told(_request: Request, error: Exception) -> Response:
-    """What a person can act on; an unknown run is not found."""
+    """The response to one of Foundry's errors: its text, with status 404 for a UsageError (unknown run), else 500."""
     return PlainTextResponse(str(error), 404 if isinstance(error, UsageError) else 500)
 
 

@@ -15,8 +15,8 @@ from foundry.graph.show.page.facts import RunFacts, change_of, run_facts
 from foundry.graph.show.page.page import as_json
 from foundry.knowledge.errors import UsageError
 
-SHARE = 0.02  # of the time: what gathering one run's facts may take
-LEAST_S = 1.0  # between two of them
+SHARE = 0.02  # largest share of the time spent on gathering one run's facts
+LEAST_S = 1.0  # shortest time in seconds between two gatherings
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Shown:
 
 @dataclass
 class _Known:
-    """What is shown of a run, gathered when and in how many seconds."""
+    """The facts of a run as last gathered: at `at` (time.monotonic), in `took_s` seconds of thread time."""
 
     shown: Shown | None = None
     at: float = 0.0
@@ -62,14 +62,14 @@ class _Known:
 
 
 class Gallery:
-    """Safe for threads; several readers share what is gathered."""
+    """The runs of a folder as pages show them. Thread-safe; several readers share the gathered facts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: dict[str, _Known] = {}
         self._listing = threading.Lock()
         self._list: RunsFacts | None = None
-        self._lines: dict[str, tuple[str, RunLine]] = {}  # of each run, as of a change
+        self._lines: dict[str, tuple[str, RunLine]] = {}  # run -> (its last change, its line)
         self._listed_at = 0.0
         self._listed_s = 0.0
 
@@ -85,7 +85,7 @@ class Gallery:
         with known.lock:
             run = self.open(name)
             try:
-                change = f"{change_of(run)} {run.is_active}"  # a killed run tells nobody
+                change = f"{change_of(run)} {run.is_active}"  # a killed run records no event
                 is_due = time.monotonic() - known.at >= max(LEAST_S, known.took_s / SHARE)
                 if known.shown is None or (change != known.shown.facts.change and (is_due or not run.is_active)):
                     began = time.thread_time()
@@ -121,12 +121,12 @@ class Gallery:
 def _line_of(run: RunDirectory) -> RunLine:
     told = summarise(run)
     return RunLine(
-        run.id,
-        run.get("created"),
-        told.task,
-        told.device,
-        told.verdict,
-        told.evaluations,
-        told.speedup,
-        told.brain,
+        id=run.id,
+        created=run.get("created"),
+        task=told.task,
+        device=told.device,
+        verdict=told.verdict,
+        evaluations=told.evaluations,
+        speedup=told.speedup,
+        brain=told.brain,
     )

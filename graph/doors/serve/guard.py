@@ -1,4 +1,4 @@
-"""Who may ask: whoever has the token, from this machine, from the server's own pages."""
+"""Access control: a request needs the token, a name of this machine as host, and the server's own page as origin."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Access:
-    """What a request must bring, and at which names of this machine the server answers."""
+    """The token that a request must have, and the port and names of this machine that the server answers at."""
 
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
     @property
     def address(self) -> str:
-        """What the user opens: the token leaves the address at once."""
+        """The address that the user opens. The first answer redirects to an address without the token."""
         return f"http://127.0.0.1:{self.port}/?token={self.token}"
 
     @property
     def hosts(self) -> frozenset[str]:
-        """A name of somebody else's that leads here (DNS rebinding) is none of them."""
+        """The allowed values of the Host header; other names that resolve to here (DNS rebinding) are refused."""
         return frozenset(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost"))
 
     def knows(self, token: str) -> bool:
@@ -45,7 +45,7 @@ class Access:
 
 
 class Guard:
-    """Refuses everything else, and sets the headers of every answer."""
+    """Refuses requests without access, and sets the security headers of every response."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app = app
@@ -63,7 +63,7 @@ class Guard:
             await self.app(scope, receive, send)
 
     def _refusal(self, request: Request) -> Response | None:
-        """What is answered in place of what was asked for; None where it may be."""
+        """The response that replaces the requested one; None if the request is allowed."""
         access = self.access
         if request.headers.get("host", "") not in access.hosts:
             return PlainTextResponse("this server is asked as 127.0.0.1", 421)
