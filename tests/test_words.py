@@ -22,7 +22,6 @@ UNSWEPT = (
     "agents/*",
     "agents/chat",
     "agents/evolution",
-    "agents/words",
     "graph/*",
     "graph/nodes",
     "graph/proofs",

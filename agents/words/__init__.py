@@ -1,1 +1,1 @@
-"""What a chat model is told: its prompts in words, each section within a budget."""
+"""The prompts of chat models in words, each section within a budget of characters."""

@@ -20,7 +20,7 @@ def authored_words(recipe: Recipe) -> str:
 
 
 def head_of(kernel: AuthoredKernel, choices: dict[str, Choice]) -> dict[str, Any]:
-    """What an answer would say of a kernel beside its code, with the numbers that are chosen now as defaults."""
+    """An answer's JSON about a kernel beside its code; the values that are chosen now are the tunables' defaults."""
     head: dict[str, Any] = {"launches": [_plain(launch) for launch in kernel.launches]}
     if kernel.tunables:
         head["tunables"] = {

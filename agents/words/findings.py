@@ -1,4 +1,4 @@
-"""What a chat model is told of a candidate's records by the tools that it calls: lines of words, no more than fit."""
+"""Results of tools about a candidate's records, as lines for a chat model, bounded in number and length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foundry.knowledge.merit import estimate
 from foundry.knowledge.ruling import objection, rule
 from foundry.knowledge.thought import Proposal
 
-WORDS_CHARS = 200  # of one evidence or reason
+WORDS_CHARS = 200  # most characters of one evidence or reason
 MOST_KERNELS = 8
 
 
@@ -23,8 +23,10 @@ def brief_words(text: str) -> str:
 
 
 def measured(records: Sequence[Evaluation]) -> str:
-    """How fast a candidate is by all its timings, as the search ranks it, with the last of them and eager's in the same
-    turns; or why nobody knows."""
+    """A candidate's speed by all its timings, as the search ranks it, or the reason why it was not timed.
+
+    The text also has the last timing in ms and eager's in the same turns.
+    """
     evaluation = records[-1]
     timing = evaluation.timing
     if timing is None:
@@ -51,7 +53,7 @@ def _alone(timing: Timing) -> str:
 
 
 def beside_line(parent: str, turns: Timing) -> str:
-    """How much faster than its parent a kernel is; `turns` timed both in turns, the parent as the baseline."""
+    """A kernel's speedup over its parent; `turns` timed both in turns, with the parent as the baseline."""
     if turns.problem:
         return f"It could not be timed in turns with {parent}: {turns.problem}"
     low, high = turns.speedup_ci95
@@ -64,7 +66,7 @@ def beside_line(parent: str, turns: Timing) -> str:
 
 
 def build_lines(evaluation: Evaluation) -> list[str]:
-    """Whether it compiles, and what the compiler says of it."""
+    """Lines about the build: the first error, or the compiler's report."""
     build = evaluation.build
     if not build.ok:
         return [f"It does not compile: {build.first_error}"]
@@ -97,12 +99,12 @@ def _plain(name: str) -> str:
 
 
 def _is_kernel(name: str) -> bool:
-    """Whether a function is somebody's work, and no stub of the linker or the compiler."""
+    """True if a function comes from the source and is no stub of the linker or the compiler."""
     return "@plt" not in name and name != "frame_dummy"
 
 
 def code_lines(evaluation: Evaluation) -> list[str]:
-    """What the machine code is made of, by class of instruction."""
+    """Lines about the machine code: counts of instructions by class, for each kernel."""
     lines = build_lines(evaluation)
     resources = evaluation.build.resources
     kernels = [(name, facts) for name, facts in resources.instructions.items() if _is_kernel(name)]
@@ -114,7 +116,7 @@ def code_lines(evaluation: Evaluation) -> list[str]:
 
 
 def _code_of(name: str, facts: Mapping[str, float]) -> Iterator[str]:
-    """A function's hot loop by itself where it is known, and whether it spills; then all its loops together."""
+    """Lines about a function: its hot loop, if known, with its spills; then all its loops together."""
     hot = {kind: count for kind, count in _kinds_of(facts, "inner_") if kind != "stack"}
     if hot:
         stack = int(facts.get("inner_stack", 0.0) + hot.get("local_load", 0.0) + hot.get("local_store", 0.0))
@@ -138,7 +140,7 @@ def _counts(kinds: Mapping[str, float]) -> str:
 
 
 def check_lines(evaluation: Evaluation) -> list[str]:
-    """Whether it is right and clean, with the worst errors beside PyTorch's own, and each gate that fails."""
+    """Lines about correctness and audit: the outcome, the worst errors beside PyTorch's own, each failed gate."""
     if not evaluation.build.ok:
         return build_lines(evaluation)
     verdict, audit = evaluation.verdict, evaluation.audit
@@ -163,7 +165,7 @@ def _failed(gates: Sequence[Gate]) -> list[str]:
 
 
 def time_lines(evaluation: Evaluation) -> list[str]:
-    """How fast it is, or why it was not timed."""
+    """Lines about the speed, or the reason why it was not timed."""
     timing = evaluation.timing
     if timing is None:
         return check_lines(evaluation)
@@ -173,7 +175,7 @@ def time_lines(evaluation: Evaluation) -> list[str]:
 
 
 def profile_lines(evaluation: Evaluation) -> list[str]:
-    """What limits it, as far as this machine can see."""
+    """Lines about the profile: rates, launches, the limiter, and each kernel's time and cause."""
     profile = evaluation.profile
     if profile is None:
         return time_lines(evaluation)

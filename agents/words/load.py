@@ -1,4 +1,4 @@
-"""Whether the machine had other work while kernels were timed, in words: what may be compared then."""
+"""Warns in a prompt that the machine had other work during timings, and says which numbers still compare."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from foundry.knowledge.candidate import Baseline, Timing
 
-NOISY = 0.1  # of a timing's median: the spread of the middle half of eager's times on a quiet machine is below it
-DRIFTED = 1.25  # between the slowest and the fastest reading of eager
+NOISY = 0.1  # interquartile range of eager's times over their median; a quiet machine stays below it
+DRIFTED = 1.25  # ratio of eager's slowest to its fastest median
 
 
 def load_words(baseline: Baseline, timings: Sequence[Timing]) -> str:
-    """One line where eager's own times say that the machine has other work, else ""."""
+    """One line if eager's own times show that the machine has other work; else ""."""
     known = [timing for timing in timings if not timing.problem and timing.baseline_ms > 0]
     read = [baseline.eager_ms, *(timing.baseline_ms for timing in known)]
     spread = max((timing.noise for timing in known), default=0.0)

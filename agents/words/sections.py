@@ -1,17 +1,19 @@
-"""The parts of a prompt, each with a budget: what is beyond it is cut, and the trace hears of that."""
+"""The sections of a prompt, each with a budget of characters; text beyond it is cut, and the trace records the cut."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-CHARS_PER_TOKEN = 3.5  # of prose and code together
+CHARS_PER_TOKEN = 3.5  # mean over prose and code
 
 
 @dataclass(frozen=True)
 class Section:
-    """One slot of a prompt, and how many characters it may take. `ends`: of a text both ends tell something, of a list
-    only the beginning does."""
+    """The text of one slot of a prompt, and the most characters that it may take.
+
+    `ends` True keeps both ends of a text that is too long, False only its beginning.
+    """
 
     slot: str
     text: str

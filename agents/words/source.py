@@ -63,8 +63,10 @@ class Folded:
         return "".join(part.seen for part in self.parts)
 
     def place(self, start: int, end: int) -> tuple[int, int] | None:
-        """Where in the file the characters start..end of the shown text stand; None when they end inside a line that
-        stands for hidden text."""
+        """The range in the file of the characters start..end of the shown text.
+
+        None if one of the two lies inside a line that stands for hidden text.
+        """
         first, last = self._real(start, is_end=False), self._real(end, is_end=True)
         return None if first is None or last is None else (first, last)
 
@@ -88,8 +90,11 @@ class Folded:
 
 
 def fold(text: str, most: int = SOURCE_CHARS, *, to_judge: bool = False) -> Folded:
-    """The file as it is shown, in `most` characters where folding bodies can do that; its two ends only when it is far
-    too long. `to_judge`: whoever judges it sees what its author could have written between Foundry's marks."""
+    """The file as it is shown: bodies are folded until it has at most `most` characters, as far as that is possible.
+
+    A file that is still far too long shows its two ends only. `to_judge` also shows text that its author could have
+    written between Foundry's marks.
+    """
     parts = list(_without_loader(Part(text, text)) if to_judge else _without_frame(text))
     for name, pasted in _pasted().items():
         parts = [piece for part in parts for piece in _split(part, mark(name), pasted)]
@@ -175,7 +180,7 @@ def _bodies(number: int, part: Part) -> Iterator[_Body]:
 
 
 def _opens_body(lines: Sequence[str], index: int) -> bool:
-    """Whether a line at file scope opens a body: the only line of a signature, or the last of several."""
+    """True if a line at file scope opens a body: the only line of a signature, or the last of several."""
     line = lines[index]
     if line.startswith(_NO_BODY):
         return False
@@ -211,8 +216,10 @@ def _split(part: Part, line: str, pasted: str) -> Iterator[Part]:
 
 
 def _cut(parts: list[Part], length: int) -> list[Part]:
-    """The parts with the middle hidden, from line to line; a part that is hidden already goes with the side on which it
-    begins."""
+    """The parts with the middle lines hidden; a part that is hidden already goes with the side on which it begins.
+
+    `length` is the count of shown characters.
+    """
     shown = "".join(part.seen for part in parts)
     first = shown.rfind("\n", 0, WHOLE_CHARS // 2) + 1
     last = shown.find("\n", length - WHOLE_CHARS // 2) + 1 or length
@@ -240,7 +247,7 @@ def show(text: str, most: int = SOURCE_CHARS) -> str:
 
 
 def language_of(text: str) -> str:
-    """What stands in the fence around a file as it is shown: "cpp", "cuda", or "python" for a whole file."""
+    """The language of the fence around a file as it is shown: "cpp", "cuda", or "python" for a whole file."""
     frame = _FRAME.match(text)
     return "python" if frame is None else "cuda" if "target cuda" in frame[1].partition("\n")[0] else "cpp"
 
@@ -277,13 +284,15 @@ def show_to_judge(text: str) -> str:
 
 
 def is_shown_whole(text: str) -> bool:
-    """Whether nothing but folded lines is left out of the file as a model sees it."""
+    """True if a model sees the whole file apart from folded bodies."""
     return not any(part.seen.startswith(_GAP) for part in fold(text).parts)
 
 
 def outline_of_file(text: str) -> str:
-    """What a file is that is too long to be shown: nobody edits what has holes, and its ends take the room of the
-    rest."""
+    """The text that replaces a file too long to be shown.
+
+    A model cannot edit a file with gaps, and its two ends would take the room of other sections.
+    """
     launches = _LAUNCHES.search(text)
     rows = launches[0].count("\n    (") if launches else 0
     does = f"with {rows} launches a call, " if rows else ""

@@ -1,6 +1,7 @@
-"""What does not change in a run: the task with its operators and buffers, the device, the kernel compiler's header, the
-form of
-an answer. It stands first in every prompt, so that providers' caches hold it."""
+"""The part of a prompt that does not change in a run: task, operators, buffers, device, header, form of an answer.
+
+It stands first in every prompt, so that providers' caches hold it.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +32,10 @@ RULES = {
 
 
 def contract(target: str, *, is_traced: bool = True) -> str:
-    """What a candidate for this target must be, and the forms in which an answer may give it: of a task that no tracer
-    follows (`is_traced` False) only whole files."""
+    """The rules of a candidate for this target, and the allowed forms of an answer.
+
+    A task that no tracer follows (`is_traced` False) allows whole files only.
+    """
     always, traits = template("contract_any"), find_target(target)
     if not is_traced:
         return render("contract_file", {"files": template(f"contract_file_{traits.prompts}"), "any": always})
@@ -62,7 +65,7 @@ def standing_words(brief: Brief) -> dict[str, str]:
 
 
 def header_words(brief: Brief) -> str:
-    """What the header offers, without its 16-bit types where the task has none."""
+    """The functions of the kernel compiler's header, without its 16-bit types if the task has none."""
     text = template(f"header_{brief.device.target}")
     graphs = [graph for graph in (brief.graph, *brief.further_graphs) if graph is not None]
     dtypes = {value.spec.dtype for graph in graphs for value in graph.values.values()}
@@ -72,7 +75,7 @@ def header_words(brief: Brief) -> str:
 
 
 def _first(brief: Brief) -> str:
-    """The kernel compiler's first kernel: parents that are like it are told by what differs."""
+    """The kernel compiler's first kernel; later prompts show parents like it by their differences."""
     if not brief.first:
         return ""
     title = f"## The kernel compiler's first kernel, {FIRST}"
@@ -82,7 +85,7 @@ def _first(brief: Brief) -> str:
 
 
 def operators(brief: Brief) -> str:
-    """One line an operator: what it gives, its work, and what moving its operands would take alone; then the whole."""
+    """One line an operator (result, MFLOP, MB of its operands), and a line of totals with the roofline floor."""
     graph = brief.graph
     if graph is None:
         return _operators_that_ran(brief)
@@ -100,7 +103,7 @@ def operators(brief: Brief) -> str:
 
 
 def _operators_that_ran(brief: Brief) -> str:
-    """What PyTorch was seen to run, where no tracer could follow the reference."""
+    """The operators that PyTorch's profiler saw, for a reference that no tracer could follow."""
     if not brief.ran:
         return "No tracer follows the reference: its operators are not known."
     lines = [
@@ -122,7 +125,7 @@ def _operator(op: Op, graph: OpGraph) -> str:
 
 
 def buffers(graph: OpGraph, target: str) -> str:
-    """What a kernel may be given, by name and C++ type."""
+    """The buffers that a kernel may take, one a line, with name, C++ type, role and shape."""
     try:
         found = authored_buffers(graph)
     except CannotLower as error:
@@ -147,7 +150,7 @@ def _buffer(buffer: Buffer, target: str) -> str:
 
 
 def describe_device(device: Device) -> str:
-    """Who it is, what it was measured to reach, and the limits that decide about tiles."""
+    """The device's name and size, its measured rates, and the limits that decide about tiles."""
     traits = device.traits
     cache_mb = device.cache_bytes / 1e6
     lines = [f"{device.name} ({device.arch}), {device.cores} {traits.workers}, {cache_mb:.4g} MB of last-level cache"]

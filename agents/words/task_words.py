@@ -22,8 +22,11 @@ def reference(task: Task) -> str:
 
 
 def describe_task(task: Task, graphs: Sequence[OpGraph] = (), seen: Signature | None = None) -> str:
-    """What a kernel of this task must do. `graphs`: one a case as captured, the file's own case first; none where
-    the task could not be captured: then `seen` are the tensors of one call."""
+    """The requirements on a kernel of this task, one a line: shapes, cases, mode, ranges, tolerance.
+
+    `graphs`: one for each captured case, the file's own case first. If the task could not be captured there are none,
+    and `seen` holds the tensors of one call.
+    """
     options = task.options
     lines = []
     if task.overrides:
@@ -93,7 +96,7 @@ def _captured_mode(graphs: Sequence[OpGraph]) -> str:
 
 
 def _dtypes(graphs: Sequence[OpGraph], seen: Signature | None) -> set[DType]:
-    """Those of the outputs, as far as they are known."""
+    """The dtypes of the outputs, as far as they are known."""
     outputs = [graph.values[name].spec for graph in graphs for name in graph.output_names]
     return {spec.dtype for spec in (outputs or (seen.outputs if seen else ()))}
 

@@ -35,8 +35,8 @@ from foundry.knowledge.thought import Diagnosis, Move
 
 MOST_MOVES = 12
 EXAMPLE_CHARS = 2_000
-MOST_HELPED = 6  # moves by what they are credited with
-MOST_VALUES = 12  # of a tunable that are spelt out
+MOST_HELPED = 6  # moves that are listed with their credit
+MOST_VALUES = 12  # values of one tunable that are listed
 # Characters that a section may take; benchmarks/prompts.py measures what all of them come to.
 BUDGETS: Mapping[str, int] = {
     "asked": 1_600,
@@ -56,8 +56,8 @@ BUDGETS: Mapping[str, int] = {
     "source": 17_000,
 }
 _BOTH_ENDS = frozenset({"reference", "first", "diagnosis", "source"})
-LIKE = 0.35  # of a file as it is shown: a longer list of differences costs more than the file itself would
-FEW_CHARS = 400  # of differences that are always shown
+LIKE = 0.35  # largest share of a shown file that its list of differences may have; else the file itself is shorter
+FEW_CHARS = 400  # characters; shorter lists of differences are always shown
 
 
 def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Prompt:
@@ -121,8 +121,7 @@ def judge_prompt(evidence: AuditEvidence) -> str:
 
 
 def _judged_file(evidence: AuditEvidence) -> str:
-    """What an author could have written of the candidate's file: the code of the kernels where Foundry printed it from
-    a recipe."""
+    """The part of the candidate's file that its author wrote; for a file printed from a recipe its kernels' code."""
     if evidence.evaluation.candidate.recipe is not None:
         told = "Foundry printed this file: what is not shown of it is the same in every file for such a task."
         return f"{told}\n{code_words(evidence.text, WHOLE_CHARS)}"
@@ -130,7 +129,7 @@ def _judged_file(evidence: AuditEvidence) -> str:
 
 
 def seen_by_auditor(evidence: AuditEvidence) -> list[str]:
-    """What an auditor may quote: the candidate's file, the gates' evidence and the numbers, and what tools answered."""
+    """The texts that an auditor may quote: the candidate's file, numbers, gates' evidence and tools' answers."""
     told = [answer.text for _, answer in evidence.talk.calls]
     return [evidence.text, evidence.ruling.judgement, *(gate.evidence for gate in _gates_of(evidence)), *told]
 
@@ -141,7 +140,7 @@ def _gates_of(evidence: AuditEvidence) -> list[Gate]:
 
 
 def _where(brief: Brief) -> str:
-    """Where the search stands: the parent beside the best kernel, both with eager's time in the same turns."""
+    """The search's state: the parent beside the best kernel, both with eager's time in the same turns."""
     parent = brief.parent
     lines = [f"Island {brief.island}, which searches with an emphasis on {brief.role}; step {brief.step}."]
     best = brief.elites[0] if brief.elites else None
@@ -173,7 +172,7 @@ def _where(brief: Brief) -> str:
 
 
 def _arithmetic(brief: Brief) -> str:
-    """Where a kernel in TF32 would be less accurate than PyTorch; "" where it would not, or may not be in TF32."""
+    """The products for which TF32 would be less accurate than PyTorch; "" if there are none or TF32 is not allowed."""
     if not brief.device.traits.has_tf32 or brief.graph is None or brief.task.options.policy == "strict":
         return ""
     words = brief.baseline.unrounded_in(brief.graph).words(brief.graph)
@@ -203,7 +202,7 @@ def _parent(brief: Brief) -> str:
 
 
 def _parent_beside_first(brief: Brief) -> str:
-    """The parent, by what differs from the run's first kernel where that is little: it stands above already."""
+    """The parent, by its differences from the run's first kernel if they are few: that kernel stands above already."""
     recipe = brief.lowered.recipe if brief.lowered else None
     if not brief.first or (recipe is not None and recipe.authored is not None):
         return _parent(brief)
@@ -219,7 +218,7 @@ def _parent_beside_first(brief: Brief) -> str:
 
 
 def _is_like_first(brief: Brief) -> bool:
-    """Whether the parent is told by what differs from the run's first kernel."""
+    """True if the prompt shows the parent by its differences from the run's first kernel."""
     recipe = brief.lowered.recipe if brief.lowered else None
     if recipe is None or recipe.authored is not None or not is_shown_whole(brief.first):
         return False
@@ -282,7 +281,7 @@ def _diagnosis(diagnosis: Diagnosis, brief: Brief) -> str:
 
 
 def _evidence(diagnosis: Diagnosis, brief: Brief) -> str:
-    """The evidence, and of a file that does not compile all that its compiler said."""
+    """The diagnosis' evidence; for a file that does not compile also the compiler's errors."""
     said = brief.parent.build.errors
     if diagnosis.failure != "compile_error" or not said:
         return diagnosis.evidence
@@ -290,8 +289,10 @@ def _evidence(diagnosis: Diagnosis, brief: Brief) -> str:
 
 
 def _card(diagnosis: Diagnosis, target: TargetTraits) -> str:
-    """What the playbook's card says of a failure: no signs, which are the evidence, and nothing about the other target.
-    A limiter's card repeats what an engineer knows."""
+    """The playbook's card of a failure, without its signs (they are the evidence) and without other targets.
+
+    "" for a limiter: its card repeats what an engineer knows.
+    """
     if not diagnosis.failure:
         return ""
     others = tuple(f"- {name.upper()}:" for name in BUILT_IN if name != target.prompts)
@@ -350,7 +351,7 @@ def _move(move: Move) -> str:
 
 
 def _experience(brief: Brief) -> str:
-    """What earlier runs did and what came of it, and the best kernel that an author wrote for such a graph."""
+    """Lessons of earlier runs, credits of moves, and the best kernel that an author wrote for such a graph."""
     lines = [
         f"- x{hit.record.id} ({hit.why}): {_lesson(hit.record)}"
         + (f"; {hit.record.lift:.2f}x of its parent" if hit.record.lift is not None else f"; {hit.record.outcome}")
@@ -375,7 +376,7 @@ def _experience(brief: Brief) -> str:
 
 
 def _telling(credits: Sequence[Credit]) -> list[Credit]:
-    """What clearly helped most, and what clearly cost; of moves that were only made together the first."""
+    """The credits of moves that clearly helped most and that clearly cost; moves only made together count once."""
     apart: dict[frozenset[str], Credit] = {}
     for one in credits:
         apart.setdefault(frozenset((one.move, *one.inseparable)), one)
@@ -384,7 +385,7 @@ def _telling(credits: Sequence[Credit]) -> list[Credit]:
 
 
 def _lesson(record: ExperienceRecord) -> str:
-    """What was done and what came of it; on which task and device says why it was recalled."""
+    """The step of an earlier run and its result, without task and device (they are in the reason of the recall)."""
     return brief_words(record.text.removeprefix(f"{record.task} on ").partition(": ")[2] or record.text or record.move)
 
 
