@@ -55,7 +55,7 @@ async def begin(state: Mapping[str, Any], runtime: Runtime[Services]) -> dict[st
 
 
 def request_of(state: Mapping[str, Any]) -> SolveRequest:
-    """What the state asks for; raises UsageError for what makes no sense."""
+    """The request that the state describes. Raises UsageError for values that make no sense."""
     wanted = {"task", "target", "effort", "model", "base_url", "ask"}
     said = {name: state[name] for name in wanted & set(state) if state[name] not in (None, "")}
     model, base_url = said.pop("model", None), said.pop("base_url", None)

@@ -30,16 +30,16 @@ STEPS_AT_MOST = 10_000_000  # the ledger ends a run, not LangGraph's recursion l
 
 
 async def nobody(_question: str) -> bool | None:
-    """The asker of a run beside which nobody sits: the question waits for `resume`."""
+    """The asker of a run without a user beside it: the question waits for `resume`."""
     return None
 
 
 def silent(_event: Event) -> None:
-    """The listener of a run that nobody watches."""
+    """The listener that ignores a run's events."""
 
 
 def unseen(_path: Path) -> None:
-    """Who hears where the folder of a run that nobody watches is."""
+    """The listener that ignores the path of a run's folder."""
 
 
 async def solve(
@@ -59,7 +59,7 @@ async def solve(
     with _begun(parts) as parts:
         run = create(request, parts)
         on_folder(run.path)
-        return await _work(run, parts, on_event, stop, began, asker)
+        return await _work(run, parts, on_event, stop, began=began, asker=asker)
 
 
 async def resume(
@@ -80,7 +80,7 @@ async def resume(
         finally:
             run.close()
     with _begun(parts) as parts:
-        return await _work(run, parts, on_event, stop, began, asker)
+        return await _work(run, parts, on_event, stop, began=began, asker=asker)
 
 
 @contextlib.contextmanager
@@ -172,7 +172,7 @@ async def run_graph(opened: Opened, stop: asyncio.Event | None = None, asker: As
 
 
 async def _answer(opened: Opened, question: str, asker: Asker, stop: asyncio.Event | None) -> bool | None:
-    """What the asker says to a question, None where it waits; the time that takes is no part of the budget."""
+    """The asker's answer to a question; None if the question waits. The seconds until then do not count as budget."""
     began = time.monotonic()
     opened.services.run.set(QUESTION, question)
     answer: bool | None = await _until(asyncio.ensure_future(asker(question)), stop)
@@ -183,7 +183,7 @@ async def _answer(opened: Opened, question: str, asker: Asker, stop: asyncio.Eve
 
 
 async def _until(work: asyncio.Future[Any], stop: asyncio.Event | None) -> Any:
-    """What the work gives, or None once `stop` is set, which cancels it: what was under way is repeated on resume."""
+    """The result of `work`, or None once `stop` is set, which cancels it; `resume` repeats the steps under way."""
     watch = asyncio.ensure_future(stop.wait()) if stop is not None else None
     awaited: set[asyncio.Future[Any]] = {work, watch} if watch else {work}
     try:
@@ -224,7 +224,7 @@ def _one_line(run: RunDirectory) -> Iterator[None]:
     """Turns what a full disk or a corrupt file raises below LangGraph into the one line a user reads."""
     try:
         yield
-    except BrokenPipeError:  # whoever hears of the run is gone: its files are as good as before
+    except BrokenPipeError:  # the listener has ended; the run's files are intact
         raise
     except sqlite3.Error as error:
         path = run.path / "checkpoints.sqlite"

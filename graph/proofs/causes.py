@@ -50,9 +50,9 @@ def cause_of(evaluation: Evaluation) -> FailureCause | None:
 
 @dataclass(frozen=True)
 class Kin:
-    """What candidates share that would fail alike: the structure, and which kernels multiply in TF32.
+    """The common properties of candidates that would fail alike: the structure, and the kernels that multiply in TF32.
 
-    A structure is what is fused, rewritten and authored, and the precision of each product: all but other numbers. A
+    A structure is all of a recipe but its tunables: fusion, rewrites, authored code, the precision of each product. A
     whole file is a structure of its own. `has_variants`: the compiler can print the same task with another structure.
     """
 
@@ -75,7 +75,7 @@ def kin_of(candidate: Candidate, lowered: Lowered | None = None) -> Kin:
 
 
 def tf32_words(kernels: Iterable[str]) -> str:
-    """Which kernels multiply in TF32, as a clause; "" without any."""
+    """The clause that names or counts the kernels that multiply in TF32; "" without any."""
     names = sorted(kernels)
     if len(names) > MOST_NAMED:
         return f"{len(names)} kernels multiply in TF32"
@@ -129,7 +129,7 @@ class ProofOutcome:
 
 @dataclass
 class Outlook:
-    """What the proofs of a run say about those to come."""
+    """The outcomes of a run's proofs so far, and what they predict for later ones."""
 
     outcomes: list[ProofOutcome] = field(default_factory=list)
 

@@ -15,13 +15,13 @@ from foundry.graph.run.services import Services
 from foundry.knowledge.candidate import Evaluation
 from foundry.knowledge.compiler.lowered import Lowered
 
-FIRST_SHARE = 0.3  # of the search's time that an early proof may take while none has passed
+FIRST_SHARE = 0.3  # largest share of the search's time for one early proof while none has passed
 SCREENS, LEAST_S = 8.0, 5.0  # what one is expected to take: so many verifications of the screen, and seconds
 MOST_FAILED = 3  # early proofs of a run that may fail before one passes
 
 
 def outlook_of(services: Services) -> Outlook:
-    """What the early proofs of the run have shown so far."""
+    """The outcomes of the run's early proofs so far."""
     return Outlook([ProofOutcome.from_data(event.data) for event in services.log.read_notes(EARLY)])
 
 

@@ -15,9 +15,9 @@ from foundry.knowledge.candidate import RivalName
 PROOF_S, PROOF_FORWARDS = 20.0, 250
 # What the comparison takes: seconds, seconds for each operator that torch.compile compiles, forwards of the reference.
 COMPARISON_S, OPERATOR_S, COMPARISON_FORWARDS = 12.0, 0.1, 40
-SCREEN_FORWARDS = 20  # of the reference, for the first kernel
+SCREEN_FORWARDS = 20  # forwards of the reference in the first kernel's screen
 PLAN = "plan"  # the note's name
-QUIET_S = 8.0  # from the start of a run to its first measured time, on a quiet machine
+QUIET_S = 8.0  # seconds between a run's start and its first measured time on a quiet machine
 MOST_SLOWED = 5.0  # times by which a busy machine is expected to slow proofs
 
 
@@ -41,8 +41,10 @@ async def plan_words(services: Services) -> str:
 
 
 async def rivals_in_time(services: Services, proof_s: float) -> list[RivalName]:
-    """The rivals that the run has time for after its proofs, of which the first took `proof_s`. On a GPU they were
-    compiled beside the search, and a bench compares all of them."""
+    """The baselines that the run has time for after its proofs, of which the first took `proof_s` seconds.
+
+    All of them on a GPU, where they were compiled beside the search, and in a bench.
+    """
     rivals = list(services.request.rivals)
     is_apart = not services.device.traits.uses_host_cores
     if is_apart or services.request.effort == "bench" or services.request.foreign:

@@ -360,7 +360,7 @@ class Runner:
             raise Refused("crash", "nobody watches this process")
         call, hide = lambda record: self._forward(slot, record=record)[1], partial(self._guard, "crash")
         forward = partial(loading.call, self._models[slot.case], slot.arguments)
-        answer = watched_calls(observer, call, forward, hide, message, self._clock)
+        answer = watched_calls(observer, call, forward, hide, message, clock=self._clock)
         if not self._side.is_host:
             others = [*slot.tensors, *self._state_of(slot).tensors]
             work = partial(self._find_unfinished, partial(self._call_plainly, slot, waits=False), others)
