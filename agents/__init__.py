@@ -1,1 +1,1 @@
-"""Who thinks: the experts, their playbooks and prompts, the two brains, the cost ledger."""
+"""The experts that propose steps: their playbooks and prompts, the two brains, the cost ledger."""

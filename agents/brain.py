@@ -19,7 +19,7 @@ NoticeName = Literal["model", "model unavailable", "model is back", "model refus
 
 @dataclass(frozen=True)
 class Call:
-    """What one thought cost and how it ended; the trace keeps them. A playbook's thoughts cost nothing and make none.
+    """The cost and the outcome of one call of a chat model, as the trace keeps them. The playbook makes no calls.
 
     `outcome`: answered at once; repaired by the one repair round; failed after it (a counted failed step);
     unreachable (the server gave no answer within the limits); budget (a cap forbade the call). After the last
@@ -39,13 +39,13 @@ class Call:
     seconds: float
     prompt: str
     answer: str
-    sections: Mapping[str, int] = field(default_factory=dict)  # of the prompt: tokens, roughly
+    sections: Mapping[str, int] = field(default_factory=dict)  # section of the prompt -> its tokens, roughly
     standing: int = 0  # tokens at its begin that are the same at every step of a run
     cut: Mapping[str, int] = field(default_factory=dict)  # characters that did not fit, by section
     system: str = ""  # the system prompt
     bad_answer: str = ""  # the first answer, where it could not be used, and what was said to it
     repair: str = ""
-    variant: str = ""  # of the expert's prompt, where it is not the shipped one
+    variant: str = ""  # id of the prompt's variant; "" for the shipped prompt
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,15 @@ class NoAnswer(Exception):
 
 
 class Brain(Protocol):
-    """What experts think with. Every method may be awaited from several islands at once; only `propose` raises when the
-    answer is unusable."""
+    """The interface of the playbook and of chat models, through which experts diagnose, propose and judge.
+
+    Every method may be awaited from several islands at once; only `propose` raises if the answer is unusable.
+    """
 
     name: str  # "playbook" or the model's name
 
     async def diagnose(self, brief: Brief) -> Diagnosis:
-        """What broke or limits `brief.parent`, with evidence and one recommended action."""
+        """The failure or the limiter of `brief.parent`, with evidence and one recommended action."""
         ...
 
     async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | ToolRequest | None:

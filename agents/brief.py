@@ -1,4 +1,4 @@
-"""What an expert is shown before it thinks: one frozen brief, the same for every brain."""
+"""The brief: the facts that an expert gets before it proposes a step; frozen, and the same for every brain."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Brief:
     """`tried` holds digests of recipes and sources this run has evaluated; nothing is proposed twice."""
 
     task: Task
-    graph: OpGraph | None  # of the file's own shapes; None when the task could not be captured
+    graph: OpGraph | None  # captured with the file's own shapes; None if the task could not be captured
     device: Device
     baseline: Baseline
     role: Role
@@ -56,14 +56,14 @@ class Brief:
     hits: tuple[Hit, ...] = ()
     credits: tuple[Credit, ...] = ()
     directives: tuple[Directive, ...] = ()
-    weights: Mapping[str, float] = field(default_factory=dict)  # of strategies, by aspect and by key of a move
-    notes: tuple[str, ...] = ()  # of strategies, in words
+    weights: Mapping[str, float] = field(default_factory=dict)  # strategies' weights, by aspect and by key of a move
+    notes: tuple[str, ...] = ()  # strategies' remarks in words
     stagnant_generations: int = 0  # without improvement, once the island counts as stagnating; else 0
     known: tuple[Known, ...] = ()  # what was measured, in this run and of kernels like these elsewhere
     elites: tuple[Evaluation, ...] = ()  # the island's best, and what strategies add: partners for crossover
     tried: frozenset[str] = frozenset()
     tune_s: float = 0.0  # what the tuner may take for a structure; 0: it is not asked
-    further_graphs: tuple[OpGraph, ...] = ()  # of the task's further shapes and dtypes
+    further_graphs: tuple[OpGraph, ...] = ()  # captured with the task's further shapes and dtypes
     first: str = ""  # the file of c1 where the kernel compiler wrote it: shown at every step of the run
     compiled: Rival | None = None  # torch.compile, once it has been timed
     records: Mapping[str, tuple[Evaluation, ...]] = field(default_factory=dict)  # all of the candidates that are shown
@@ -74,14 +74,14 @@ class Brief:
     budget: str = ""  # what the search has left, in words
     thinking: tuple[str, ...] = ()  # the parents of steps that others think about now
     others: tuple[str, ...] = ()  # who of them thinks about this parent, in words
-    prompt: PromptText = field(default_factory=PromptText)  # of the expert at work: as shipped, or a variant
-    model: str = ""  # of several the expert has, the one that was chosen for this step
+    prompt: PromptText = field(default_factory=PromptText)  # prompt of the expert at work: as shipped, or a variant
+    model: str = ""  # model that was chosen for this step among several of the expert
     tools: tuple[str, ...] = ()  # those that the expert at work may call; only a chat model does
     talk: Talk = field(default_factory=Talk)  # what it has asked and heard in this step
 
     @cached_property
     def obedience(self) -> Obedience | None:
-        """What the user's directives ask of the parent; None when it is not a library candidate."""
+        """The demands of the user's directives on the parent; None if it is not a library candidate."""
         if self.lowered is None:
             return None
         return Obedience(

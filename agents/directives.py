@@ -145,8 +145,10 @@ def forms() -> str:
 
 
 def verbs(*, to_experts: bool | None = None) -> tuple[str, ...]:
-    """What a line may begin with, such as `start from`: with `to_experts` only what experts are told, or only what the
-    run is."""
+    """The beginnings of valid lines, such as `start from`.
+
+    `to_experts` True gives those of directives to experts, False those of questions and orders to the run, None both.
+    """
     told = (*_QUESTIONS, *_RUN, *_ORDERS) if to_experts is not True else ()
     rows = [form.row for form in (*told, *(_STEERING if to_experts is not False else ()))]
     return tuple(dict.fromkeys(re.sub(r"[\[\]]|\|\S+| [\[A-Z=].*", "", row) for row in rows))
@@ -214,7 +216,7 @@ def promise(directive: Directive) -> str:
 
 
 def addressee(directive: Directive) -> str:
-    """Who is meant, in words."""
+    """The receiver of a directive, in words."""
     return "every expert" if directive.to in ("", "all") else f"the {directive.to} expert"
 
 
@@ -243,7 +245,7 @@ def _island(body: str) -> tuple[str, int | None]:
 
 @cache
 def _own_words() -> frozenset[str]:
-    """What a form says literally: never a name, but for the epilogue, which stands for all values in it."""
+    """The literal words of all forms, which are never names; without "epilogue", which stands for all values in it."""
     rows = " ".join(form.row for form in (*_QUESTIONS, *_RUN, *_STEERING))
     return frozenset(re.findall(r"(?<![A-Z])[a-z]+", rows)) - {"epilogue"}
 

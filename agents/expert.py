@@ -1,4 +1,4 @@
-"""What an expert is: a mandate, a playbook, a prompt, and the tools it may call. Each stands in a file of its own."""
+"""The record of an expert: its mandate, playbook, prompt and allowed tools. Each expert has a file of its own."""
 
 from __future__ import annotations
 

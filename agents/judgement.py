@@ -1,4 +1,4 @@
-"""What the auditor is shown of a candidate."""
+"""The evidence about a candidate that the auditor gets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from foundry.knowledge.task import Task
 
 @dataclass(frozen=True)
 class AuditEvidence:
-    """What is known of a candidate when it is judged; `ruling` is the one on the records alone."""
+    """The records of a candidate that is judged; `ruling` is the one on the records alone."""
 
     task: Task
     evaluation: Evaluation
     ruling: Ruling
     text: str  # the candidate's file
-    graphs: tuple[OpGraph, ...] = ()  # of the task's cases, none when it could not be captured
+    graphs: tuple[OpGraph, ...] = ()  # one for each case of the task; empty if it could not be captured
     tools: tuple[str, ...] = ()  # those that the auditor may call; only a chat model does
     talk: Talk = field(default_factory=Talk)  # what it has asked and heard about this candidate

@@ -1,4 +1,4 @@
-"""What calls of a chat model have cost, and the caps that forbid further ones. Shared by all islands of a run."""
+"""Counts the cost of calls of a chat model and enforces the caps. Shared by all islands of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TokenUsage:
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Of calls, one or many."""
+    """The cost of one call, or the sum of many."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -71,10 +71,10 @@ class Reservation:
 
 
 class CallBook(Protocol):
-    """Where calls stand that outlive a process: a call of a killed one may have cost the most that it was allowed."""
+    """A record of calls that outlives a process: a killed process's call counts with its largest possible cost."""
 
     def add(self, cost: ModelCost) -> int:
-        """Records the most that a call may cost, before it is made; its number."""
+        """Records the most that a call may cost, before it is made, and returns the record's number."""
         ...
 
     def settle(self, number: int, cost: ModelCost | None) -> None:
@@ -82,7 +82,7 @@ class CallBook(Protocol):
         ...
 
     def others(self) -> ModelCost:
-        """What calls of all other processes cost, or may cost."""
+        """The cost, or the largest possible cost, of all other processes' calls."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a user's directives require of one candidate: moves that it still needs, and moves that are forbidden.
+"""The demands of a user's directives on one candidate: moves that it still needs, and moves that are forbidden.
 
 A directive to one expert binds the others too: the fusion expert may not undo a value that tiling was told to set. A
 later directive replaces an earlier one about the same thing.
@@ -37,7 +37,7 @@ _EVERYTHING = frozenset({"all", "everything", "epilogue", "it"})
 
 
 def applies(directive: Directive, island: int) -> bool:
-    """Whether the directive speaks about candidates of this island in the small language."""
+    """True if the directive is a command (not free text) about candidates of this island."""
     return directive.island in (None, island) and directive.to != "run" and bool(directive.command)
 
 
@@ -62,7 +62,7 @@ def find_tunables(lowered: Lowered, word: str, kernel: str = "") -> list[tuple[K
 
 
 def _begins(name: str, part: str) -> bool:
-    """Whether a part of a tunable's name (`tile` and `m` of `tile_m`) begins like this."""
+    """True if a piece of a tunable's name (`tile` and `m` of `tile_m`) begins with `part` of two letters or more."""
     return len(part) > 1 and any(piece.startswith(part) for piece in name.lower().split("_"))
 
 
@@ -206,7 +206,7 @@ class Obedience:
         return tuple(item for item in self.active if item.id in needed | pinned or self._is_followed(item))
 
     def _is_followed(self, directive: Directive) -> bool:
-        """Whether a directive that sets no value is followed: it names something of this candidate and needs no
+        """True if a directive that sets no value is followed: it names something of this candidate and needs no
         move."""
         verb, name = directive.verb, str(directive.command.get("name", ""))
         lowered, graph = self.lowered, self.graph

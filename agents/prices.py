@@ -1,4 +1,4 @@
-"""What chat models cost: a dated table, because no API tells. Dollars per million tokens."""
+"""Prices of chat models in dollars per million tokens: a dated table, because no API has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 AS_OF = "2026-11-20"  # read from the model price list of GitHub's documentation (models-and-pricing.yml)
 
-STEP_TOKENS = (7_000, 1_500)  # of prompt and answer that a step is thought to take
+STEP_TOKENS = (7_000, 1_500)  # assumed tokens of a step's prompt and answer
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,10 @@ _DATE = re.compile(r"[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|latest|preview)$")
 
 
 def price_of(model: str, given: tuple[float, float] | None = None) -> Price:
-    """What the user gave, or what the table says of the model's name, wherever it is served: a server on this machine
-    may pass the requests on to one that is paid for."""
+    """The price that the user gave, or else the table's for the model's name.
+
+    The table also applies to a server on this machine, because that may pass requests on to a paid one.
+    """
     if given is not None:
         prompt, answer = given
         return Price(prompt, prompt, answer)

@@ -19,7 +19,7 @@ _SECTION = re.compile(r"<!-- evolvable: ([\w ]+) -->\n(## [^\n]*\n)(.*?)\n<!-- /
 
 @dataclass(frozen=True)
 class PromptText:
-    """What an expert's prompt says at a step: the shipped file, or a variant with sections of its own."""
+    """The text of an expert's prompt at a step: the shipped file, or a variant with sections of its own."""
 
     variant: str = SHIPPED
     sections: Mapping[str, str] = field(default_factory=dict)

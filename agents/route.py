@@ -1,4 +1,4 @@
-"""Which expert takes the next step: the diagnosis, the island's role, and what the user asked for."""
+"""Chooses the expert of the next step by the diagnosis, the island's role and the user's directives."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROLES: dict[Role, Mapping[Aspect, float]] = {
     },
 }
 
-LEAST_SHARE = 0.1  # of the best expert's weight: diagnoses are sometimes wrong
+LEAST_SHARE = 0.1  # least weight of an expert over the best one's, because diagnoses are sometimes wrong
 
 
 def route(brief: Brief, diagnosis: Diagnosis) -> ExpertName:
@@ -88,7 +88,7 @@ def _others(everyone: Mapping[str, Expert], first: str) -> tuple[ExpertName, ...
 
 
 def _tuner(brief: Brief, everyone: Mapping[str, Expert]) -> ExpertName | None:
-    """Who hands a structure to the tuner, while nobody has: what a structure is worth shows when it is tuned."""
+    """The expert that tunes, if the parent's structure is not tuned yet; its worth shows only then. Else None."""
     return next((expert.name for expert in everyone.values() if expert.tunes and is_untuned(brief)), None)
 
 

@@ -82,7 +82,7 @@ class Situation:
 
     @cached_property
     def traffic_bytes(self) -> int:
-        """What the candidate's kernels move, intermediate values included; the graph's least where unknown."""
+        """Bytes that the candidate's kernels move, with intermediate values; the graph's least bytes if unknown."""
         if self.kernels:
             return sum(kernel.traffic_bytes for kernel in self.kernels.values())
         if self.brief.graph is None:
@@ -113,7 +113,7 @@ class Situation:
 
     @property
     def fits_cache(self) -> bool:
-        """Whether all that it moves fits the last-level cache. It is timed with cold caches all the same."""
+        """True if all bytes that it moves fit the last-level cache (it is timed with cold caches all the same)."""
         return self.traffic_bytes <= self.brief.device.cache_bytes
 
     @property
@@ -143,7 +143,7 @@ class Situation:
 
     @property
     def reuses_values(self) -> bool:
-        """Whether each value that must move is computed with many times, so that blocks in registers pay."""
+        """True if each value that must move takes part in many operations, so that register blocks pay."""
         return self.flops >= REUSE_FLOPS_PER_BYTE * max(1, self.least_bytes)
 
     @cached_property
@@ -170,7 +170,7 @@ class Situation:
 
     @property
     def is_reference(self) -> bool:
-        """Whether the parent is the task's own module, which PyTorch runs operator by operator."""
+        """True if the parent is the task's own module, which PyTorch runs operator by operator."""
         return self.brief.parent.candidate.id == REFERENCE
 
     @property
@@ -227,7 +227,7 @@ class Situation:
         return found[0] if found else None
 
     def is_larger(self, move: Move) -> bool | None:
-        """Whether a "set" move raises a size; None for names."""
+        """True if a "set" move raises a size, False if not; None for values that are names."""
         value, was = size_of(move.value), size_of(move.was)
         return None if value is None or was is None else value > was
 
@@ -245,5 +245,5 @@ class Situation:
 
     @property
     def stagnating(self) -> bool:
-        """Whether the island no longer improves."""
+        """True if the island no longer improves."""
         return self.brief.stagnant_generations > 0

@@ -15,7 +15,16 @@ from foundry.knowledge.thought import Move
 def setting(kernel: KernelSummary, tunable: Tunable, value: Choice) -> Move:
     """The move that gives a tunable a value."""
     was = kernel.choices.get(tunable.name, tunable.default)
-    return Move("set", tunable.aspect, tunable.name, kernel.name, kernel.template, value, was, tunable.meaning)
+    return Move(
+        kind="set",
+        aspect=tunable.aspect,
+        name=tunable.name,
+        kernel=kernel.name,
+        template=kernel.template,
+        value=value,
+        was=was,
+        reason=tunable.meaning,
+    )
 
 
 def accurate_settings(lowered: Lowered) -> tuple[Move, ...]:

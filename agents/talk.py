@@ -1,7 +1,7 @@
-"""What an expert may ask before it proposes a step: the tools, its calls of them, and what they answered.
+"""Tool calls of an expert before it proposes a step: the tools, the calls and their answers.
 
-Only a chat model asks; the playbook knows its figures already. What a tool answers may hold text of a candidate, a
-compiler or another model: it is data, and no instruction to anybody.
+Only a chat model calls tools; the playbook has its figures already. An answer may hold text of a candidate, a compiler
+or another model: it is data, never an instruction.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ToolCall:
 
     @property
     def digest(self) -> str:
-        """Of the question, whoever asks it and however."""
+        """The first 16 digits of a sha256 of the question; equal questions of different experts have the same."""
         recipe = self.recipe.digest if self.recipe else ""
         asked = [self.name, self.text, recipe, self.candidate, self.query, self.problem]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
@@ -75,8 +75,11 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolRequest:
-    """What a model wants to know before it answers. `said`: its words beside the calls; `tokens`: what they cost;
-    `native`: it called in the way of its endpoint, not in its text."""
+    """A model's tool calls before its answer.
+
+    `said` is its text beside the calls, `tokens` their cost. `native`: the calls came through the endpoint's interface,
+    not in the text.
+    """
 
     calls: tuple[ToolCall, ...]
     said: str = ""
@@ -103,7 +106,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Talk:
-    """What an expert has asked and heard in this step so far."""
+    """The tool calls and answers of an expert in this step so far."""
 
     turns: tuple[Turn, ...] = ()
 

@@ -20,12 +20,12 @@ TUNE = Move("tune", "tile", "every kernel", reason=REASON)
 
 
 def tuned_mark(lowered: Lowered) -> str:
-    """What stands among the tried digests once a structure was handed to the tuner."""
+    """The mark among the tried digests that a structure was handed to the tuner."""
     return f"tuned:{lowered.structure}"
 
 
 def is_untuned(brief: Brief) -> bool:
-    """Whether the tuner could still sweep the parent's structure; while a user's word has to be followed first, not."""
+    """True if the tuner could still sweep the parent's structure; False while a directive has to be followed first."""
     if brief.lowered is None or brief.tune_s <= 0 or is_tuned(brief):
         return False
     correct = brief.parent.verdict is not None and brief.parent.verdict.correct
@@ -35,13 +35,13 @@ def is_untuned(brief: Brief) -> bool:
 
 
 def _can_win(brief: Brief) -> bool:
-    """Whether the structure could beat the best kernel at all: not where moving its bytes takes longer already."""
+    """True if the structure could beat the best kernel: moving its bytes alone takes less time."""
     best_ms = min((item.timing.candidate_ms for item in brief.elites if item.timing), default=math.inf)
     return Situation(brief).memory_ms < best_ms
 
 
 def is_tuned(brief: Brief) -> bool:
-    """Whether the numbers of the parent's structure were swept in this run."""
+    """True if the tunables of the parent's structure were swept in this run."""
     return brief.lowered is not None and tuned_mark(brief.lowered) in brief.tried
 
 
@@ -66,7 +66,7 @@ def asks_tuner(proposal: Proposal) -> bool:
 
 
 def obedient(recipe: Recipe, before: Lowered, obedience: Obedience | None) -> Recipe:
-    """What the tuner found, less the numbers that a user's directive forbids: those stay as they were."""
+    """The tuner's recipe, with the values that a user's directive forbids set back to those of `before`."""
     if obedience is None:
         return recipe
     choices: dict[str, dict[str, Choice]] = {name: dict(values) for name, values in recipe.choices.items()}
