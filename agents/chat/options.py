@@ -1,4 +1,4 @@
-"""What a user may say about the chat model; kept with the request, so that a resumed run asks in the same way."""
+"""A user's options of the chat model; kept with the request, so that a resumed run asks in the same way."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from foundry.knowledge.errors import UsageError
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 MOST_PARALLEL = 64
-MOST_CALLS = 64  # of tools, in one step
+MOST_CALLS = 64  # tool calls in one step
 
 
 @dataclass(frozen=True)
 class ChatOptions:
     """None leaves a parameter to the endpoint. Raises UsageError for a value that makes no sense."""
 
-    answer_tokens: int = 8192  # of one answer, reasoning among them
-    request_s: float = 180.0  # after which a request is given up, with its retries
+    answer_tokens: int = 8192  # most tokens of one answer, reasoning among them
+    request_s: float = 180.0  # most seconds of a request with its retries
     parallel: int = 4  # requests at once
     temperature: float | None = None
     reasoning_effort: ReasoningEffort | None = None
     price: tuple[float, float] | None = None  # dollars per million tokens of prompt and of answer
     key_env: str | None = None  # the environment variable that holds the endpoint's key
-    tool_calls: int = 6  # that an expert may make before it answers; 0: none
-    tool_tokens: int = 120_000  # of one step: once spent, an expert has to answer
+    tool_calls: int = 6  # most tool calls before an expert's answer; 0: none
+    tool_tokens: int = 120_000  # tokens of one step after which an expert has to answer
 
     def __post_init__(self) -> None:
         if self.answer_tokens < LEAST_ANSWER_TOKENS:
@@ -61,8 +61,10 @@ def price_in_words(text: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class TapeOptions:
-    """`record`: the file that every request and answer is added to. `replay`: the file that answers. `ask_missing`:
-    what it does not hold is asked of the model."""
+    """The files of recorded requests and answers.
+
+    `record` gets every request and answer. `replay` answers requests; `ask_missing` asks the model those that it lacks.
+    """
 
     record: str | None = None
     replay: str | None = None
@@ -70,7 +72,7 @@ class TapeOptions:
 
     @property
     def asks(self) -> bool:
-        """Whether a model may be asked at all."""
+        """True if a model may be asked at all."""
         return self.replay is None or self.ask_missing
 
     def __post_init__(self) -> None:
