@@ -1,4 +1,4 @@
-"""Which questions of a proof are left out where a reference is too slow to be asked all of them.
+"""Leaves out questions of a proof if the reference is too slow for all of them.
 
 Each omission is a gate of the verdict and a label of the kernel (`not-asked:...`), which policy strict refuses.
 """
@@ -13,7 +13,7 @@ from foundry.tools.task.limits import task_seconds
 
 PROOF_LIMITS = 4.0  # multiple of FOUNDRY_TASK_SECONDS that the reference may spend on all questions of one case
 RUNS_PER_QUESTION = 2.5  # forwards of the reference: in its own arithmetic, in float64, now and then with nudged inputs
-# Asked at any cost, and before all others: they refused most kernels of the museum and of chat models.
+# Always asked, and first: these questions refused most kernels of the museum and of chat models.
 FIRST = frozenset(
     (
         *("as given", "few elements changed", "elements rearranged", "x3", "x-1", "mixed exponents"),
@@ -25,7 +25,7 @@ FIRST = frozenset(
 
 
 class QuestionBudget:
-    """Which questions of one case are asked. `reference_ms`: one forward, as the baseline measured it."""
+    """Decides for one case which questions are asked. `reference_ms`: one forward, as the baseline measured it."""
 
     def __init__(self, reference_ms: float, policy: Policy) -> None:
         self._reference_s = reference_ms / 1e3

@@ -1,5 +1,7 @@
-"""The reference of a case with its parameters and buffers of each kind, as questions and runners get them. Runs in the
-judge (imports torch)."""
+"""The reference of a case with its parameters and buffers of each kind, for questions and runners.
+
+Runs in the judge (imports torch).
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ CALLS = "num_batches_tracked"
 
 
 class Differing(NamedTuple):
-    """A tensor that differs between two kinds of parameters: its dimensions, and whether all its elements are equal."""
+    """A tensor that differs between two kinds of parameters: its rank, and True if all its elements are equal."""
 
     dims: int
     is_constant: bool
 
 
 class CaseParameters:
-    """The model of a case, one seed's, and its tensors of each kind."""
+    """The model of a case, built from one seed, and its tensors of each kind."""
 
     def __init__(self, loaded: LoadedTask, seed: int, device: torch.device, room: CaseRoom) -> None:
         build = partial(loaded.build_model, seed, device)
@@ -44,51 +46,53 @@ class CaseParameters:
         self._states = self._reference.states
         self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
         self._packed: dict[str, Packed] = {}
-        self._mutable: list[int] | None = None  # what forward updates; known when it was called
-        self._usual_mutable: list[int] = []  # until then
+        self._mutable: list[int] | None = None  # indices of the tensors that forward updates; known after a call
+        self._usual_mutable: list[int] = []  # the same of an earlier case, used until then
         self._counters = other_parameters.unread_counters(self._model)
 
     @property
     def is_lean(self) -> bool:
-        """True if there is one copy of the model, of which runners get some tensors at a time."""
+        """True if there is one copy of the model, and runners get some of its tensors at a time."""
         return self._reference.is_lean
 
     @property
     def mutable(self) -> list[int]:
-        """Which tensors of the state forward updates."""
+        """Indices of the state's tensors that forward updates."""
         return self._usual_mutable if self._mutable is None else self._mutable
 
     @property
     def state_specs(self) -> dict[str, TensorSpec]:
-        """Names, shapes and types of the parameters and buffers that a candidate gets, in order."""
+        """Shapes and types by name of the parameters and buffers that a candidate gets, in the state's order."""
         return {key: contiguous_spec(item) for key, item in self._tensors().items()}
 
     def has_parameters(self, least: int = 1) -> bool:
-        """Whether the model has so many parameters or running statistics that can be randomised."""
+        """True if the model has at least so many parameters or running statistics that can be randomised."""
         return sum(self._is_randomised(*item) for item in self._model.state_dict().items()) >= least
 
     def constant_parameter(self) -> str:
-        """The name of a parameter whose initial elements are all equal (a scale of ones), or "". With initial values
-        nobody can tell whether a kernel reads such a parameter."""
+        """The name of a parameter whose initial elements are all equal (a scale of ones), or "".
+
+        With initial values no test shows if a kernel reads such a parameter.
+        """
         found = self._constant_keys("seeded")
         named = (key for key, item in self._tensors().items() if item.numel() > 1 and self._is_randomised(key, item))
         return next((key for key in named if key in found), "")
 
     def _constant_keys(self, kind: Parameters) -> set[str]:
-        """Tensors of which all elements are equal, each piece by itself."""
+        """Names of tensors whose elements are equal within each piece; two pieces may differ."""
         constant, others = set[str](), set[str]()
         for piece in self._states.each(kind):
             (constant if is_constant(piece.tensor) else others).add(piece.key)
         return constant - others
 
     def learned_places(self) -> list[int]:
-        """Which of the state's tensors are parameters of their own: who shares one may not share its gradient."""
+        """Indices of the state's tensors that are unshared parameters: a shared one may not share its gradient."""
         state = self._without_counters(self._model.state_dict(keep_vars=True))
         often = Counter(map(id, state.values()))
         return [n for n, (key, item) in enumerate(state.items()) if key in self._learned and often[id(item)] == 1]
 
     def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
-        """Says how the parameters of kind `kind` are drawn for the trials to come."""
+        """Fixes how the parameters of kind `kind` are drawn for the next trials."""
         states, seeded = self._states, self._states.seeded
         if kind in other_parameters.TABLES:
             tables = self._tables(kind)
@@ -106,7 +110,7 @@ class CaseParameters:
                 old.parcel.close()
 
     def state(self, kind: Parameters) -> Packed:
-        """Parameters and buffers of a kind; randomised ones as last drawn, or now."""
+        """Parameters and buffers of a kind; randomised ones as last drawn, or drawn now."""
         self._plan(kind)
         if kind not in self._packed:
             tensors = self._without_counters(whole_tensors(self._states.each(kind)))
@@ -116,8 +120,8 @@ class CaseParameters:
         return packed
 
     def state_parts(self, kind: Parameters, most_bytes: int, *, is_split: bool) -> Iterator[StatePart]:
-        """Parameters and buffers of a kind, some at a time, as a lean case holds them. `is_split`: rows of a tensor may
-        come by themselves."""
+        """Yields parameters and buffers of a kind in parts of about `most_bytes`. `is_split`: a part may hold some rows
+        of a tensor."""
         self._plan(kind)
         places = {key: place for place, key in enumerate(self.state_specs)}
         pieces = (piece for piece in self._reference.held(kind) if piece.key in places)
@@ -134,7 +138,7 @@ class CaseParameters:
             self.randomise(self.seed, kind)
 
     def other_parameters(self, before: Parameters, now: Parameters) -> dict[str, Differing]:
-        """Which parameters and buffers of kind `before`, as last drawn, differ from those of kind `now`."""
+        """Parameters and buffers of kind `before`, as last drawn, that differ from those of kind `now`, by name."""
         pairs, constant = (
             zip(self._states.each(before), self._states.each(now), strict=True),
             self._constant_keys(before),
@@ -143,22 +147,22 @@ class CaseParameters:
         return {key: Differing(dims, key in constant) for key, dims in found.items() if key not in self._counters}
 
     def rest(self) -> None:
-        """Leaves the device to others, which hold it until `close`, where memory is short."""
+        """Frees the device if memory is short; until `close`, the model stays on the host."""
         self._reference.rest(is_crowded=True)
 
     def close(self) -> None:
-        """Frees the shared memory of its states, and what can be drawn or built again where memory is short."""
+        """Frees the shared memory of its states and, if memory is short, the tensors of the model."""
         self._reference.rest()
         for packed in self._packed.values():
             packed.parcel.close()
         self._packed.clear()
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """The state that a candidate has a counterpart of; where the model rests, shapes and types alone."""
+        """The tensors that a candidate has too, by name. While a lean model rests, only shapes and types hold."""
         return self._without_counters(plain_tensors(self._model))
 
     def _read_updated(self, model: nn.Module) -> list[torch.Tensor]:
-        """What forward has just written to the model's parameters and buffers."""
+        """Copies of the updated parameters and buffers, with the values that forward has just written."""
         tensors = list(self._without_counters(model.state_dict()).values())
         return [tensors[index].clone() for index in self._mutable or []]
 
@@ -171,12 +175,12 @@ class CaseParameters:
         return [keys[index] for index in self._mutable or []]
 
     def _before_updates(self, kind: Parameters) -> dict[str, torch.Tensor]:
-        """What forward updates, and counts of calls, as a run with parameters of this kind finds them."""
+        """The tensors that forward updates, and counts of calls, with their values before a run with this kind."""
         calls = [key for key in plain_tensors(self._model) if key.endswith(CALLS)]
         return self._states.picked(kind, {*self._mutable_keys(), *calls})
 
     def _note_updates(self, kind: Parameters) -> None:
-        """Notes what the model's forward has written to in its first run, with parameters of this kind."""
+        """Records which tensors forward has written in its first run; the run used parameters of this kind."""
         own, written = self._tensors(), set[str]()
         for piece in self._states.each(kind):
             if piece.key in own and not loading.bits_equal(now := piece.of(own[piece.key]), piece.tensor.to(now)):
@@ -184,12 +188,12 @@ class CaseParameters:
         self._mutable = [place for place, key in enumerate(own) if key in written]
 
     def _is_randomised(self, key: str, tensor: torch.Tensor) -> bool:
-        """Parameters and running statistics; other buffers (tables, masks) belong to the model's code."""
+        """True for parameters and running statistics; other buffers (tables, masks) belong to the model's code."""
         is_statistic = key.rsplit(".", 1)[-1].startswith("running_")
         return (tensor.is_floating_point() or tensor.is_complex()) and (is_statistic or key in self._learned)
 
     def _tables(self, kind: Parameters) -> set[str]:
-        """Buffers of numbers, without masks and those that forward updates; known after the first trial."""
+        """Names of the buffers that a kind changes: none that forward updates. Known after the first trial."""
         state = enumerate(self._tensors().items())
         fixed = [item for number, item in state if number not in (self._mutable or ())]
         buffers = {key for key, item in fixed if not self._is_randomised(key, item)}
@@ -200,7 +204,7 @@ class CaseParameters:
 
 
 def grouped(pieces: Iterable[Piece], most_bytes: int, *, is_split: bool) -> Iterator[list[Piece]]:
-    """Pieces in groups of about `most_bytes`; unless `is_split` those of one tensor as one."""
+    """Yields lists of pieces of about `most_bytes`. Unless `is_split`, the pieces of one tensor become one."""
     group, size = list[Piece](), 0
     if not is_split:
         runs = itertools.groupby(pieces, key=lambda piece: piece.key)

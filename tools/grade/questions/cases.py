@@ -62,17 +62,18 @@ class Case(CaseParameters):
         self.task, self.overrides, self.dtype = task, overrides, dtype
         self._tolerance, self.mode = task.options.tolerance, task.options.mode
         self.limited = task.options.input_range is not None
-        self.drawn_on = str(self._loaded.place_to_draw(self._device))  # where each process makes the model
-        self._given_seed = self._changed_seed = seed  # of the inputs of the last trials "as given", "few changed"
-        self._usual: list[Expected] = []  # its outputs, for their scale
-        self._is_exact: list[bool] = []  # of which PyTorch rounds nothing
-        self.has_floats = self.has_masks = False  # inputs that distributions change; known after the first trial
-        self._has_numbers = False  # floats of Python's
-        self._has_one_sign = False  # some floating input, as given, is nowhere negative, or nowhere positive
-        self._uses_tf32 = False  # PyTorch's error is another where it is allowed
-        self._ranges: list[int | None] = []  # of each tensor of the inputs, where it is an index
-        self._takes = Arrangement()  # of the inputs, known when first drawn
-        self._structures: list[patterns.Structure] | None = None  # of each of the inputs; known when first changed
+        self.drawn_on = str(self._loaded.place_to_draw(self._device))  # device on which each process draws parameters
+        self._given_seed = self._changed_seed = seed  # seeds of the inputs of the last trials "as given", "few changed"
+        self._usual: list[Expected] = []  # outputs as given, for their scale
+        self._is_exact: list[bool] = []  # True for each output that PyTorch does not round
+        # Kinds of inputs that distributions change; known after the first trial.
+        self.has_floats = self.has_masks = False
+        self._has_numbers = False  # inputs that are Python floats
+        self._has_one_sign = False  # a floating input, as given, has no negative or no positive element
+        self._uses_tf32 = False  # PyTorch's error differs if TF32 is allowed
+        self._ranges: list[int | None] = []  # range of each input tensor's integers, if known
+        self._takes = Arrangement()  # arrangement of the inputs; known when first drawn
+        self._structures: list[patterns.Structure] | None = None  # one for each input; known when first changed
         self._may_order = may_order(task.source)
         self._is_bounded = True  # the outputs as given are far from overflowing
         self._shapes: list[torch.Size] = []  # output shapes
@@ -126,12 +127,15 @@ class Case(CaseParameters):
         return self.has_floats or not distribution.pattern
 
     def other_mode(self, inputs: Parcel) -> tuple[Mode, OtherAnswer]:
-        """(the other of train and eval, PyTorch's behaviour in it)."""
+        """Returns (the other of train and eval, PyTorch's behaviour in it)."""
         self._load_state(self._model, "seeded")
         return "eval" if self._model.training else "train", other_answer(self._model, inputs.value())
 
     def gradients(self, trial: Trial) -> list[torch.Tensor] | None:
-        """Of PyTorch in float64, by each floating input and each learned parameter. Raises what autograd raises."""
+        """PyTorch's gradients in float64, by each floating input and each learned parameter.
+
+        None if no float64 model was built. Raises what autograd raises.
+        """
         if (exact := self._reference.exact) is None:
             return None
         self._load_state(exact, trial.distribution.parameters)
@@ -346,7 +350,7 @@ class Case(CaseParameters):
         return comparison.expect(exact, own, dtype or loading.dtype_name(own.dtype), self._tolerance)
 
     def _buffers(self, kind: Parameters, *runs: list[torch.Tensor]) -> tuple[UpdatedBuffer, ...]:
-        """From what runs in float64, in IEEE arithmetic and with TF32 have left."""
+        """The updated buffers, as left by runs in float64, in IEEE arithmetic and with TF32."""
         before = self._before_updates(kind)
         return updated_buffers(self._model, self._mutable_keys(), before, runs, self._expect)
 
@@ -403,7 +407,7 @@ class Case(CaseParameters):
             return self._loaded.run(model, loading.rebuilt(self._takes, iter(leaves)))
 
     def _index_ranges(self, inputs: list[Any]) -> list[int | None]:
-        """The range of each integer input, by watching one forward."""
+        """The range of each integer input, found by watching one forward; [] if there are only floats and masks."""
         tensors = bundle.tensors_in(inputs)
         if all(item.is_floating_point() or patterns.is_mask(item) for item in tensors):
             return []

@@ -34,16 +34,20 @@ from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol.orders import NOT_ASKED
 from foundry.tools.protocol.rules import OutputError, Parameters
 
-MAPPED_BYTES = 1 << 20  # of a tensor that is mapped by itself in a lean judge
-ROWS_BYTES = 8 << 20  # of a tensor that is read, drawn or sent at a time
-RESET_BYTES = 1 << 20  # of a buffer that is written anew before each run, whether or not forward was seen to change it
+MAPPED_BYTES = 1 << 20  # bytes; in a lean judge a larger tensor has a memory mapping of its own
+ROWS_BYTES = 8 << 20  # bytes of a tensor that are read, drawn or sent at a time
+# Bytes; a smaller buffer is written again before each run, even if forward was not seen to change it.
+RESET_BYTES = 1 << 20
 _M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 @dataclass(frozen=True)
 class CaseRoom:
-    """How much room a case has. `is_lean`: it holds one copy of the model, of which `resident_bytes` lie on a GPU and
-    the rest in the host's memory; `widens`: it is asked for float64 answers."""
+    """The memory that a case may use.
+
+    `is_lean`: it holds one copy of the model, with at most `resident_bytes` on the GPU and the rest on the host.
+    `widens`: it is asked for float64 answers.
+    """
 
     is_lean: bool = False
     widens: bool = True
@@ -85,7 +89,8 @@ class CaseReference:
         self.states = States(WholeTensors({key: tensor.clone() for key, tensor in plain_tensors(model).items()}))
 
     def load(self, model: nn.Module, kind: Parameters, mutable: Collection[str]) -> None:
-        """Gives the model, or its float64 form, the tensors of a kind. `mutable`: those that forward writes to."""
+        """Copies the tensors of a kind into the model, or into its float64 form. `mutable`: names of those that forward
+        writes."""
         own = plain_tensors(model)
         for piece in self.states.each(kind):
             piece.of(own[piece.key]).copy_(piece.tensor)
@@ -95,20 +100,19 @@ class CaseReference:
         return self.states.each(kind)
 
     def running(self) -> contextlib.AbstractContextManager[object]:
-        """To be held while the model runs."""
+        """A context manager to hold while the model runs."""
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def widened(self) -> Iterator[nn.Module]:
-        """The model for one float64 run. Raises TaskError if there is no room for one."""
+        """Yields the model in float64, for one run. Raises TaskError if there is no room for it."""
         if not self._room.widens:
             raise TaskError(f"{NOT_ASKED} memory")
         self.exact = self.exact or self._build()._apply(wide)  # type: ignore[no-untyped-call]
         yield self.exact
 
     def rest(self, *, is_crowded: bool = False) -> None:
-        """Leaves the device to others until the model is asked again, where memory is short. `is_crowded`: others still
-        hold it then."""
+        """Does nothing here; a lean reference frees its device. `is_crowded`: it stays on the host afterwards."""
 
 
 class LeanReference(CaseReference):
@@ -119,14 +123,14 @@ class LeanReference(CaseReference):
     def __init__(self, model: nn.Module, build: Callable[[], nn.Module], room: CaseRoom, device: torch.device) -> None:
         self.model, self._build, self._room = model, build, room
         self.exact = None
-        self._device = torch.empty(0, device=device).device  # with its number
+        self._device = torch.empty(0, device=device).device  # the device with its number
         self._saved = _Saved(plain_tensors(model), device)
         self.states = States(self._saved, keeps=False)
         self._held: tuple[str, int] | None = self.states.label("seeded")
-        self._fresh: State = {}  # of the kind that is held, what is written anew before each run
+        self._fresh: State = {}  # tensors of the held kind that are written again before each run
         self._is_awake = False
         self._resident = room.resident_bytes
-        self._wide_on_use: list[torch.Tensor] | None = None  # in a float64 run
+        self._wide_on_use: list[torch.Tensor] | None = None  # tensors widened when used; None outside a float64 run
         self._mutable: frozenset[str] = frozenset()
         self._wake()
 
@@ -152,7 +156,7 @@ class LeanReference(CaseReference):
         return key in self._mutable or (not isinstance(tensor, nn.Parameter) and tensor.nbytes <= RESET_BYTES)
 
     def held(self, kind: Parameters) -> Drawn:
-        """The tensors of a kind: the model's own where it holds that kind and has written to none."""
+        """The tensors of a kind: the model's own, loaded first; the saved ones if "seeded" is asked and not loaded."""
         if kind == "seeded" and self._held != self.states.label(kind):
             return self.states.each(kind)
         self.load(self.model, kind, self._mutable)
@@ -176,8 +180,10 @@ class LeanReference(CaseReference):
                 self._wide_on_use = None
 
     def rest(self, *, is_crowded: bool = False) -> None:
-        """Gives back the memory of the model's tensors, which keep their shapes and types. Where it will be crowded,
-        all of them lie on the host from then on."""
+        """Frees the memory of the model's tensors, which keep their shapes and types.
+
+        `is_crowded`: all of them are on the host from then on; else as many as have room are on the device again.
+        """
         self._resident = 0 if is_crowded else self._room.resident_bytes
         if self._is_awake:
             for tensor in self._tensors().values():
@@ -187,14 +193,16 @@ class LeanReference(CaseReference):
             torch_device_of(self._device).release()
 
     def _wake(self) -> None:
-        """Gives the tensors memory: the first ones on the device, as many as have room there. They hold nothing yet, or
-        what they held if they were awake before."""
+        """Gives the tensors memory: the first ones on the device, as many as have room there.
+
+        Does nothing if they are awake. Their content stays if a kind is loaded, else it is undefined.
+        """
         if self._is_awake:
             return
         left = self._resident
         has_content = self._held is not None
         tensors = list(dict.fromkeys(self._tensors().values()))
-        for tensor in sorted(tensors, key=lambda item: isinstance(item, nn.Parameter)):  # what forward writes to first
+        for tensor in sorted(tensors, key=lambda item: isinstance(item, nn.Parameter)):  # buffers first
             left -= tensor.nbytes
             if left >= 0 or torch_device_of(self._device).is_host:
                 tensor.data = (
@@ -215,12 +223,12 @@ class LeanReference(CaseReference):
 def reference_of(
     model: nn.Module, build: Callable[[], nn.Module], room: CaseRoom, device: torch.device
 ) -> CaseReference:
-    """The reference of a case: `model`, of which `build` makes another one, on a device."""
+    """The reference of a case: `model`, on a device. `build` makes another one for float64 runs."""
     return LeanReference(model, build, room, device) if room.is_lean else CaseReference(model, build, room)
 
 
 def in_rows(tensors: Iterable[tuple[str, torch.Tensor]]) -> Drawn:
-    """Tensors in pieces of ROWS_BYTES, or of one row."""
+    """Yields tensors in pieces of ROWS_BYTES, or of one row if that is longer."""
     for key, tensor in tensors:
         step = _rows_of(tensor.shape, tensor.nbytes)
         for first in range(0, max(1, tensor.shape[0]) if tensor.dim() else 1, step):
@@ -228,18 +236,21 @@ def in_rows(tensors: Iterable[tuple[str, torch.Tensor]]) -> Drawn:
 
 
 def _rows_of(shape: Sequence[int], nbytes: int) -> int:
-    """How many rows of a tensor make a piece."""
+    """Number of rows in a piece of a tensor."""
     return max(1, ROWS_BYTES * shape[0] // max(1, nbytes)) if shape else 1
 
 
 class _Saved:
-    """What the constructor made, never written to: in a file without a name, or beside a GPU in the host's memory, and
-    on the GPU too where it has room. It is read to the device, some rows at a time."""
+    """The constructed tensors, read only.
+
+    On a host they are in a file without a name. Beside a GPU they are in the host's memory, and on the GPU too if it
+    has room. They are read to the device, some rows at a time.
+    """
 
     def __init__(self, state: State, device: torch.device) -> None:
         self._device = device
         self.nbytes = sum(item.nbytes for item in state.values())
-        self._there: State = {}  # on the GPU
+        self._there: State = {}  # copies on the GPU
         is_host = torch_device_of(device).is_host
         self._host = {} if is_host else {key: _on_host(item) for key, item in state.items()}
         self._file = _File() if is_host else None
@@ -248,11 +259,11 @@ class _Saved:
                 self._file.write(key, item)
 
     def come(self) -> None:
-        """To the GPU."""
+        """Copies the tensors to the GPU."""
         self._there = self._there or {key: item.to(self._device) for key, item in self._host.items()}
 
     def rest(self) -> None:
-        """Off the GPU."""
+        """Frees the copies on the GPU."""
         self._there = {}
 
     def pieces(self) -> Drawn:
@@ -271,9 +282,9 @@ class _File:
     """Tensors on disk, in a file without a name in the process's folder."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(dir=".")  # noqa: SIM115  # it lives as long as this object
+        self._file = tempfile.TemporaryFile(dir=".")  # noqa: SIM115  # open as long as this object
         self._end = 0
-        self._specs: dict[str, tuple[int, torch.Size, torch.dtype]] = {}  # where each begins, and what it is
+        self._specs: dict[str, tuple[int, torch.Size, torch.dtype]] = {}  # (first byte, shape, type) by name
 
     def write(self, key: str, tensor: torch.Tensor) -> None:
         """Appends a tensor."""
@@ -285,7 +296,7 @@ class _File:
                 view, self._end = view[count:], self._end + count
 
     def pieces(self, keys: Iterable[str] = ()) -> Drawn:
-        """Tensors of these names, or all of them."""
+        """Yields the tensors of these names, or all of them, in pieces."""
         for key in keys or self._specs:
             place, shape, dtype = self._specs[key]
             step = _rows_of(shape, shape.numel() * dtype.itemsize)
@@ -311,7 +322,7 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def _on_host(tensor: torch.Tensor, *, has_content: bool = True) -> torch.Tensor:
-    """A copy in memory of the host that a GPU reads quickly, or memory for one without content."""
+    """A copy in host memory, page-locked if possible. Its content is undefined unless `has_content`."""
     try:
         made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=torch.cuda.is_available())
     except RuntimeError:  # the host gives no more of such memory
@@ -321,8 +332,10 @@ def _on_host(tensor: torch.Tensor, *, has_content: bool = True) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _widened_in_place(model: nn.Module, others: Collection[torch.Tensor]) -> Iterator[None]:
-    """Holds a model's floating parameters and buffers but the `others` in float64 meanwhile, and in their own types
-    again afterwards. Numbers of those types come back as they were."""
+    """Converts a model's floating parameters and buffers, except `others`, to float64 for the `with` body, and back.
+
+    Their numbers come back unchanged.
+    """
     left, own = set(map(id, others)), {name: item.dtype for name, item in _named(model)}
     for _, item in _named(model):
         if id(item) not in left:
@@ -336,6 +349,6 @@ def _widened_in_place(model: nn.Module, others: Collection[torch.Tensor]) -> Ite
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers, those that no state holds too; a shared one under one name."""
+    """Yields parameters and buffers by name, those outside the state included; a shared one under one name."""
     yield from model.named_parameters()
     yield from model.named_buffers()

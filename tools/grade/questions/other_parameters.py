@@ -13,11 +13,11 @@ from foundry.tools.grade.questions.patterns import in_few_bits
 from foundry.tools.protocol.rules import Parameters
 from foundry.tools.task.form.values import as_real, from_real
 
-KEPT_BYTES = 256 << 20  # bytes of a state; of a smaller state all kinds are kept
+KEPT_BYTES = 256 << 20  # bytes; all kinds of a smaller state are kept
 PIECE = 1 << 24  # elements that are shuffled together
 FEW_MORE = 3  # elements changed in each parameter, however large it is
 LARGE = 4.0  # multiple of the usual parameters: activations saturate, recurrences remember
-# Added to biases: clamps and ReLUs behind them act on other elements, and gates forget slowly (sigmoid(3) is 0.95).
+# Offsets of biases: later clamps and ReLUs act on other elements, and gates forget slowly (sigmoid(3) is 0.95).
 OFFSETS: dict[Parameters, float] = {"high": 16.0, "low": -16.0, "few high": 16.0, "raised": 3.0, "lowered": -3.0}
 HUGE = 8  # elements of each parameter that become huge
 HUGE_SIZE = 256.0
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     """A parameter or buffer, or some rows of a large one."""
 
     key: str
-    first: int  # row
+    first: int  # number of its first row
     tensor: torch.Tensor
 
     def of(self, whole: torch.Tensor) -> torch.Tensor:
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
         return whole[self.first : self.first + len(self.tensor)] if whole.dim() else whole
 
 
-Drawn = Iterator[Piece]  # in the order of the model's state
+Drawn = Iterator[Piece]  # pieces in the order of the model's state
 
 
 class Seeded(Protocol):
@@ -50,31 +50,31 @@ class Seeded(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of all of them."""
+        """Bytes of all tensors."""
 
     def pieces(self) -> Drawn:
-        """All of them, never to be written to."""
+        """Yields all tensors in pieces, which are read only."""
 
     def whole(self, key: str) -> torch.Tensor:
-        """One of them."""
+        """The whole tensor of a name, read only."""
 
 
 class WholeTensors:
-    """Tensors that lie where they are used."""
+    """Tensors that are already on the device of the model."""
 
     def __init__(self, state: State) -> None:
         self._state, self.nbytes = state, sum(tensor.nbytes for tensor in state.values())
 
     def pieces(self) -> Drawn:
-        """Each as it is."""
+        """Yields each tensor as one piece."""
         return (Piece(key, 0, tensor) for key, tensor in self._state.items())
 
     def whole(self, key: str) -> torch.Tensor:
-        """As it is."""
+        """The tensor of a name itself."""
         return self._state[key]
 
 
-# Of some kinds only a part is new, beside what the model held in the question before.
+# Kinds that change only a part: the other parameters keep the values of the earlier kind.
 BEFORE: dict[Parameters, Parameters] = {
     "few more": "few changed",
     "every other": "randomised",
@@ -86,8 +86,11 @@ STAY = tuple(BEFORE[kind] for kind in HALVES)
 
 
 class States:
-    """Parameters and buffers of a model by kind. Other kinds than the constructed ones are drawn when they are asked
-    for, one tensor after the other. `keeps`: a kind that was drawn is kept, of large states the last one."""
+    """Parameters and buffers of a model by kind.
+
+    Kinds other than "seeded" (as constructed) are drawn on demand, one tensor after the other. `keeps`: drawn kinds
+    are kept; if they are large, only the last one.
+    """
 
     def __init__(self, seeded: Seeded, *, keeps: bool = True) -> None:
         self.seeded, self._keeps = seeded, keeps
@@ -97,26 +100,26 @@ class States:
         self._numbers: Counter[Parameters] = Counter()
 
     def plan(self, kind: Parameters, make: Callable[[], Drawn]) -> None:
-        """How a kind is drawn, each time in the same way; it takes the place of the kind's earlier ones."""
+        """Sets how a kind is drawn, the same each time; replaces the kind's earlier values."""
         self._makers[kind] = make
         self._numbers[kind] += 1
         self._kept.pop(kind, None)
 
     def label(self, kind: Parameters) -> tuple[str, int]:
-        """Tells a kind, as it was last planned, from all others."""
+        """An identity of a kind as last planned; it differs from that of each earlier plan."""
         return kind, self._numbers[kind]
 
     def __contains__(self, kind: Parameters) -> bool:
         return kind == "seeded" or kind in self._makers
 
     def each(self, kind: Parameters) -> Drawn:
-        """The tensors of a kind, one after the other: a copy of each lives as long as the caller holds it."""
+        """Yields the tensors of a kind in pieces. Unless kinds are kept, each piece is drawn when it is asked for."""
         if kind == "seeded":
             return self.seeded.pieces()
         return WholeTensors(self._whole(kind)).pieces() if self._keeps else self._makers[kind]()
 
     def picked(self, kind: Parameters, keys: Collection[str]) -> State:
-        """Some tensors of a kind."""
+        """The whole tensors of a kind that `keys` names."""
         if kind == "seeded":
             return {key: self.seeded.whole(key) for key in keys}
         return whole_tensors(piece for piece in self.each(kind) if piece.key in keys) if keys else {}
@@ -125,7 +128,7 @@ class States:
         if kind not in self._kept:
             if self.are_large:
                 self._kept.clear()
-            made = whole_tensors(self._makers[kind]())  # which may have asked for others
+            made = whole_tensors(self._makers[kind]())  # drawing may have kept other kinds
             if self.are_large:
                 self._kept.clear()
             self._kept[kind] = made
@@ -133,7 +136,7 @@ class States:
 
 
 def whole_tensors(pieces: Iterable[Piece]) -> State:
-    """The tensors of which these are all pieces."""
+    """The tensors by name, each joined from all its pieces."""
     found: dict[str, list[torch.Tensor]] = {}
     for piece in pieces:
         found.setdefault(piece.key, []).append(piece.tensor)
@@ -147,7 +150,7 @@ def unread_counters(model: nn.Module) -> set[str]:
 
 
 def plain_tensors(model: nn.Module) -> State:
-    """A model's parameters and buffers as its state names them."""
+    """A model's own parameters and buffers (no copies), by their names in its state."""
     return {key: item.detach() for key, item in model.state_dict().items() if isinstance(item, torch.Tensor)}
 
 
@@ -160,8 +163,11 @@ def draw_parameters(
     *,
     last: Drawn | None = None,
 ) -> Drawn:
-    """Parameters of a kind, piece by piece: all of them at once take as much memory again. `chosen` are those that may
-    change, `learned` those of them that are no statistics; beside `last` only a part changes."""
+    """Yields parameters of a kind in pieces: all of them at once take as much memory again.
+
+    `chosen` names those that may change, `learned` those of them that are no statistics. `last`: the parameters before
+    a kind that changes only a part; None: `seeded`.
+    """
     drawing: Drawing | None = None
     for key, first, own in seeded.pieces():
         drawing = drawing or Drawing(kind, chosen, learned, seed, own.device)
@@ -170,7 +176,7 @@ def draw_parameters(
 
 
 class Drawing:
-    """Draws the tensors of one kind in the order of the model's state, which its random streams follow."""
+    """Draws the tensors of one kind. They are asked for in the state's order, because random numbers depend on it."""
 
     def __init__(self, kind: Parameters, chosen: set[str], learned: set[str], seed: int, place: torch.device) -> None:
         self._kind, self._chosen, self._learned, self._seed = kind, chosen, learned, seed
@@ -254,8 +260,10 @@ def _one_in(every: int, tensor: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def randomise(key: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A tensor times 1 + 0.5 N(0,1) plus an offset of its own size; constant ones (scales of one, biases of zero)
-    become different elements. Running variances stay positive."""
+    """A tensor times 1 + 0.5 N(0,1).
+
+    A constant one (scales of one, biases of zero) gets 0.3 N(0,1) added. Running variances stay positive.
+    """
     noise = torch.randn(tensor.shape, generator=generator, device=generator.device, dtype=torch.float32)
     if "var" in key.rsplit(".", 1)[-1]:
         noise = torch.rand(tensor.shape, generator=generator, device=generator.device)
@@ -295,8 +303,11 @@ TABLES: dict[Parameters, Callable[[torch.Tensor], bool]] = {
 
 
 def draw_tables(kind: Parameters, seeded: Seeded, chosen: set[str], seed: int) -> Drawn:
-    """Other numbers in the chosen tables, or the least and the largest of them alone, or their rows in another order;
-    of a symmetric one the columns too. Piece by piece, the others as they are."""
+    """Yields all tensors in pieces, with the chosen tables changed.
+
+    They get other numbers, only their least and largest numbers, or their rows in another order. A symmetric table's
+    columns change like its rows.
+    """
     generator: torch.Generator | None = None
     for key, first, own in seeded.pieces():
         if key not in chosen:
@@ -334,8 +345,10 @@ def _at_ends(tensor: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _other_numbers(table: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Every element times 0.5 to 1.5, so that zeros, signs and infinities stay; zeros alone become other numbers. What
-    is sorted stays sorted, what is symmetric symmetric."""
+    """Every element times 0.5 to 1.5, so that zeros, signs and infinities stay.
+
+    A table of zeros alone gets other numbers. Sorted tables stay sorted, symmetric ones symmetric.
+    """
     tensor = table.float()
     factors = 0.5 + torch.rand(tensor.shape, generator=generator, device=generator.device)
     if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and torch.equal(tensor, tensor.mT):

@@ -27,11 +27,13 @@ MODE_BYTES = 256 << 20
 def cases_of(
     task: Task, seeds: Sequence[int], device: str, *, only_first: bool, room: CaseRoom = ROOMY
 ) -> Iterator[Case]:
-    """The file's own shapes first, then those of its input maker, then extra shapes, then further dtypes. Each is made
-    when it is asked for: it holds a model."""
+    """Yields a case for the file's own shapes, then those of its input maker, extra shapes and further dtypes.
+
+    Each is built when it is asked for: it holds a model.
+    """
     wanted = [({}, None)] if only_first else loading.case_keys(loading.load(task))
     for (overrides, dtype), seed in zip(wanted, itertools.cycle(seeds), strict=False):
-        yield Case(task, dict(overrides), dtype, seed, device, room)
+        yield Case(task, dict(overrides), dtype, seed, device, room=room)
 
 
 def imports_of(text: str, task: Task) -> list[Any]:
@@ -70,9 +72,11 @@ class OtherMode:
 
 
 def other_mode_of(case: Case, trial: Trial, place: str) -> OtherMode | None:
-    """None where PyTorch does the same in both modes, or fails in the other one, or where this would take much memory.
-    To be asked before a candidate is there: random streams are the whole process's, and memory may be short. `place`:
-    "cpu" or "cuda"."""
+    """The task in its other mode, with a question. `place`: "cpu" or "cuda".
+
+    None if PyTorch does the same in both modes or fails in the other one, or if memory may not suffice. Asked before
+    there is a candidate: random streams belong to the whole process, and memory may be short.
+    """
     held = [*trial.inputs.specs, *case.state_specs.values(), *trial.specs]
     if sum(spec.nbytes for spec in held) > MODE_BYTES:
         return None
