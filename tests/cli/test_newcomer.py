@@ -106,7 +106,7 @@ def test_export_the_kernel_and_call_it(solved: Solved, tmp_path: Path) -> None:
     assert (told.code, told.err) == (0, "")
     summary = solved.first.json
     low, high = summary["speedup_ci95"]
-    assert "PyTorch eager" in told.out.splitlines()[0]
+    assert told.out.startswith("accepted: ") and "PyTorch eager" in told.out.splitlines()[0]
     assert f"95 % interval {low:.2f} to {high:.2f}" in told.out and f"{summary['speedup']:.2f}x" in told.out
     shutil.copy(solved.run / "kernel.py", tmp_path)
     shown = re.search(r"The kernel is one file.*?```python\n(.*?)```", README, re.DOTALL)

@@ -58,11 +58,11 @@ def _verdict_lines(summary: Summary) -> list[str]:
     times = f"medians {summary.candidate_ms:.3f} ms against {summary.baseline_ms:.3f} ms"
     found = standing((low, high))
     if found == "faster":
-        lines = [f"{summary.speedup:.2f}x faster than PyTorch eager ({times}; {sure})"]
+        lines = [f"accepted: {summary.speedup:.2f}x faster than PyTorch eager ({times}; {sure})"]
     elif found == "slower":
-        lines = [f"slower than PyTorch eager, though correct: {_times(summary.speedup)} ({times}; {sure})"]
+        lines = [f"accepted: slower than PyTorch eager, though correct: {_times(summary.speedup)} ({times}; {sure})"]
     else:
-        lines = [f"as fast as PyTorch eager within the noise: {summary.speedup:.2f}x ({times}; {sure})"]
+        lines = [f"accepted: as fast as PyTorch eager within the noise: {summary.speedup:.2f}x ({times}; {sure})"]
     if summary.speedup_vs_compile:
         versus = _beside_compile(summary.speedup_vs_compile, summary.compile_speedup or 0.0, (low, high))
         told = summary.contest.told_beside("compile") if summary.contest else ""
