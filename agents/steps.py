@@ -51,8 +51,12 @@ def far_settings(lowered: Lowered, near: Sequence[Move]) -> list[Move]:
     ]
 
 
-def towards(lowered: Lowered, recipe: Recipe) -> Iterator[Move]:
-    """Every single move from a candidate in the direction of another recipe of the same graph."""
+def moves_towards(lowered: Lowered, recipe: Recipe) -> Iterator[Move]:
+    """Yields the moves, each one step, that bring a candidate nearer to another recipe of the same graph.
+
+    They change its rewrites, split points and values of tunables. Moves that this candidate does not allow are left
+    out.
+    """
     for rewrite in lowered.rewrites_applied:
         if rewrite not in recipe.rewrites:
             yield Move("unwrite", "rewrite", rewrite)

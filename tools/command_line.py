@@ -77,7 +77,7 @@ def say(line: str, *, err: bool = False) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Discards everything that is written to a stream from now on, and text still in its buffer."""
+    """Points a stream at /dev/null: drops text in its buffer and all that is written later."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

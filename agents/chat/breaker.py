@@ -42,12 +42,12 @@ class Breaker:
 
     @property
     def retry_s(self) -> float:
-        """Until the next call may go out."""
+        """Seconds until the next call may go out."""
         return max(0.0, self._until - self._clock()) if self.is_open else 0.0
 
     @property
     def lasted_s(self) -> float:
-        """Since the first unanswered call."""
+        """Seconds since the first of the calls without an answer failed, 0 if the last call was answered."""
         return self._clock() - self._began if self._unanswered else 0.0
 
     def permit(self) -> Permit | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from foundry.agents.brief import Brief
 from foundry.agents.expert import Expert
 from foundry.agents.situation import Situation
-from foundry.agents.steps import accurate_settings, setting, towards
+from foundry.agents.steps import accurate_settings, moves_towards, setting
 from foundry.knowledge.candidate import ROUNDED, Evaluation, Recipe
 from foundry.knowledge.cards import cards
 from foundry.knowledge.compiler.lowered import Lowered
@@ -91,7 +91,7 @@ def _identity(move: Move) -> tuple[str, str, str]:
 
 def _against(lowered: Lowered, working: Recipe, name: str) -> Iterator[Suspect]:
     """Yields the differences from a recipe that worked, each with the move that undoes it."""
-    for move in towards(lowered, working):
+    for move in moves_towards(lowered, working):
         because = f"{name} works with {move.value}" if move.kind == "set" else f"{name} works {WITHOUT[move.kind]}"
         yield Suspect(move, 1.5 if move.aspect == "fusion" else 2.0, because)
 

@@ -59,8 +59,11 @@ def _vector(move: Move, situation: Situation) -> Opinion:
 
 
 def _memory(move: Move, situation: Situation) -> Opinion:
-    """Prefers streaming stores if the output will not be read again from cache; staging and large pages pay nearly
-    always."""
+    """Weighs one memory setting.
+
+    Prefers streaming stores where more bytes move than the cache holds, and none where they fit. Prefers to keep a row
+    on the chip, and huge pages. Of all others it prefers the larger value if memory is the limiter.
+    """
     device = situation.brief.device
     name = move.name.lower()
     if "staging" in name:

@@ -25,7 +25,7 @@ from foundry.agents.playbook.leaps import Leaps
 from foundry.agents.playbook.ranking import Ranked, rank
 from foundry.agents.playbook.words import Draft, proposal_of
 from foundry.agents.situation import Situation
-from foundry.agents.steps import far_settings, towards
+from foundry.agents.steps import far_settings, moves_towards
 from foundry.agents.tuning import tuning_step
 from foundry.knowledge.candidate import ROUNDED, Judgement, Recipe
 from foundry.knowledge.compiler import moves as kernel_library
@@ -269,7 +269,7 @@ class _Search:
             return None
         partner = self.stream.choice(partners)
         recipe = partner.candidate.recipe
-        moves = self._legal(list(towards(self.lowered, recipe))) if recipe is not None else []
+        moves = self._legal(list(moves_towards(self.lowered, recipe))) if recipe is not None else []
         theirs = rank(moves, self.expert, self.situation)
         if not theirs:
             return None

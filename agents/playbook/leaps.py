@@ -105,7 +105,7 @@ class Sketch:
         return {KernelValues(place, kernel, frozenset(values)) for kernel, values in found.items()}
 
     def known(self, before: Known) -> Known:
-        """The configuration as the estimates see it; `before` is its origin as they see it."""
+        """The configuration as the estimates see it, a `Known` without a time; `before` is the same of its origin."""
         changed: dict[str, dict[str, Choice]] = {}
         for item in self.settings:
             assert item.move.value is not None
@@ -120,7 +120,7 @@ class Sketch:
 
 
 def known_of(kernels: Sequence[KernelSummary], structure: str) -> Known:
-    """A configuration of this run as the estimates see it."""
+    """A configuration of this run as the estimates see it, a `Known` without a time."""
     total = sum(kernel.traffic_bytes for kernel in kernels) or 1
     shown = tuple(
         KernelChoices(

@@ -180,7 +180,10 @@ def _bodies(number: int, part: Part) -> Iterator[_Body]:
 
 
 def _opens_body(lines: Sequence[str], index: int) -> bool:
-    """True if a line at file scope opens a body: the only line of a signature, or the last of several."""
+    """True if a line at file scope opens the body of a function or struct; namespaces, classes and enums do not count.
+
+    Such a line is "name(...) {", or the last line of a signature over several.
+    """
     line = lines[index]
     if line.startswith(_NO_BODY):
         return False

@@ -52,7 +52,7 @@ class Closing:
 
 @dataclass(frozen=True)
 class EndedRun:
-    """What is known of a run that has ended. `policy` is the one in force; `ending` says why the search ended."""
+    """Facts about a run that has ended. `policy` is the one in force; `ending` says why the search ended."""
 
     run: str
     request: SolveRequest
@@ -98,7 +98,10 @@ def _tried(ended: EndedRun) -> str:
 
 
 def _obstacle(ended: EndedRun) -> tuple[ObstacleKind, str]:
-    """What stood in the way, by the first of these that applies."""
+    """Returns (kind, words) of the first reason that applies for a run without a winner.
+
+    The reasons in order: the user ended it, nothing was evaluated, a proof failed, every kernel was wrong; else time.
+    """
     if "by the user" in ended.ending or "the user did not want" in ended.ending:
         return "user", ended.ending
     if not ended.evaluations:

@@ -101,7 +101,10 @@ class RunDirectory:
 
     @classmethod
     def create(cls, request: SolveRequest) -> RunDirectory:
-        """A new run directory with a name no other has. Raises StorageFailed or UsageError in one line."""
+        """A new run in a folder of its own (`<task>-<time>`), locked for this process and marked as running.
+
+        Raises UsageError if the folder cannot be made, StorageFailed if the disk fails later.
+        """
         root = Path(request.runs)
         try:
             root.mkdir(parents=True, exist_ok=True)

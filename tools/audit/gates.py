@@ -51,7 +51,7 @@ def audit(
 
     `op_log` is what record_ops saw of ModelNew.forward, None if it could not run (a device that is not here).
     `declared` are the lowering's own labels ("rewrite:...", "torch:..."), beside those in the file. `watched` are
-    the gates of the audit's own runs; leads that no run followed count against the candidate.
+    gates from runs of the candidate made before; without them, any suspicious line in the text fails it.
     """
     source = read_source(text, task_source)
     leads = leads_of(source) if isinstance(source, CandidateSource) else []

@@ -50,7 +50,11 @@ class Idleness:
         self._start = (used, time.monotonic_ns())
 
     def end(self) -> str:
-        """Ends the gap. Returns evidence that the process worked in it, or in all gaps together; "" if none."""
+        """Ends the gap. Returns evidence that the process worked in it, or in all gaps together; "" if none.
+
+        Evidence is a third odd gap (ODD_GAPS), one too busy for any late tick, or more CPU time in all gaps together
+        than an idle process uses.
+        """
         if not self._pid:
             return ""
         self._ended = cpu_ns(self._pid) or 0

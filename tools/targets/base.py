@@ -130,7 +130,7 @@ def compiler_environment(folder: str) -> dict[str, str]:
 
 
 def compiler_limits(compile_s: float, memory_bytes: int) -> Limits:
-    """The limits of one compilation; a kernel's object file is far smaller than `file_bytes`."""
+    """The limits of one compilation. `compile_s`: wall-clock seconds, and one CPU second more."""
     return Limits(
         wall_s=compile_s,
         memory_bytes=memory_bytes,

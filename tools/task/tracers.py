@@ -129,8 +129,9 @@ def trace_symbolic(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]
 
 
 def trace_make_fx(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:
-    """Traces by make_fx on real tensors, which follows Python that export refuses; export then makes the trace
-    functional.
+    """Traces by make_fx on real tensors; export then makes the trace functional.
+
+    This follows Python that export refuses.
 
     Parameters and buffers go in as arguments, and their roles are put back by position.
     """

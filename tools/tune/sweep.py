@@ -202,7 +202,10 @@ class PlanSweep:
         return math.inf if is_first else max(0.0, self._left_s() - FINAL_SHARE * self.seconds)
 
     async def _next_built(self) -> list[tuple[KernelSweep, list[Setting]]]:
-        """Waits until a quarter of a batch is built; returns all that are built by then."""
+        """Waits until a quarter of a batch has ended, or until the search's time is over.
+
+        Returns the settings that built, by kernel; records the problems of the others.
+        """
         wanted = min(len(self._building), max(1, self.batch // 4))
         while sum(build.done() for build in self._building) < wanted and (most_s := self._may_wait_s()):
             going_on = [build for build in self._building if not build.done()]

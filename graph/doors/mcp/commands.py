@@ -68,12 +68,15 @@ async def finish(child: asyncio.subprocess.Process) -> Ended:
 
 
 async def run(*words: str) -> Ended:
-    """Starts a command and waits for its end."""
+    """Starts a command and waits for its end. Returns its exit code and both outputs."""
     return await finish(await start(*words))
 
 
 async def end(child: asyncio.subprocess.Process) -> None:
-    """Tells a command to stop with its state kept, and kills it where it does not."""
+    """Asks a command to stop (SIGTERM keeps its state); kills it if it still runs after END_S seconds.
+
+    Returns at once if it has ended.
+    """
     if child.returncode is not None:
         return
     with contextlib.suppress(ProcessLookupError):

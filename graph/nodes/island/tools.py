@@ -10,7 +10,10 @@ from foundry.graph.search.toolbox import Kernel, answer_all
 
 
 async def use_tools(state: IslandState, services: Services) -> Update:
-    """Answers what the expert at work has called."""
+    """Makes the tool calls that the expert at work asked for, and keeps the answers in the journal.
+
+    The state only goes on to the next turn.
+    """
     brief, turn = await brief_for(state, services), state["turns"]
     request = request_of(state, services, turn)
     await answer_all(request, tools_place(state, turn), state["experts"][0], Kernel.of(brief), services)

@@ -144,7 +144,7 @@ class _Trace:
         if problem:
             facts["error.type"] = str(event.data.get("outcome") or problem.split(":")[0])[:100]
         lasted = (started, event.ended or event.started)
-        return self._span(event.id, name, lasted, {**facts, **_own(event)}, problem, parent=self._around(event))
+        return self._span(event.id, name, lasted, {**facts, **_plain_facts(event)}, problem, parent=self._around(event))
 
     def _span(
         self,
@@ -201,8 +201,8 @@ def _call_facts(run: RunDirectory, event: Event, *, prompts: bool) -> dict[str, 
     return facts
 
 
-def _own(event: Event) -> dict[str, Any]:
-    """The event's own facts, those that say something in themselves."""
+def _plain_facts(event: Event) -> dict[str, Any]:
+    """The event's text, numbers and booleans as attributes below `foundry.`; empty ones and tables are left out."""
     return _ours({name: value for name, value in event.data.items() if isinstance(value, str | int | float | bool)})
 
 
@@ -211,7 +211,7 @@ def _ours(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moment_facts(event: Event) -> dict[str, Any]:
-    return {**_ours({"step": event.step, "island": event.island}), **_own(event)}
+    return {**_ours({"step": event.step, "island": event.island}), **_plain_facts(event)}
 
 
 def _attributes(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from foundry.knowledge.compiler.schedule.tuning import Tuning
 
 
 def loop(name: str, end: int | str, begin: int | str = 0) -> str:
-    """The head of a loop over [begin, end)."""
+    """C++ `for (...)` over [begin, end), without its brace."""
     return f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"
 
 

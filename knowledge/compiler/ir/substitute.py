@@ -148,7 +148,7 @@ def aligned_map(shape: Shape, view: View | None, stored: View, space: Shape) -> 
 
 
 def same_view(left: View, right: View, space: Shape) -> bool:
-    """True if two views of a space reach the same elements in the same order."""
+    """True if two views map each point of a space to the same position; the buffers are not compared."""
     return left.offset == right.offset and all(
         size == 1 or one == other for size, one, other in zip(space, left.strides, right.strides, strict=True)
     )

@@ -182,8 +182,11 @@ def _as_gemm(builder: Builder, op: Op, source: Tensor, weight: Tensor, shape: tu
 
 
 def _has_patches(geometry: _Geometry, weight: tuple[int, ...]) -> bool:
-    """True if the windows do not overlap, as in patch embedding, and channels and window are large enough for a
-    GEMM's tiles."""
+    """True if a convolution is one product over separate patches, as in patch embedding.
+
+    It has no padding and one group, is not transposed, and its stride is at least the window, above 1 in some
+    dimension. Channels and window are large enough for a GEMM's tiles.
+    """
     kernel = weight[2:]
     plain = not geometry.transposed and geometry.groups == 1 and not any(geometry.padding)
     apart = all(size == 1 or reach == 1 for size, reach in zip(kernel, geometry.dilation, strict=True))

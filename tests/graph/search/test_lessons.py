@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from foundry.agents.steps import towards
+from foundry.agents.steps import moves_towards
 from foundry.graph.history.replay import replay
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import SolveRequest
@@ -217,5 +217,5 @@ def test_a_split_is_known_by_its_kernel_whoever_proposes_it() -> None:
     recipe = Recipe("cpu")
     lowered = Lowered(recipe, "", (kernel,), ("div",), (), (), (), (), 1, 1)
     (own,) = [move for move in library_moves(lowered) if move.kind == "split"]
-    (crossed,) = list(towards(lowered, replace(recipe, materialise=("div",))))
+    (crossed,) = list(moves_towards(lowered, replace(recipe, materialise=("div",))))
     assert own.key == crossed.key == "split:row"

@@ -212,7 +212,9 @@ def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbo
 
 
 def _only_waits(library: Path) -> bool:
-    """True if every call of syscall is futex, its number set right before the call.
+    """True if the library calls syscall, and each time for futex: its number is set right before the call.
+
+    No jump may lead between the two. False if the code cannot be read.
 
     The headers of C++20 wait by it (std::latch, std::barrier, std::atomic::wait, std::jthread).
     """

@@ -165,7 +165,11 @@ def _names(source: CandidateSource, node: ast.Name | ast.Attribute) -> Iterator[
 
 
 def _classes(source: CandidateSource, node: ast.ClassDef) -> Iterator[Lead]:
-    """Leads for base classes and methods that may hide or replace the work."""
+    """Yields leads in a class.
+
+    These are bases that delay, intercept or do the work, methods around forward, attributes set outside __init__ (state
+    kept between calls), and a ModelNew that inherits its forward.
+    """
     for base in map(source.dotted, node.bases):
         if base in ("torch.Tensor", "torch.nn.Parameter", "torch.Storage"):
             yield Lead(Suspicion.LAZY, f"class {node.name}({base})", node.lineno)

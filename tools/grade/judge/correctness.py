@@ -122,8 +122,11 @@ class Examination:
             raise _Failed(where, failed.outcome, failed.evidence, has_raised=failed.has_raised) from failed
 
     def _inspect(self, *, is_last: bool, may_build: bool = False) -> None:
-        """Fails if the candidate changed something in its process, such as a function or a setting. `may_build`: a
-        compiler may still be at work, for which its constructor waits."""
+        """Raises _Failed if the candidate changed a function, a setting, its threads or its parameters in its process.
+
+        `is_last`: looks thoroughly, except in a screen, and records that these gates passed. `may_build`: other
+        processes are no fault yet, because the candidate may still compile.
+        """
         thorough = is_last and self.stage != "screen"
         found = self._step("global state", lambda: self.link.inspect(thorough=thorough))
         self._refuse([item for item in found if not (may_build and item[0] == PROCESSES)])

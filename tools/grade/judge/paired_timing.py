@@ -265,10 +265,10 @@ def time_pairs(
 ) -> PairSamples:
     """Blocks of two pairs of opposite order until the effort's time for one pair of processes is spent.
 
-    How many is settled by what the first block costs, not by what it shows: a rule that stops when the result looks
-    good makes intervals too narrow. Of every pair some elements of the outputs are compared. `check` "timed": of one,
-    at random or the last, all of them; "taken": of one more, whose outputs are copied the moment it returns. Raises
-    RunnerFailed, with "wrong_result" when a timed output differs from PyTorch's on the same inputs.
+    The number of pairs follows from the cost of the first block, not from its result: a rule that stops when the
+    result looks good makes intervals too narrow. Each pair compares some elements of the outputs. `check` "timed" also
+    compares all elements of one pair, a random one or the last; "taken" those of one more pair, copied the moment it
+    returns. Raises RunnerFailed, with "wrong_result" if a timed output differs from PyTorch's on the same inputs.
     """
     stream = random.Random(seed)
     start = time.perf_counter()

@@ -188,7 +188,7 @@ def settle() -> None:
 
 
 def find_unfinished(call: Callable[[], list[torch.Tensor]], others: Sequence[torch.Tensor]) -> Message:
-    """Finds outputs of a call that still change after a copy of them in the caller's stream.
+    """Finds outputs of a call that are not finished when a copy in the caller's stream reads them.
 
     Returns {"changed": numbers of outputs, "held": true if the device was held until the copy was queued}. If it was
     held, no kernel can have finished in time by luck. Outputs of an earlier call are overwritten first, so that

@@ -55,7 +55,11 @@ class Sentry:
 
 
 def line_of(frame: FrameType | None, event: str, where: str) -> int:
-    """The line of the file `where` that causes an event, 0 if it does not."""
+    """The line of the file `where` that raised an event, 0 if it did not.
+
+    For an event of FROM_ANYWHERE, the nearest caller in that file counts. For others only `frame` itself counts; for
+    sys._getframe, the caller of inspect or traceback.
+    """
     if event in FROM_ANYWHERE:
         while frame is not None and frame.f_code.co_filename != where:
             frame = frame.f_back

@@ -12,7 +12,10 @@ FEWEST_REGISTERS = 16  # registers a thread of any kernel
 
 
 def unfit(printed: PrintedKernel, device: Device) -> str:
-    """Why no block of a kernel would fit a multiprocessor, "" when one does."""
+    """The reason why a launch of a kernel cannot start on the device, "" if none is known before compilation.
+
+    It knows threads and shared memory, and assumes 16 registers a thread.
+    """
     for launch in decode(printed.call):
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         if threads > MOST_THREADS:

@@ -89,7 +89,10 @@ def tile_tunable(m: int, n: int, lanes: int, device: Device, count: int = 8) -> 
 
 
 def split(size: int, limit: int, multiple: int) -> int:
-    """Block length at most about `limit` that cuts `size` into equal multiples of `multiple`."""
+    """Length of the blocks into which `size` is cut; the last may be shorter.
+
+    They are about equal and at most about `limit`, each a multiple of `multiple`.
+    """
     blocks = max(1, math.ceil(size / max(limit, 1)))
     return round_up(math.ceil(size / blocks), multiple)
 

@@ -122,12 +122,13 @@ class _RowPrinter:
                 found.append(again)
         return found
 
-    def _in_order(self) -> frozenset[int]:
+    def _contiguous_loads(self) -> frozenset[int]:
+        """Identities of loads with a step of 0 or 1 along the row: reading them again costs no more than a kept copy."""
         leaves = [node for node in distinct(self._values) if isinstance(node, ir.Load)]
         return frozenset(id(leaf) for leaf in leaves if self._rows.reduced_strides(leaf.view)[-1] in (0, 1))
 
     def _staged_bytes(self, plan: Schedule) -> int:
-        values = values_of_later_sweeps(self._sweeps(plan), self._in_order())
+        values = values_of_later_sweeps(self._sweeps(plan), self._contiguous_loads())
         return sum(self._rows.length * _register_bytes(value) for value in values if self._moves(value))
 
     def _moves(self, value: ir.Expr) -> bool:
@@ -137,7 +138,8 @@ class _RowPrinter:
     def _stage(self, within: bool) -> list[ir.Expr]:
         if self._algorithm != "staged" or within:
             return []
-        return [v for v in values_of_later_sweeps(self._sweeps(self._schedule), self._in_order()) if self._moves(v)]
+        values = values_of_later_sweeps(self._sweeps(self._schedule), self._contiguous_loads())
+        return [value for value in values if self._moves(value)]
 
     def _decide(self, within: bool) -> RowForm:
         tuning, inner = self._tuning, self._inner

@@ -143,7 +143,10 @@ class RowText:
         return f"Vec<{register(expr.dtype)}, {self.shape.vector}>"
 
     def stage(self, first: ReducePass | None = None) -> list[str]:
-        """Reads the row once and keeps it; the reductions of `first` take what comes meanwhile."""
+        """The code that loads a row once into registers or shared memory; [] if nothing is kept.
+
+        The same loop adds up the reductions of `first`.
+        """
         shape = self.shape
         if not shape.kept:
             return []
