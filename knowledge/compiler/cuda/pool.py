@@ -94,7 +94,7 @@ class _Pool:
 def print_pool(kernel: PoolKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     """CUDA of a PoolKernel.
 
-    `choices` may set (each path reads only those that concern it):
+    `choices` may hold (each path reads only those that concern it):
     - "path": "points" (one thread an output) or "columns" (columns of the input first, then windows of them)
     - "threads": of a block
     - "steps": rows of outputs that a block takes one after the other ("columns")

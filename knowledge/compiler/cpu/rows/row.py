@@ -123,7 +123,7 @@ class _RowPrinter:
         return found
 
     def _contiguous_loads(self) -> frozenset[int]:
-        """Identities of loads with a step of 0 or 1 along the row: reading them again costs no more than a kept copy."""
+        """Identities of loads with a step of 0 or 1 along the row: reading these again costs no more than a copy."""
         leaves = [node for node in distinct(self._values) if isinstance(node, ir.Load)]
         return frozenset(id(leaf) for leaf in leaves if self._rows.reduced_strides(leaf.view)[-1] in (0, 1))
 
