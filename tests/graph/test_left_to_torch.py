@@ -45,7 +45,7 @@ async def test_what_would_leave_the_work_to_pytorch_is_not_evaluated_and_the_use
 async def test_why_a_task_could_not_be_captured_is_said_once(
     make_request: MakeRequest, parts: Any, machine: Any
 ) -> None:
-    why = "no tracer could follow the model: its Python reads the values of tensors in line 5"
+    why = "no tracer could follow the model: the values of tensors are read in line 5"
 
     class Untraceable(machine):  # type: ignore[misc]
         async def intake(self) -> Intake:

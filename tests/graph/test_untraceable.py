@@ -41,7 +41,7 @@ from foundry.tools.targets.cpu.build import CpuTarget
 from foundry.tools.targets.cuda.build import CudaTarget
 
 MakeRequest = Callable[..., SolveRequest]
-WHY = "no tracer could follow the model: its Python reads the values of tensors in line 5"
+WHY = "no tracer could follow the model: the values of tensors are read in line 5"
 
 
 class Untraceable(FakeWorkbench):

@@ -135,16 +135,22 @@ def _reads_mode(model: nn.Module, inputs: Sequence[Any]) -> bool:
 
 
 def _why_none(model: nn.Module, problems: Mapping[str, Exception]) -> str:
-    """Says what a user can change if Python reads the values of tensors, else each tracer's reason."""
-    if not any(map(_depends_on_values, problems.values())):
+    """Says what a user can change if the values of tensors are read, else each tracer's reason."""
+    reading = [problem for problem in problems.values() if _depends_on_values(problem)]
+    if not reading:
         by_reason: dict[str, list[str]] = {}
         for name, problem in problems.items():
             by_reason.setdefault(_first_line(problem), []).append(name)
         return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
     file = _file_of(model)
-    lines = [line for problem in problems.values() for line in lines_in(file, problem)]
-    where = f" in line {lines[-1]}" if lines else ""
-    return f"its Python reads the values of tensors{where}, as `if x.sum() > 0`, x.item() and x[mask] do"
+    where = next((f" in line {lines[-1]}" for problem in reading if (lines := lines_in(file, problem))), "")
+    checks = next((found[1] for problem in reading if (found := _OPERATOR_CHECK.search(str(problem)))), ITEM)
+    by = "" if checks == ITEM else f" (by aten.{checks})"
+    return f"the values of tensors are read{where}{by}, as `if x.sum() > 0`, x.item() and x[mask] do"
+
+
+ITEM = "_local_scalar_dense"  # the operator that .item(), int() and `if` call
+_OPERATOR_CHECK = re.compile(r"^aten\.(\w+)\.")  # how DataDependentOutputException names the operator
 
 
 def _depends_on_values(problem: Exception) -> bool:
@@ -362,7 +368,8 @@ def _check_sizes(result: Any, target: str, line: int) -> None:
                 raise ValueError("data-dependent sizes")  # another tracer may know the line
             raise CannotCapture(
                 f"line {line} makes a tensor whose size depends on values ({target.split('.')[1]}), as x[mask] and "
-                "nonzero do: keep its size and multiply by the mask, or fill with torch.where(mask, x, 0)"
+                "nonzero do: keep all elements, and neutralise the dropped ones where they are reduced (0 for a sum, "
+                "-inf for a maximum or softmax, a count of the kept ones for a mean)"
             )
 
 

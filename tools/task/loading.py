@@ -401,9 +401,10 @@ def _check_values(outputs: list[torch.Tensor]) -> None:
         if output.is_floating_point() and bool(torch.isnan(output).any()):
             share = float(torch.isnan(output).double().mean())
             remedy = "give it inputs for which it has none, or let forward replace them (torch.nan_to_num)"
-            raise TaskError(
-                f"output {index} holds NaN ({share:.1%} of it), so no kernel can be proven against it", remedy
+            found = (
+                f"output {index} holds NaN ({share:.1%} of it), which is not compared: no kernel can be proven there"
             )
+            raise TaskError(found, remedy)
 
 
 def bits_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

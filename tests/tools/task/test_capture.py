@@ -15,7 +15,7 @@ from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import Arrangement, OpGraph, Ref
 from foundry.knowledge.task import Task, TaskOptions
-from foundry.tools.task.capture import CannotCapture, capture
+from foundry.tools.task.capture import CannotCapture, _why_none, capture
 from foundry.tools.task.file import read_task
 from foundry.tools.task.loading import LoadedTask, check_reference, load
 
@@ -298,7 +298,7 @@ def test_a_tracer_that_gives_up_is_quiet(capfd: pytest.CaptureFixture[str]) -> N
 
 
 def test_data_dependent_models_are_refused_with_the_reasons() -> None:
-    reads = "no tracer could follow the model: its Python reads the values of tensors in line 13"
+    reads = "no tracer could follow the model: the values of tensors are read in line 13"
     bodies = ("return x + 1 if x.sum() > 0 else x - 1", "return x.view(int(x.sum()) % 3 + 1, -1)")
     for body in (*bodies, "return x + 1 if torch.equal(x, -x) else x - 1"):
         with pytest.raises(CannotCapture, match=reads) as caught:
@@ -393,3 +393,16 @@ def test_options_change_inputs_and_mode() -> None:
 def test_two_tasks_never_share_a_module() -> None:
     first, second = loaded("return x"), loaded("return x")
     assert first.module.__name__ != second.module.__name__
+
+
+def test_an_operator_that_reads_values_is_not_called_the_users_python() -> None:
+    """`istft` compares elements while it runs; another tracer's failure at an earlier line named a wrong one."""
+
+    class DataDependentOutputException(RuntimeError):
+        pass
+
+    earlier, reading = RuntimeError("quantile is not known"), DataDependentOutputException("aten.equal.default")
+    found = _why_none(torch.nn.ReLU(), {"export": reading, "symbolic": earlier})
+    assert found == "the values of tensors are read (by aten.equal), as `if x.sum() > 0`, x.item() and x[mask] do"
+    python = DataDependentOutputException("aten._local_scalar_dense.default")
+    assert _why_none(torch.nn.ReLU(), {"make_fx": python}).startswith("the values of tensors are read, as `if")

@@ -126,13 +126,23 @@ def refused_plan(left: Sequence[LeftWork], graph: OpGraph, policy: Policy) -> st
     if policy == "open" or share <= LARGEST_SHARE:
         return ""
     kinds = ", ".join(dict.fromkeys(_kind_and_line(item) for item in computing))
-    most = f"policy {policy} allows {100 * LARGEST_SHARE:g} %"
+    most = f"policy {policy} leaves it at most {100 * LARGEST_SHARE:g} %"
     return f"it has no kernel for {kinds}, so that PyTorch would do {100 * share:.2g} % of the work; {most}"
+
+
+# Operators of ATen under the names by which people call them.
+KNOWN_AS = {
+    "col2im": "F.fold",
+    "im2col": "F.unfold",
+    "grid_sampler": "F.grid_sample",
+    "embedding_bag": "F.embedding_bag",
+}
 
 
 def _kind_and_line(item: LeftWork) -> str:
     """An operator's kind with the line of the task that calls it."""
-    return f"{item.kind} (line {item.line})" if item.line else item.kind
+    name = KNOWN_AS.get(item.kind, item.kind)
+    return f"{name} (line {item.line})" if item.line else name
 
 
 def kind_of(row: dict[str, Any]) -> str:
