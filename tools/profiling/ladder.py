@@ -34,7 +34,7 @@ def climb(kernels: Sequence[KernelEvidence], whole: Whole, target: Target) -> Cl
     if outside := launch_cause(whole) or target.cause_outside(ordered, whole):
         return Climbed(rung, *outside, tuple(shown))
     has_shares = total > 0 or any(kernel.traffic_bytes for kernel in ordered)
-    suspects = shown[:1] if has_shares else shown  # a cause in a kernel of small share limits nothing
+    suspects = shown[:1] if has_shares or len(shown) == 1 else []  # a loop that hardly runs limits nothing
     named = next((kernel for kernel in suspects if kernel.cause), None)
     is_guess = rung not in TIMED
     if named is None:

@@ -111,7 +111,7 @@ def test_a_text_that_the_library_does_not_print_is_refused(crew: Crew, subject: 
         worker.request({**{name: encode(value) for name, value in opened.items()}, "threads": 1})
         order = {"do": "load", "kernel": subject.name, "choices": dict(subject.present)}
         answer, _ = worker.request({**order, "text": text.replace("# Foundry kernel", "#  Foundry kernel")})
-        assert answer["problem"] == "refused: the library prints another text for these choices"
+        assert answer["problem"] == "refused: the kernel compiler prints another text for these choices"
         assert worker.request({**order, "text": text})[0] == {}
     finally:
         worker.end()

@@ -148,7 +148,7 @@ def test_prologue_and_residual_with_two_stores(cpu_kernel: Any) -> None:
     product = torch.nn.functional.silu(x.double() * scale.double()) @ w.double().T
     assert _error(raw, product) < 1e-6
     assert _error(y, torch.tanh(product) + residual.double().T) < 1e-6
-    assert printed.prepare and printed.d_algo == 1
+    assert printed.prepare
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64"])
