@@ -33,7 +33,11 @@ class _Without:
 
 @torch.no_grad()  # whether gradients are kept is a thread's own affair
 def run_without(link: RunnerLink, case: Case, trial: Trial, load: Message) -> _Without:
-    """Calls of forward in a process where the candidate's native code does nothing: the one with most right counts."""
+    """Runs forward CALLS times in a process where the candidate's native code does nothing.
+
+    Returns the call with the largest share of right elements, and the native functions that were reached. A failure of
+    the runner is recorded, not raised.
+    """
     run = _Without()
     try:
         is_matched = prepare(link, case, trial, load)

@@ -53,19 +53,22 @@ FEWER_ROWS, OTHER_ADDRESSES = "provenance (fewer rows)", "provenance (other addr
 SLOWLY = 1 / 1024  # as fast as they should
 CLOCKS = ((SLOWLY, "slowly"), (1000.0, "fast"))
 AGAIN, AGAIN_S = 8, 0.5  # calls that come right before a question that is nearly the same
-SLACK = 4.0  # times the accuracy that the protocol asks for
-GRADIENT_ERROR = 2.0**-7  # of a gradient's norm: this asks for the formula, not for its digits
-INSTANCE_BYTES = 256 << 20  # of parameters, which another instance has too
-PATIENCE = 5.0  # times the limit of one forward: two calls, one of them traced
+SLACK = 4.0  # multiple of the protocol's error limit that is allowed here
+GRADIENT_ERROR = 2.0**-7  # share of a gradient's norm: this asks for the formula, not for its digits
+INSTANCE_BYTES = 256 << 20  # most bytes of parameters for a second instance
+PATIENCE = 5.0  # multiple of the limit of one forward: two calls, one of them traced
 
-DRAWING = threading.Lock()  # PyTorch's and Python's seeds are the whole process's
+DRAWING = threading.Lock()  # held while drawing: PyTorch's and Python's seeds belong to the whole process
 
 
 @dataclass(frozen=True)
 class PublicInputs:
-    """Where inputs come from that anybody can make. `drawn`, by seed, before there was a finalist: how they are packed,
-    and the memory that they lie in. Else the host draws them, nothing works on a GPU meanwhile, and others may time
-    something in the `breaks`. `is_roomy`: a GPU holds their truth beside that of other inputs."""
+    """A source of inputs that anyone can make from a public seed.
+
+    `drawn`: by seed, how inputs are packed that were drawn before there was a finalist, and their memory. For other
+    seeds the host draws them; the GPU is idle meanwhile, and others may time in the `breaks`. `is_roomy`: a GPU holds
+    their truth beside that of other inputs.
+    """
 
     breaks: Breaks
     drawn: Mapping[int, tuple[Message, int]]
@@ -75,7 +78,7 @@ class PublicInputs:
     def given(
         breaks: Breaks, drawn: Sequence[tuple[int, Message]], memory: Sequence[int], is_roomy: bool
     ) -> PublicInputs:
-        """Of seeds with how their inputs are packed, and the memory of each."""
+        """`drawn`: (seed, how inputs are packed) of each set; `memory`: handles of their memory, in the same order."""
         places = zip(drawn, memory, strict=True)
         return PublicInputs(breaks, {seed: (packed, held) for (seed, packed), held in places}, is_roomy)
 
@@ -88,7 +91,8 @@ class PublicInputs:
 
 
 def prepare(link: RunnerLink, case: Case, trial: Trial, load: Message) -> bool:
-    """Model and inputs; whether the model's parameters and buffers are the reference's."""
+    """Builds the model in a runner and sends the inputs. Returns True if it has the reference's parameters and
+    buffers."""
     link.load(load)
     with DRAWING:
         link.build(0, case)
@@ -98,13 +102,16 @@ def prepare(link: RunnerLink, case: Case, trial: Trial, load: Message) -> bool:
 
 
 def given(case: Case, trial: Trial) -> Iterator[torch.Tensor]:
-    """The inputs and parameters of a question, one after the other."""
+    """Yields the tensors of a question: its inputs, then the constructed parameters and buffers."""
     yield from trial.inputs.tensors()
     yield from case.seeded_tensors()
 
 
 def public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInputs) -> Gate:
-    """Inputs that anybody can make, and nearly those: whoever recognises them has answers, or mistakes, ready."""
+    """Gate over answers to public inputs, and to nearly those: a candidate may recognise them and have answers ready.
+
+    Seeds that the reference cannot take are left out.
+    """
     seeds = public_seeds(sum(tensor.nbytes for tensor in known.inputs.tensors()))
     for seed in seeds:
         try:
@@ -132,7 +139,10 @@ def public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInputs
 
 
 def _drawn_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gate:
-    """Inputs as they are drawn. The last call leaves its answer in free memory, and a clock that hardly moves on."""
+    """Gate over the answer to public inputs as drawn; on a CPU also after copies of it were changed.
+
+    Repeats the call at the end, so that free memory holds the answer. On a CPU it leaves slow clocks behind.
+    """
     gate = answer_gate(PUBLIC, link, trial, where)
     if gate.passed and link.on_cpu:  # right, and maybe ready before it was asked
         kept = copies_gate(link, case, trial)
@@ -152,8 +162,11 @@ def _drawn_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gate:
 
 
 def _changed_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gate:
-    """A few elements changed, asked at once after the question before: whoever keeps its answer for a moment, or finds
-    it in the memory that it gets and looks only at a part of it, mistakes one for the other. Then asked as usual."""
+    """Gate over the answer to inputs with a few elements changed, at once after the unchanged ones, then as usual.
+
+    A candidate that keeps its answer for a moment mistakes one for the other. So does one that finds the answer in its
+    memory and looks at a part of the inputs.
+    """
     changed = f"{where} with a few elements changed"
     soon = f"{changed}, at once after those that they were before (compute every element in every call)"
     gate = answer_gate(PUBLIC, link, trial, f"{soon},", poison=SPOILED)
@@ -163,7 +176,7 @@ def _changed_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gat
 
 
 def _with_clocks_right(link: RunnerLink, gate: Gate) -> Gate:
-    """The gate, once clocks are right again; whoever was right and fails at that has failed."""
+    """Sets the clocks right again. Returns the gate, or a failed one if it had passed and the runner fails at that."""
     try:
         link.ask({"do": "pretend", "factor": 0}, [], link.run_limit_s)
     except RunnerFailed as failed:
@@ -175,8 +188,11 @@ def _with_clocks_right(link: RunnerLink, gate: Gate) -> Gate:
 def answer_gate(
     name: str, link: RunnerLink, trial: Trial, where: str, *, awake_s: float = 0.0, poison: int = NAN_BYTES
 ) -> Gate:
-    """Whether the answer to a trial is right in this process; accuracy was judged before, so that near its limit is not
-    beyond it. SPOILED leaves free memory as it is."""
+    """Gate that passes if the answer to a trial is right in this process.
+
+    It allows SLACK times the usual error, because accuracy was judged before. `poison` SPOILED leaves free memory as
+    it is.
+    """
     try:
         link.inputs(SLOT, 0, trial.inputs)
         buffers = [item.spec for item in trial.buffers]
@@ -188,8 +204,10 @@ def answer_gate(
 
 
 def _failing(name: str, failed: RunnerFailed, words: str) -> Gate:
-    """The gate of a question that ended in a failure: of the rule that was broken, or of one that was not answered. A
-    process that died proves nothing."""
+    """The failed gate of a question without an answer: the gate of the broken rule, else `name`.
+
+    It is undecided if the process only died or refused: that proves nothing.
+    """
     evidence = f"{words}: {failed.evidence}"
     if failed.gate:
         return Gate(failed.gate, False, evidence)
@@ -199,7 +217,7 @@ def _failing(name: str, failed: RunnerFailed, words: str) -> Gate:
 
 
 def _wrong(outputs: list[torch.Tensor], trial: Trial) -> str:
-    """What is wrong with the answer to a trial, in words, or ""."""
+    """The first wrong output of an answer, in words; "" if all are right."""
     owns, asked = trial.tf32 or trial.ieee, outputs[: len(trial.expected)]
     judged = functools.cache(lambda: judge_answer(asked, trial, "tf32"))  # where it is in doubt: that takes reruns
     for index, (output, expected, own, spec) in enumerate(zip(asked, trial.expected, owns, trial.specs, strict=True)):
@@ -213,7 +231,7 @@ def _wrong(outputs: list[torch.Tensor], trial: Trial) -> str:
 
 
 def _wrong_buffers(found: list[torch.Tensor], trial: Trial) -> str:
-    """What is wrong with the buffers that a call has updated, in words, or ""."""
+    """The first wrong buffer of those that a call has updated, in words; "" if all are right."""
     for buffer, item in zip(trial.buffers, found, strict=False):
         usual = error_limit(worst_of(buffer.ieee, buffer.tf32), buffer.spec.dtype, buffer.spec.numel)
         limit = OutputError(SLACK * usual.norm, SLACK * usual.violation)
@@ -223,8 +241,10 @@ def _wrong_buffers(found: list[torch.Tensor], trial: Trial) -> str:
 
 
 def copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
-    """The same question again, after some elements of the answer were changed wherever the process holds them: they are
-    computed anew, or they were kept. Elements that stand in the inputs or parameters prove nothing."""
+    """Gate over the answer to the same question after its copies in the process were changed: a kept answer is wrong.
+
+    Elements that are in the inputs or parameters too prove nothing. It passes if there are no others.
+    """
     known = functools.partial(given, case, trial)
     places = [telling_places(item.truth, known, random.SystemRandom()) for item in trial.expected]
     name = COMPUTED_ANEW
@@ -243,9 +263,12 @@ def copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
 
 
 def another_instance_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
-    """The answer after another instance of ModelNew, with other parameters, was called in the same process: a network
-    has many layers of a kind, and each has weights of its own. Then once more, where both instances' weights have
-    changed as often: equal versions are no sign of equal weights."""
+    """Gate over the answer after another instance of ModelNew, with other parameters, was called in the same process.
+
+    A network has many layers of a kind, each with its own weights. It is asked again when both instances' weights have
+    changed as often, because equal versions are no sign of equal weights. Passes unasked if parameters are large, and
+    if the candidate raises an exception for a second instance.
+    """
     if case.is_lean:
         return Gate(ANOTHER_INSTANCE, True, f"{NOT_ASKED} memory: it takes all of the parameters again")
     if sum(spec.nbytes for spec in case.state_specs.values()) > INSTANCE_BYTES:
@@ -276,8 +299,11 @@ def another_instance_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
 
 
 def mode_gate(link: RunnerLink, trial: Trial, other: OtherMode) -> Gate:
-    """The answer in the other of train() and eval(), which a user sets with one call: right, left to PyTorch, or
-    refused aloud. Of one that gives another answer this says so; the policy decides whether that rejects it."""
+    """Gate over the answer in the other of train() and eval(), which a user sets with one call.
+
+    Passes if it is right or refused with an exception. A wrong answer passes too, with a reason (MODE) that the policy
+    may reject. Fails only if the process fails.
+    """
     asked = other.trial or trial
     try:
         with DRAWING:
@@ -305,8 +331,11 @@ def mode_gate(link: RunnerLink, trial: Trial, other: OtherMode) -> Gate:
 
 
 def gradients_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
-    """The gradients of a kernel that brings a backward of its own: whoever trains with it would not learn of wrong
-    ones. Without one nothing is asked: the kernel is for inference."""
+    """Gate over the gradients of a kernel with a backward of its own: training would not reveal wrong ones.
+
+    Passes without a backward (the kernel is for inference), if it raises an exception, and if there is nothing to
+    compare with or no memory.
+    """
     state, places = list(case.state_specs.values()), [] if case.is_lean else case.learned_places()
     inputs = [contiguous_spec(item) for item in trial.inputs.tensors() if item.is_floating_point()]
     by = [*inputs, *(state[place] for place in places)]
@@ -341,8 +370,11 @@ def gradients_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
 
 
 def clocks_gate(link: RunnerLink, trial: Trial) -> Gate:
-    """The answer while clocks run a thousand times more slowly, so that calls seem to follow each other at once, and
-    faster. The second of two calls counts: the first may have tuned."""
+    """Gate over the answers while clocks run a thousand times more slowly or faster; two calls each.
+
+    With slow clocks calls seem to follow each other at once. A wrong answer that is right when asked again is a race,
+    not the clock.
+    """
     for factor, how in CLOCKS:
         try:
             link.ask({"do": "pretend", "factor": factor}, [], link.run_limit_s)
@@ -358,8 +390,11 @@ def clocks_gate(link: RunnerLink, trial: Trial) -> Gate:
 
 
 def alone_gate(link: RunnerLink, trial: Trial) -> Gate:
-    """The answer while the arithmetic of NumPy and of every BLAS but PyTorch's does nothing. PyTorch's own shows in its
-    dispatcher; a function of others that is reached by its address shows nowhere else."""
+    """Gate over the answer while the arithmetic of NumPy and of every BLAS but PyTorch's does nothing.
+
+    PyTorch's own work shows in its dispatcher; that of a library reached by its address shows nowhere else. Passes if
+    the process has no such library.
+    """
     try:
         silenced = link.ask({"do": "pretend", "alone": True}, [], link.run_limit_s).get("silenced", ())
         if not silenced:
@@ -373,7 +408,10 @@ def alone_gate(link: RunnerLink, trial: Trial) -> Gate:
 
 
 def fewer_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
-    """Half of the rows: a kernel may take them or refuse them aloud, and not hand them to PyTorch."""
+    """Gate over a call with half of the rows: a kernel may take or refuse them, but not let PyTorch compute them.
+
+    The answer itself is not checked.
+    """
     what = "inputs with half of the rows"
     try:
         answer = link.ask({"do": "fewer", "slot": SLOT}, [], link.run_limit_s)
@@ -383,8 +421,10 @@ def fewer_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
 
 
 def elsewhere_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
-    """Inputs that begin on no multiple of a vector: a kernel may take them or refuse them aloud, and neither hand them
-    to PyTorch nor read beside them."""
+    """Gate over inputs at addresses that are no multiple of a vector.
+
+    A kernel may answer right or refuse them. It fails if the answer is wrong or PyTorch computes it.
+    """
     what = "inputs that begin at other addresses"
     buffers = [item.spec for item in trial.buffers]
     try:
@@ -405,8 +445,10 @@ def elsewhere_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
 
 
 def strides_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
-    """The same inputs with other strides: a kernel may follow them or refuse them aloud. Of one that reads past them
-    this says so; the policy decides whether that rejects it."""
+    """Gate over the same inputs with other strides: a kernel may follow them or refuse them.
+
+    A wrong answer passes too, with a reason (LAYOUT) that the policy may reject. Fails only if the process fails.
+    """
     what = "inputs with other strides (transposed in memory)"
     buffers = [item.spec for item in trial.buffers]
     try:
@@ -426,7 +468,7 @@ def strides_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
 
 
 def _left_gate(name: str, what: str, answer: Message, trial: Trial, seen: Message) -> Gate:
-    """What PyTorch computes there, and does not for the inputs as they are."""
+    """Gate that fails if PyTorch does more arithmetic for these inputs than for the usual ones (`seen`)."""
     moved = sum(tensor.nbytes for tensor in trial.inputs.tensors())
     before, after = (
         [row for row in rows if row["flops"]]  # padding and joining rows is no arithmetic
@@ -442,8 +484,10 @@ def _left_gate(name: str, what: str, answer: Message, trial: Trial, seen: Messag
 
 
 def part_from(link: RunnerLink, case: Case) -> None:
-    """Its memory back, before the next process needs as much. Where memory is short the process ends: what a candidate
-    keeps beside its model would be lacking there."""
+    """Frees a runner's model and inputs and closes its link, before the next process needs as much memory.
+
+    In a lean case its process ends, because a candidate may keep memory beside its model.
+    """
     with contextlib.suppress(RunnerFailed):
         link.forget(slot=SLOT, case=0)
     if case.is_lean:

@@ -64,10 +64,10 @@ def audit_runs(
     at_once: bool,
     public: PublicInputs,
 ) -> tuple[list[Gate], Message]:
-    """Gates of the observed run and of the ablated ones, and what was observed.
+    """Returns (gates of the observed run and of the ablated ones, observations).
 
-    `links` are fresh runners by purpose: "observe", "silent", "undone". With `at_once` the three run beside each other,
-    which takes a second on a GPU, most of it small steps one after another; nobody else is let in meanwhile.
+    `links` are fresh runners by purpose: "observe", "silent", "undone". With `at_once` the three run in parallel, which
+    takes a second on a GPU, and other requests get no break meanwhile. Policy open has no ablated runs.
     """
     if at_once:
         case.state("seeded")  # packed once for all three
@@ -95,7 +95,10 @@ def _watch(
     public: PublicInputs,
     other: OtherMode | None,
 ) -> tuple[Message, list[Gate]]:
-    """What was observed, and the gates of what that process did and of its answers."""
+    """Returns (observations, gates of the process's conduct and of its answers).
+
+    Later questions are left out once an answer is wrong.
+    """
     on_cpu = torch_device_of(load["device"]).is_host
     timed = on_cpu and policy != "open"  # a GPU's clock is not the host's
     seen, gates = _observed(watched, case, trial, load, timed=timed)

@@ -54,8 +54,11 @@ def enter(
     build_limits_s: dict[str, float],
     tf32: Tf32,
 ) -> Entered:
-    """Readies the reference and its rivals for their turns: these are compiled. The reference's process holds the model
-    as case 0 and the inputs. `tf32` is the baseline's. Raises RunnerFailed, RivalLost."""
+    """Prepares the reference and the other baselines for their turns, and compiles these in the reference's process.
+
+    That process already holds the model as case 0 and the inputs. `tf32` is that of the baseline. A baseline that
+    raises an exception becomes a problem of the result. Raises RunnerFailed, RivalLost.
+    """
     timed.changes = timed.changes or find_changes(reference, timed, random.SystemRandom())
     calls = warm_up([reference], len(timed.inputs))
     peaks = [reference.peak_bytes(0)]
@@ -70,14 +73,17 @@ def enter(
 
 
 def join(entered: Entered, kernel: RunnerLink, timed: TimedInputs) -> Entered:
-    """The same with the kernel that won, whose process holds its model and the inputs likewise. Raises RunnerFailed."""
+    """`entered` and the kernel that won, whose process holds its model and the inputs. Raises RunnerFailed."""
     calls = max(entered.calls, warm_up([kernel], len(timed.inputs)))
     runs, peaks = [*entered.runs, (kernel, KERNEL)], [*entered.peaks, kernel.peak_bytes(0)]
     return replace(entered, runs=runs, calls=calls, peaks=peaks)
 
 
 def take_turns(entered: Entered, timed: TimedInputs, cache: ColdCache) -> Message:
-    """Samples in ms of every side, in blocks that hold one of each, and what is known of who entered."""
+    """Times all sides in blocks of one call each, in random order.
+
+    Returns {"samples": ms by side, "problems": words by baseline, "peaks": bytes, "device_s": seconds on the device}.
+    """
     links = list(dict.fromkeys(link for link, _ in entered.runs))
     before = sum(link.device_s for link in links)
     samples = _take_turns(entered.runs, timed, cache, entered.calls)
@@ -86,7 +92,10 @@ def take_turns(entered: Entered, timed: TimedInputs, cache: ColdCache) -> Messag
 
 
 def _enter(reference: RunnerLink, name: RivalName, tf32: Tf32, build_limit_s: float) -> str:
-    """Prepares one rival, which compiles it; why it cannot take part, or "". Raises RivalLost."""
+    """Compiles one baseline. Returns the reason why it cannot take part, "" if it can.
+
+    Raises RivalLost if its process is lost.
+    """
     try:
         reference.vary(name, 0, compile_mode=MODES[name], tf32=tf32)
         reference.may_build(build_limit_s)

@@ -35,7 +35,7 @@ def answer_by(
     tf32: Tf32,
     cache: ColdCache,
 ) -> Message:
-    """The verdict of `judge_by`, or why there is none, as a part of the judge's answer."""
+    """{"foreign": verdict of `judge_by`}, or {"foreign_problem": why there is none}; a part of the judge's answer."""
     try:
         return {"foreign": codec.to_plain(judge_by(name, case, reference, kernel, specs, tf32, cache))}
     except RunnerFailed as failed:
@@ -51,8 +51,11 @@ def judge_by(
     tf32: Tf32,
     cache: ColdCache,
 ) -> ForeignVerdict:
-    """Both processes hold nothing else; `case` was made from SEED, and `tf32` is the most that the user's policy
-    allows. Raises RunnerFailed where the reference fails."""
+    """The verdict by the rules of another benchmark: close answers for each scale of inputs, then mean times.
+
+    Neither process may hold another model or inputs. `case` was made from SEED, and `tf32` is the most that the user's
+    policy allows. Times are None if an answer is not close. Raises RunnerFailed if the reference fails.
+    """
     rules = FOREIGN[name]
     for link in (kernel, reference):  # a candidate that calls PyTorch is under its flags too
         link.build(CASE, case)
@@ -88,7 +91,7 @@ def _at_most(wanted: Tf32, allowed: Tf32) -> Tf32:
 
 
 def _wanted(reference: RunnerLink, specs: list[TensorSpec], *, is_needed: bool) -> list[torch.Tensor] | None:
-    """The reference's answer; None where it has none for such inputs."""
+    """The reference's outputs. None unless `is_needed` if it refuses the inputs or an output is not finite."""
     try:
         reference.run([SLOT], variant=COMPARED)
         found = reference.collect(specs)
@@ -103,7 +106,7 @@ def _wanted(reference: RunnerLink, specs: list[TensorSpec], *, is_needed: bool) 
 def _problem(
     link: RunnerLink, specs: list[TensorSpec], wanted: Sequence[torch.Tensor], rules: ForeignRules, *, variant: str
 ) -> str:
-    """Why a side's answer is not close to what is wanted, or ""."""
+    """The reason why a side's answer is not close to `wanted` (or fails), "" if it is close."""
     try:
         link.run([SLOT], variant=variant)
         given = link.collect(specs)
@@ -118,7 +121,7 @@ def _problem(
 
 
 def _is_close(given: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> bool:
-    """torch.allclose, piece by piece: it needs several times the memory of what it compares."""
+    """True if torch.allclose holds, for integers torch.equal. Compares pieces, because allclose needs much memory."""
     given, wanted = as_real(given), as_real(wanted)
     if not wanted.is_floating_point():
         return torch.equal(given, wanted)

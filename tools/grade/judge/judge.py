@@ -98,7 +98,7 @@ class Judge:
         return {}
 
     def ready_baseline(self, message: Message, handles: list[int]) -> Message:
-        """Readies the reference for `baseline`."""
+        """Prepares the reference's process for `baseline`."""
         self.prepare(message, handles)
         group = self._groups[BASELINE] = PreparedGroup(self._case(), self._prepare_screen()[1])
         group.links["reference"] = self._link(handles[0], 15 * self._run_limit(message), side="reference")
@@ -106,7 +106,10 @@ class Judge:
         return {}
 
     def baseline(self, message: Message, handles: list[int]) -> Message:
-        """Times the reference, measures its own error, and says whether the task can prove anything."""
+        """Times the reference. Returns its `Baseline`, its errors, the seeds drawn, and seconds on the device.
+
+        The baseline says too if the task is degenerate, so that no kernel for it can be proven.
+        """
         telling, timed = self._prepare_screen()
         trial, group = self._outline(telling.told_by), self._groups.pop(BASELINE)
         try:
@@ -133,7 +136,7 @@ class Judge:
         return {"baseline": plain, "errors": errors, "seeds": self._seeds.drawn, "device_s": device_s}
 
     def verify(self, message: Message, handles: list[int]) -> Message:
-        """Correctness of the candidate behind the link."""
+        """Judges the candidate behind the link. Returns its verdict, operators, seconds by phase, and seeds drawn."""
         stage: Stage = message["stage"]
         link = self._link(handles[0], self._run_limit(message), float(message["load_limit_s"]))
         examination = Examination(link, stage, self._worst, slots=SLOTS[: self._plan.slots])
@@ -162,8 +165,11 @@ class Judge:
         }
 
     def ready(self, message: Message, handles: list[int]) -> Message:
-        """Readies sides of groups, in the order given, for calls that will be timed. Who comes first in a group gets
-        other memory. With `beside` the reference's place is another candidate's, which has that text."""
+        """Prepares sides of groups for timed calls, in the order given: the first of a group gets other memory.
+
+        `beside` is the text of another candidate that takes the reference's place. Returns {}, or the failure and its
+        group.
+        """
         case, timed = self._timed_inputs_of(message)
         texts = {"candidate": message["text"], "reference": message.get("beside", "")}
         if texts["reference"]:
@@ -183,7 +189,10 @@ class Judge:
         return {}
 
     def alone(self, message: Message, handles: list[int]) -> Message:
-        """Times a group's reference before there is a candidate, or after it, where the group `ends`: ms a call."""
+        """Times a group's reference before there is a candidate, or at the end. Returns ms a call and device seconds.
+
+        `ends` closes the reference's process afterwards.
+        """
         group = self._groups[message["group"]]
         reference, before = group.reference, group.reference.device_s
         group.alone = paired_timing.time_undisturbed(reference, group.timed, self._cache)
@@ -192,7 +201,7 @@ class Judge:
         return {"alone_ms": statistics.median(group.alone), "device_s": reference.device_s - before}
 
     def time(self, message: Message, handles: list[int]) -> Message:
-        """One group that is ready: the reference and the candidate in turns."""
+        """Times reference and candidate of a prepared group in turns. Returns the pairs and facts about them."""
         stage: Stage = message["stage"]
         group = self._groups[message["group"]]
         before = group.reference.device_s + group.candidate.device_s
@@ -218,7 +227,10 @@ class Judge:
         }
 
     def conclude(self, message: Message, handles: list[int]) -> Message:
-        """Examines the candidate of a group that was timed, and hangs up; the reference may stay."""
+        """Checks state and scheduling of a timed candidate and closes its link; closes the reference unless it `stays`.
+
+        Returns {"operators": those of one more call if the message says `record`, else []}.
+        """
         group = self._groups[message["group"]]
         try:
             group.candidate.check_state()
@@ -231,7 +243,7 @@ class Judge:
         return {"operators": late}
 
     def profile(self, message: Message, handles: list[int]) -> Message:
-        """The candidate behind the link, called for `seconds` on the screen's inputs; it is loaded once."""
+        """Profiles the candidate behind the link: calls it for `seconds` on the screen's inputs. Returns its report."""
         case, timed = self._timed_inputs_of(message)
         link = self._link(handles[0], self._run_limit(message), float(message["load_limit_s"]))
         try:
@@ -242,7 +254,7 @@ class Judge:
             link.close()
 
     def ready_contest(self, message: Message, handles: list[int]) -> Message:
-        """Readies the reference and its rivals."""
+        """Prepares the reference and the other baselines for `contest`."""
         case, timed = self._timed_inputs_of(message)
         group = self._groups[CONTEST] = PreparedGroup(case, timed)
         link = group.links["reference"] = self._link(handles[0], self._run_limit(message), side="reference")
@@ -251,7 +263,7 @@ class Judge:
         return {}
 
     def join_contest(self, message: Message, handles: list[int]) -> Message:
-        """Readies the kernel that won beside those that are ready."""
+        """Adds the kernel that won to the prepared sides."""
         group, limits = self._groups[CONTEST], (self._run_limit(message), float(message["load_limit_s"]))
         link = group.links["candidate"] = self._link(handles[0], *limits)
         self._prepare(link, group.timed, group.case, "contest", {"text": message["text"], "device": self._place})
@@ -259,7 +271,7 @@ class Judge:
         return {}
 
     def contest(self, message: Message, handles: list[int]) -> Message:
-        """All that are ready in turns; then the kernel by another benchmark's rules, where they are asked for."""
+        """Times all prepared sides in turns; then judges the kernel by another benchmark's rules, if asked to."""
         group, name = self._groups.pop(CONTEST), message["foreign"]
         try:
             found = take_turns(self._entered, group.timed, self._cache)
@@ -275,7 +287,7 @@ class Judge:
         return found
 
     def release(self, message: Message, handles: list[int]) -> Message:
-        """Hangs up on groups, and frees the inputs and parameters that they were timed on."""
+        """Closes the links of all groups, and frees the inputs and parameters that they were timed on."""
         for group in self._groups.values():
             group.close_all()
         self._groups.clear()
@@ -288,8 +300,7 @@ class Judge:
         return {}
 
     def _timed_inputs_of(self, message: Message) -> tuple[Case, TimedInputs]:
-        """Case and inputs that all groups of one candidate are timed on: kept ones for the screen, fresh ones for the
-        other stages."""
+        """(case, inputs) for timing all groups of one candidate: kept for the screen if there is room, else fresh."""
         stage, series = message["stage"], message["series"]
         errors, telling = [OutputError(*pair) for pair in message["errors"]], told_by(message["told_by"])
         if stage == "screen" and self._plan.keeps_trials:
@@ -302,7 +313,7 @@ class Judge:
         return self._series[1:]
 
     def ablate(self, message: Message, handles: list[int]) -> Message:
-        """The audit's runs: of the candidate while it is watched, and without its native code."""
+        """Runs the candidate while it is observed, and without its native code. Returns {"gates", "seen"}."""
         from foundry.tools.grade.judge.audit_questions import PublicInputs
         from foundry.tools.grade.judge.audit_runs import PURPOSES, audit_runs
 
@@ -330,7 +341,7 @@ class Judge:
         return self._screen_case
 
     def _leave_screen(self) -> Learned:
-        """What the screen's case has found. In a lean judge the case is gone then, and made again when it is needed."""
+        """Returns the findings of the screen's case. A lean judge frees the case, and builds it again when needed."""
         self._learned = self._case().learned
         if self._room.is_lean and self._screen_case is not None:
             self._screen_case.close()
@@ -339,8 +350,10 @@ class Judge:
         return self._learned
 
     def _screen(self, besides: str = "") -> Iterator[Trial]:
-        """The screen's trials, and the one that tells `besides`: kept, or worked out each time where the GPU has no
-        room for all of them."""
+        """Yields the screen's trials, then the telling one that `besides` names, if any.
+
+        They are kept if the GPU has room for all of them, else computed each time.
+        """
         if not self._plan.keeps_trials:
             yield from self._questions()
         else:
@@ -350,7 +363,7 @@ class Judge:
             yield self._telling_trial_of(besides)
 
     def _questions(self) -> Iterator[Trial]:
-        """The screen's trials, worked out."""
+        """Computes the screen's trials one after another."""
         case = self._case()
         if case.has_parameters():
             case.randomise(self._seeds.draw("screen", "randomised parameters"))
@@ -365,28 +378,31 @@ class Judge:
         return next(self._screen())
 
     def _outline(self, told_by: str) -> Trial:
-        """Shapes and PyTorch's errors of the trial that tells."""
+        """Shapes and PyTorch's errors of the telling trial that `told_by` names; of inputs as given if it is ""."""
         if told_by not in self._outlines:
             trial = self._telling_trial_of(told_by) if told_by else self._as_given()
             self._outlines[told_by] = trial.outline()
         return self._outlines[told_by]
 
     def _products(self) -> tuple[ProductRun, ...]:
-        """Which products of the reference use TF32; none where the GPU has no room to keep the trial that tells."""
+        """Runs of the reference's products with their use of TF32.
+
+        () without TF32, or if the GPU has no room to keep trials.
+        """
         if self._product_runs is None:
             may_ask = torch_device_of(self._place).has_tf32 and self._plan.keeps_trials
             self._product_runs = self._as_given().reruns.products() if may_ask else ()
         return self._product_runs
 
     def _prepare_screen(self) -> tuple[Telling, TimedInputs]:
-        """Which question tells, and what both sides are timed on."""
+        """(the question that tells right from wrong, inputs for timing both sides)."""
         if self._telling is None:
             self._telling = find_telling(self._case(), self._as_given(), self._seeds)
         name = self._telling.told_by
         return self._telling, self._draw_timed_inputs("screen", self._outline(name).of_baseline, told_by(name))
 
     def _telling_trial_of(self, name: str) -> Trial:
-        """The trial of the question that tells; there is one in a task."""
+        """The trial of the telling question `name`, drawn once if trials are kept; a task has one such question."""
         if self._telling_trial is not None:
             return self._telling_trial
         self._outline("")  # the first trial says what there is to change
@@ -407,7 +423,7 @@ class Judge:
             return None
 
     def _fresh_cases(self, stage: Stage, *, only_first: bool = False) -> Iterator[Case]:
-        """Cases that no candidate has met, the first one made at once: before a candidate is there to take memory."""
+        """Yields cases that no candidate has met. The first is built at once, before a candidate takes memory."""
         seed = self._seeds.draw(stage, f"{stage}: parameters")
         learned = self._leave_screen()
         made = cases_of(self._task, [seed], self._place, only_first=only_first, room=self._room)
@@ -421,8 +437,11 @@ class Judge:
         return learning()
 
     def _trials(self, case: Case, stage: Stage) -> Iterator[Trial]:
-        """Fresh trials of a case: all distributions of the stage for the file's own shapes, those of the screen for
-        extra shapes and dtypes."""
+        """Yields fresh trials of a case and frees each afterwards.
+
+        The file's own shapes get all distributions of the stage, extra shapes and dtypes those of the screen. Questions
+        that the budget leaves out become gates.
+        """
 
         def make() -> Iterator[Trial]:
             chosen = distributions(stage if not case.name else "screen", limited=case.limited)
@@ -479,7 +498,7 @@ class Judge:
         link.lay_out(0, 0, case.strides)
 
     def _make_ready(self, link: RunnerLink, group: PreparedGroup, token: str, load: Message) -> None:
-        """Prepares a side; on a GPU with all that a timing asks of it, once: libraries and kernels are loaded then."""
+        """Prepares a side. On a GPU it makes one call of each kind, so that libraries and kernels are loaded."""
         self._prepare(link, group.timed, group.case, token, load)
         if not self._on_host:
             link.perturb([0], 1.0, 0)
@@ -487,7 +506,7 @@ class Judge:
             link.peek([[0] if spec.numel else [] for spec in group.timed.specs])
 
     def _reference(self) -> Message:
-        """What loads the reference."""
+        """The message that loads the reference in a runner."""
         return {"task": codec.encode(self._task), "device": self._place}
 
     def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0, side: str = "candidate") -> RunnerLink:

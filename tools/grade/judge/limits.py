@@ -48,7 +48,7 @@ def unrounded_means(trial: Trial) -> tuple[str, ...]:
 
 
 def weighing(trial: Trial, index: int) -> int:
-    """How many elements the norm of output `index` rests on."""
+    """Number of elements that dominate the norm of output `index`."""
     expected = trial.expected[index]
     return comparison.weighing_elements(expected) if expected.is_floating else trial.specs[index].numel
 
@@ -116,7 +116,7 @@ def with_luck(
 
 
 def _are_few_wrong(error: OutputError, output: torch.Tensor, expected: Expected, limit: OutputError) -> bool:
-    """Whether an output is refused for no more than MOST_BY_LUCK elements that are too far off."""
+    """True if an output is refused only because at most MOST_BY_LUCK elements are too far off."""
     is_refused = not accepts(error, limit) and error.norm <= limit.norm and not error.misplaced
     return is_refused and comparison.find_wrong(output, expected, limit)[1] <= MOST_BY_LUCK
 

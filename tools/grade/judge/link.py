@@ -94,12 +94,12 @@ class RunnerFailed(Exception):
         super().__init__(evidence)
 
     def answer(self) -> Message:
-        """What the judge answers then."""
+        """The judge's answer to a request that ended in this failure."""
         return {"failed": [self.outcome, self.evidence], "side": self.side, "gate": self.gate}
 
 
 class Breaks:
-    """Where a request that shares the GPU lets others time: between two commands, when nothing of it is under way.
+    """Points at which a request that shares the GPU lets others time: between two commands, when it is idle.
 
     A proof needs the GPU alone for some tenths of a second at a time. Without breaks it would wait for the whole
     verification of each kernel that other islands, or other runs, examine on the same GPU. `are_allowed`: the main
@@ -113,7 +113,7 @@ class Breaks:
         self._last = 0.0
 
     def offer(self) -> None:
-        """Asks the main process, every now and then, and goes on when it answers: at once if nobody waits."""
+        """Asks the main process, every BREAK_S seconds, and waits for its answer, which comes at once if none waits."""
         if not self.are_allowed or time.monotonic() - self._last < BREAK_S or not self.is_quiet():
             return
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # its own work on a truth would go on
@@ -123,7 +123,7 @@ class Breaks:
         self._last = time.monotonic()
 
     def offer_until(self, done: Future[Result]) -> Result:
-        """The result of what only the host works on."""
+        """Waits for a future that only the host works on, and offers breaks meanwhile. Returns its result."""
         while not done.done():
             wait([done], timeout=BREAK_S)
             self.offer()
@@ -216,9 +216,11 @@ class RunnerLink:
         return answer
 
     def _wait_letting_others_time(self, limit_s: float) -> float:
-        """Waits until there is an answer, or next to no time is left; returns how much of the limit is. A compiler
-        takes half a minute for a network and the GPU hardly at all: every now and then the process is stopped, and
-        others may time."""
+        """Waits for an answer until at most SLICE_S of the limit is left. Returns the seconds left.
+
+        A compiler takes half a minute for a network and hardly uses the GPU. After each slice the process is stopped,
+        so that others may time.
+        """
         while limit_s > SLICE_S and not self._channel.ready(SLICE_S):
             limit_s -= SLICE_S
             with procfs.stopped(self._runner) as is_stopped:
@@ -266,7 +268,7 @@ class RunnerLink:
         self.gpu_kernels_refused = bool(answer.get("gpu_kernels_refused"))
 
     def token(self, given: str | None = None) -> str:
-        """What the runner was prepared with; sets it when given."""
+        """The token of the runner's preparation, "" if there is none; sets it first if one is given."""
         return str(self.ask({"do": "token", "given": given}, [], self._load_limit_s).get("token", ""))
 
     def build(self, number: int, case: Case) -> None:
@@ -281,8 +283,11 @@ class RunnerLink:
             arguments.close()
 
     def state(self, number: int, case: Case, kind: Parameters, *, steps: int = 1) -> str:
-        """Copies parameters in, so many times; returns why they could not be matched, or "". More than once as an
-        optimiser does it, without load_state_dict. A candidate that is judged as it was built keeps its own."""
+        """Copies parameters in, `steps` times. Returns the reason why they could not be matched, "" if they were.
+
+        More than one step copies as an optimiser does, without load_state_dict. A candidate that is judged as built
+        keeps its own; the answer is then AS_BUILT.
+        """
         if case.task.parameters == "as-built" and self._side == "candidate":
             return AS_BUILT
         if case.is_lean:
@@ -293,20 +298,23 @@ class RunnerLink:
         return str(self._place(f"state {number}", packed.parcel, message).get("unmatched", ""))
 
     def find_drift(self, number: int, case: Case) -> list[tuple[str, str, Refusal]]:
-        """As `inspect`: which parameters the candidate of a lean case has changed, which hold the constructed ones."""
+        """Parameters that the candidate of a lean case has changed in place, in the form of `inspect`.
+
+        They should hold the constructed values.
+        """
         changed = self._parts.find_changed(number, case)
         return [(DRIFT, f"forward changed {key} in place", proves(DRIFT)) for key in changed[:LINES]]
 
     def inputs(self, slot: int, number: int, parcel: Parcel) -> None:
-        """A set of inputs in a slot, in the place of the set that was there."""
+        """Sends a set of inputs to a slot, and replaces the set that was there."""
         self._place(_key(slot), parcel, {"do": "inputs", "slot": slot, "case": number})
 
     def let_go(self, slot: int) -> None:
-        """Says that the inputs of a slot are no longer needed."""
+        """Marks the inputs of a slot as no longer needed; their memory may be reused."""
         self._carrier.let_go(_key(slot))
 
     def restore(self, slot: int, number: int, parcel: Parcel) -> None:
-        """Inputs of a slot as they were sent, by this link or one before it."""
+        """Resets the inputs of a slot to the content that was sent, by this link or an earlier one."""
         sent = self._carrier.restore(_key(slot), parcel)
         if sent is None:
             self.ask({"do": "restore", "slot": slot}, [], self._load_limit_s)
@@ -333,8 +341,9 @@ class RunnerLink:
         awake_s: float = 0.0,
         layout: Layout = "",
     ) -> tuple[Message, list[torch.Tensor]]:
-        """One checked call: the runner's remarks, and copies of the outputs, behind them those of the buffers that
-        forward updates. With `awake_s` it comes right after unchecked ones, for as long, and not after poison. With a
+        """Makes one checked call. Returns (the runner's remarks, copies of the outputs and then of updated `buffers`).
+
+        With `awake_s` the call follows unchecked ones that take as long, and memory is not poisoned before it. With a
         `layout` the inputs are copied into it first.
 
         Raises RunnerFailed with wrong_result when shapes or dtypes differ.
@@ -346,8 +355,10 @@ class RunnerLink:
         return answer if changed is None else {**answer, "changed": changed}, outputs
 
     def spoil(self, slot: int) -> None:
-        """Leaves the last checked answer in the candidate's free memory, with a few of its elements changed: wherever
-        its outputs come to lie in turns, in as many calls as that takes."""
+        """Writes the last checked answer, with a few elements changed, to the candidate's free memory.
+
+        Repeats this until its outputs come to addresses that were seen, or SPOILING_S or SPOILING_CALLS are used up.
+        """
         seen: list[Any] = []
         stop = time.monotonic() + SPOILING_S
         while not seen or (len(seen) < SPOILING_CALLS and time.monotonic() < stop):
@@ -361,33 +372,36 @@ class RunnerLink:
         return list(self.ask({"do": "operators", "slot": slot}, [], self._run_limit_s).get("operators", ()))
 
     def watch(self) -> None:
-        """From now on the runner's CPU time is noted at every command; it must have answered once."""
+        """Records the runner's CPU time at every later command. Does nothing if the runner has not answered yet."""
         self.turns = Turns(self._runner) if self._runner else None
 
     def vary(self, name: str, number: int, *, compile_mode: str = "", tf32: Tf32) -> None:
-        """Gives the model of a case another way to run, by a name for `run`: compiled in its first call, or with other
-        arithmetic."""
+        """Adds a variant of a case's model, named for `run`: compiled in its first call, or with other arithmetic."""
         order: Message = {"do": "vary", "name": name, "case": number, "compile_mode": compile_mode, "tf32": tf32}
         self.ask(order, [], self._load_limit_s)
 
     def lay_out(self, slot: int, number: int, strides: Sequence[Sequence[int]]) -> None:
-        """From now on timed calls of a case's model end with their results in these strides: PyTorch's. Nothing changes
-        where they lie so, as the reference's own do, or row by row. Calls the model once, the reference's too: 15 us of
-        PyTorch against itself on an H200 came out 5 % faster for the side that had made one call more before its first
-        timed one (in 28 of 50 screens 1 was not in the interval; in 1 of 57 where both had made the same calls)."""
+        """Makes timed calls of a case's model return results in PyTorch's `strides`; these are copied if they differ.
+
+        Nothing changes if they have them already or are row-major. Calls the model once, the reference's too: the side
+        with one call more before its first timed one seems faster. PyTorch against itself (15 us, H200) came out 5 %
+        faster so. 1 was outside the interval in 28 of 50 screens, and in 1 of 57 with equal calls.
+        """
         order: Message = {"do": "vary", "name": KERNEL, "case": number, "slot": slot}
         limit_s, self._first_call_s = max(self._run_limit_s, self._first_call_s), 0.0
         answer = self.ask({**order, "strides": [list(item) for item in strides]}, [], limit_s)
         self._usual_variant = KERNEL if answer.get("made") else ""
 
     def may_build(self, seconds: float) -> None:
-        """The next forward compiles something: so long may it take."""
+        """Sets the limit in seconds of the next forward, which compiles."""
         self._first_call_s = seconds
 
     def peak_bytes(self, slot: int) -> int | None:
-        """Peak memory of one call: inputs, parameters, outputs and what is used meanwhile. On a GPU the memory that
-        PyTorch manages, of what the model keeps besides too; on a CPU the kernel's account of the process, None where
-        that cannot be read."""
+        """Peak bytes of memory in one call: inputs, parameters, outputs and temporaries.
+
+        On a GPU this is all memory that PyTorch manages. On a CPU it follows the kernel's account of the process; None
+        if that cannot be read.
+        """
         order: Message = {"do": "memory", "slot": slot}
         held = self.ask({**order, "forget": True}, [], self._load_limit_s)["bytes"]
         before = procfs.forget_peak(self._runner)
@@ -398,10 +412,11 @@ class RunnerLink:
         return None if before is None or peak is None else int(held) + max(0, peak - before)
 
     def run(self, slots: Sequence[int], keep: int = 0, *, take: bool = False, variant: str = "") -> Sample:
-        """One timed sample: a call on each slot; the outputs of call number `keep` can be collected.
+        """Makes one timed sample, a call on each slot. Returns ms of a call by both clocks, and page faults.
 
-        The judge's time ends when the kernel saw the answer sent, so that its own wake-up is not in it. With `take` the
-        outputs that `collect` gives are those of the moment in which the runner's clock stopped.
+        `collect` then gives the outputs of call number `keep`; with `take` as they were when the runner's clock
+        stopped. The judge's time ends when the kernel saw the answer sent, so that its own wake-up is not in it.
+        Raises RunnerFailed.
         """
         message: Message = {"do": "run", "slots": list(slots), "keep": keep, "take": take}
         message["variant"] = variant or self._usual_variant
@@ -422,8 +437,10 @@ class RunnerLink:
 
     @property
     def device_s(self) -> float:
-        """Seconds of work on a GPU in timed samples so far, and in bringing their inputs: as the runner says, but never
-        more than it took to answer."""
+        """Seconds of GPU work in timed samples so far, copies of their inputs included.
+
+        The runner reports them; each sample counts at most the time until its answer.
+        """
         return self._runs_s + self._carrier.device_s
 
     def collect(self, specs: list[TensorSpec]) -> list[torch.Tensor]:
@@ -435,20 +452,25 @@ class RunnerLink:
         return self._fetch({"do": "look", "back": back}, specs)[1]
 
     def gradients(self, slot: int, learned: Sequence[int], specs: list[TensorSpec]) -> list[torch.Tensor]:
-        """Of a forward that brings a backward of its own, by its floating inputs and by some of the state's tensors;
-        none where it brings none."""
+        """The gradients of a forward with a backward of its own, [] without one.
+
+        They are by its floating inputs, then by the `learned` tensors of the state.
+        """
         answer, found = self._fetch({"do": "gradients", "slot": slot, "learned": list(learned)}, specs)
         return found if answer.get("is_own") else []
 
     def soak(self, slot: int, calls: int, seconds: float) -> tuple[int, str]:
-        """Makes many calls in a row whose outputs are not fetched: (how many, which outputs shared memory or "")."""
+        """Makes many calls in a row. Returns (number of calls, outputs that shared memory or "")."""
         order: Message = {"do": "soak", "slot": slot, "calls": calls, "seconds": seconds}
         answer = self.ask(order, [], self._run_limit_s + seconds)
         done = answer.get("calls")
         return done if isinstance(done, int) else 0, str(answer.get("alias", ""))[:300]
 
     def peek(self, places: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Some elements of each output of the last timed sample; `places` are row-major positions for each output."""
+        """Some elements of each output of the last timed sample; `places`: row-major positions for each output.
+
+        Raises RunnerFailed if an output has other elements.
+        """
         answer = self.ask({"do": "peek", "places": [list(item) for item in places]}, [], self._run_limit_s)
         try:
             found = [[float(value) for value in item] for item in answer["elements"]]
@@ -459,7 +481,7 @@ class RunnerLink:
         return found
 
     def perturb(self, slots: Sequence[int], factor: float, shift: int) -> None:
-        """Other content for the floating inputs of these slots; see `timed_calls.change`."""
+        """Changes the content of the floating inputs of these slots by `timed_calls.change`."""
         for slot in slots:
             self._carrier.change(_key(slot), factor, shift)
         order: Message = {"do": "perturb", "slots": list(slots), "factor": factor, "shift": shift}
@@ -472,7 +494,7 @@ class RunnerLink:
             self._carrier.forget(key)
 
     def end(self) -> None:
-        """Ends the runner's process, and returns once its memory is there for others."""
+        """Ends the runner's process; returns when its memory is free, or after END_S seconds."""
         procfs.end(self._runner, END_S)
 
     def close(self) -> None:
