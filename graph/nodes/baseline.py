@@ -13,8 +13,10 @@ from foundry.knowledge.errors import CannotLower, TellsNothing
 
 
 async def baseline(state: RunState, services: Services) -> Update:
-    """Times the reference in eager mode and measures its own numerical error. Raises TellsNothing for a task that
-    proves nothing, because no kernel for it can be accepted."""
+    """Times the reference in eager mode and measures its own numerical error; does nothing without a device.
+
+    Raises TellsNothing for a task that proves nothing, because no kernel for it can be accepted.
+    """
     if not services.device.present:
         services.log.note_once(
             "note", "no device", reason=f"no {services.device.target} device is here: nothing can run"
@@ -30,8 +32,10 @@ async def baseline(state: RunState, services: Services) -> Update:
 
 
 async def _build_ahead(services: Services) -> None:
-    """Compiles what may be the first candidate while the reference is timed, where that disturbs no clock: it is in the
-    build cache then."""
+    """Compiles the likely first candidates into the build cache while the reference is timed.
+
+    Does nothing where the device uses the host's cores: compilers would disturb the timing.
+    """
     machine, graphs = services.measure.machine, await services.graphs()
     if machine is None or services.device.traits.uses_host_cores or not graphs:
         return

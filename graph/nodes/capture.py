@@ -10,8 +10,10 @@ from foundry.knowledge.task_text import foreign_imports
 
 
 async def capture(state: RunState, services: Services) -> Update:
-    """Reports the operator graph: what is computed, and the time that the device's ceilings allow at best. Raises
-    TaskError for instructions that no kernel of it can follow."""
+    """Reports the operator graph: its operators, and the least time that the device's ceilings allow.
+
+    `lowerable` is False if the task could not be captured. Raises TaskError for instructions that no kernel can follow.
+    """
     found = await services.measure.intake()
     if not found.graphs:
         services.log.note_once("note", "not captured", reason=found.capture_note)

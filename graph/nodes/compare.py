@@ -8,6 +8,6 @@ from foundry.graph.search.state import RunState, Update
 
 
 async def compare(state: RunState, services: Services) -> Update:
-    """Times the winner in turns with other ways to run the reference, torch.compile among them."""
+    """Times the winner in turns with the baselines that the user asked for, such as torch.compile."""
     await hold_contest(services, state.get("winner", ""))
     return {}

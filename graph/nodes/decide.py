@@ -13,8 +13,10 @@ from foundry.graph.search.stops import find_ordered_stop
 
 
 async def decide(state: RunState, services: Services) -> Update:
-    """The islands go on where users have added one, a fork has more budget, or a person grants some; else the search
-    ends."""
+    """Decides if the islands go on: users have added one, a fork has more budget, or a person grants some.
+
+    `ending` says why the search ends, "" if it goes on.
+    """
     stops = {name: island["stop"] for name, island in sorted(state.get("islands", {}).items())}
     number = state.get("decisions", 0) + 1
     key, ended = f"decide{number}", list(stops.values())
@@ -29,7 +31,8 @@ async def decide(state: RunState, services: Services) -> Update:
 
 
 def _look_around(stops: list[Stop], services: Services) -> dict[str, Any]:
-    """Whether the search goes on without anybody being asked, why it should end, and the islands that users added."""
+    """{"again": True if the search goes on without a question, "stop": why it should end or "", "added": roles of the
+    islands that users added}."""
     stop, added = find_ordered_stop(services), added_islands(services.directives())
     is_joined = any(item["kind"] == "joined" for item in stops)
     is_stuck = all(item["kind"] in ("error", "exhausted") for item in stops)

@@ -10,7 +10,7 @@ from foundry.graph.search.state import RunState, Update
 
 
 async def finish(state: RunState, services: Services) -> Update:
-    """Exports the winner with its receipt."""
+    """Exports the winner with its receipt, unless the user refuses; then the run has no winner."""
     winner, ending = state.get("winner", ""), state.get("ending", "")
     if winner and not ask_for_export(services, services.evaluation(winner, "final")):
         services.run.set("winner", "")

@@ -11,6 +11,6 @@ from foundry.graph.search.strategy import conclude
 
 
 async def prove(state: RunState, services: Services) -> Update:
-    """Proves the finalists in fresh processes; beside that the run's strategies learn that the search has ended."""
+    """Proves the finalists in fresh processes, and tells the run's strategies that the search has ended."""
     winner, _ = await asyncio.gather(prove_finalists(services), conclude(services))
     return {"winner": winner}

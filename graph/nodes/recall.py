@@ -8,7 +8,7 @@ from foundry.graph.search.state import RunState, Update
 
 
 async def recall(state: RunState, services: Services) -> Update:
-    """Asks the experience store what worked on graphs like this one."""
+    """Asks the experience store what worked on graphs like this one; the journal keeps the answer for later nodes."""
     if services.store is not None and services.store.note:
         services.log.note_once("note", "experience store", reason=services.store.note)
     graphs = await services.graphs()

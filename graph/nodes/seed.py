@@ -36,7 +36,7 @@ from foundry.knowledge.merit import CORRECT, merit
 from foundry.knowledge.ruling import rule
 
 SEEDS_AT_ONCE = 2
-SHORTEST_MINUTES = 0.5  # of a search that has time for torch.compile beside it
+SHORTEST_MINUTES = 0.5  # shortest search with time for torch.compile beside it
 LONG_MINUTES = 12.0  # a process for a model ends after 15
 STRICT = (
     "strict refuses kernels that are compiled for the task's shapes, as all of its own are: what is found "
@@ -45,8 +45,11 @@ STRICT = (
 
 
 async def seed(state: RunState, services: Services) -> Update:
-    """Writes and evaluates the first candidates. The safest is evaluated first and alone, so that there is a proven one
-    early; while none is correct, accurate variants of inaccurate ones follow, then the library's further ones."""
+    """Writes and evaluates the first candidates. Returns their ids, those that an early proof refuses, and an ending.
+
+    The safest is evaluated first and alone, so that there is a right one early. While none is right, accurate variants
+    of inaccurate ones follow, then the library's further ones.
+    """
     asked, further, problem = await first_texts(services, state.get("lowerable", False))
     if problem:
         services.log.note_once("note", "cannot lower", reason=problem)
@@ -89,8 +92,11 @@ async def seed(state: RunState, services: Services) -> Update:
 
 
 async def _expect_contest(services: Services) -> None:
-    """The winner's rivals are compiled while it is searched; not in a long run, whose processes would grow old, nor
-    where a model is told of them before."""
+    """Compiles the baselines of the final comparison during the search.
+
+    Does so only in a short run without a model: processes of a long run would grow old, and with a model they are
+    timed before.
+    """
     machine, request = services.measure.machine, services.request
     is_short = services.brain.name == PLAYBOOK and request.total_minutes < LONG_MINUTES
     if machine is not None and request.rivals and is_short:
@@ -98,8 +104,11 @@ async def _expect_contest(services: Services) -> None:
 
 
 def _time_rivals(services: Services) -> None:
-    """Has torch.compile timed beside the search, where a model is to be told of it: on a GPU while the first candidates
-    are tested, on a CPU, whose cores its compiler takes, while the model thinks for the first time."""
+    """Starts to time torch.compile beside the search, if a model is to be told of it.
+
+    On a GPU this happens while the first candidates are tested. On a CPU its compiler takes the cores, so it happens
+    while the model thinks for the first time.
+    """
     request = services.request
     wanted = services.brain.name != PLAYBOOK and "compile" in request.rivals and request.max_minutes >= SHORTEST_MINUTES
     if wanted and services.device.present:
@@ -108,8 +117,7 @@ def _time_rivals(services: Services) -> None:
 
 @dataclass
 class _Seeds:
-    """Ids of first candidates: those that were evaluated, the right ones, those that an early proof refuses, and those
-    that are nearly right."""
+    """Ids of first candidates by result; a candidate may be in several lists."""
 
     evaluated: list[str] = field(default_factory=list)
     correct: list[str] = field(default_factory=list)
@@ -132,8 +140,7 @@ async def _mend_inaccurate(services: Services, decision: Decision, seeds: _Seeds
 
 
 def _has_time(services: Services, decision: Decision, seeds: _Seeds) -> bool:
-    """False once the search's time is over: further first candidates are left out, while none is right only after
-    twice that time."""
+    """True if there is time for another first candidate: the search's time, or twice that while none is right."""
 
     def look() -> bool:
         patience = 1.0 if seeds.correct else 2.0
@@ -151,7 +158,7 @@ def by_number(names: Iterable[str]) -> list[str]:
 
 
 def _claim(services: Services, step: str, text: str, recipe: Recipe | None, why: str) -> Decision | None:
-    """The decision to evaluate a first file, None when an earlier one is the same or the budget does not pay for it."""
+    """The decision to evaluate a first file; None if an earlier one is the same or the budget does not pay for it."""
     digest = hashlib.sha256(text.encode()).hexdigest()
     claim = services.journal.plain(f"{step}/claim", "outside", lambda: claim_evaluation(digest, step, services))
     services.run.add_tried([*([recipe.digest] if recipe else []), digest])
@@ -208,7 +215,7 @@ async def _evaluate_seed(services: Services, decision: Decision, seeds: _Seeds) 
 
 
 async def _prove_seed(services: Services, evaluation: Evaluation, text: str, step: str, seeds: _Seeds) -> Evaluation:
-    """The records of a right first candidate: its screen's, or those of an early proof that refuses it."""
+    """The evaluation of a right first candidate: its screen's, or that of an early proof that refuses it."""
     candidate = evaluation.candidate
     lowered = await services.lower(candidate.recipe) if candidate.recipe else None
     refused = await prove_early(services, evaluation, text, lowered, step)

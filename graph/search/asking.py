@@ -17,12 +17,12 @@ from foundry.graph.search.state import Stop
 from foundry.knowledge.candidate import Evaluation
 from foundry.knowledge.thought import Directive
 
-MORE = 0.5  # of the budget that the effort or the user gave
+MORE = 0.5  # share of the first budget that one answer adds
 YES = (True, "y", "yes", "true")
 
 
 def ask(services: Services, name: str, text: str) -> bool:
-    """Whether a person says yes; yes where nobody wants to be asked. Interrupts the graph until it is answered."""
+    """Interrupts the graph with a question until a person answers. Returns True for yes, and if `ask` is off."""
     if not services.request.ask:
         return True
     return bool(services.journal.plain(f"ask/{name}", "outside", lambda: _interrupt(services, name, text)))
@@ -36,7 +36,7 @@ def _interrupt(services: Services, name: str, text: str) -> bool:
 
 
 def ask_for_model(services: Services) -> bool:
-    """Before a model that costs something, or might, is asked for the first time."""
+    """Asks before the first call of a model that costs something, or might. True if it may think, or all are free."""
     request = services.request
     paid = [spec for spec in request.models.specs if not spec.price.is_free]
     if not paid:
@@ -53,8 +53,11 @@ def ask_for_model(services: Services) -> bool:
 
 
 def ask_for_budget(services: Services, number: int, stops: list[Stop]) -> bool:
-    """When the budget is what ended the search: whether it may go on with half as much again, which is then granted as
-    if the user had said so. `number`: how often `decide` has been asked."""
+    """Asks if a search that ended by its budget may go on with half as much again. If so, grants it and returns True.
+
+    False without a question if no person is to be asked, or if something else ended it. `number`: how often `decide`
+    has been asked.
+    """
     if not services.request.ask or not any(stop["kind"] == "budget" for stop in stops):
         return False
     evaluations = max(1, int(MORE * services.request.max_evaluations))
@@ -77,7 +80,7 @@ def _grant(services: Services, evaluations: int, minutes: float) -> list[int]:
 
 
 def ask_for_export(services: Services, winner: Evaluation) -> bool:
-    """Before the proven winner is written, with its receipt."""
+    """Asks before the proven winner is written with its receipt. True if it may be."""
     return ask(services, "export", f"{winner.candidate.id} is proven, {_speed(winner)}: export it with its receipt?")
 
 

@@ -26,8 +26,11 @@ SHOWN_ATTEMPTS = 8
 
 
 async def brief_for(state: IslandState, services: Services) -> Brief:
-    """The brief of the step at hand, built once a step. A process that goes on with a step that another began builds it
-    again, from the state and the run's records: the same."""
+    """The brief of the step at hand, built once a step.
+
+    A process that goes on with a step of another process builds the same brief again, from the state and the run's
+    records.
+    """
     brief = services.briefs.get(state["step"])
     if brief is None:
         brief = _remember(await _build_brief(state, services), services)
@@ -36,7 +39,8 @@ async def brief_for(state: IslandState, services: Services) -> Brief:
 
 
 async def add_diagnosis(brief: Brief, diagnosis: Diagnosis, services: Services) -> Brief:
-    """The brief with the diagnosis and what the store knows about it on graphs like this one."""
+    """The brief with the diagnosis, and what the store knows about it on graphs like this one. One that has a diagnosis
+    stays as it is."""
     if brief.diagnosis is None:
         recalled = Recalled()
         if brief.graph is not None:
@@ -48,15 +52,18 @@ async def add_diagnosis(brief: Brief, diagnosis: Diagnosis, services: Services) 
 
 
 def _remember(brief: Brief, services: Services) -> Brief:
-    """Keeps the brief while its step lasts."""
+    """Keeps the brief until the island's next step. Returns it."""
     services.briefs.pop(step_name(brief.island, brief.generation - 1), None)
     services.briefs[brief.step] = brief
     return brief
 
 
 async def look_closer(brief: Brief, services: Services) -> Brief:
-    """The brief with what the hardware counts of its parent, where that is an elite of an island that stagnates: what
-    was known of it has led to nothing better."""
+    """The brief with hardware counters of its parent.
+
+    Unchanged unless the device has counters, the island stagnates, and the parent is a right kernel and one of its
+    elites; also if the budget of such profiles is used up.
+    """
     parent = brief.parent
     is_elite = parent.candidate.id in {elite.candidate.id for elite in brief.elites}
     if not services.device.traits.has_counters or not brief.stagnant_generations or not is_elite or objection(parent):
@@ -116,7 +123,7 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
 
 
 def _others(state: IslandState, services: Services) -> tuple[str, ...]:
-    """Who else thinks about a step from this parent now, and what came from there last."""
+    """A line for each other island that now works on a step from this parent, with its last step if it has one."""
     history, mark = services.recorded or services.run, Mark(*state["outside"]["mark"])
     made = {item.island: item for item in history.decisions(mark) if item.proposal is not None}
     found = []
@@ -130,7 +137,7 @@ def _others(state: IslandState, services: Services) -> tuple[str, ...]:
 
 
 def _budget_words(left: BudgetLeft) -> str:
-    """What the search has left, and what a step costs of it."""
+    """The search's remaining budget and the cost of a step, as a paragraph for a model."""
     under_way = f", {left['reserved']} are kept for other steps under way" if left["reserved"] else ""
     tries = f"{max(0, left['tries'] - left['tried'])} of {left['tries']}"
     return (
@@ -142,13 +149,13 @@ def _budget_words(left: BudgetLeft) -> str:
 
 
 def _records(shown: Sequence[Evaluation], state: IslandState, services: Services) -> dict[str, tuple[Evaluation, ...]]:
-    """What was known of these candidates when this step began."""
+    """The records of these candidates by id, as they were when this step began."""
     history, mark = services.recorded or services.run, Mark(*state["outside"]["mark"])
     return {item.candidate.id: tuple(history.records(item.candidate.id, up_to=mark)) for item in shown}
 
 
 def _first(services: Services) -> str:
-    """The file of the run's first candidate where the library wrote it, else ""."""
+    """The text of the run's first candidate if the kernel compiler wrote it, else ""."""
     made = services.run.decision(FIRST)
     is_library = made is not None and made.candidate.recipe is not None and made.candidate.recipe.authored is None
     return services.run.text(made.candidate.source) if made is not None and is_library else ""
@@ -174,7 +181,8 @@ def _best(state: IslandState) -> str:
 
 
 def _examples(state: IslandState, services: Services, own: str) -> tuple[Example, ...]:
-    """The best kernel of the run when this step began, and this island's; the parent is shown as it is."""
+    """The best kernel of the run when this step began, and that of this island; without the parent, which is shown
+    anyway."""
     history, mark = services.recorded or services.run, Mark(*state["outside"]["mark"])
     reasons = dict.fromkeys(history.ranking(1, mark), "the best kernel of this run")
     if own and own != REFERENCE:

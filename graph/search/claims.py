@@ -17,7 +17,8 @@ def claim_evaluation(digest: str, step: str, services: Services) -> dict[str, An
 
 
 async def text_of(proposal: Proposal, parent_text: str, services: Services) -> tuple[str, Recipe | None]:
-    """The file a proposal means. Raises CannotLower, or ValueError when its edits do not fit the parent."""
+    """(text of the proposed file, its recipe or None). Raises CannotLower, or ValueError for edits that do not fit the
+    parent or change nothing."""
     if proposal.recipe is not None:
         lowered = await services.lower_to_try(proposal.recipe)
         return lowered.source, lowered.recipe

@@ -13,8 +13,11 @@ from foundry.knowledge.thought import ExpertName, Proposal
 
 @dataclass(frozen=True)
 class ExpertAnswer:
-    """What an expert answered: a step, or calls of tools that it wants answered first. Neither: nothing left to try, or
-    `unanswered` says why its model gave no answer. `retry_s`: when the model may be asked again."""
+    """An expert's answer: a step, or calls of tools that it wants answered first.
+
+    Without both, nothing is left to try, or `unanswered` says why its model gave no answer. `retry_s`: seconds until
+    the model may be asked again.
+    """
 
     proposal: Proposal | None = None
     unanswered: str = ""
@@ -23,12 +26,12 @@ class ExpertAnswer:
 
 
 def answer_key(step: str, expert: ExpertName, turn: int) -> str:
-    """Where the journal keeps what an expert answered after calling tools so often."""
+    """The journal's key of an expert's answer after `turn` rounds of tool calls."""
     return f"{step}/proposal/{expert}/{turn}"
 
 
 def tools_place(state: IslandState, turn: int) -> str:
-    """Where the journal keeps the answers to what the expert at work called."""
+    """The journal's place for answers to the tool calls of the expert at work."""
     return f"{state['step']}/call/{state['experts'][0]}/{turn}"
 
 
@@ -39,5 +42,5 @@ def request_of(state: IslandState, services: Services, turn: int) -> ToolRequest
 
 
 def recorded_answer(state: IslandState, services: Services, turn: int) -> ExpertAnswer:
-    """What the expert at work answered; its node recorded it."""
+    """The answer of the expert at work, which its node recorded in the journal."""
     return decode(ExpertAnswer, services.journal.lookup(answer_key(state["step"], state["experts"][0], turn)) or "")

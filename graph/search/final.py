@@ -35,7 +35,7 @@ class Finalists:
 
 
 async def finish_run(services: Services, winner: str, ending: str) -> None:
-    """Exports and teaches."""
+    """Exports the winner and leaves its lesson in the store. Without a device writes the first kernel that compiles."""
     services.measure.note_lock()
     services.run.set("ending", ending)
     if winner:
@@ -48,14 +48,17 @@ async def finish_run(services: Services, winner: str, ending: str) -> None:
 
 
 async def prove_finalists(services: Services) -> str:
-    """The winner's id, or ""."""
+    """Proves the best candidates. Returns the winner's id, "" if none was accepted or no device is here."""
     winner = await _prove(services) if services.device.present else None
     services.run.set("winner", winner.candidate.id if winner else "")
     return winner.candidate.id if winner else ""
 
 
 async def hold_contest(services: Services, winner: str) -> None:
-    """The winner, or the reference alone, beside the rivals that the user asked for."""
+    """Times the winner (or the reference alone) in turns with the baselines that the user asked for.
+
+    Does nothing without a device, without such a request, or if there is no time for it.
+    """
     request = services.request
     if not services.device.present or not (request.rivals or request.foreign):
         return
@@ -122,20 +125,20 @@ def _leave_unproven(services: Services, name: str, cause: FailureCause) -> None:
 
 
 def _proof_seconds(services: Services, winner: str) -> float:
-    """How long the winner's proof took; 0 without a winner."""
+    """Seconds that the winner's proof took; 0 without a winner."""
     spans = [event for event in services.log.read("tool") if winner and event.step == f"final/{winner}"]
     return sum(event.seconds or 0.0 for event in spans)
 
 
 def _can_win(services: Services, name: str, proven: Sequence[Evaluation]) -> bool:
-    """Whether a candidate's interval, by all its timings so far, reaches above the best lower end of a proven one's."""
+    """True if a candidate's interval, by all its timings, reaches above the best lower end of a proven one's."""
     found = estimate_of(services.run.records(name))
     known = [estimate_of([evaluation]) for evaluation in proven]
     return found is not None and found.high > max(item.low for item in known if item is not None)
 
 
 def _is_time(services: Services, done: int) -> bool:
-    """Whether another finalist would end in time, taking as long as those before it did on average."""
+    """True if another finalist would end in time, if it takes as long as those before it did on average."""
     spans = [event for event in services.log.read("tool") if event.step.startswith("final/")]
     each_s = sum(event.seconds or 0.0 for event in spans) / done
     return services.ledger.spent().minutes + each_s / 60 <= services.request.total_minutes
@@ -168,8 +171,10 @@ class AuditorAnswer:
 
 
 async def _ask_auditor(services: Services, kernel: Kernel) -> Judgement:
-    """The auditor's opinion of a finalist that everything else accepts; a doubt vetoes it. With a model it may call
-    tools first, as the experts of the islands do."""
+    """The auditor's judgement of a finalist that everything else accepts; a doubt in it rejects the finalist.
+
+    With a model it may call tools first, as the experts of the islands do.
+    """
     evaluation = kernel.records[-1]
     found = rule(evaluation)
     evidence = AuditEvidence(services.task, evaluation, found, kernel.text, tuple(await services.graphs()))
@@ -198,7 +203,7 @@ async def _judge(services: Services, evidence: AuditEvidence) -> AuditorAnswer:
 
 
 async def _export(services: Services, winner: Evaluation) -> None:
-    """kernel.py and receipt.json in the run directory."""
+    """Writes kernel.py and receipt.json to the run directory; a replay writes no receipt."""
     text = services.run.text(winner.candidate.source)
     services.run.write(services.run.path / "kernel.py", text.encode())
     if services.recorded is None:
@@ -228,7 +233,7 @@ def _resource_words(resources: Resources) -> str:
 
 
 async def _teach(services: Services, winner: Evaluation) -> None:
-    """The winner's recipe seeds later runs on graphs like this one."""
+    """Leaves the winner's recipe in the store, for later runs on graphs like this one; nothing without a graph."""
     graphs = await services.graphs()
     if not graphs:
         return

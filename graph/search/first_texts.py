@@ -16,18 +16,17 @@ from foundry.knowledge.errors import CannotLower, LeavesToTorch, UsageError
 from foundry.knowledge.opgraph import OpGraph
 
 RECALLED_SEEDS = 2
-FEWEST_SEEDS = 3  # that may be evaluated where the first ones are wrong
+FEWEST_SEEDS = 3  # first candidates that are prepared at least, in case the first ones are wrong
 ARITHMETIC = "arithmetic"  # the note's name
 
 FirstText = tuple[str, Recipe | None, str]  # with its reason
 
 
 async def first_texts(services: Services, lowerable: bool) -> tuple[list[FirstText], list[FirstText], str]:
-    """(first texts, further ones for where none of these is correct, why the kernel compiler has none or "").
+    """(first texts, further ones if none of these is correct, why the kernel compiler has none or "").
 
     The order: winners of earlier runs, which were proven on this graph and device; the kernel compiler's safest; the
-    user's
-    starting kernel; the rest of the kernel compiler's.
+    user's starting kernel; the rest of the kernel compiler's.
     """
     library: list[FirstText] = []
     problem, count = "", services.effort.seeds
@@ -40,7 +39,7 @@ async def first_texts(services: Services, lowerable: bool) -> tuple[list[FirstTe
 
 
 async def _library_texts(services: Services) -> tuple[int, list[FirstText], str]:
-    """(how many are first texts, these and further ones, why there is none or "")."""
+    """(number of first texts, first and further texts in one list, why there is none or "")."""
     library: list[FirstText] = []
     count, refused, graphs = services.effort.seeds, None, await services.graphs()
     try:
@@ -62,21 +61,19 @@ async def _library_texts(services: Services) -> tuple[int, list[FirstText], str]
 
 
 def _may_be_faster(first: Recipe, other: Recipe) -> bool:
-    """True if a recipe deserves a place beside the first one even where one is enough: its rewrites may leave little of
-    the work, or it multiplies in TF32 what the first one does not."""
+    """True if a recipe has rewrites, which may save most of the work, or uses TF32 where the first one does not."""
     return bool(other.rewrites) or (bool(first.accurate) and not other.accurate)
 
 
 def _no_first(error: CannotLower, services: Services) -> str:
-    """Why the kernel compiler has no first candidate, and what the user can do."""
+    """The reason why the kernel compiler has no first candidate, and what the user can do."""
     ways = [] if services.brain.name != PLAYBOOK else ["a chat model may write one (--model NAME)"]
     ways += ["--policy open lets PyTorch do its part"] if isinstance(error, LeavesToTorch) else []
     return "; ".join([f"the kernel compiler cannot write this task: {error}", *ways])
 
 
 async def _recipes(graph: OpGraph, services: Services) -> tuple[Recipe, ...]:
-    """The kernel compiler's. Where PyTorch rounds nothing to TF32, neither do the first kernels: its own error is the
-    bound."""
+    """The kernel compiler's first recipes, as accurate as PyTorch: they use no TF32 in products where it uses none."""
     unrounded = await _unrounded(graph, services)
     if (words := unrounded.words(graph)) and services.task.options.policy != "strict":
         services.log.note_once("note", ARITHMETIC, reason=f"{words}: the first kernels do so too")
@@ -90,7 +87,7 @@ async def _unrounded(graph: OpGraph, services: Services) -> Unrounded:
 
 
 async def accurate_text(recipe: Recipe, services: Services) -> FirstText | None:
-    """The recipe's structure with all products as accurate as float32; None where none is in TF32."""
+    """The recipe's structure with all products as accurate as float32; None if that cannot be lowered."""
     kernels = [kernel for kernel in (await services.lower(recipe)).kernels if kernel.name in recipe.rounded]
     choices = {name: chosen for name, chosen in recipe.choices.items() if name not in recipe.rounded}
     ops = {op for kernel in kernels for op in kernel.ops}

@@ -15,12 +15,12 @@ from foundry.knowledge.thought import Role
 
 
 def wants_islands(state: RunState, services: Services) -> bool:
-    """Whether there is anything to search: a device, and a first candidate or a model that can write one."""
+    """True if there is something to search: a device, and a first candidate or a model that can write one."""
     return services.device.present and (bool(state.get("seeds")) or services.brain.name != PLAYBOOK)
 
 
 def island_inputs(state: RunState, services: Services) -> list[IslandState]:
-    """What each island is sent: the state in which it ended, or one to begin with."""
+    """The state with which each island starts: the one in which it ended, or a first one; counters are zero."""
     start, ended = _first_state(state, services), state.get("islands", {})
     usual, added = services.request.island_count, state.get("added", [])
     return [
@@ -44,7 +44,7 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
 
 
 def _first_state(state: RunState, services: Services) -> IslandState:
-    """What every island starts from: all first candidates."""
+    """The first state of every island, with all first candidates, or the reference if there are none."""
     refused = state.get("refused", [])
     population = {
         name: WRONG if name in refused else merit([services.evaluation(name, "screen")])
@@ -64,6 +64,6 @@ def _first_state(state: RunState, services: Services) -> IslandState:
 
 
 def _orders(number: int, added: Sequence[str]) -> UserOrders:
-    """What users want of an island that begins: the role with which they have added it."""
+    """The first orders of an island: the role with which a user added it, if any."""
     role = added[number] if 0 <= number < len(added) else ""
     return {**no_orders(), "role": cast("Role", role) if role else None}

@@ -20,13 +20,14 @@ from foundry.knowledge.experience.record import Known
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
 
-SEEDS, NEIGHBOURS = 3, 3  # whose templates are looked up: first candidates, and changes of the structure of each
-MOST_KNOWN = 160  # of the run's candidates, the latest: more take longer to think about than to measure
+SEEDS, NEIGHBOURS = 3, 3  # first candidates to look up, and changes of the structure of each
+MOST_KNOWN = 160  # latest candidates of the run: to think about more takes longer than to measure
 MOST_STRUCTURES = 8  # tunables and their legal values depend on what is fused and rewritten, hardly on the choices
 
 
 def structures(recipes: Iterable[Recipe]) -> list[Recipe]:
-    """The first recipe of each structure (what is fused and rewritten, or what an author wrote)."""
+    """The first recipe of each structure (what is fused and rewritten, or what an author wrote); at most
+    MOST_STRUCTURES."""
     found: dict[tuple[frozenset[str], frozenset[str], str], Recipe] = {}
     for recipe in recipes:
         written = recipe.authored.digest if recipe.authored else ""
@@ -35,8 +36,7 @@ def structures(recipes: Iterable[Recipe]) -> list[Recipe]:
 
 
 async def known_kernels(mark: Mark, services: Services) -> tuple[Known, ...]:
-    """What the run had measured when the mark was taken, in the order of the candidates' ids, and what earlier runs
-    measured of kernels like these."""
+    """Configurations that the run had measured at the mark, by id, then pending ones, then those of earlier runs."""
     history = services.recorded or services.run
     stages = history.measured(mark)
     found = []
@@ -53,8 +53,10 @@ async def known_kernels(mark: Mark, services: Services) -> tuple[Known, ...]:
 
 
 async def recall_known(services: Services) -> tuple[Known, ...]:
-    """What earlier runs measured of kernels of the templates that this graph's first candidates have, and those next to
-    them; asked once. Nothing without a graph: the store finds kernels by their operators."""
+    """Configurations that earlier runs measured of the templates of this graph's first candidates and their neighbours.
+
+    The store is asked once. () without a graph: the store finds kernels by their operators.
+    """
     if services.others is None:
         graphs = await services.graphs()
         if not graphs:
@@ -69,7 +71,7 @@ async def _find_templates(graph: OpGraph, services: Services) -> set[str]:
 
 
 async def first_kernels(graph: OpGraph, services: Services, neighbours: int = NEIGHBOURS) -> list[Lowered]:
-    """The kernel compiler's first candidates, and so many changes of the structure of each."""
+    """The kernel compiler's first candidates, each followed by at most `neighbours` changes of its structure."""
     found = []
     with contextlib.suppress(CannotLower):
         for recipe in services.library.seeds(graph, services.device)[:SEEDS]:
@@ -82,7 +84,7 @@ async def first_kernels(graph: OpGraph, services: Services, neighbours: int = NE
 
 
 async def _known(name: str, stage: Stage, services: Services) -> Known | None:
-    """A candidate as the estimates see it, None for one that the kernel compiler does not print."""
+    """A candidate as the estimates see it; None without a recipe. It counts as failed without a finite estimate."""
     records = services.records(name, stage)
     recipe = records[-1].candidate.recipe
     if recipe is None:

@@ -31,7 +31,7 @@ RATIONALE_CHARS = 160
 
 
 def query(graph: OpGraph, device: Device, limiter: str = "", text: str = "") -> Query:
-    """What to recall for a graph on a device, sharper with the parent's limiter or failure."""
+    """A query of the store for a graph on a device, narrowed by the parent's limiter or failure if given."""
     shapes = [value.spec.shape for value in [*graph.inputs, *graph.state]]
     kinds = tuple(sorted(graph.op_counts()))
     return Query(graph.signature, kinds, shape_class(shapes), device.key, device.target, limiter, text)
@@ -71,8 +71,8 @@ def winners(hits: Sequence[Hit], graph: OpGraph, device: Device, limit: int) -> 
 
 
 def counted(moves: Sequence[Move]) -> dict[str, int]:
-    """Key of each move of a step -> how often it was made, in an order that does not depend on who proposed it. A step
-    without moves wrote a whole kernel."""
+    """Number of times that a step made each move, by the move's key, sorted. A step without moves wrote a whole
+    kernel."""
     if not moves:
         return {WHOLE_KERNEL: 1}
     return dict(sorted(Counter(move.key for move in moves).items()))
@@ -93,9 +93,11 @@ def lessons(
     is_run_best: bool = False,
     rationale: str = "",
 ) -> list[ExperienceRecord]:
-    """One lesson for each key of `filed`; `parent` and `child` are all records of the two candidates. The ids depend
-    on run, step and key only, so that a step executed twice teaches once. `rationale`: of who wrote a whole
-    kernel, whose move says nothing."""
+    """One lesson for each key of `filed`; `parent` and `child` are all records of the two candidates.
+
+    The ids depend on run, step and key only, so that a step executed twice teaches once. `rationale` describes a whole
+    kernel, which has no moves.
+    """
     asked = query(graph, device)
     latest = child[-1]
     recipe = latest.candidate.recipe

@@ -29,13 +29,13 @@ async def screen(state: IslandState, services: Services, upto: Step) -> Update:
 
 
 def objection_to(evaluation: Evaluation) -> str:
-    """Why the candidate's tests end here, "" while they go on."""
+    """The reason why the candidate's tests end here, "" if they go on."""
     found = objection(evaluation)
     return found.outcome if found else ""
 
 
 def evaluation_facts(evaluation: Evaluation) -> dict[str, Any]:
-    """What the trace and the live progress show of an evaluation."""
+    """Facts of an evaluation for the trace and the live progress; None for what was not measured."""
     timing, profile, ruling = evaluation.timing, evaluation.profile, rule(evaluation)
     return {
         "outcome": ruling.outcome,

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from foundry.knowledge.compiler.lowered import Lowered
     from foundry.knowledge.opgraph import OpGraph
 
-MOST_CHANGES = 64  # of a kernel's structure that are looked at before an instruction is refused
-USER = "user"  # who proposes a file that a user wants tried
+MOST_CHANGES = 64  # changes of a kernel's structure that are tried before an instruction is refused
+USER = "user"  # expert of a proposal that is a user's file
 
 
 class UserOrders(TypedDict):
-    """What is still to be done, and what stays in force; numbers are those of directives."""
+    """Open orders of users, and those that stay in force; numbers are ids of directives."""
 
     tries: list[int]
     starts: list[tuple[int, str]]  # with the candidate
@@ -78,13 +78,13 @@ def _take_back(orders: UserOrders, directive: Directive | None) -> None:
 
 
 def wanted_model(said: Sequence[Directive]) -> str:
-    """Who thinks from now on, if the user said so, else ""."""
+    """The model that users named last for the whole run, "" if none."""
     names = [str(item.command["name"]) for item in said if item.verb == "model" and item.island is None]
     return names[-1] if names else ""
 
 
 def begin_again(state: IslandState) -> UserOrders:
-    """The orders after a step that gave no candidate: where the user said where it begins, so does the next."""
+    """The orders after a step that gave no candidate: a start that the user ordered holds for the next step too."""
     orders, ordered = state["orders"], state.get("ordered", 0)
     return {**orders, "starts": [(ordered, state["parent"]), *orders["starts"]]} if ordered else orders
 
@@ -95,7 +95,7 @@ def added_islands(directives: Sequence[Directive]) -> list[str]:
 
 
 def users_proposal(directive: Directive, step: str, parent: str, text: str) -> Proposal:
-    """The step that evaluates a user's file."""
+    """A proposal to evaluate a user's file."""
     return Proposal(
         id=f"{step}:{USER}",
         expert=USER,
@@ -111,8 +111,10 @@ def users_proposal(directive: Directive, step: str, parent: str, text: str) -> P
 async def acknowledge(
     island: int, population: Mapping[str, float], services: Services, step: str, said: Sequence[Directive]
 ) -> None:
-    """Tells users that their words were taken, by whom, and why they cannot be followed where that is so: once, also
-    when a killed run executes the step again."""
+    """Tells users who took their directives, and the reason for each that cannot be followed.
+
+    Each is told once, also when a killed run executes the step again.
+    """
     if not said:
         return
     kernels: list[Lowered] = []
@@ -140,7 +142,7 @@ async def acknowledge(
 
 
 def answer_untaken(services: Services) -> None:
-    """Tells users which of their words came too late, at the end of a run."""
+    """Tells users at the end of a run which directives came too late."""
     inbox = services.run.inbox
     taken = {item.directive for item in inbox.acknowledgements()}
     for directive in in_force(inbox.read()):
@@ -160,8 +162,11 @@ def answer_untaken(services: Services) -> None:
 
 
 async def check_instructions(services: Services) -> None:
-    """Raises TaskError for a line of the task's instructions that none of the search's first kernels could follow, nor
-    any a step from them: chat refuses the same words. A model may write a kernel that follows it."""
+    """Raises TaskError for an instruction of the task that neither a first kernel nor one a step away could follow.
+
+    Chat refuses the same words. Checks nothing with a model (it may write such a kernel), in a replay, or without a
+    graph.
+    """
     said, graphs = split_instructions(services.task.options.instructions)[0], await services.graphs()
     if services.request.models or services.recorded is not None or not graphs:
         return
@@ -173,7 +178,7 @@ async def check_instructions(services: Services) -> None:
 
 
 async def _known_kernels(population: Mapping[str, float], services: Services) -> tuple[list[Lowered], OpGraph | None]:
-    """The compiled kernels of an island, each structure once, the best first; and the graph."""
+    """(kernels of an island that the compiler prints, each structure once, best first; the graph or None)."""
     graphs = await services.graphs()
     names = sorted(population, key=lambda name: -population[name])
     recipes = [services.evaluation(name).candidate.recipe for name in names if name != REFERENCE]

@@ -14,7 +14,7 @@ Update = dict[str, Any]  # what a node changes of its state
 
 
 class Stop(TypedDict):
-    """Why an island ends; `text` says it to people.
+    """The reason why an island ends; `text` is for people.
 
     user: told to; joined: another island joins, then this one goes on; budget: spent; satisfied: the best is good
     enough; plateau: no better candidate for long; exhausted: nothing new to try; diverged: a replay left its recording;
@@ -26,8 +26,11 @@ class Stop(TypedDict):
 
 
 class BudgetLeft(TypedDict):
-    """Of the whole search, its islands together. `tried`: kernels that tools worked on and nobody proposed, of at most
-    `tries`; `reserved`: evaluations of other steps under way."""
+    """The budget of the whole search, all islands together.
+
+    `tried`: kernels that tools worked on without a proposal, at most `tries`; `reserved`: evaluations of other steps
+    under way.
+    """
 
     spent: int
     allowed: int
@@ -39,7 +42,7 @@ class BudgetLeft(TypedDict):
 
 
 class Outside(TypedDict):
-    """What a step reads from outside its island. It is read once, when the step begins, and kept in the journal."""
+    """Facts that a step reads from outside its island: once, when it begins; the journal keeps them."""
 
     stop: Stop | None  # why the search should end, None while it goes on
     seen: int  # id of the last directive that was read
@@ -47,18 +50,18 @@ class Outside(TypedDict):
     to_run: list[int]  # new ones to the run
     tried: int  # a mark: what had been tried by then
     rivals: bool  # torch.compile had been timed by then
-    mark: list[int]  # of what had been decided and evaluated by then
+    mark: list[int]  # a mark: decisions and evaluations made by then
     thinking: list[tuple[str, str]]  # other islands' steps that have no candidate yet, with their parents
     budget: BudgetLeft  # what the search had spent by then
 
 
 def merge_islands(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any]:
-    """Each island writes under its own number, so the order in which they end does not matter."""
+    """The states of both by island number; `new` wins. Islands write only their own, so their order does not matter."""
     return {**(old or {}), **(new or {})}
 
 
 class RunInput(TypedDict, total=False):
-    """What a run begins from: its folder, or what to make a run of (LangGraph's server)."""
+    """The input of a run: its folder, or the facts to create one (LangGraph's server)."""
 
     run: str  # path of the run directory
     task: str  # path of the task file
@@ -94,7 +97,7 @@ class IslandState(TypedDict, total=False):
     memory: dict[str, str]  # what each strategy keeps, by its name (graph/search/strategy.py)
     directives: list[int]  # ids of those that its experts are shown
     inbox_after: int
-    orders: UserOrders  # of users, about candidates and the role
+    orders: UserOrders  # open orders of users about candidates and the role
     stop: Stop | None  # None while it goes on
     best: float  # highest merit
     idle: int  # generations since `best` rose
@@ -120,12 +123,12 @@ class IslandState(TypedDict, total=False):
 
 
 def step_name(island: int, generation: int) -> str:
-    """`i2g5`: it keys the journal, names the step's proposals and seeds its random streams."""
+    """The step's name, like `i2g5`: a key of the journal and of its random streams, and in names of proposals."""
     return f"i{island}g{generation}"
 
 
 def island_of(step: str) -> int:
-    """The island of a step's name."""
+    """The island number in a step's name."""
     return int(step[1:].partition("g")[0])
 
 

@@ -13,8 +13,11 @@ MISSES = 8  # proposals in a row without a new candidate after which an island g
 
 
 def find_ordered_stop(services: Services, reserved: int = 0) -> Stop | None:
-    """Why the whole search should end: the user's word, the budget, of which steps under way have `reserved` so many
-    evaluations, or a result that is good enough."""
+    """The reason why the whole search should end, None if it goes on. `reserved`: evaluations of steps under way.
+
+    The first that applies: the user, the budget, a good enough result, or (playbook only) a shared cause that would
+    fail every proof.
+    """
     wanted, number = find_wanted_state(services.directives())
     if wanted == "stop":
         return Stop(kind="user", text=f"stopped by the user (d{number})")
@@ -28,7 +31,7 @@ def find_ordered_stop(services: Services, reserved: int = 0) -> Stop | None:
 
 
 def find_island_stop(state: IslandState, services: Services) -> Stop | None:
-    """Why a user wants this island to end, or all of them to end a step: another island joins."""
+    """A user's stop of this island, or a pause of all because a user added an island; None if neither."""
     directives = services.directives()
     wanted, number = find_wanted_state(directives, state["island"])
     if wanted == "stop":
@@ -39,7 +42,7 @@ def find_island_stop(state: IslandState, services: Services) -> Stop | None:
 
 
 def find_own_stop(state: IslandState, services: Services) -> Stop | None:
-    """Why the island itself should stop, or None."""
+    """The island's own reason to stop (plateau, or too many misses in a row), or None."""
     if state["idle"] >= services.effort.plateau:
         return Stop(kind="plateau", text=f"plateau: {state['idle']} generations without a better candidate")
     if state["misses"] >= MISSES:

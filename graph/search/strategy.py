@@ -23,7 +23,10 @@ Weights = dict[str, float]  # candidate -> how probably it is drawn as a parent,
 
 @dataclass(frozen=True)
 class Here:
-    """Where a strategy is asked: an island at a step. `memory` is what `learn` returned last, "" at first."""
+    """The place at which a strategy is asked: an island at a step.
+
+    `memory` is the last result of `learn`, "" at first.
+    """
 
     state: IslandState
     services: Services
@@ -34,40 +37,42 @@ class Strategy(Protocol):
     """Changes nothing where a method is not overridden. A method may journal what it reads from outside the island."""
 
     async def parents(self, here: Here, weights: Weights) -> Weights:
-        """The weights with which the next parent is drawn; a candidate of another island may be added."""
+        """Returns the weights with which the next parent is drawn; it may add a candidate of another island."""
         return weights
 
     async def propose(self, here: Here, brief: Brief, expert: ExpertName) -> Brief:
-        """What an expert is shown; `expert` is "" while it is chosen who takes the step."""
+        """Returns the brief that an expert is shown; `expert` is "" before one is chosen."""
         return brief
 
     async def learn(self, here: Here, child: Evaluation | None) -> str:
-        """The new memory, a JSON text, once a step's candidate is recorded. None: the search has ended; this is asked
-        once a run, without an island."""
+        """Returns the new memory, a JSON text, after a step's candidate is recorded.
+
+        `child` None: the search has ended; this comes once a run, without an island.
+        """
         return here.memory
 
 
 def active(services: Services) -> Iterator[tuple[str, Strategy]]:
-    """The strategies of a run, by name, in the order in which the user named them."""
+    """Yields (name, strategy) of a run's strategies, in the order in which the user named them."""
     for name in services.request.strategies:
         strategy: Strategy = import_module(f"foundry.graph.search.strategies.{name}").STRATEGY
         yield name, strategy
 
 
 def here(name: str, state: IslandState, services: Services) -> Here:
-    """Where a strategy is asked at a step."""
+    """The place at which strategy `name` is asked in this state, with its memory."""
     return Here(state, services, state["memory"].get(name, ""))
 
 
 async def show(brief: Brief, state: IslandState, services: Services, expert: ExpertName = "") -> Brief:
-    """A brief as the run's strategies show it."""
+    """The brief after each of the run's strategies has changed it."""
     for name, strategy in active(services):
         brief = await strategy.propose(here(name, state, services), brief, expert)
     return brief
 
 
 async def remember(state: IslandState, services: Services, child: Evaluation) -> dict[str, str]:
-    """What the run's strategies keep after a step."""
+    """The new memory of each strategy after a step, by name."""
     return {name: await strategy.learn(here(name, state, services), child) for name, strategy in active(services)}
 
 

@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 ANSWER_CHARS = 4_000
 ATTEMPTS = 14
 LESSONS = 8
-SHOWN_CHARS = 160  # of an answer, in the trace
+SHOWN_CHARS = 160  # characters of an answer in the trace
 
 
 def tools_of(expert: ExpertName, services: Services, *, is_traced: bool = True) -> tuple[str, ...]:
-    """The tools that an expert may call in this run. Without a graph there is nothing to tune."""
+    """Names of the tools that an expert may call in this run; without a graph (`is_traced`) not "tune"."""
     absent = set()
     if not services.request.learn:
         absent.add("search_experience")
@@ -62,7 +62,7 @@ def tools_of(expert: ExpertName, services: Services, *, is_traced: bool = True) 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel that an expert thinks about, or that a call names. `brief`: of the step, where there is one."""
+    """The kernel that an expert thinks about, or that a call names. `brief`: that of the step, None without a step."""
 
     candidate: Candidate
     text: str
@@ -72,15 +72,17 @@ class Kernel:
 
     @classmethod
     def of(cls, brief: Brief) -> Kernel:
-        """The parent of a step."""
+        """The parent of a step as a Kernel."""
         return cls(brief.parent.candidate, brief.parent_text, brief.lowered, (brief.parent,), brief)
 
 
 async def answer_all(
     request: ToolRequest, place: str, expert: ExpertName, kernel: Kernel, services: Services
 ) -> tuple[ToolAnswer, ...]:
-    """The answers to a request, journalled at `place`. Each call is made once: one that was answered before the run was
-    killed is not made again."""
+    """Makes the calls of a request and records each answer in the journal at `place`. Returns the answers in order.
+
+    A call that was answered before the run was killed is not made again.
+    """
 
     async def work(call: ToolCall) -> ToolAnswer:
         with services.log.span("call", call.name, expert=expert, question=call.digest) as span:
@@ -99,18 +101,20 @@ async def answer_all(
 
 
 def answered(request: ToolRequest, place: str, services: Services) -> tuple[ToolAnswer, ...]:
-    """The answers that `answer_all` gave."""
+    """The answers that `answer_all` recorded in the journal."""
     return tuple(decode(ToolAnswer, services.journal.lookup(key) or "") for key in _keys(request, place))
 
 
 def _keys(request: ToolRequest, place: str) -> list[str]:
-    """Where the journal keeps the answers: another question is never given one of them."""
+    """The journal's keys of the answers; each holds the call's digest, so that no other question gets the answer."""
     return [f"{place}.{number}/{call.digest}" for number, call in enumerate(request.calls)]
 
 
 async def answer(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
-    """What a call gives, as the model is told it: never more than so many characters. Nothing is raised for a call that
-    cannot be made."""
+    """Makes a call. Returns the answer for the model, at most ANSWER_CHARS characters (more for "show").
+
+    A call that cannot be made gives an answer that says why. Raises only StorageFailed.
+    """
     if call.problem:
         return ToolAnswer(f"Not called: {call.problem}.")
     try:
@@ -141,7 +145,7 @@ async def _named(call: ToolCall, kernel: Kernel, services: Services) -> Kernel:
 
 
 async def _examine(call: ToolCall, kernel: Kernel, services: Services, upto: Step) -> Evaluation:
-    """The records of a call's kernel up to a step; raises UsageError where the budget does not pay for it."""
+    """Examines a call's kernel up to a step. Raises UsageError if the budget does not pay for it."""
     kernel = await _named(call, kernel, services)
     digest = hashlib.sha256(kernel.text.encode()).hexdigest()
     if why := services.ledger.why_no_trial(digest, services.flight.reserved()):
@@ -163,7 +167,7 @@ async def _check(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnsw
 
 
 async def _quick_time(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
-    """The kernel's time in turns with eager's, and then in turns with the parent's."""
+    """Times the kernel in turns with eager, and a draft in turns with its parent too. Returns both as text."""
     found = await _examine(call, kernel, services, "time")
     lines = time_lines(found)
     timing, parent = found.timing, kernel.records[-1] if kernel.records else None
@@ -178,7 +182,7 @@ async def _quick_time(call: ToolCall, kernel: Kernel, services: Services) -> Too
 
 
 async def _profile(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
-    """What was seen of the kernel, and what limits it: what the profiler named, or else what its numbers say."""
+    """Profiles the kernel. Returns its report, with a limiter from the numbers if the profiler named none."""
     found = await _examine(call, kernel, services, "profile")
     lines = profile_lines(found)
     if kernel.brief is not None and found.profile is not None and not found.profile.limiter:
@@ -221,7 +225,10 @@ async def _search_experience(call: ToolCall, kernel: Kernel, services: Services)
 
 
 async def _tune(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
-    """A draft's numbers are the draft's own: only those of the parent are moves from it."""
+    """Tunes the kernel that a call names. Returns the best numbers as text and recipe, or why there are none.
+
+    Only numbers of the parent are moves from it; a draft's have none.
+    """
     if kernel.brief is None:
         raise UsageError("no kernel is proposed here")
     named = await _named(call, kernel, services)

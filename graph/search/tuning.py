@@ -17,13 +17,13 @@ from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.thought import Move, Proposal
 
-SHARE = 0.35  # of the search's time that is left: the tuner gets no more of it at once
-LEAST_S = 2.0  # in less it tries too little
+SHARE = 0.35  # most of the search's remaining time for the tuner at once
+LEAST_S = 2.0  # seconds; in less the tuner tries too little
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What the tuner found: the parent with better numbers, and as moves from it."""
+    """Better numbers from the tuner: the recipe with them, and the moves to it."""
 
     recipe: Recipe
     moves: tuple[Move, ...]
@@ -33,13 +33,13 @@ class Numbers:
 
 @dataclass(frozen=True)
 class NoNumbers:
-    """Why the tuner has no better numbers, as a clause."""
+    """No better numbers; `reason` is a clause."""
 
     reason: str
 
 
 async def with_numbers(proposal: Proposal, brief: Brief, services: Services) -> Proposal | None:
-    """The proposal with the tuner's numbers; None where there are none."""
+    """The proposal with the tuner's numbers; None if there are no better ones."""
     found = await find_numbers(brief, brief.lowered, services)
     if isinstance(found, NoNumbers):
         return None
@@ -94,7 +94,7 @@ async def find_numbers(brief: Brief, before: Lowered | None, services: Services)
 
 
 def _claim(mark: str, most_s: float, services: Services) -> dict[str, Any]:
-    """Whether nobody has tuned this structure yet, and the seconds that the tuner may take."""
+    """{"fresh": True if this structure was not tuned yet, "seconds": the tuner's time}."""
     spent, allowed = services.ledger.spent(), services.ledger.allowed()
     left_s = 60 * (allowed.minutes - spent.minutes)
     return {"fresh": mark not in services.run.tried()[1], "seconds": round(min(most_s, SHARE * left_s), 1)}

@@ -8,5 +8,5 @@ from foundry.graph.search.state import IslandState, Update
 
 
 async def auditor(state: IslandState, services: Services) -> Update:
-    """Asks the auditor's executable gates."""
+    """Audits the step's candidate. `outcome` is an objection, "" if there is none."""
     return await screen(state, services, "audit")

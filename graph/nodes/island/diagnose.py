@@ -10,8 +10,10 @@ from foundry.knowledge.thought import Diagnosis
 
 
 async def diagnose(state: IslandState, services: Services) -> Update:
-    """What broke or limits the parent, what the store knows about that, and which experts to ask, in order: by
-    diagnosis, role and the user's words."""
+    """Finds what broke or limits the parent and asks the store about it. Returns the diagnosis and the experts to ask.
+
+    Their order follows from diagnosis, role and directives. A user's file needs no diagnosis.
+    """
     from foundry.agents.route import ranking
 
     if state["given"]:  # a user's file needs no diagnosis: who would mend it hands it on

@@ -46,12 +46,12 @@ def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Updat
 
 
 def _in_turns(models: Sequence[str], state: IslandState) -> str:
-    """Of several models of an expert the one whose turn it is; "" without any."""
+    """The model whose turn it is among those of an expert; "" if it has none."""
     return models[(state["island"] + state["generation"]) % len(models)] if models else ""
 
 
 async def _hand_on_file(expert: ExpertName, state: IslandState, services: Services) -> Update:
-    """The user's file is this step's proposal; nobody thinks."""
+    """Records the user's file as this step's proposal, without asking the expert."""
     directive = next(item for item in services.directives() if item.id == state["given"])
     text = services.read_text(str(directive.command["text"]))
     answer = ExpertAnswer(users_proposal(directive, state["step"], state["parent"], text))
@@ -85,7 +85,7 @@ def _in_words(answer: ExpertAnswer) -> str:
 
 
 def _read_talk(state: IslandState, services: Services) -> Talk:
-    """What the expert at work has asked and heard in this step, from the journal."""
+    """The tool calls of the expert at work in this step with their answers, from the journal."""
     requests = [request_of(state, services, turn) for turn in range(state["turns"])]
     return Talk(
         tuple(
@@ -96,8 +96,11 @@ def _read_talk(state: IslandState, services: Services) -> Talk:
 
 
 async def _pass_on(state: IslandState, services: Services, answer: ExpertAnswer) -> Update:
-    """The expert has no step: the next one is asked. After the last the step ends: the parent is exhausted, unless a
-    model gave no answer; one that is away is waited for, one that answers nonsense is a miss."""
+    """Passes the step to the next expert, because this one has no proposal. After the last one the step ends.
+
+    The parent is then exhausted, unless a model gave no answer: the search waits for a model that is away, and counts
+    a miss for one that answers nonsense.
+    """
     others = state["experts"][1:]
     silent_s = answer.retry_s if answer.unanswered else state.get("silent_s")
     if others:

@@ -40,7 +40,7 @@ async def learn(state: IslandState, services: Services) -> Update:
 
 
 def _take_in(state: IslandState, child: str, value: float) -> Update:
-    """The island with this candidate as a possible parent."""
+    """The state's changes for a new possible parent: the best KEPT candidates, and `best` and `idle`."""
     population = {**state["population"], child: value}
     best = set(sorted(population, key=lambda name: -population[name])[:KEPT])
     update: Update = {"population": {name: known for name, known in population.items() if name in best}}

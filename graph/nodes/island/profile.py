@@ -8,5 +8,5 @@ from foundry.graph.search.state import IslandState, Update
 
 
 async def profile(state: IslandState, services: Services) -> Update:
-    """Finds what limits it and where in the archive it belongs."""
+    """Profiles the step's candidate: what limits it. `outcome` is an objection, "" if there is none."""
     return await screen(state, services, "profile")

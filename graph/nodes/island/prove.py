@@ -11,14 +11,16 @@ from foundry.graph.search.state import IslandState, Update
 from foundry.knowledge.candidate import Evaluation
 from foundry.knowledge.merit import Estimate, estimate_of
 
-CLEARLY = 1.03  # a candidate deserves the full protocol when it is so much faster than the best so far,
-LIKELY = 0.84  # with this probability
-LATE = 0.85  # of the budget: what is found later is proven at the end, among the finalists
+CLEARLY = 1.03  # ratio to the best so far from which a candidate deserves the full protocol
+LIKELY = 0.84  # least probability that it reaches this ratio
+LATE = 0.85  # share of the budget after which candidates are proven only at the end, among the finalists
 
 
 async def prove(state: IslandState, services: Services) -> Update:
-    """Asks the proof's questions of the first right kernel of a structure, and spends one of the run's full protocols
-    on a candidate that is clearly better than every other so far."""
+    """Proves the first right kernel of a structure early, and a candidate that is clearly better than all others fully.
+
+    Returns {} if neither is due, else `proven` and the objection as `outcome`.
+    """
     screened = await examine_step(state, services, "screen")
     if refused := await _prove_early(state, services, screened):
         return {"proven": True, "outcome": refused}
@@ -32,7 +34,7 @@ async def prove(state: IslandState, services: Services) -> Update:
 
 
 async def _prove_early(state: IslandState, services: Services, screened: Evaluation) -> str:
-    """Why an early proof refuses the candidate; "" if it does not, or none is due."""
+    """The reason why an early proof refuses the candidate; "" if it does not, or none is due."""
     if objection_to(screened) or screened.timing is None:
         return ""
     candidate, text = screened.candidate, services.run.text(state["text"])
@@ -42,7 +44,7 @@ async def _prove_early(state: IslandState, services: Services, screened: Evaluat
 
 
 def _bar(services: Services) -> dict[str, Any]:
-    """Whether the budget has room for another proof, and the estimate that a candidate must beat to get it."""
+    """{"is_open": True if the budget has room for another proof, "best": the estimate to beat or []}."""
     spent, allowed = services.ledger.spent(), services.ledger.allowed()
     late = spent.minutes > LATE * allowed.minutes or spent.evaluations > LATE * allowed.evaluations
     best = services.best()

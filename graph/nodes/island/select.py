@@ -17,11 +17,11 @@ from foundry.knowledge.candidate import REFERENCE, candidate_number
 from foundry.knowledge.merit import CORRECT, merit
 
 POLL_S = 0.2
-BY_MERIT = 0.7  # of a parent's weight; the rest is the same for all
+BY_MERIT = 0.7  # share of a parent's weight by merit; the rest is equal for all
 
 
 def next_step(state: IslandState) -> str:
-    """The step that comes next."""
+    """The name of the island's next step."""
     return step_name(state["island"], state["generation"] + 1)
 
 
@@ -64,7 +64,10 @@ async def select(state: IslandState, services: Services) -> Update:
 
 
 async def _choose_parent(state: IslandState, orders: UserOrders, step: str, services: Services) -> Update:
-    """Begins the step: with a user's file, from where a user wants it, with a repair, or from a drawn parent."""
+    """The state's changes for a new step, with its parent, or a stop if all candidates are exhausted.
+
+    The first that applies: a user's file, a user's start, a repair, a drawn parent.
+    """
     fresh: Update = {
         "diagnosis": None,
         "experts": [],
@@ -102,8 +105,11 @@ async def _choose_parent(state: IslandState, orders: UserOrders, step: str, serv
 
 
 async def _draw_parent(state: IslandState, candidates: Mapping[str, float], step: str, services: Services) -> str:
-    """Half of the time the candidate that may be the best, as probably as it is by what is known of those that are
-    correct (Thompson sampling); otherwise one by its merit, or as the run's strategies have it."""
+    """Draws the id of a parent.
+
+    Half of the time by Thompson sampling over the speedups of correct candidates; otherwise by weights from merit,
+    which the run's strategies may change.
+    """
     ranked = sorted(candidates, key=lambda name: (-candidates[name], candidate_number(name)))
     total = sum(value**2 for value in candidates.values()) or 1.0
     weights = {name: BY_MERIT * candidates[name] ** 2 / total + (1 - BY_MERIT) / len(ranked) for name in ranked}
@@ -157,7 +163,7 @@ def _budget_left(reserved: int, services: Services) -> BudgetLeft:
 
 
 async def _wait_while_paused(state: IslandState, step: str, services: Services) -> None:
-    """Rests until the user says otherwise; that the word is taken is told as the rest begins, not when it is over."""
+    """Waits while the user pauses the island; tells so as the pause begins. A pause of all does not use up time."""
     island = state["island"]
     wanted, number = find_wanted_state(services.directives(), island)
     if wanted != "pause":

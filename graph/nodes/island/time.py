@@ -8,5 +8,5 @@ from foundry.graph.search.state import IslandState, Update
 
 
 async def time(state: IslandState, services: Services) -> Update:
-    """Times it against the baseline, a few pairs."""
+    """Times the step's candidate against the baseline, a few pairs. `outcome` is an objection, "" if there is none."""
     return await screen(state, services, "time")

@@ -8,5 +8,5 @@ from foundry.graph.search.state import IslandState, Update
 
 
 async def verify(state: IslandState, services: Services) -> Update:
-    """Checks its results, by the quick screen."""
+    """Checks the results of the step's candidate by the quick screen. `outcome` is an objection, "" if right."""
     return await screen(state, services, "verify")

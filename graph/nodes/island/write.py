@@ -20,8 +20,11 @@ from foundry.knowledge.thought import Proposal
 
 
 async def write(state: IslandState, services: Services) -> Update:
-    """Turns what the expert at work proposed into a candidate's file and claims its evaluation. A file that was claimed
-    before, or cannot be written, is a miss; a user's order where to begin then holds for the next step too."""
+    """Writes the proposal of the expert at work as a candidate's file and claims its evaluation.
+
+    A file that was claimed before, or cannot be written, is a miss; a start that the user ordered then holds for the
+    next step too.
+    """
     missed: Update = {
         "misses": state["misses"] + 1,
         "idle": state["idle"] + 1,
