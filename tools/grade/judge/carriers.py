@@ -42,7 +42,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Room:
-    """Memory for a runner's outputs: the judge's flat views of it, and what the command tells the runner about it."""
+    """Memory for a runner's outputs: the judge's flat views of it, and the command's fields that describe it."""
 
     views: list[torch.Tensor]
     sent: Sent
@@ -55,19 +55,22 @@ class Carrier(Protocol):
     device_s: float
 
     def place(self, key: str, parcel: Parcel) -> Sent:
-        """Sends the parcel's tensors to the runner, in place of the set that `key` named before."""
+        """Replaces the set that `key` names by the parcel's tensors. Returns the fields and files of the command."""
 
     def restore(self, key: str, parcel: Parcel) -> Sent | None:
-        """Resets a set that the runner has to its original content; None if the runner has to do that itself."""
+        """Resets a set that the runner has to its original content. Returns the fields of the command.
+
+        None if the runner has to reset it itself.
+        """
 
     def change(self, key: str, factor: float, shift: int) -> None:
-        """Writes other content (`timed_calls.change`), where the runner does not do it."""
+        """Writes other content (`timed_calls.change`); does nothing if the runner changes its own copies."""
 
     def changed(self, key: str) -> list[int] | None:
         """Indices of the tensors that differ from what was placed; None if only the runner can tell."""
 
     def let_go(self, key: str) -> None:
-        """Says that a set's content is no longer needed; its memory is kept for the next set."""
+        """Marks a set's content as no longer needed; its memory is kept for the next set."""
 
     def room(self, specs: Sequence[TensorSpec]) -> Room:
         """Memory for outputs, filled with a pattern that no kernel writes."""
@@ -93,13 +96,13 @@ class HostCarrier:
         return None
 
     def change(self, key: str, factor: float, shift: int) -> None:
-        """The runner changes its copies."""
+        """Does nothing: the runner changes its own copies."""
 
     def changed(self, key: str) -> list[int] | None:
         return None
 
     def let_go(self, key: str) -> None:
-        """Sealed memory is its parcel's."""
+        """Does nothing: the sealed memory belongs to its parcel."""
 
     def room(self, specs: Sequence[TensorSpec]) -> Room:
         key = repr([bundle.plain_spec(spec) for spec in specs])
@@ -111,7 +114,7 @@ class HostCarrier:
         return Room(views, Sent({}, [os.dup(handle)]))
 
     def forget(self, key: str) -> None:
-        """Sealed memory is its parcel's."""
+        """Does nothing: the sealed memory belongs to its parcel."""
 
     def close(self) -> None:
         for handle, _ in self._rooms.values():
@@ -131,7 +134,7 @@ class _Block:
     is_known: bool = False  # the runner has it
 
     def sent(self) -> Sent:
-        """What tells the runner of this block; the first time with the block's open file."""
+        """The command's fields that describe this block, the first time with its open file."""
         handles = [] if self.is_known else [self.memory.handle()]
         self.is_known = True
         return Sent({"memory": [self.number, self.memory.nbytes]}, handles)
@@ -199,9 +202,11 @@ class GpuCarrier:
 
 
 def _created(nbytes: int) -> SharedGpuMemory:
-    """A block of the device's memory. What this process holds of it without using it, temporaries of inputs that were
-    just drawn, is no longer there for others: it is given back first where there is too little. Raises
-    OutOfGpuMemory."""
+    """A new block of the device's memory. Raises OutOfGpuMemory.
+
+    If there is too little, it first releases the idle memory of this process (temporaries of drawn inputs), then waits
+    at most PATIENCE_S seconds.
+    """
     try:
         return SharedGpuMemory.create(nbytes)
     except OutOfGpuMemory:
@@ -210,15 +215,17 @@ def _created(nbytes: int) -> SharedGpuMemory:
 
 
 class PartedState:
-    """Brings the parameters of a lean case to a runner, some at a time, through memory that holds one part: no
-    second copy of all of them exists at any moment. `ask` sends an order with open files and returns the answer."""
+    """Sends the parameters of a lean case to a runner in parts, through memory that holds one part.
+
+    So there is never a second copy of all of them. `ask` sends an order with open files and returns the answer.
+    """
 
     def __init__(self, ask: Callable[[Message, list[int]], Message], carrier: Carrier, device: str) -> None:
         self._ask, self._carrier = ask, carrier
         self._part_bytes = HOST_PART_BYTES if torch_device_of(device).is_host else PART_BYTES
 
     def send(self, number: int, case: Case, kind: Parameters) -> str:
-        """Copies parameters in; returns why they could not be matched, or ""."""
+        """Copies parameters in. Returns the reason why they could not be matched, "" if they were."""
         specs = case.state_specs
         order: Message = {"case": number, "keys": list(specs), "mutable": case.mutable, "loads": kind not in IN_PLACE}
         order["shapes"] = [list(spec.shape) for spec in specs.values()]
@@ -230,7 +237,7 @@ class PartedState:
         return ""
 
     def find_changed(self, number: int, case: Case) -> list[str]:
-        """The parameters that differ from the constructed ones, without those that forward updates."""
+        """Names of parameters that differ from the constructed ones, without those that forward updates."""
         fixed = {key for place, key in enumerate(case.state_specs) if place not in case.mutable}
         found: list[str] = []
         for answer in self._parts(number, case, "seeded", is_split=True, compares=True):
@@ -274,7 +281,7 @@ def _write(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -
 
 
 def describe_difference(wanted: list[TensorSpec], have: Any) -> str:
-    """How the outputs' shapes and dtypes differ, in words."""
+    """The first difference of the outputs' number, shapes and dtypes, in words."""
     try:
         found = [bundle.spec_from(item) for item in have]
     except (TypeError, ValueError):

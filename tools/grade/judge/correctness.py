@@ -158,7 +158,7 @@ class Examination:
             self._step("forget", lambda: self.link.forget(slot=slot, case=number))  # noqa: B023
 
     def _with_parameters(self, question: _Question, *, is_first: bool) -> None:
-        """One question, with the parameters that belong to it."""
+        """Asks one question after its parameters are loaded; skips it if they cannot be matched."""
         number, case, kind = question.number, question.case, question.trial.distribution.parameters
         if kind != self.in_force and (question.is_matched or kind == "seeded"):
             self._load(number, case, kind)
@@ -191,7 +191,11 @@ class Examination:
         return False
 
     def _trial(self, question: _Question, *, is_first: bool) -> None:
-        """One question. The first one of a case is asked several times and checked for more than its values."""
+        """Asks one question and checks the answer. Raises _Failed.
+
+        The first of a case is asked several times, and checked for more than its values. A failure that has an excuse
+        becomes a passed gate.
+        """
         self._step(question.gate, lambda: self.link.inputs(question.slot, question.number, question.trial.inputs))
         try:
             outputs = self._call(question, NAN_BYTES)
@@ -230,8 +234,8 @@ class Examination:
     ) -> list[torch.Tensor]:
         """The outputs of one call on a trial's inputs.
 
-        Fails unless inputs are unchanged, updated buffers are right, and outputs are right. A call that `is_repeated`
-        leaves the check of its outputs to the caller, who compares them with those of the first call.
+        Raises _Failed unless inputs are unchanged and updated buffers and outputs are right. With `is_repeated` the
+        caller checks the outputs, by those of the first call.
         """
         trial, gate = question.trial, question.gate
         buffers = [item.spec for item in trial.buffers] if question.is_matched else []
@@ -272,7 +276,7 @@ class Examination:
                 )
 
     def _check_buffers(self, updated: list[torch.Tensor], question: _Question) -> None:
-        """Fails unless buffers that the reference's forward updates (running statistics) hold the right values."""
+        """Raises _Failed unless buffers that the reference's forward updates (running statistics) are right."""
         for tensor, buffer in zip(updated, question.trial.buffers, strict=False):
             error, limit = comparison.measure(tensor, buffer.expected), buffer_limit(buffer, buffer.ieee)
             may_be_tf32 = self.worst_class == "tf32" and uses_tf32(buffer, question.trial)
@@ -287,7 +291,7 @@ class Examination:
                 )
 
     def _check_spoiled(self, question: _Question) -> None:
-        """Calls while free memory holds the right answer, a few elements changed: who returns it returns those too."""
+        """Calls while free memory holds the answer with a few elements changed; _Failed if the call returns these."""
         gate = f"computed anew{question.suffix}"
         for _ in range(SPOILED_CALLS):
             self._step(gate, lambda: self.link.spoil(question.slot))
@@ -307,7 +311,7 @@ class Examination:
                 )
 
     def _check_kept(self, outputs: list[torch.Tensor], question: _Question, returned: float) -> None:
-        """Fails if the first call's outputs changed after it returned, during a second call or the pause after it."""
+        """Raises _Failed if the first call's outputs changed during the second call or the pause after it."""
         if self.stage != "screen":
             self.link.rest(max(0.0, REST_S - (time.monotonic() - returned)))
         self._compare_again(outputs, question, back=2)
@@ -359,8 +363,10 @@ class Examination:
         return judge_answer(outputs, trial, self.worst_class)
 
     def _check_prepared(self, outputs: list[torch.Tensor], question: _Question) -> str:
-        """Fails if wrong outputs are right for parameters that have been replaced since. Where that is possible but not
-        certain, returns words for the evidence; otherwise ""."""
+        """Raises _Failed if wrong outputs are right for parameters that have been replaced since.
+
+        Returns words for the evidence if that is likely but not certain, or if the task is judged as built; else "".
+        """
         if question.case.task.parameters == "as-built":
             return f"; {AS_BUILT}, which must draw them as the reference's does"
         now = question.trial.distribution.parameters
@@ -377,7 +383,7 @@ class Examination:
         return f"; {stale.words}"
 
     def _check_folded(self, question: _Question) -> None:
-        """Fails with a word of its own if the first answer is right with the parameters that the constructor makes."""
+        """Raises _Failed (FOLDED) if the first answer is right with the parameters that the constructor makes."""
         is_first = self.held == ["seeded"] and not self.last and question.is_matched
         if is_first and question.case.task.parameters == "loaded":
             asked = self.link, question.number, question.slot, question.case, question.trial
@@ -385,7 +391,7 @@ class Examination:
                 raise _Failed(f"parameters{question.suffix}", "not_allowed", FOLDED)
 
     def _explain(self, outputs: list[torch.Tensor], wrong: list[int], question: _Question) -> None:
-        """Fails as cheating if a wrong output is that of the call before, or is still being written."""
+        """Raises _Failed as cheating if a wrong output equals that of the call before, or is still being written."""
         for index in wrong:
             is_kept = index < len(self.last) and torch.equal(_as_bits(self.last[index]), _as_bits(outputs[index]))
             if is_kept and _count_values(outputs[index].reshape(-1)[:FEW_VALUES_OF]) > FEW_VALUES:
@@ -420,8 +426,11 @@ class Examination:
         self.gates.append(Gate(gate, True, "bit for bit, although free memory held other bytes"))
 
     def _check_races(self, first: list[torch.Tensor], question: _Question) -> None:
-        """Repeats the call for RACE_S seconds: a race between threads often gives the right answer by luck. Every other
-        call comes at the end of calls in a row: a thread that must be woken first meets no other one."""
+        """Repeats the call for RACE_S seconds, not in a screen: a race of threads often gives the right answer by luck.
+
+        On a CPU every other call comes at the end of calls in a row, because threads that must be woken first do not
+        meet. Raises _Failed.
+        """
         stop, awake_s = time.monotonic() + RACE_S, AWAKE_S if self.link.on_cpu else 0.0
         for number in range(0 if self.stage == "screen" else RACE_CALLS):
             if time.monotonic() > stop:
@@ -432,7 +441,7 @@ class Examination:
             del self.gates[noted:]  # one gate says it for all calls
 
     def _soak(self, first: list[torch.Tensor], question: _Question) -> None:
-        """Makes many calls in a row, as a user's loop does; the answer must not depend on their number."""
+        """Makes many calls in a row, as a user's loop does, not in a screen. Raises _Failed if the answer changes."""
         if self.stage == "screen":
             return
         gate = f"many calls{question.suffix}"
@@ -447,7 +456,7 @@ class Examination:
 
 
 def _excuse(failed: _Failed, distribution: Distribution) -> str:
-    """Why a failure is noted but does not reject the candidate; "" if it does."""
+    """The reason why a failure does not reject the candidate; "" if it does."""
     if distribution.pattern == "other numbers" and failed.has_raised:
         return "made for the numbers of get_inputs: with others it raises an error"
     if distribution.is_of_buffers and failed.has_raised:
@@ -460,7 +469,7 @@ def _excuse(failed: _Failed, distribution: Distribution) -> str:
 
 
 def _arithmetic_words(trial: Trial, index: int) -> str:
-    """PyTorch's own norm error without and with TF32, "" on a CPU."""
+    """PyTorch's own norm errors without and with TF32 in words; "" if TF32 was not measured."""
     if trial.tf32 is None:
         return ""
     ieee, tf32 = trial.ieee[index].norm, trial.tf32[index].norm
@@ -468,7 +477,7 @@ def _arithmetic_words(trial: Trial, index: int) -> str:
 
 
 def _keys_text(keys: Any) -> str:
-    """A candidate's process may have sent anything."""
+    """The keys of a result in words, whatever the candidate's process sent."""
     return f"the keys {', '.join(map(str, keys))[:200]}" if isinstance(keys, list) and keys else "no dict"
 
 
@@ -481,7 +490,7 @@ def _evidence_of_pass(found: OutputError, own: OutputError, limit: OutputError, 
 
 
 def operator_rows(rows: Any) -> list[Any]:
-    """The well-formed rows of a runner's report of operators."""
+    """The well-formed rows of a runner's report of operators, at most OPERATORS; [] for another value."""
     if not isinstance(rows, list):
         return []
     return [
@@ -494,7 +503,7 @@ def operator_rows(rows: Any) -> list[Any]:
 
 
 def _count_values(flat: torch.Tensor) -> int:
-    """How many values a flat tensor of any type holds, by their bits."""
+    """Number of different values in a flat tensor of any type, by their bits."""
     return len(torch.unique(flat.contiguous().view(torch.uint8).view(flat.numel(), flat.element_size()), dim=0))
 
 

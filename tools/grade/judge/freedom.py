@@ -46,8 +46,10 @@ Found = tuple[list[OutputError], list[OutputError], AccuracyClass]
 
 
 def judge_answer(outputs: Outputs, trial: Trial, worst: AccuracyClass) -> Found:
-    """(error of each output, limit of each output, accuracy class of these limits) for an answer to a trial. `worst` is
-    the least accurate class that will do."""
+    """(error of each output, limit of each output, accuracy class of these limits) for an answer to a trial.
+
+    `worst` is the least accurate class that is allowed.
+    """
     found, limits, accuracy = _measured(outputs, trial, worst)
     for index, (output, error, limit) in enumerate(zip(outputs, found, limits, strict=True)):
         if math.isinf(limit.norm) or (error == NOTHING and not error.misplaced):
@@ -61,7 +63,10 @@ def judge_answer(outputs: Outputs, trial: Trial, worst: AccuracyClass) -> Found:
 
 
 def _measured(outputs: Outputs, trial: Trial, worst: AccuracyClass) -> Found:
-    """Errors against the truth, and limits by PyTorch's own."""
+    """(errors against the truth, limits from PyTorch's own errors, accuracy class), without reruns of PyTorch.
+
+    The limits are those of TF32 only if the answer needs them and `worst` allows them.
+    """
     found = [comparison.measure(output, item) for output, item in zip(outputs, trial.expected, strict=True)]
     found = excuse_unstable(found, trial)
     limits = [limit_of(own, trial, index) for index, own in enumerate(trial.ieee)]
@@ -76,8 +81,10 @@ def _measured(outputs: Outputs, trial: Trial, worst: AccuracyClass) -> Found:
 def wrong_when_timed(
     case: Case, worst: AccuracyClass, parcel: Parcel, change: tuple[float, int], outputs: Sequence[torch.Tensor]
 ) -> str:
-    """What is wrong with the outputs of a call on a parcel's inputs with changed content (`timed_calls.change`), in
-    words, or "". Raises TaskError."""
+    """The first wrong output of a call on a parcel's inputs with changed content (`timed_calls.change`), in words.
+
+    "" if all are right. Raises TaskError.
+    """
     leaves = loading.flatten(parcel.value())
     given = bundle.tensors_in(leaves)
     changed = [item if 0 in item.stride() else item.clone() for item in given]
@@ -102,11 +109,11 @@ def refuse_if_wrong(
     doubt: str,
     outputs: list[torch.Tensor],
 ) -> None:
-    """Judges the `outputs` of the candidate's last timed call, on the inputs of a slot. `judge` says what is wrong with
-    outputs for these inputs.
+    """Judges the `outputs` of the candidate's last timed call, on the inputs of a slot. Returns if they are right.
 
-    Raises RunnerFailed where they are wrong: "cheating" if they still change, or if a checked call on the same inputs
-    is right and a second timed one is wrong again; else "wrong_result".
+    `judge` gives the fault of outputs for these inputs in words, or "". Raises RunnerFailed if they are wrong:
+    "cheating" if they still change, or if a checked call is right and a second timed one wrong again; else
+    "wrong_result".
     """
     try:
         if not (wrong := judge(outputs)):
@@ -130,8 +137,10 @@ def refuse_if_wrong(
 def _judge_floats(
     output: torch.Tensor, trial: Trial, index: int, error: OutputError, limit: OutputError
 ) -> tuple[OutputError, OutputError]:
-    """Error and limit of an output that would be refused, once equal elements may come in another order and, where the
-    truth holds PyTorch's own roundings, these may be others."""
+    """(error, limit) of an output that would be refused, if equal elements may come in another order.
+
+    If the truth is no wider than PyTorch's own run, other roundings are allowed too.
+    """
     error, limit = _with_ties(output, trial, index, error, limit)
     if accepts(error, limit) or not trial.is_wider or trial.is_wider[index]:
         return error, limit
@@ -146,8 +155,10 @@ def _judge_floats(
 def _with_ties(
     output: torch.Tensor, trial: Trial, index: int, error: OutputError, limit: OutputError
 ) -> tuple[OutputError, OutputError]:
-    """Error and limit by what PyTorch has where equal elements come in other orders. Only which of them is where may
-    differ: along a dimension in which PyTorch's answers hold the same elements in each order, so does this one."""
+    """(error, limit) by PyTorch's answers with equal elements in other orders; unchanged if these do not explain it.
+
+    Only the places may differ: along dimensions in which PyTorch's answers hold the same elements, the output does too.
+    """
     orders = [outputs[index] for outputs in trial.reruns.orders()]
     if len(orders) < 2:
         return error, limit
@@ -168,8 +179,10 @@ def _with_ties(
 def _has_the_same_elements(
     output: torch.Tensor, orders: list[torch.Tensor], expected: Expected, limit: OutputError
 ) -> bool:
-    """True if the output, sorted along each dimension along which PyTorch's answers agree once they are sorted, agrees
-    with them. Both are off by their errors."""
+    """True if the sorted output agrees with PyTorch's sorted answers, along each dimension along which these agree.
+
+    The limit is doubled, because both sides have errors.
+    """
     both = OutputError(2.0 * limit.norm, 2.0 * limit.violation)
     for dim in range(len(expected.shape)):
         one, other, mine = (item.reshape(expected.shape).sort(dim).values for item in (*orders, output))
@@ -191,7 +204,7 @@ def _has_the_same_elements(
 def _judge_integers(
     output: torch.Tensor, trial: Trial, index: int, error: OutputError, limit: OutputError
 ) -> tuple[OutputError, OutputError]:
-    """How many integers differ from the truth's without a reason, and how many may.
+    """(number of integers that differ from the truth without a reason, number that may), both as OutputError.
 
     Reasons are: the place of a value that ties with the one selected; PyTorch has the same number where equal elements
     come in another order or results are rounded otherwise. For the rest as many may differ as PyTorch's own allow, by
@@ -222,7 +235,7 @@ def _judge_integers(
 
 
 def _selection_of(trial: Trial, index: int) -> SelectedPlaces | None:
-    """The selection that an output shows the places of, if any."""
+    """The selection whose places an output holds, None if it holds none."""
     expected = trial.expected[index]
     for selection in trial.reruns.selections():
         if (part := selection.part_for(expected.truth.reshape(expected.shape))) is not None:
@@ -231,7 +244,10 @@ def _selection_of(trial: Trial, index: int) -> SelectedPlaces | None:
 
 
 def _reruns(trial: Trial) -> Iterator[Outputs]:
-    """PyTorch's answers: its own, with other orders of equal elements, other roundings, other places of extremes."""
+    """Yields answers of PyTorch: its own, then with other orders of equal elements, roundings and places of extremes.
+
+    Ends after MOST_RERUNS_S seconds.
+    """
     stop, again = time.monotonic() + MOST_RERUNS_S, trial.reruns.roundings
     orders, choices = trial.reruns.orders(), trial.reruns.choices()
     for outputs in itertools.chain(again(0.0, 1), orders, again(NEAR_A_HALF, HALF_WAYS), choices):

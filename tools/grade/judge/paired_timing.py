@@ -54,27 +54,27 @@ BASELINE_BUDGET_S = 2.5
 
 @dataclass(frozen=True)
 class Changes:
-    """Which changes of the inputs' content the reference accepts: scaling, and rotating rows."""
+    """The changes of the inputs' content that the reference accepts: scaling, and rotating rows."""
 
     scaled: bool = True
     rotated: bool = True
 
     def draw(self, stream: random.Random) -> tuple[float, int]:
-        """(factor, rows to rotate by)."""
+        """A random (factor, rows to rotate by); (1.0, 0) if nothing may change."""
         return stream.uniform(*FACTORS) if self.scaled else 1.0, stream.randrange(1, MAX_SHIFT) if self.rotated else 0
 
 
-# (inputs as they were sent, their change, outputs) -> what is wrong with the outputs, or "". Raises TaskError.
+# (inputs as they were sent, their change, outputs) -> the fault of the outputs in words, or "". Raises TaskError.
 TimedJudge = Callable[[Parcel, tuple[float, int], Sequence[torch.Tensor]], str]
 
 
 @dataclass
 class TimedInputs:
-    """What both sides are timed on: input sets, what an output looks like, and PyTorch's own error on such inputs.
+    """Inputs for timing both sides: input sets, specs of the outputs, and PyTorch's own errors on such inputs.
 
     `fresh` draws another input set, for inputs whose content cannot be changed in place (`changeable`; integers are
     not). `scalable`: the task declares no range that scaled values might leave. `rotatable`: no input has a structure
-    (a triangle) that rows in other places would break. `changes` is found out once.
+    (a triangle) that rows in other places would break. `changes` is None until it is found.
     """
 
     inputs: Sequence[Parcel]
@@ -114,7 +114,7 @@ class PreparedGroup:
         return self.links["candidate"]
 
     def close(self, side: str) -> None:
-        """Hangs up on one side and frees what was shared with it."""
+        """Closes the link of one side, if there is one, and frees the memory shared with it."""
         link = self.links.pop(side, None)
         if link is not None:
             link.close()
@@ -157,7 +157,7 @@ class PairSamples:
 
     @property
     def wall_ratio(self) -> float:
-        """The judge's time over the candidate's own, 1 for an honest candidate.
+        """Ratio of the judge's time to the candidate's own; 1 for an honest candidate, and for fewer than 4 samples.
 
         A busy machine delays messages, those of the reference as well; a false clock is false in every sample. So of
         the middle half of the samples, less what the middle half of the reference's messages took, it takes the ratio
@@ -172,7 +172,7 @@ class PairSamples:
         return min(max(1.0, low), high)
 
     def _message_ms(self) -> float:
-        """Ms that a message takes. The lower quartile, because a busy machine delays many messages."""
+        """Time of a message in ms: the lower quartile, because a busy machine delays many messages."""
         return self._message_quartiles_ms()[0]
 
     def _message_quartiles_ms(self) -> tuple[float, float]:
@@ -216,13 +216,13 @@ class ColdCache:
 
 
 def slots_for(input_bytes: int) -> int:
-    """How many sets of inputs to rotate among: more of small inputs, because short calls are made several in a row."""
+    """Number of input sets to rotate among: more of small inputs, because short calls are made several in a row."""
     size = max(input_bytes, 1)
     return max(2, min(4, SLOT_BYTES // size), min(MAX_SLOTS, FEW_BYTES // size))
 
 
 def is_changeable(parcel: Parcel) -> bool:
-    """Whether the inputs have floating tensors, whose content can be changed in place."""
+    """True if the inputs have floating tensors, whose content can be changed in place."""
     return any(spec.dtype in CHANGEABLE_NAMES and spec.nbytes and 0 not in spec.strides for spec in parcel.specs)
 
 
@@ -358,8 +358,9 @@ def window(number: int, calls: int, timed: TimedInputs) -> list[int]:
 
 
 def warm_up(sides: Sequence[RunnerLink], most: int) -> int:
-    """Lets allocators and threads settle; returns how many calls make one sample: several where a side is quick, unless
-    the other side is slow, which makes as many.
+    """Lets allocators and threads settle. Returns the number of calls in one sample, at most `most`.
+
+    It is above 1 if a side is quick, unless the other is slow, because that makes as many calls.
 
     In a fresh process glibc's heap grows for several calls before large outputs come back to the same place, and each
     new page costs more than the arithmetic on it (31 ms against 8 ms for a softmax of 64 MB, measured).
@@ -417,8 +418,10 @@ def refresh(sides: Sequence[RunnerLink], timed: TimedInputs, slots: Sequence[int
 def _compare_timed(
     baseline: RunnerLink, candidate: RunnerLink, timed: TimedInputs, draw: _Draw, cache: ColdCache, *, again: bool
 ) -> None:
-    """Compares all elements of both sides' outputs of one timed call. Each side lies within its error of the truth, so
-    they differ by at most the sum of both errors, with some slack. Where they differ by more, the call is judged.
+    """Compares all elements of both sides' outputs of one timed call. Raises RunnerFailed if they are wrong.
+
+    Each side is within its error of the truth, so they differ by at most the sum of both errors, with some slack. If
+    they differ by more, the call is judged.
 
     The candidate's is fetched first, and `again` later, after something else: a late writer shows.
     """
@@ -444,7 +447,7 @@ def _judge_timed(
 ) -> None:
     """Judges a timed call in doubt as a checked one is judged, by the truth of its inputs. Raises RunnerFailed.
 
-    Of many glances in doubt, which compared some elements only (not `is_whole`), a part is judged.
+    After JUDGED_CALLS doubts, only a random part of calls compared by some elements (not `is_whole`) is judged.
     """
     timed.doubts += 1
     is_one_of_many = not is_whole and timed.doubts > JUDGED_CALLS
@@ -455,8 +458,10 @@ def _judge_timed(
 
 
 def _peek(baseline: RunnerLink, candidate: RunnerLink, timed: TimedInputs, draw: _Draw) -> None:
-    """Compares a few elements of both sides' outputs with a wide limit: did this call compute anything for its inputs?
-    Where they are off by more, the call is judged."""
+    """Compares a few elements of both sides' outputs with a wide limit, to see if the call computed anything.
+
+    If they differ by more, the call is judged. Raises RunnerFailed.
+    """
     places = [
         [draw.stream.randrange(spec.numel) for _ in range(min(PEEKED, 4 * spec.numel))] if spec.numel else []
         for spec in timed.specs

@@ -68,7 +68,7 @@ def _check_many(
     slots: list[int],
     fresh: int,
 ) -> None:
-    """The same after many repetitions, in a row and with a warm cache, as in a loop that measures with one input."""
+    """As `check_computes_again`, after many repetitions in a row with a warm cache: a loop that times one input."""
     stream = random.SystemRandom()
 
     def sampled_ms(count: int, contents: Callable[[], tuple[float, int]]) -> float:
@@ -94,6 +94,8 @@ def _check_many(
 
 
 def _sample_ms(sample: Sample, cache: ColdCache) -> float:
-    """Time of a sample in ms: by the judge's clock on a CPU, by the device's events on a GPU, where the judge's clock
-    would count the wait before the call too."""
+    """Time of a sample in ms: by the judge's clock on a CPU, by the device's events on a GPU.
+
+    On a GPU the judge's clock would count the wait before the call too.
+    """
     return sample.wall_ms if cache.on_cpu else sample.own_ms

@@ -22,7 +22,7 @@ from foundry.tools.protocol.orders import NAN_BYTES
 from foundry.tools.protocol.rules import Parameters
 
 BUDGET_S = 5.0  # for running the reference with earlier parameters
-SINGLES = 12  # layers, and parameters, that are looked at one by one
+SINGLES = 12  # most layers, and most parameters, that are tried one by one
 NAMED = 3
 
 JUDGE_AS_BUILT = "`foundry verify --parameters as-built` judges it with those that it builds (label own-parameters)"
@@ -36,8 +36,11 @@ Accepts = Callable[[list[torch.Tensor], Trial], bool]
 
 @dataclass(frozen=True)
 class Stale:
-    """The parameters whose earlier values explain the outputs. `is_certain`: the kernel must have read those values.
-    It need not have read ones and zeros: a kernel may just assume them."""
+    """The parameters whose earlier values explain the outputs.
+
+    `is_certain`: the kernel must have read those values. Of ones and zeros that is not certain: a kernel may assume
+    them.
+    """
 
     names: tuple[str, ...]
     is_certain: bool
@@ -85,7 +88,10 @@ def find_stale(
 
 
 def _groups(before: dict[str, Differing]) -> Iterator[list[str]]:
-    """Groups of parameters to try: all that differ, all matrices, all vectors, those of each layer, each one alone."""
+    """Yields groups of parameters to try: all that differ, matrices, vectors, those of each layer, each one alone.
+
+    Only the first SINGLES layers and parameters have a group.
+    """
     matrices = [name for name, tensor in before.items() if tensor.dims > 1]
     vectors = [name for name, tensor in before.items() if tensor.dims < 2]
     layers = [
@@ -109,8 +115,7 @@ def _list_names(names: Sequence[str]) -> str:
 
 
 def is_right_as_built(link: RunnerLink, number: int, slot: int, case: Case, trial: Trial, accepts: Accepts) -> bool:
-    """Whether a candidate that is wrong with the reference's initial parameters is right with those that it builds from
-    the same seed. One that fails at that is not."""
+    """True if a candidate is right with the parameters that it builds from the reference's seed; False if it fails."""
     try:
         link.build(number, case)
         link.inputs(slot, number, trial.inputs)

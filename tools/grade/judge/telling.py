@@ -26,11 +26,11 @@ from foundry.tools.protocol.rules import ILL_CONDITIONED, TELLING, Distribution,
 
 @dataclass(frozen=True)
 class Telling:
-    """Which question tells right from wrong.
+    """The question that tells right from wrong.
 
     `coincidence`: the answer without a kernel that is right for the inputs as given, in words, or "".
     `told_by`: name of the distribution that refuses all such answers; "" for the inputs as given.
-    `degenerate`: why no question tells right from wrong, or "".
+    `degenerate`: the reason why no question tells right from wrong, or "".
     """
 
     coincidence: str = ""
@@ -39,7 +39,7 @@ class Telling:
 
 
 def find_telling(case: Case, trial: Trial, seeds: Seeds) -> Telling:
-    """Looks for it; `trial` is the one with inputs as given."""
+    """Finds the question that tells right from wrong: inputs as given (`trial`) if possible, else one of TELLING."""
     worst = _worst_norm(trial)
     if worst > ILL_CONDITIONED:
         return Telling(degenerate=f"PyTorch's own output differs from the float64 truth by {worst:.2g} of its norm")
@@ -70,8 +70,10 @@ def _tells(distribution: Distribution, case: Case, seeds: Seeds) -> bool:
 
 
 def _effortless(trial: Trial, case: Case, seed: int) -> str:
-    """The answer without a kernel that is right for this question, in words, or "". Such an answer may know the outputs
-    for other inputs of the distribution, drawn with `seed`."""
+    """An answer without a kernel that is right for this question, in words; "" if there is none.
+
+    Such an answer may know the outputs for other inputs of the distribution, drawn with `seed`.
+    """
     other = case.trial(trial.distribution, seed)
     other.inputs.close()
     for reason, outputs in _answers(trial, other):
@@ -82,7 +84,7 @@ def _effortless(trial: Trial, case: Case, seed: int) -> str:
 
 
 def _answers(trial: Trial, other: Trial) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """Outputs that need no kernel: known without looking at the inputs, or a copy of them."""
+    """Yields (words, outputs) that need no kernel: known without the inputs, or a copy of one."""
     yield "zeros are accepted as its output", [torch.zeros_like(item.truth) for item in trial.expected]
     constants = [torch.full_like(item.truth, _middle(item.truth)) for item in other.expected]
     yield "a constant is accepted as its output", constants
@@ -104,13 +106,13 @@ def _is_accepted(outputs: list[torch.Tensor], trial: Trial) -> bool:
 
 
 def _worst_norm(trial: Trial) -> float:
-    """PyTorch's largest norm error on a floating output; that of integers is a number of them."""
+    """PyTorch's largest norm error on a floating output, 0 without one; that of integers would be a count."""
     pairs = zip(trial.ieee, trial.expected, strict=True)
     return max((error.norm for error, expected in pairs if expected.is_floating), default=0.0)
 
 
 def _mean_along(expected: comparison.Expected, dim: int) -> torch.Tensor:
-    """The output as if it were the same everywhere along one dimension."""
+    """The output's mean along one dimension, repeated; of integers and vectors the mean of all elements."""
     if not expected.is_floating or len(expected.shape) < 2:
         return torch.full_like(expected.truth, _middle(expected.truth))
     shaped = expected.truth.reshape(expected.shape)
