@@ -50,13 +50,13 @@ class Boxes:
         )
 
     def place(self, row: str, column: str = "") -> str:
-        """Arguments that say which box: the one of index `box` along a row, from `row` and `column` on."""
+        """C text of the coordinates of box number `box` along a row, counted from `row` and `column`."""
         along = f"{column} + box * {self.wide}" if column else f"box * {self.wide}"
         return ", ".join((along, row, *self.places, *["0"] * (2 - len(self.places))))
 
 
 def boxes(space: AttentionSpace, which: str) -> Boxes | None:
-    """The boxes of "q", "k", "v" or "mask"; None for an operand that the copy engine cannot read."""
+    """The boxes of "q", "k", "v" or "mask" for TMA; None for an operand that TMA cannot read."""
     kernel = space.kernel
     masks = leaves(masks_of(kernel))
     load, rows, columns = {
@@ -83,8 +83,10 @@ def boxes(space: AttentionSpace, which: str) -> Boxes | None:
 
 
 def _merged(dimensions: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """(size, stride, place) of a batch's dimensions, the innermost first, without those in which nothing moves and with
-    neighbours that are walked as one as one."""
+    """(size, stride, place) of a batch's dimensions, the innermost first.
+
+    Those of stride 0 are left out, and neighbours that one stride can walk are merged.
+    """
     found: list[tuple[int, int, str]] = []
     for size, stride, name in reversed(dimensions):
         if not stride:

@@ -55,7 +55,7 @@ class _TensorAttention:
         self.is_added = self.kernel.mask is not None or self.kernel.scale <= 0
 
     def _copies(self, which: str) -> dict[str, object]:
-        """The copy of a row of q, k or v: elements and bytes of one copy, copies of a row, the address."""
+        """Holes of the text that copies a row of q, k or v: elements and bytes of a copy, copies of a row, address."""
         kernel = self.kernel
         load, size = {
             "q": (kernel.q, kernel.head),
@@ -92,7 +92,7 @@ class _TensorAttention:
         ]
 
     def _mask(self) -> list[str]:
-        """Scores, scaled and with the mask added, of the row's keys that a lane holds: two neighbours at a time."""
+        """The code that scales a lane's scores and adds the mask, two neighbours at a time; [] if neither is needed."""
         if not self.is_added:
             return []
         kernel, space = self.kernel, self.space.spaces["mask"]
@@ -103,7 +103,7 @@ class _TensorAttention:
         return [*lines, *over_vector(2, [scaled]), "}"]
 
     def _read_mask(self, mask: Expr, space: Space) -> list[str]:
-        """Fills `added` for two neighbouring keys of a row."""
+        """The code that fills `added` for two neighbouring keys of a row."""
         tiling, kernel = self.tiling, self.kernel
         loads = self._mask_loads(leaves([mask]), space)
         known: Known = [(leaf, element_load(f"m{at}.at[j]", leaf.dtype)) for at, (leaf, _) in enumerate(loads)]
@@ -123,11 +123,11 @@ class _TensorAttention:
         return [column, f"if ({' && '.join(tests)}) {{", *both, "}"] if tests else [column, *both]
 
     def _mask_loads(self, found: list[Leaf], space: Space) -> list[tuple[Load, str]]:
-        """The loads of two neighbours at a time, with the C text of their places."""
+        """(load, C text of its place) of the mask's loads that read two neighbours at a time."""
         return [(leaf, f"b_{leaf.buffer} + {space.offset(leaf.view)}") for leaf in load_plan(space, found, 2).vectors]
 
     def _epilogue(self) -> tuple[list[str], list[str]]:
-        """Before and in the loop over four neighbours of a row's result."""
+        """(code before the loop over four neighbours of a row's result, code in it)."""
         kernel = self.kernel
         guard = ["row < QUERIES"] if kernel.rows % self.tiling.rows else []
         guard += [f"d < {kernel.value_head}"] if kernel.value_head != self.tiling.value_head else []
@@ -205,7 +205,7 @@ class _TensorAttention:
         return source, Launch(self.name, grid, block, tuple(arguments), tiling.shared_bytes)
 
     def _unit(self) -> str:
-        """Differences of scores times this are exponents of two."""
+        """C text of the factor that makes differences of scores exponents of two."""
         return f"{math.log2(math.e):.9e}f" if self.is_added else "1.0f"
 
     def _sum(self) -> tuple[str, Launch]:
@@ -233,7 +233,7 @@ class _TensorAttention:
 
     @property
     def workspace_bytes(self) -> int:
-        """Sums of each part's rows, their highest scores and totals."""
+        """Bytes for each part's row sums, highest scores and totals; 0 if keys are not split."""
         return 4 * self.tiling.splits * self.points * (self.kernel.value_head + 2) if self.tiling.splits > 1 else 0
 
 
@@ -284,8 +284,11 @@ class _TurnsAttention(_TensorAttention):
 
     @property
     def _near(self) -> int:
-        """The number of pairs of batch point and part whose tiles are taken in turn: where rows see different numbers
-        of keys, rather all of the longest first, but as many as have their keys in half of the last cache."""
+        """Number of pairs (batch point, part of the keys) whose tiles are taken in turn; 1 unless causal.
+
+        Causal rows see different numbers of keys, so the longest tiles of all these pairs come first. Their keys fit
+        half of L2.
+        """
         kernel = self.kernel
         if not kernel.causal:
             return 1

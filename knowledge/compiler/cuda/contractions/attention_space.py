@@ -50,13 +50,13 @@ class AttentionSpace:
         return decompose(flat, self.batch_sizes, self.batch_names, self.index) if self.batch_sizes else []
 
     def store(self, result: str) -> list[str]:
-        """The stores of `result` at (row, d)."""
+        """Statements that store `result` at (row, d)."""
         body = emitter(self.spaces["out"], [], {"acc": result}, "s")
         body.store_all(self.kernel.stores, self.spaces["out"].offset, self.plan.buffers)
         return body.lines
 
     def signature(self, operands: Sequence[Expr], *, stores: bool = True) -> tuple[str, list[str]]:
-        """Parameters and arguments of a kernel that reads these operands and makes the stores, or does not."""
+        """(parameter list, argument buffers) of a kernel that reads the operands and, if `stores`, makes the stores."""
         stored = self.kernel.stores if stores else ()
         return parameters(self.plan, *buffers_of([*leaves(operands), *body_leaves(stored)], stored))
 
@@ -69,13 +69,15 @@ def masks_of(kernel: AttentionKernel) -> Sequence[Expr]:
     return [kernel.mask] if kernel.mask is not None else []
 
 
-FEW_ROWS = 16  # of one query head
-MANY_ROWS = 128  # of all heads that share their keys
+FEW_ROWS = 16  # most rows of one query head that is joined with others
+MANY_ROWS = 128  # most rows of all joined heads
 
 
 def join_heads(kernel: AttentionKernel) -> AttentionKernel:
-    """Query heads that share keys and values and have few rows each become one head with all their rows, so that keys
-    and values are read once for all of them."""
+    """The kernel with query heads that share keys and values joined to one head, so that these are read once.
+
+    Unchanged if it is causal, has too many rows, or if keys, values or the rows' strides differ between heads.
+    """
     if not kernel.batch or kernel.causal or kernel.rows > FEW_ROWS or kernel.rows * kernel.batch[-1] > MANY_ROWS:
         return kernel
     at = len(kernel.batch) - 1

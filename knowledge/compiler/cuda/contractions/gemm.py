@@ -56,7 +56,7 @@ def _narrow(expr: Expr) -> DType:
 
 
 def choose_way(ways: Ways, device: Device, choices: dict[str, Choice]) -> tuple[str, str, tuple[Tunable, ...]]:
-    """Precision and path ("" on the ordinary units), and their tunables."""
+    """(precision, path, their tunables); the path is "" on the ordinary units."""
     precisions = ways.precisions(device.arch)
     precision = str(pick(choices, PRECISION, precisions, precisions[0]))
     paths = ways.paths(precision, device.arch) if precision != IEEE else ("",)
@@ -67,7 +67,7 @@ def choose_way(ways: Ways, device: Device, choices: dict[str, Choice]) -> tuple[
 def choose_tiling(
     kernel: GemmKernel, ways: Ways, device: Device, choices: dict[str, Choice]
 ) -> tuple[Tiling | TensorTiling, tuple[Tunable, ...]]:
-    """The tiling of the chosen way to multiply, which is none of packed operands, and all tunables."""
+    """(tiling of the chosen precision and path, all tunables); not for packed operands."""
     precision, path, tunables = choose_way(ways, device, choices)
     tiling: Tiling | TensorTiling
     if precision == IEEE:
@@ -78,14 +78,14 @@ def choose_tiling(
 
 
 def list_choices(tiling: Tiling | TensorTiling, tunables: tuple[Tunable, ...]) -> dict[str, Choice]:
-    """Every tunable's value."""
+    """The value of every tunable, by name."""
     path = tiling.path if isinstance(tiling, TensorTiling) else ""
     values: dict[str, Choice] = {PRECISION: IEEE, PATH: path, **asdict(tiling)}
     return {item.name: values[item.name] for item in tunables}
 
 
 def need_feature(tiling: Tiling | TensorTiling) -> str:
-    """The letter that the architecture's name needs for the tiling's instructions."""
+    """The suffix that the architecture's name needs for the tiling's instructions, "" for none."""
     return tiling.arch_feature if isinstance(tiling, TensorTiling) else ""
 
 
@@ -192,7 +192,7 @@ class _Printer:
 
 
 def ways_of(kernel: GemmKernel, plan: Plan, device: Device) -> Ways:
-    """In which ways a product may be multiplied."""
+    """Facts of a product that decide its precisions and paths."""
     spaces = spaces_of(kernel)
     operands = [strided_operand(kernel, spaces, which, Tiling()) for which in ("a", "b")]
     dtype = operand_dtype(kernel)
@@ -207,8 +207,11 @@ def ways_of(kernel: GemmKernel, plan: Plan, device: Device) -> Ways:
 
 
 def packing_pays(kernel: GemmKernel, spaces: Spaces, device: Device, *, along_k: bool) -> bool:
-    """True if the faster main loop wins back the launches that pack the operands, by the card's rates
-    (knowledge/devices). Parameters are packed once; what TMA reads as it is, never."""
+    """True if the main loop over packed operands is faster, the packing launches included.
+
+    Estimated by the card's rates (knowledge/devices). Constant operands and those that TMA reads as they are cost no
+    packing.
+    """
     dtype, rate = operand_dtype(kernel), partial(constant, device)
     batch = math.prod(kernel.batch)
     work = 2.0 * batch * kernel.m * kernel.n * kernel.k

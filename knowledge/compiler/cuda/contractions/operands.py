@@ -105,7 +105,7 @@ class Tile:
         return math.ceil(self.items / self.tiling.threads)
 
     def place(self) -> list[str]:
-        """The vector of the tile that a thread moves in round i."""
+        """Statements that find the vector of the tile that a thread moves in round i."""
         if isinstance(self.tiling, WgmmaTiling) and not self.along_k:
             return self._place_across()
         extent = (self.tiling.tile_k if self.inner == "k" else self.tile_out) // self.vector
@@ -117,8 +117,10 @@ class Tile:
         ]
 
     def _place_across(self) -> list[str]:
-        """The same where rows of shared memory run along k and the operand does not: eight neighbours among the threads
-        take eight of k, whose words lie in different banks."""
+        """The same if rows of shared memory run along k but the operand does not.
+
+        Eight neighbouring threads take eight values of k, whose words are in different banks.
+        """
         extent = self.tile_out // self.vector
         return [
             "const int item = threadIdx.x + i * THREADS;",
@@ -127,11 +129,11 @@ class Tile:
         ]
 
     def is_item(self) -> list[str]:
-        """The test that spares the last round's idle threads."""
+        """The test that a thread has a vector in the last round; [] if all have."""
         return [f"item < {self.items}"] if self.items % self.tiling.threads else []
 
     def fetch(self) -> list[str]:
-        """Global memory to registers; what lies outside the matrix is zero."""
+        """The code that reads a tile from global memory to registers; elements outside the matrix become zero."""
         held = f"held_{self.which}"
         tests = [*self.is_item(), *self.inside]
         lines = ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self.place()]
@@ -142,8 +144,10 @@ class Tile:
         return [*lines, *self.read(held), "}"]
 
     def keep(self) -> list[str]:
-        """Registers to shared memory: on tensor cores as their `Operand` lays it out, else with the result's axis
-        innermost."""
+        """The code that writes a tile from registers to shared memory.
+
+        Tensor cores have the layout of their `Operand`; otherwise the result's axis is innermost.
+        """
         to, held, pitch = f"to_{self.which}", f"held_{self.which}[i]", f"PITCH_{self.which.upper()}"
         if isinstance(self.tiling, TensorTiling):
             moves = [self.tiling.keep(self.which, self.vector, along_k=self.along_k)]
@@ -158,7 +162,7 @@ class Tile:
 
 
 def edges(*axes: tuple[str, int, int]) -> tuple[str, ...]:
-    """Tests for the axes (name, size, tile) whose last tile is not full."""
+    """C texts of the bounds tests for axes (name, size, tile) whose last tile is not full."""
     return tuple(f"{name} < {size}" for name, size, tile in axes if size % tile)
 
 
@@ -203,7 +207,7 @@ def _walks_last(expr: Expr, where: dict[View, View]) -> bool:
 
 
 def _read_vector(expr: Expr, space: Space, vector: int, kind: str, held: str) -> list[str]:
-    """Puts `vector` neighbours of `expr` into `held[i]`, as plain vectors where no arithmetic is needed."""
+    """The code that reads `vector` neighbours of `expr` into `held[i]`, as one vector if no arithmetic is needed."""
     if vector > 1 and isinstance(expr, Load) and expr.dtype in ("float32", "float64") and register(expr.dtype) == kind:
         return [f"{held}[i] = load_vec<{vector}>(b_{expr.buffer} + {space.offset(expr.view)});"]
     known: Known = []

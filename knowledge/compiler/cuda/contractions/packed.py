@@ -96,12 +96,12 @@ class PackedTiling:
 
     @property
     def threads(self) -> int:
-        """Those of the warpgroups that multiply, and of the one that copies; of several blocks it is a warp."""
+        """Threads of a block: warpgroups that multiply, and one that copies (a warp if several blocks are resident)."""
         return self.groups * 128 + (128 if self.resident == 1 else 32)
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers of each copying and each multiplying thread; 0: as the launch shares them out."""
+        """(registers of a copying thread, of a multiplying thread); 0 leaves them as launched."""
         if self.resident == 1:
             return _REGISTERS[self.groups]
         return 0, min(255, 65536 // (self.threads * self.resident) // 8 * 8)
@@ -120,7 +120,7 @@ class PackedTiling:
         return self.stages * ((self.tile_m + self.tile_n) * ROW_BYTES * parts + 16)
 
     def slab(self, precision: str) -> int:
-        """Columns of a warp's 16 rows that leave through shared memory together: as many as there is room for."""
+        """Columns of a warp's 16 rows that leave through shared memory together; 0 if there is no room or no need."""
         room = _MULTIPROCESSOR_BYTES // self.resident - 1024 - self.ring_bytes(precision)
         fitting = [n for n in _SLABS if n <= self.group_n and self.groups * 4 * slab_bytes(n, self.item) <= room]
         return max(fitting, default=0) if self.item else 0
@@ -142,8 +142,8 @@ class PackedTiling:
 
 
 def slab_bytes(columns: int, item: int) -> int:
-    """Bytes of a warp's 16 rows: they are eight elements apart, the last eight 64 bytes more, so that lanes meet in no
-    bank."""
+    """Bytes of shared memory for a warp's 16 rows. They are padded by eight elements, and the last eight rows begin 64
+    bytes later, to avoid bank conflicts."""
     return 16 * (columns + 8) * item + 64
 
 
@@ -201,7 +201,7 @@ def _default(kernel: GemmKernel, precision: str, device: Device, item: int) -> P
 
 
 def _fitted(shape: _Shape, splits: int, item: int, precision: str, arch: str) -> PackedTiling:
-    """With as many stages as there is room for, up to the shape's own."""
+    """The shape's tiling with as many stages as there is room for, up to its own; it may still be illegal."""
     stays = 0 if splits > 1 else 1 if item and shape.slabbed else shape.tiling.stays
     tiling = replace(shape.tiling, splits=splits, stays=stays, item=item)
     found = [replace(tiling, stages=stages) for stages in range(tiling.stages, 1, -1)]
@@ -209,7 +209,10 @@ def _fitted(shape: _Shape, splits: int, item: int, precision: str, arch: str) ->
 
 
 def _staying(tiling: PackedTiling, kernel: GemmKernel, device: Device) -> PackedTiling:
-    """Lets blocks stay where k is so short that storing takes longer than multiplying (measured on an H200)."""
+    """The tiling with persistent blocks if k is so short that stores take longer than products; else unchanged.
+
+    Measured on an H200.
+    """
     tiles = math.prod(kernel.batch) * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n)
     is_usual = (tiling.tile_m, tiling.tile_n, tiling.splits) == (128, 256, 1)
     if not is_usual or kernel.k > _SHORT or tiles < 4 * device.cores:
@@ -246,8 +249,10 @@ def choose_packed(
 
 
 def leaving_item(kernel: GemmKernel, plan: Plan, out: Space) -> int:
-    """Bytes of an element of the one result whose rows lie side by side, in pieces of 16 bytes and whole slabs, else
-    0."""
+    """Bytes of an element of the result if its rows can leave through shared memory, else 0.
+
+    That needs one store, no tail, and rows aligned to 16 bytes that consist of whole slabs.
+    """
     if kernel.tail or len(kernel.stores) != 1 or (kernel.n_sizes and out.innermost % _SLABS[-1]):
         return 0
     (store,) = kernel.stores

@@ -55,7 +55,7 @@ class PackedProduct:
 
     @property
     def has_low(self) -> bool:
-        """True if the rest that an element's 16 bits do not hold is packed as well."""
+        """True if each element's low part, which its 16 bits do not hold, is packed as well."""
         return self.precision == HALF3
 
 
@@ -64,9 +64,9 @@ class InPlace:
     """An operand that the copy engine reads as it is: 16-bit numbers whose rows are aligned to 16 bytes."""
 
     load: Load
-    is_across: bool  # rows lie along the result's axis, not along k
-    row: int  # elements from row to row
-    step: int  # and from batch point to batch point
+    is_across: bool  # rows run along the result's axis, not along k
+    row: int  # stride of rows in elements
+    step: int  # stride of batch points in elements
 
 
 def in_place(kernel: GemmKernel, spaces: Spaces, which: str) -> InPlace | None:
@@ -109,7 +109,7 @@ class PackedOperand:
 
     @property
     def is_across(self) -> bool:
-        """True if tiles in shared memory have rows of one k, which only elements of 16 bits may."""
+        """True if each row of a tile in shared memory holds one k; only for elements of 16 bits."""
         if self.place_now is not None:
             return self.place_now.is_across
         return not self.tile.along_k and SIZES[self.product.precision] == 2
@@ -128,15 +128,15 @@ class PackedOperand:
 
     @property
     def parts(self) -> int:
-        """Into how many parts rows are taken to find their largest element."""
+        """Number of parts of a row whose largest elements are found separately."""
         return math.ceil(self.product.steps * 8 / _LONG) if self.is_long else self.product.steps
 
     def memory(self, offset: int) -> str:
-        """The argument for what lies `offset` bytes into the memory that this operand is packed into."""
+        """The launch argument for this operand's memory, `offset` bytes from its begin."""
         return cuda_launch.prepared(offset) if self.prepares else cuda_launch.workspace(offset)
 
     def place(self, begin: int) -> int:
-        """Takes memory from `begin` bytes on; returns where the next operand of the same memory may begin."""
+        """Reserves memory from byte `begin`. Returns the byte behind it; `begin` if TMA reads the operand as it is."""
         if self.map:
             return begin
         self.at = begin

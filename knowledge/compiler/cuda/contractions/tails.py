@@ -107,7 +107,7 @@ class Kept:
         }
 
     def note(self, exists: str) -> list[str]:
-        """Statements beside those values."""
+        """Statements that record which elements exist, and their places if a reduction needs them."""
         lines = [f"exists[{self.slot}] = {exists};"]
         if any(item.indexed for item in self.accumulators):
             lines.append(f"place_at[{self.slot}] = {self.at};")
@@ -163,8 +163,7 @@ class Joined:
         self.part_places = self._place(self.rows * self.parts) if self.parts > 1 else {}
 
     def _shape(self) -> tuple[int, int, bool]:
-        """(parts of a row that are joined first, threads of a row, whether neighbouring threads have neighbouring
-        rows)."""
+        """(parts of a row that are joined first, threads of a row, True if neighbouring threads have such rows)."""
         long = [item for item in self.outer if item.size > 1]
         beside = bool(long) and long[-1].stride == 1
         is_column = beside or not any(item.stride == 1 and item.size >= 4 for item in self.inner)
@@ -182,7 +181,7 @@ class Joined:
         return found
 
     def slots(self, places: Mapping[str, int] | None = None, *, const: bool = False) -> list[tuple[str, Argument]]:
-        """Parameters for the states, and their arguments."""
+        """(parameter, argument) for the states of each reduction; `places`: their bytes in the workspace."""
         kind = "const " if const else ""
         found = self.places if places is None else places
         return [
@@ -207,7 +206,7 @@ class Joined:
     def _launch(
         self, outer: Sequence[Dimension], inner: Sequence[Dimension], places: Mapping[str, int], parts: int
     ) -> tuple[str, Launch]:
-        """Joins states of every row, or of each of its `parts`, which then are states of their own."""
+        """(text, launch) that joins the states of every row, or of each of its `parts`, to one state."""
         rows = self.rows * parts
         is_column = self.is_column or (self.parts > 1 and parts == 1)
         team = 32 if is_column and not self.is_column else self.team
@@ -248,7 +247,7 @@ class Joined:
         return fill(_JOIN, holes), Launch(kernel, grid, threads, tuple(arguments))
 
     def _find_row(self, parts: int, *, is_column: bool, exact: bool) -> list[str]:
-        """Statements that say which row, and part of it, a thread works on; `exact`: the last block has as many."""
+        """Statements that find a thread's row, and its part of it; `exact`: the last block is full."""
         rows = self.rows * parts
         place, lane = ("(int)blockIdx.x", "(int)threadIdx.x")
         if is_column:
@@ -291,7 +290,7 @@ class Joined:
         return lines
 
     def _finish(self, names: Sequence[str], tests: Sequence[str]) -> tuple[list[str], list[str]]:
-        """(what is made of a row's states, the parameters for it and their buffers)."""
+        """(statements that compute and store a row's results, [parameter list, its buffers ...])."""
         known = define_results(self.accumulators)
         lines = [f"const auto {text} = {source};" for text, source in known.texts]
         space = row_space(self.rest, [item.size for item in self.outer], names)
@@ -310,7 +309,7 @@ class Results:
 
 
 def define_results(accumulators: Sequence[Accumulator], at: str = "") -> Results:
-    """The states stand in variables, or in arrays of them, of which one is `at`."""
+    """The names that reductions define. `at`: index text of an element if states are in arrays, else ""."""
     names, texts = {}, []
     for item in accumulators:
         for name, member in item.defines:

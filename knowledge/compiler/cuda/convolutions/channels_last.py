@@ -42,8 +42,8 @@ from foundry.knowledge.device import Device
 _AXES = range(3)
 _LEAST_FLOPS = 1e9
 _LARGE_WINDOW = 256  # elements of a window of few channels
-_LEAST_OVERLAP = 4  # times that such windows read each pixel
-_MOST_PIECES = 8192  # of the tables
+_LEAST_OVERLAP = 4  # fewest times that such windows read each pixel
+_MOST_PIECES = 8192  # most pieces in the tables
 _PRECISION_MEANING = (
     "half: operands scaled to 16 bits, 11 significant ones as TF32 has; half3: three products of such halves, as "
     "accurate as float32; tf32: as PyTorch with TF32 allowed, at half the rate"
@@ -51,7 +51,8 @@ _PRECISION_MEANING = (
 
 
 def fits(space: ConvSpace) -> bool:
-    """Wide integers and doubles are for others, and so is an input whose packed form has too many pieces to count."""
+    """True if it can compute this convolution: float32 arithmetic, TF32 allowed unless inputs have 16 bits, and few
+    enough pieces."""
     if space.plan.buffers[space.kernel.x].dtype == "float64" or space.kernel.dtype != "float32":
         return False
     dtype = stored_type(space)
@@ -69,9 +70,11 @@ def runs_on(arch: str) -> bool:
 
 
 def pays(space: ConvSpace) -> bool:
-    """True if the input is read often enough to win its copy back, and the launches that make it. Images of fewer than
-    eight channels fill half of each piece; of those phases, which read little, are faster, and large windows that
-    overlap."""
+    """True if the input is read often enough to win back its copy and the packing launches.
+
+    Images of fewer than eight channels fill half of each piece: this pays only if transposed, or for large windows that
+    overlap.
+    """
     channels, out = space.found.in_per_group, space.found.out_per_group
     overlaps = space.taps >= _LEAST_OVERLAP * math.prod(space.kernel.stride)
     fills = channels >= 8 or space.kernel.transposed or (channels * space.taps >= _LARGE_WINDOW and overlaps)
@@ -80,7 +83,7 @@ def pays(space: ConvSpace) -> bool:
 
 
 def takes(space: ConvSpace, choices: dict[str, Choice]) -> bool:
-    """True if a precision that was asked for is one of these."""
+    """True if the chosen precision is one of these; also if none was chosen."""
     return choices.get(PRECISION, precisions_of(space)[0]) in precisions_of(space)
 
 
@@ -92,7 +95,7 @@ class _Product:
         self.tail = self._tail(layout.workspace_bytes)
 
     def _tail(self, memory: int) -> ConvTail | None:
-        """The text of the tail, with its states from `memory` bytes into the workspace."""
+        """The tail's printer, with its states from byte `memory` of the workspace; None without a tail."""
         layout, tail = self.layout, self.space.kernel.tail
         if tail is None:
             return None
@@ -108,7 +111,7 @@ class _Product:
 
     @property
     def _acc(self) -> str:
-        """Text of a sum."""
+        """C text of a sum."""
         if self.layout.near_by:
             return self.layout.near_by.acc
         phase = "w" if self.layout.gathers else "j" if self.layout.together == 2 else "0"
@@ -116,7 +119,7 @@ class _Product:
 
     @property
     def _edge(self) -> str:
-        """True if the second of two outputs side by side exists, where it may not."""
+        """C text of the test that the second of two outputs side by side exists; "" if it always does."""
         wide = self.space.kernel.output_size[2]
         return f"p2 + j < {wide}" if self.layout.together == 2 and wide % 2 and not self.layout.gathers else ""
 
@@ -126,7 +129,7 @@ class _Product:
 
     @property
     def _ignores_pixels(self) -> bool:
-        """An epilogue without values of single pixels is computed for every pixel, and stored where there is one."""
+        """True if a tail's epilogue reads no values of single pixels, so that it needs no bounds tests."""
         return self.tail is not None and self.space.ignores_pixels()
 
     def print(self) -> tuple[str, Launch]:

@@ -66,7 +66,7 @@ class ChannelsLastLayout:
 
     @property
     def together(self) -> int:
-        """Phases that a tile computes together: two of the last axis, whose outputs lie side by side, or all."""
+        """Number of phases that a tile computes together: one, two of the last axis (outputs side by side), or all."""
         return together(self.space)
 
     @property
@@ -79,7 +79,7 @@ class ChannelsLastLayout:
         return self.precision in (HALF, HALF3)
 
     def _place(self) -> None:
-        """Places the parts of the workspace and of prepared memory."""
+        """Sets the offsets of all parts in the workspace and in prepared memory."""
         weights = self.weight_rows * len(self.packed.reads) * 16
         self.prepared_bytes = weights + (_aligned(4 * self.weight_rows) if self.is_scaled else 0)
         self.workspace_bytes = 0 if self.is_prepared else _aligned(self.prepared_bytes)
@@ -94,7 +94,7 @@ class ChannelsLastLayout:
 
     @property
     def part(self) -> int:
-        """Pieces of a place that a block packs, a thread each."""
+        """Number of pieces of a place that a block packs, one a thread."""
         return next(part for part in (8, 4, 2, 1) if self.packed.point % part == 0)
 
     @property
@@ -112,7 +112,7 @@ class ChannelsLastLayout:
 
     @property
     def repairers(self) -> int:
-        """Blocks that look whether an image must be packed again."""
+        """Number of blocks that check if an image must be packed again."""
         return max(1, min(8, self.pack_blocks))
 
 

@@ -79,12 +79,12 @@ def _sums(shape: Shape) -> int:
 
 
 def _steps(space: ConvSpace) -> tuple[int, int]:
-    """Distance between outputs of one phase along height and width."""
+    """(distance between outputs of one phase along the height, along the width)."""
     return space.found.axes[1].parts[0].step, space.found.axes[2].parts[0].step
 
 
 def _legal(space: ConvSpace, shape: Shape) -> bool:
-    """Whole phases in every thread, and registers for the sums and the window."""
+    """True if a thread has whole phases, and registers for its sums and window."""
     words = space.item_bytes // 4
     high, wide = _steps(space)
     if shape.outputs % wide or shape.rows % high or space.found.out_per_group % shape.channels:
@@ -96,7 +96,7 @@ def _legal(space: ConvSpace, shape: Shape) -> bool:
 
 
 def _vector(space: ConvSpace, outputs: int) -> int:
-    """Inputs of one load: its address is a multiple of its size, and it lies inside its line or outside, whole."""
+    """Number of inputs in one load: aligned to its size, and wholly inside or outside its line."""
     kernel, axis = space.kernel, space.found.axes[2]
     if kernel.x_strides[-1] != 1:
         return 1
@@ -118,7 +118,7 @@ def _pieces(space: ConvSpace, outputs: int) -> tuple[tuple[int, ...], tuple[tupl
 
 
 def _store_vector(space: ConvSpace, outputs: int) -> int:
-    """Outputs of one store, of all stores alike."""
+    """Number of outputs in one store; the same for all stores."""
     kernel, outside = space.kernel, space.outputs()
     widest = min(WIDEST_BYTES // ITEM_BYTES[space.plan.buffers[store.buffer].dtype] for store in kernel.stores)
     vector = min(8, max(1, widest))
@@ -135,8 +135,11 @@ def _multiples(step: int, values: Sequence[int]) -> list[int]:
 
 
 def _outputs(space: ConvSpace) -> list[int]:
-    """Legal runs along the width, the default first: as wide as a vector where loads or stores come in vectors, else
-    the fewest, whose loads and stores lie side by side over the threads."""
+    """Legal numbers of outputs along the width, the default first; [] if none is legal.
+
+    The default is the widest up to a vector if loads or stores come in vectors, else the smallest: then neighbouring
+    threads access neighbouring elements.
+    """
     _, wide = _steps(space)
     item = min(ITEM_BYTES[space.plan.buffers[space.kernel.x].dtype], 4)
     legal = [n for n in _multiples(wide, (1, 2, 4, 8)) if _legal(space, Shape(n, _steps(space)[0], 1, 256))]
@@ -148,12 +151,12 @@ def _outputs(space: ConvSpace) -> list[int]:
 
 
 def fits(space: ConvSpace) -> bool:
-    """A thread's sums and the inputs under them stay in registers, and an image needs no more than 32-bit positions."""
+    """True if a thread's sums and inputs fit registers, and positions in an image fit 32 bits."""
     return space.inside == "int" and bool(_outputs(space))
 
 
 def has_few_inputs(space: ConvSpace) -> bool:
-    """Three-dimensional images of a few colours: whatever packs them fills most of its pieces with zeros."""
+    """True for three-dimensional images of a few channels: packed pieces of them would be mostly zeros."""
     return space.found.in_per_group <= _FEW_COLOURS and space.kernel.kernel[0] > 1
 
 

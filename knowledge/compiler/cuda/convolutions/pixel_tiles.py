@@ -94,7 +94,7 @@ def gathers_phases(space: ConvSpace) -> bool:
 
 
 def together(space: ConvSpace) -> int:
-    """Phases that a tile computes together."""
+    """Number of phases that a tile computes together."""
     if gathers_phases(space):
         return len(space.found.parts)
     return 2 if len(space.found.axes[2].parts) == 2 else 1

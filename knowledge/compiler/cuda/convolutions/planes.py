@@ -72,7 +72,10 @@ class PlaneTiling:
 
 
 def fits(space: ConvSpace) -> bool:
-    """Rows of pixels that are aligned to 16 bytes, of float32, and weights that leave shared memory room."""
+    """True for a pointwise float32 convolution of one group, rows of pixels aligned to 16 bytes, and TF32 allowed.
+
+    Its weights must fit shared memory beside two stages.
+    """
     kernel, buffers = space.kernel, space.plan.buffers
     if kernel.groups > 1 or kernel.transposed or kernel.tail or space.plan.ieee_only or space.inside != "int":
         return False
@@ -92,14 +95,14 @@ def runs_on(arch: str) -> bool:
 
 
 def pays(space: ConvSpace, cores: int) -> bool:
-    """True if reading the input takes longer than multiplying it, and blocks have enough to do."""
+    """True if there are so few channels that reading the input takes longest, and enough tiles for the device."""
     kernel = space.kernel
     tiles = kernel.batch * math.ceil(kernel.output_size[2] / _PIXELS)
     return kernel.in_channels <= _MOST_CHANNELS and tiles >= _LEAST_TILES * cores
 
 
 def takes(choices: dict[str, Choice]) -> bool:
-    """True if a precision that was asked for is the one it has."""
+    """True if the chosen precision is TF32, its only one; also if none was chosen."""
     return choices.get(PRECISION, "tf32") == "tf32"
 
 

@@ -99,7 +99,7 @@ class Pixels:
 
 
 def order_pixels(kernel: ConvKernel, counts: tuple[int, ...], tile: int, *, gathers: bool) -> Pixels:
-    """`gathers`: a row is an output of every phase."""
+    """The order in which rows of tiles are pixels. `gathers`: a row is an output of every phase."""
     extent = kernel.tail.extent[2:] if kernel.tail else (1, 1, 1)
     whole = extent == kernel.output_size and math.prod(extent) > 1
     found = Pixels(kernel.batch, counts, (1, 1, 1) if whole or gathers else extent, 0)

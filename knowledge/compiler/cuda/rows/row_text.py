@@ -71,8 +71,10 @@ class RowText:
     # ------------------------------------------------------------ position
 
     def position(self, unit: str = "") -> list[str]:
-        """Finds the row and the lane of this thread; threads beyond the last row repeat it and store nothing. `unit`:
-        which rows a block has, where that does not follow from its own number."""
+        """The code that finds the row and lane of this thread; threads beyond the last row repeat it and store nothing.
+
+        `unit`: C text of the number of the block's rows, if that is not the block's own number.
+        """
         shape = self.shape
         shared_by = max(shape.splits, shape.cluster)
         unit = unit or ("blockIdx.x" if shared_by == 1 else f"(blockIdx.x / {shared_by})")
@@ -99,7 +101,7 @@ class RowText:
         return lines + (decompose("row", sizes, names, self.index) if sizes else [])
 
     def span(self, part: str, chunk: int) -> list[str]:
-        """The bounds of one part of a row, whose parts have `chunk` elements."""
+        """The code that finds the bounds of one part of a row; parts have `chunk` elements."""
         index = self.index
         return [
             f"const {index} begin = ({index}){part} * {chunk};",
@@ -169,7 +171,7 @@ class RowText:
         return [*lines, *self.declare_states(first), *self._staged_loop([*self._fill(), *work])]
 
     def _fill(self) -> list[str]:
-        """One round of staging: plain vectors move as they are, the rest is computed element by element."""
+        """The code for one round of staging: plain vectors are copied, other values computed element by element."""
         shape = self.shape
         whole: list[str] = []
         computed: list[tuple[int, Expr]] = []
@@ -196,7 +198,7 @@ class RowText:
 
     @property
     def _whole_rounds(self) -> int:
-        """Rounds of which every lane of the team has a vector; a cluster's blocks have different numbers of them."""
+        """Number of rounds in which every lane of the team has a vector."""
         shape = self.shape
         return 0 if shape.cluster > 1 else shape.length // (shape.team * shape.vector)
 
@@ -206,7 +208,7 @@ class RowText:
         return f"begin + {place}" if shape.cluster > 1 else place
 
     def _staged_loop(self, body: Sequence[str], first: int = 0) -> list[str]:
-        """All rounds of the staged row from the `first` on."""
+        """The code that runs `body` for all rounds of the staged row from number `first`."""
         shape = self.shape
         flight = max(4, 16 // shape.vector) if shape.cluster > 1 else 4
         pragma = "#pragma unroll" if shape.staging == "registers" else f"#pragma unroll {flight}"
@@ -222,7 +224,7 @@ class RowText:
         return [*lines, f"if ({test}) {{", *self._reduce_lines("at"), *body, "}", "}"]
 
     def _grouped_loop(self, step: ReducePass, group: int) -> list[str]:
-        """Whole rounds of the staged row, of which each state takes `group` at a time."""
+        """The code for the whole rounds of the staged row; states take `group` rounds at a time."""
         found = self._fresh_leaves(step.values, self.shape.kept)
         loads, known = self._loads(found, "", 1)
         work = self._work(step, [*known, *self._staged_known("(step + u)")], "here", group)
@@ -244,7 +246,7 @@ class RowText:
     # ------------------------------------------------------------ loads of a round
 
     def _loads(self, found: Sequence[Leaf], subscript: str, rounds: int) -> tuple[list[str], Known]:
-        """Statements that load the plain leaves of a round, and where each one then is (at element j)."""
+        """(statements that load the plain leaves of some rounds, C text of each leaf's element j)."""
         shape = self.shape
         plan = load_plan(shape.space, found, shape.vector)
         known: Known = []
@@ -304,7 +306,7 @@ class RowText:
     # ------------------------------------------------------------ passes
 
     def loop(self, step: ReducePass | EmitPass, begin: str = "", end: str = "") -> list[str]:
-        """One pass over the row (or over [begin, end) of it)."""
+        """The code for one pass over the row, or over [begin, end) of it."""
         if self.shape.staging != "stream":
             once, constants = self._constants(step)
             fresh = self._fresh_leaves(step.values, self.shape.kept)
@@ -344,7 +346,7 @@ class RowText:
         return lines, {leaf: f"c{i}" for i, leaf in enumerate(same)}
 
     def _round(self, step: ReducePass | EmitPass, rounds: int) -> list[str]:
-        """All loads of some vectors, then all the arithmetic."""
+        """The code for some vectors: all loads, then all arithmetic."""
         found = self._fresh_leaves(step.values, ())
         if rounds == 1:
             lines, known = self._loads(found, "", 1)
@@ -358,7 +360,7 @@ class RowText:
         return [*loading, *work.before, *head, *place, *work.inside, "}", *work.after]
 
     def _work(self, step: ReducePass | EmitPass, known: Known, at: str, rounds: int) -> _Work:
-        """The arithmetic of one vector; the states take a chunk when all rounds have their values."""
+        """The code for the arithmetic of a vector; states take a chunk when all rounds have their values."""
         if isinstance(step, EmitPass):
             return _Work([], self._stores(step, known), [])
         body = emitter(self._inner(), known, self.names, self._scope())
@@ -408,7 +410,10 @@ class RowText:
         return [f"{item.state} {self.state_name(item)};" for item in step.accumulators]
 
     def combine(self, step: ReducePass) -> list[str]:
-        """All threads of a row's team get the whole row's states: those that meet at a barrier, all at one."""
+        """The code that gives all threads of a row's team the states of the whole row, [] for one thread.
+
+        If the threads meet at a barrier, all states use the same one.
+        """
         shape = self.shape
         states = [self.state_name(item) for item in step.accumulators]
         if shape.team == 1:
@@ -431,7 +436,7 @@ class RowText:
         return lines
 
     def _across_cluster(self, step: ReducePass, kind: str, met: str) -> list[str]:
-        """The states of the whole row, of which each block of a cluster has a part."""
+        """The code that combines the states of a cluster's blocks to those of the whole row."""
         if self.shape.cluster == 1:
             return []
         place = self.shared_bytes()
@@ -440,7 +445,7 @@ class RowText:
         return [f"{met} = cluster::merge_blocks<{self.shape.cluster}>({met}, {slot});"]
 
     def results(self, step: ReducePass) -> list[str]:
-        """Names what the states hold."""
+        """Statements that define the named results of the states."""
         lines = []
         for item in step.accumulators:
             for name, member in item.defines:
@@ -449,7 +454,7 @@ class RowText:
         return lines
 
     def merge_parts(self, step: ReducePass, parts: int, place: Callable[[str], str]) -> list[str]:
-        """The states of a whole row from those of its parts, in a fixed order.
+        """The code that merges the states of a row's parts in a fixed order.
 
         `place(name)` is where the state of part i stands.
         """
@@ -458,7 +463,7 @@ class RowText:
         return [*lines, "}", *self.combine(step), *self.results(step)]
 
     def keep_states(self, step: ReducePass, place: Callable[[str], str], *after: str) -> list[str]:
-        """One thread of the team writes each state to its `place(name)`, then executes `after`."""
+        """The code by which one thread of the team writes each state to its `place(name)`, then executes `after`."""
         test = f"lane == 0 && {self.guard}" if self.guard else "lane == 0"
         kept = [f"{place(item.name)} = {self.state_name(item)};" for item in step.accumulators]
         return [f"if ({test}) {{", *kept, *after, "}"]
@@ -477,7 +482,7 @@ class RowText:
         return [f"if ({test}) {{", *body.lines, "}"]
 
     def step(self, step: Step, *, begun: bool = False) -> list[str]:
-        """A whole step of a kernel that sees entire rows; of one that has begun while the row was read, the rest."""
+        """The code for a step of a kernel that sees entire rows; with `begun`, without the part that staging did."""
         if isinstance(step, ReducePass):
             if begun:
                 return [*self.combine(step), *self.results(step)]
