@@ -120,7 +120,7 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning:
 
 
 def _chunk(inner: int, points: int, device: Device, tuning: Tuning, effort: int) -> int:
-    """Points of one task: beyond the inner dimension all are the same."""
+    """Number of points in one task."""
     sizes = (*_SHORT_CHUNKS, *_CHUNKS) if effort > _LONG else _CHUNKS
     chunks = [size for size in sizes if size < inner]
     chunks.append(next((size for size in sizes if size >= inner), sizes[-1]))
@@ -164,8 +164,10 @@ def _block(kernel: MapKernel, space: Space, per_vector: int, tuning: Tuning) -> 
 
 
 def _longest_inside(kernel: MapKernel, space: Space, per_vector: int) -> Space:
-    """The space with a long enough dimension innermost, if the last one is shorter than a vector (`per_vector` points).
-    Of the dimensions that are long enough it takes the one with the smallest strides over all views."""
+    """The space with a dimension of at least `per_vector` points innermost; unchanged if the last is, or none is.
+
+    It takes the one with the smallest strides over all views.
+    """
     views = [*views_of(store.value for store in kernel.stores), *(store.view for store in kernel.stores)]
     long = [dim for dim, size in enumerate(space.sizes) if size >= per_vector]
     if space.sizes[-1] >= per_vector or not long:
@@ -176,8 +178,10 @@ def _longest_inside(kernel: MapKernel, space: Space, per_vector: int) -> Space:
 
 
 def _transposed_loads(kernel: MapKernel, space: Space) -> list[tuple[Load, int]]:
-    """(load, dimension of its unit stride) of the loads that are contiguous along another dimension than the last, if
-    the outputs are contiguous along the last one."""
+    """(load, dimension of its unit stride) of the loads that are contiguous along another dimension than the last.
+
+    [] unless outputs are contiguous along the last one; both dimensions need 8 points.
+    """
     if len(space.sizes) < 2 or any(space.strides(store.view)[-1] != 1 for store in kernel.stores):
         return []
     found = []
@@ -216,7 +220,7 @@ class _Body:
         return self._parallel(body.heads(), work, body.setup)
 
     def _rows(self) -> list[str]:
-        """Outer dimensions as nested loops, the inner one in chunks."""
+        """The code with outer dimensions as nested loops, the inner one in chunks."""
         sizes, vectors = self._space.sizes, self._shape.vectors
         inner = sizes[-1]
         chunks = ceil_divide(inner, self._shape.chunk)
@@ -239,7 +243,7 @@ class _Body:
         return share_in_team(loops, work, shape.schedule, shape.threads, setup=setup, fence=fence)
 
     def _tiled(self) -> list[str]:
-        """Square tiles over the inner dimension and the one along which the operands are contiguous."""
+        """The code with square tiles over the inner dimension and the one along which operands are contiguous."""
         sizes, side = self._space.sizes, self._shape.tile
         dim = self._turned[0][1]
         rows, columns = sizes[dim], sizes[-1]

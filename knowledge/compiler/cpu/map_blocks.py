@@ -52,7 +52,7 @@ def find_block(kernel: MapKernel, space: Space, lanes: int) -> Block | None:
 
 
 def _flat_axis(kernel: MapKernel, space: Space) -> int:
-    """The outermost dimension from which on all stores are contiguous, taken far enough out for a run worth a block."""
+    """The first dimension of a contiguous run of all stores, no further out than _LONG_ENOUGH points need."""
     axis, points = len(space.sizes) - 1, space.sizes[-1]
     strides = [space.strides(store.view) for store in kernel.stores]
     while points < _LONG_ENOUGH and axis and all(s[axis - 1] == s[axis] * space.sizes[axis] for s in strides):
@@ -62,7 +62,7 @@ def _flat_axis(kernel: MapKernel, space: Space) -> int:
 
 
 def _inside(kernel: MapKernel, space: Space, axis: int) -> tuple[int, ...]:
-    """Outer dimensions that a block covers whole: operands are interleaved along them, or costly values repeat."""
+    """Small outer dimensions that a block covers whole: operands interleave along them, or costly values repeat."""
     found, points = [], 1
     for dim in range(axis):
         size = space.sizes[dim]
@@ -154,7 +154,7 @@ class BlockBody:
         self.setup: list[str] = []
 
     def heads(self) -> list[str]:
-        """The loops that are shared among the threads."""
+        """The heads of the loops that threads share."""
         covered = {self._block.axis, *self._block.flat, *self._block.inside}
         outer = [(name, size) for dim, (name, size) in enumerate(self._named_sizes()) if dim not in covered]
         if self._pieces > 1:
@@ -162,7 +162,7 @@ class BlockBody:
         return [loop(name, size) for name, size in outer]
 
     def work(self) -> list[str]:
-        """One block: its extent, the copies that stage operands, then the vectors for each point of `inside`."""
+        """The code for one block: its extent, copies that stage operands, then vectors for each point of `inside`."""
         lines = self._extent()
         if self._are_copies():
             return [*lines, *self._write_copies()]
@@ -207,8 +207,10 @@ class BlockBody:
         return found
 
     def _to_stage(self, root: Expr) -> list[tuple[Expr, tuple[int, ...]]]:
-        """(value, dimensions it varies along) of what has to be staged below `root`: the largest values that repeat,
-        and the leaves that are not contiguous in the order of the results."""
+        """(value, `inside` dimensions it varies along) of each value below `root` that has to be staged.
+
+        These are the largest costly values that repeat, and the leaves that are not contiguous in the results' order.
+        """
         block = self._block
         along = {dim: self._along(root, dim) for dim in (block.axis, *block.flat, *block.inside)}
         costly: dict[int, bool] = {}
@@ -247,7 +249,7 @@ class BlockBody:
         return "uint16_t" if item.value.dtype in CPU_DIALECT.widen else element(self._plan, item.value.buffer)
 
     def _held(self, item: _Staged, place: str) -> str:
-        """The value of an element of the array."""
+        """C text of the value of an array's element."""
         if not isinstance(item.value, Load):
             return place
         kind = element(self._plan, item.value.buffer)
@@ -265,7 +267,7 @@ class BlockBody:
         return self._longest * self._inner * math.prod(self._space.sizes[dim] for dim in item.varying)
 
     def _index(self, dim: int) -> str:
-        """A dimension's index within the block."""
+        """C name of a dimension's index within the block."""
         return "j" if dim == self._block.axis else self._names[dim]
 
     def _lane(self, dim: int, source: int, target: int) -> _Lane:
@@ -302,7 +304,7 @@ class BlockBody:
         return [declared, "{", indent([*self._declare_once(item), *self._compute(item, once, "once"), *copied], 1), "}"]
 
     def _start(self, view: View) -> str:
-        """The offset of a view at the first point of the block."""
+        """C text of a view's offset at the first point of the block."""
         covered = {*self._block.flat, *self._block.inside}
         steps = zip(self._space.strides(view), self._names, strict=True)
         return affine(view.offset, [term for dim, term in enumerate(steps) if dim not in covered])
@@ -310,8 +312,10 @@ class BlockBody:
     # -- what repeats
 
     def _once(self, item: _Staged) -> dict[int, int]:
-        """Strides (elements) of the array that holds a repeating value without its repetitions. It is vectorised along
-        the dimension with stride 1."""
+        """Strides by dimension (elements) of the array that holds a repeating value without its repetitions.
+
+        It is vectorised along the dimension with stride 1.
+        """
         block = self._block
         along = [dim for dim in (block.axis, *block.flat) if self._along(item.value, dim)[id(item.value)]]
         views = views_of([item.value])
@@ -329,7 +333,7 @@ class BlockBody:
         return [f"alignas(64) {register(item.value.dtype)} once[{points}];"]
 
     def _compute(self, item: _Staged, once: dict[int, int], array: str) -> list[str]:
-        """Vectors of a value that repeats, once each."""
+        """The code that computes a repeating value into `array`, each element once."""
         axis, sizes = self._block.axis, self._space.sizes
         *outer, run = once
         shortest = self._shortest if run == axis else sizes[run]
@@ -405,15 +409,17 @@ class BlockBody:
         return any(self._space.strides(view)[self._block.axis :])
 
     def _at(self, view: View, index: str) -> str:
-        """The element offset of the run's point `index`, for a leaf that is read in place."""
+        """C text of the element offset of the run's point `index`, for a leaf that is read in place."""
         strides = self._space.strides(view)
         terms = [(strides[dim], self._names[dim]) for dim in range(len(strides)) if dim not in self._block.flat]
         return affine(view.offset, [*terms, (strides[-1], index)])
 
 
 def _copy(target: _Place, source: _Place, lanes: list[_Lane], form: str = "{0}") -> list[str]:
-    """Loops for target[...] = source[...] over all lanes. The smallest lanes are unrolled; of the others the one with
-    the smallest stride in the source is innermost."""
+    """The code of loops for target[...] = source[...] over all lanes.
+
+    The smallest lanes are unrolled; of the others the one with the smallest stride in the source is innermost.
+    """
     together: list[_Lane] = []
     for lane in sorted((lane for lane in lanes if lane.index != "j"), key=lambda lane: lane.size):
         if math.prod(other.size for other in together) * lane.size <= _SIDE_BY_SIDE:

@@ -63,8 +63,9 @@ class Points:
         return hoisted, point
 
     def sweep(self, begin: str, end: str, vectors: Vectors, shortest: int, exact: bool) -> list[str]:
-        """Vector blocks from `begin` to `end`, at least `shortest` points. `exact`: their number is a multiple of the
-        block.
+        """The code of vector blocks from `begin` to `end`, at least `shortest` points.
+
+        `exact`: their number is a multiple of the block.
 
         Points that are left over are covered by a last block that ends at `end` and computes some points a second time,
         which is faster than a scalar loop; it is no longer than they need. A kernel that reads what it writes gets the
@@ -111,7 +112,7 @@ class Points:
 
 
 def _last_block(begin: str, end: str, lanes: int) -> int:
-    """Half of a block, a quarter and so on, while it holds what is left over; all of one if that is not known here."""
+    """Points of the last block: the smallest half, quarter ... of a block that holds the rest, `lanes` if unknown."""
     if not (begin.isdigit() and end.isdigit()):
         return lanes
     rest, block = (int(end) - int(begin)) % lanes, lanes

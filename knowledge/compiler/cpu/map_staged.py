@@ -30,7 +30,7 @@ class StagedElements:
 
 
 def find_staging(kernel: MapKernel, step: Callable[[View], int]) -> StagedElements | None:
-    """The elements to gather side by side first; None if there are none. `step`: elements from point to point."""
+    """The loads and stores to stage through arrays; None without any. `step`: a view's elements from point to point."""
     found = [node for node in views.nodes(*(store.value for store in kernel.stores)) if isinstance(node, Load)]
     loads = list(dict.fromkeys(load for load in found if abs(step(load.view)) > 1))
     scattered = [slot for slot, store in enumerate(kernel.stores) if abs(step(store.view)) > 1]
@@ -45,7 +45,7 @@ def find_staging(kernel: MapKernel, step: Callable[[View], int]) -> StagedElemen
 
 
 def _whole_groups(accesses: Sequence[tuple[str, View]], step: Callable[[View], int]) -> set[tuple[str, int]]:
-    """(buffer, step) of those that take every element of groups that compilers know."""
+    """(buffer, step) of accesses that together take every element of a group; compilers vectorise these well."""
     offsets: dict[tuple[str, int], set[int]] = {}
     for buffer, view in accesses:
         offsets.setdefault((buffer, step(view)), set()).add(view.offset)
@@ -53,7 +53,7 @@ def _whole_groups(accesses: Sequence[tuple[str, View]], step: Callable[[View], i
 
 
 def _fill(places: set[int], size: int) -> bool:
-    """True if the places are runs of `size`."""
+    """True if the places form whole runs of `size` consecutive elements."""
     left = sorted(places)
     while left:
         run = left[:size]
@@ -72,7 +72,7 @@ def staged_sweep(
     end: str,
     simd: str,
 ) -> list[str]:
-    """The loop over blocks of points, given the lambda `point`, which takes results by reference and staged values."""
+    """The code of the loop over blocks of points; it calls the lambda `point` with results and staged values."""
     count, value = staging.points, loader(CPU_DIALECT, lambda view: at(view, "(i + l)"))
     loop = "for (int64_t l = 0; l < count; ++l)"
     results, after = [], []

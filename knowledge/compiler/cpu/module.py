@@ -192,7 +192,7 @@ class _EntryText:
         return self._function(segment.function, [*lines, "(void)scratch;"])
 
     def _aliases(self, positions: Iterable[int]) -> list[str]:
-        """The second names of memory that a step both reads and writes."""
+        """Declarations of the second names of memory that a step both reads and writes."""
         found = [self._plan.buffers[name] for at in positions for name in step_buffers(self._plan.steps[at])[0]]
         aliases = dict.fromkeys(buffer for buffer in found if buffer.memory)
         return [f"const {CPU_DIALECT.storage[b.dtype]}* b_{b.name} = b_{b.memory};" for b in aliases]
@@ -219,7 +219,7 @@ class _EntryText:
         return f"foundry_prepare{self._suffix}"
 
     def _prepare_inputs(self) -> list[str]:
-        """Parameters that prepared layouts and values are made from."""
+        """Names of the parameters from which prepared layouts and values are made."""
         text = "\n".join(code for kernel in self._kernels if kernel for code in kernel.prepare.values())
         used = set(re.findall(r"\bb_(\w+)", text))
         used |= {name for position in self._early for name in self._traffic[position][0]}
@@ -240,7 +240,7 @@ class _EntryText:
 
     @property
     def _held(self) -> list[str]:
-        """Memory that is kept between calls: values made of parameters, then layouts of weights."""
+        """Names of memory that is kept between calls: values made of parameters, then layouts of weights."""
         return [*self._derived, *self._prepared]
 
     # -- Python

@@ -105,7 +105,7 @@ class _PoolPrinter:
         return lines
 
     def _extent(self, dim: int) -> str:
-        """C expression: how many elements of the window along `dim` an average divides by."""
+        """C text of the number of window elements along `dim` by which an average divides."""
         kernel = self._kernel
         if self._adaptive or not kernel.count_include_pad:
             return f"(last{dim} - first{dim})"
@@ -172,7 +172,7 @@ class _PoolPrinter:
         return [*lines, *self._along()]
 
     def _along(self) -> list[str]:
-        """The loop that combines neighbours of the line into each output of the row."""
+        """The code of the loop that combines neighbours of the line into each output of the row."""
         kernel, last = self._kernel, self._spatial - 1
         out = kernel.output_size[last]
         if self._adaptive:
@@ -224,7 +224,7 @@ class _PoolPrinter:
 
 
 def _steps(distance: str, dilation: int) -> str:
-    """C for how many window steps cover `distance` elements."""
+    """C text of the number of window steps that cover `distance` elements."""
     return f"({distance})" if dilation == 1 else f"({distance} + {dilation - 1}) / {dilation}"
 
 

@@ -46,7 +46,7 @@ class Space:
         return tuple(view.strides[dim] if view.strides else 0 for dim in self.last)
 
     def offset(self, indices: Sequence[str]) -> Callable[[ir.View], str]:
-        """The C offset of a view where merged dimension d has index `indices[d]`."""
+        """A function that gives the C text of a view's offset at `indices`, one for each merged dimension."""
 
         def text(view: ir.View) -> str:
             return affine(view.offset, zip(self.strides(view), indices, strict=True))
@@ -55,7 +55,7 @@ class Space:
 
 
 def varies(expr: ir.Expr, moving: Callable[[ir.View], bool], names: frozenset[str] = frozenset()) -> dict[int, bool]:
-    """Says for each node below `expr` (by identity) if its value changes when the dimensions behind `moving` do.
+    """{identity of a node below `expr`: True if its value changes with the dimensions behind `moving`}.
 
     Named values are constant unless listed in `names`.
     """
@@ -79,8 +79,10 @@ Known = list[tuple[ir.Expr, str]]
 def invariants(
     exprs: Sequence[ir.Expr], moving: Callable[[ir.View], bool], names: frozenset[str] = frozenset()
 ) -> list[ir.Expr]:
-    """The largest sub-expressions that do not change in a loop and are worth computing before it. `moving(view)`:
-    whether a view's offset changes in the loop."""
+    """The largest sub-expressions that do not change in a loop and are worth computing before it.
+
+    `moving(view)`: True if a view's offset changes in the loop.
+    """
     found: list[ir.Expr] = []
     for expr in exprs:
         changing = varies(expr, moving, names)
@@ -103,7 +105,7 @@ def invariants(
 def hoist(
     exprs: Sequence[ir.Expr], offset: Callable[[ir.View], str], names: Mapping[str, str], known: Known, prefix: str
 ) -> tuple[list[str], Known]:
-    """Statements that compute `exprs` (from `invariants`), and `known` extended by their identifiers."""
+    """(statements that compute `exprs` of `invariants`, `known` extended by their identifiers)."""
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), names, known=known, prefix=prefix)
     emitter.reserve(exprs)
     held = [(expr, emitter.identifier(expr)) for expr in exprs]

@@ -133,7 +133,7 @@ def _usual_vector(kernel: ir.MapKernel, vectors: list[int]) -> int:
 
 
 def _is_long(kernel: ir.MapKernel) -> bool:
-    """True if it computes so much of each element that memory waits."""
+    """True if each element takes so much arithmetic that memory waits."""
     found = (node for store in kernel.stores for node in views.nodes(store.value))
     return any(isinstance(node, ir.Apply) and node.op in LONG for node in found)
 
@@ -143,8 +143,11 @@ def _usual_threads(kernel: ir.MapKernel) -> int:
 
 
 def _usually_in_flight(kernel: ir.MapKernel, plan: ir.Plan, vector: int, space: Space, device: Device) -> int:
-    """One access of 16 bytes keeps memory as busy as it gets: on an H200 four of them took 1.05 times as long. Narrow
-    ones, and those before long arithmetic, need company, where there are points for it and registers."""
+    """Default number of accesses that a thread has under way: 1, 2 or 4.
+
+    One access of 16 bytes suffices: on an H200 four of them took 1.05 times as long. Narrow ones, and those before long
+    arithmetic, need more, if there are points and registers for it.
+    """
     if parts_of(kernel) > MANY_PARTS:
         return 1
     if not _is_long(kernel) and vector * max(ITEM_BYTES[dtype] for dtype in _moved(kernel, plan)) >= WIDEST_BYTES:

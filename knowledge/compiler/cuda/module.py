@@ -97,7 +97,7 @@ def _launch_fact(launch: Launch) -> dict[str, object]:
 
 
 def _moved(argument: Argument, by: int) -> Argument:
-    """An argument with its place in prepared memory counted from that memory's begin."""
+    """The argument with `by` bytes added to its offset in prepared memory; other arguments unchanged."""
     if isinstance(argument, TensorMap):
         return replace(argument, memory=str(_moved(argument.memory, by)))
     if isinstance(argument, str) and argument.startswith(_PREPARED):
@@ -106,8 +106,10 @@ def _moved(argument: Argument, by: int) -> Argument:
 
 
 def _shapes(plan: Plan) -> str:
-    """Number and shape of each input the plan reads, and its strides where they have to be those (a single number may
-    come as one, without a shape), as Python text."""
+    """Python text of (number, shape, required strides) of each input that the plan reads.
+
+    Single numbers are left out: they may come without a shape.
+    """
     inputs = [buffer for buffer in inputs_of(plan) if buffer.shape]
     return tuple_text([f"({b.source}, {tuple_text(b.shape)}, {exact_strides(b)})" for b in inputs])
 
@@ -152,8 +154,10 @@ class _EntryText:
         self.forward = self._forward()
 
     def _decoded(self) -> dict[int, list[Launch]]:
-        """Each kernel's launches by its position; every kernel, and every value made of parameters, has a part of the
-        prepared memory to itself."""
+        """The launches of each kernel, by its position in the plan.
+
+        Every kernel, and every value made of parameters, gets its own part of the prepared memory.
+        """
         found: dict[int, list[Launch]] = {}
         self._prepared_bytes = 0
         for position, kernel in enumerate(self._kernels):
@@ -168,7 +172,7 @@ class _EntryText:
         return found
 
     def _rename(self, text: str) -> str:
-        """Kernels of different shapes must not share a name."""
+        """The text with kernel names prefixed by this shape, unless it is the only one: names must differ."""
         return text if self._alone else re.sub(rf"\b{KERNEL_PREFIX}(?=\w)", f"shape{self._index}_{KERNEL_PREFIX}", text)
 
     def _renamed(self, launch: Launch, prepared: int) -> Launch:
@@ -182,8 +186,10 @@ class _EntryText:
         return f"({launch.kernel!r}, {sizes}, {tuple_text(slots)}{together})"
 
     def _slot(self, argument: Argument) -> object:
-        """The place of an argument for the launch: the number of its slot; of a tensor map the slot of its memory, the
-        driver's number for its type, its sizes, strides and box, and where in the memory it begins."""
+        """The slot number of a launch argument.
+
+        For a tensor map: (slot of its memory, the driver's number of its type, sizes, strides, box, byte offset).
+        """
         if isinstance(argument, TensorMap):
             kind = _MAP_TYPES[argument.dtype]
             shape = (argument.sizes, argument.stride_bytes, argument.box)

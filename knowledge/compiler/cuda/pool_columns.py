@@ -59,7 +59,7 @@ class _Columns:
         self._divide()
 
     def _divide(self) -> None:
-        """Lanes of a team, and the outputs that it makes at a time."""
+        """Chooses the lanes of a team, and the number of outputs that it computes at a time."""
         kernel = self.kernel
         size, out, stride = kernel.input_size[-1], kernel.output_size[-1], kernel.stride[-1]
         reach = (kernel.kernel[-1] - 1) * kernel.dilation[-1] + 1
@@ -79,7 +79,7 @@ class _Columns:
         self.width = math.ceil(((self.outputs - 1) * stride + reach + self.vector - 1) / self.vector) * self.vector
 
     def _begin(self) -> tuple[str, int | str]:
-        """The first column of a part in shared memory, and how far behind it the first window begins."""
+        """(C text of the first column of a part in shared memory, distance from it to the first window)."""
         kernel, v = self.kernel, self.vector
         step, padding = self.outputs * kernel.stride[-1], kernel.padding[-1]
         lead = math.ceil(padding / v) * v
@@ -89,7 +89,7 @@ class _Columns:
         return begin, f"(part * {step} - {padding} - begin_in)"
 
     def _tap(self) -> list[str]:
-        """Finds tap number `first + u` of the window's other dimensions, and tests if it is in the input."""
+        """The code that finds tap `first + u` of the window's other dimensions, and tests if it is in the input."""
         kernel, rank = self.kernel, self.space.rank
         names = tuple(f"t{d}" for d in range(rank - 1))
         lines = ["const int tap = first + u;"] if rank > 1 or self.taps % self.batch else []

@@ -80,8 +80,10 @@ class _Text:
 def share_texts(
     steps: Sequence[Kernel | TorchCall], kernels: Sequence[PrintedKernel | None]
 ) -> tuple[PrintedKernel | None, ...]:
-    """The printed kernels of a plan, those that are alike with the text and the kernels' names of the first of them.
-    What an author wrote stays as it is."""
+    """The printed kernels of a plan; kernels that are alike get the text and kernel names of the first of them.
+
+    Kernels of an author stay as they are.
+    """
     alike: dict[str, dict[int, _Text]] = {}
     for position, (step, printed) in enumerate(zip(steps, kernels, strict=True)):
         if printed is not None and not printed.template.startswith("authored_"):
@@ -113,7 +115,7 @@ def _find_places(printed: PrintedKernel, own: str) -> _Text:
 
 
 def _sizes(functions: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Numbers in the body of a kernel that may as well be arguments: (begin, end)."""
+    """Yields (begin, end) of each number in a kernel's body that could be an argument instead."""
     at = begin
     for line in functions[begin:end].splitlines(keepends=True):
         if not _FIXED.search(line):
@@ -131,8 +133,10 @@ def _end_of_body(text: str, begin: int) -> int:
 
 
 def _shared(group: list[_Text]) -> Iterator[PrintedKernel]:
-    """Kernels that are alike as launches of the first one's functions: what is the same in all of them stays as it is,
-    and what differs in the same way is one argument."""
+    """Yields kernels that are alike as launches of the first one's functions.
+
+    Numbers that are equal in all of them stay; those that differ in the same way become one argument.
+    """
     first = group[0]
     given: dict[tuple[str, tuple[str, ...]], str] = {}  # (kernel, the size in each of the group) -> argument
     joined: dict[str, str] = {}
@@ -158,7 +162,7 @@ def _shared(group: list[_Text]) -> Iterator[PrintedKernel]:
 
 
 def _join_tables(tables: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """The elements of all tables, those that are the same once, and where each table begins."""
+    """(elements of all different tables, index at which each table begins)."""
     begins: dict[str, int] = {}
     total = 0
     for table in tables:

@@ -77,8 +77,11 @@ def _shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
 
 
 def _default_band(shape: _Shape) -> tuple[int, int, int]:
-    """(depth, rows, columns) of outputs a task stages: half of L2, and about four tasks a thread where that leaves
-    the rows that neighbouring bands read twice few."""
+    """(depth, rows, columns) of the outputs that a task stages.
+
+    They fill at most half of L2 and give about four tasks a thread, unless neighbouring bands would then read many rows
+    twice.
+    """
     depth, height, width = (axis.count for axis in shape.found.axes)
     wanted = max(1, math.ceil(4 * shape.threads / shape.outer)) if shape.threads > 1 else 1
     if height == 1 and depth == 1:
@@ -102,7 +105,7 @@ def _default_band(shape: _Shape) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class _Method:
-    """An algorithm with the band it works on: what decides the best register tile."""
+    """An algorithm with the band it works on; both decide the best register tile."""
 
     patches: bool
     band: tuple[int, int, int]
@@ -114,7 +117,7 @@ class _Method:
 
 
 def _pixels(shape: _Shape, method: _Method) -> int:
-    """Pixels of one band as the tiles count them: patches are dense, shifted views keep the rows' pitch."""
+    """Number of pixels in one band as tiles count them: patches are dense, shifted views keep the rows' pitch."""
     _, rows, columns = method.band
     if method.patches:
         return method.images * rows * columns
@@ -122,9 +125,12 @@ def _pixels(shape: _Shape, method: _Method) -> int:
 
 
 def _tile_cycles(shape: _Shape, method: _Method, tile: tiling.RegisterTile) -> float:
-    """Cycles of one image and product term (channel and tap). Shifted loads straddle cache lines, hence count twice,
-    and six times when a tile's inputs do not stay in L1 from one tile of output channels to the next (measured on
-    Zen 5); gathering patches takes a load and a store for every vector and every row that a tile of pixels touches."""
+    """Estimated cycles of one image and product term (channel and tap).
+
+    Shifted loads straddle cache lines, so each counts nearly twice. It counts six times if a tile's inputs do not stay
+    in L1 until the next tile of output channels (measured on Zen 5). To gather patches takes a load and a store for
+    every vector and every row that a tile of pixels touches.
+    """
     channels, width = shape.found.out_per_group, tile.vectors * shape.lanes
     columns = math.ceil(_pixels(shape, method) / width)
     near = _reused_bytes(shape, width) <= tiling.L1_BYTES or channels <= tile.rows
@@ -141,7 +147,7 @@ def _tile_cycles(shape: _Shape, method: _Method, tile: tiling.RegisterTile) -> f
 
 
 def _reused_bytes(shape: _Shape, width: int) -> int:
-    """Input that every tile of output channels reads again for `width` pixels and one block of channels."""
+    """Bytes of input that every tile of output channels reads again for `width` pixels and one block of channels."""
     depth, height, columns = (axis.reach for axis in shape.found.axes)
     channels = _block_channels(shape)
     return channels * len(shape.found.phases) * (depth + 1) * (height + 1) * (width + columns) * shape.float_bytes
@@ -154,7 +160,7 @@ def _best_tiles(shape: _Shape, method: _Method) -> list[tiling.RegisterTile]:
 
 
 def _method(shape: _Shape, name: str) -> _Method:
-    """The algorithm with its default band; small images share the tiles of patches."""
+    """The algorithm with its default band, and the number of images that share tiles of patches (1 for "direct")."""
     band = _default_band(shape)
     whole = band == tuple(axis.count for axis in shape.found.axes) and band[0] == 1
     images = 1
@@ -181,7 +187,7 @@ def _algorithm(shape: _Shape) -> Tunable:
 
 
 def _block_channels(shape: _Shape) -> int:
-    """Input channels summed in registers before the sum is set aside: an error as small as a vendor library's."""
+    """Number of input channels summed in registers at a time: few, to have errors as small as a vendor library's."""
     found = shape.found
     taps = math.prod(found.kernel.kernel) / len(found.parts)  # transposed: of a phase on average
     depth = 2 * DEPTH if found.kernel.transposed else DEPTH  # PyTorch's transposed convolution sums longer, too
@@ -307,7 +313,7 @@ def _array(kind: str, name: str, values: list[int]) -> str:
 
 
 def _parts_text(found: Geometry, layout: Staging, tile_rows: int) -> tuple[str, int]:
-    """The parts' structs, and the packed weights' elements."""
+    """(C++ structs of the parts, number of elements of the packed weights)."""
     out_tiles = math.ceil(found.out_per_group / tile_rows)
     tables = tap_tables(found, layout)
     phases = len(found.axes[2].parts)
@@ -431,7 +437,7 @@ def _constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int]
 
 
 def _least_pixels(shape: _Shape, band: tuple[int, int, int]) -> int:
-    """Pixels of the smallest band: where the input is read in place, a tile must fit into every band."""
+    """Number of pixels in the smallest band; if the input is read in place, a tile must fit into every band."""
     counts = [axis.count for axis in shape.found.axes]
     rows, columns = ((count - 1) % size + 1 for count, size in zip(counts[1:], band[1:], strict=True))
     return (rows - 1) * staging(shape.found, band, False).pitch + columns

@@ -71,11 +71,11 @@ class _Shape:
 
     @property
     def ring(self) -> int:
-        """Input rows that the taps of one output row span."""
+        """Number of input rows that the taps of one output row span."""
         return (self.kernel.kernel[1] - 1) * self.kernel.dilation[1] + 1
 
     def positions(self, columns: int) -> int:
-        """Positions of an input row that the taps of so many outputs span."""
+        """Number of positions in an input row that the taps of `columns` outputs span."""
         return (columns - 1) * self.kernel.stride[2] + (self.kernel.kernel[2] - 1) * self.kernel.dilation[2] + 1
 
     def bytes_staged(self, columns: int, channels: int) -> int:
@@ -83,7 +83,7 @@ class _Shape:
 
 
 def runs_along_channels(kernel: ConvKernel, device: Device) -> bool:
-    """True if this form suits it: one output channel for each input channel, and both side by side in memory."""
+    """True if this form fits: one output channel for each input channel, and channels contiguous in memory."""
     depthwise = kernel.groups == kernel.in_channels == kernel.out_channels and not kernel.transposed
     flat = len(kernel.kernel) < 3 or kernel.kernel[0] == kernel.input_size[0] == kernel.output_size[0] == 1
     lanes = device.vector_bytes // tiling.element_type(kernel.dtype)[1]
@@ -106,7 +106,7 @@ def _shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
 
 
 def _tile_cost(shape: _Shape, tile: tiling.RegisterTile) -> float:
-    """Cycles a tap of one row takes: each sum needs a load of the input, each vector of a tile one of the weights."""
+    """Estimated cycles of a tap of one row: a load of the input for each sum, one of the weights for each vector."""
     channels, width = shape.kernel.out_channels, shape.kernel.output_size[-1]
     sums = tile.rows * tile.vectors
     cycles = max(sums + tile.vectors, 2 * tiling.FMA_LATENCY_CYCLES) / 2
@@ -114,8 +114,11 @@ def _tile_cost(shape: _Shape, tile: tiling.RegisterTile) -> float:
 
 
 def _tiles(shape: _Shape) -> list[str]:
-    """Pixels x vectors of channels, the best first; of equals the one that reads longer runs of memory. Half of the
-    registers hold sums: with more GCC moves them about, which takes half as long again (measured on Zen 5)."""
+    """At most eight register tiles (pixels x vectors of channels), best first; of equals that with longer runs.
+
+    At most half of the registers hold sums: with more, GCC moves them about and takes 1.5 times as long (measured on
+    Zen 5).
+    """
     registers = tiling.vector_registers(shape.device)
     fitting = [
         tiling.RegisterTile(pixels, vectors)
@@ -128,7 +131,7 @@ def _tiles(shape: _Shape) -> list[str]:
 
 
 def _columns(shape: _Shape, tuning: Tuning, tile: tiling.RegisterTile) -> int:
-    """Output columns of a task: whole rows, unless they are so long that a ring of one block would not stay in L2."""
+    """Number of output columns of a task: whole rows, unless a ring of one block would not stay in L2."""
     width, block = shape.kernel.output_size[2], tile.vectors * shape.lanes
     columns = width
     while columns > 4 * tile.rows and shape.bytes_staged(columns, block) > _STAGED_BYTES:
@@ -139,7 +142,7 @@ def _columns(shape: _Shape, tuning: Tuning, tile: tiling.RegisterTile) -> int:
 
 
 def _channels(shape: _Shape, tuning: Tuning, tile: tiling.RegisterTile) -> int:
-    """Channels of a task: one block, whose ring of rows stays in L1."""
+    """Number of channels of a task; by default one block, whose ring of rows stays in L1."""
     block = tile.vectors * shape.lanes
     blocks = math.ceil(shape.kernel.out_channels / block)
     values = sorted({block * math.ceil(blocks / count) for count in range(1, blocks + 1)})
@@ -151,7 +154,10 @@ def _channels(shape: _Shape, tuning: Tuning, tile: tiling.RegisterTile) -> int:
 
 
 def _rows(shape: _Shape, tuning: Tuning, others: int) -> int:
-    """Output rows of a task, where there are `others` tasks without: the first of a task costs the ring's."""
+    """Number of output rows of a task; `others`: tasks if rows are not divided.
+
+    More are better, because the first row of a task must fill the ring.
+    """
     height = shape.kernel.output_size[1]
     wanted = math.ceil(4 * shape.threads / others) if shape.threads > 1 else 1
     rows = tiling.split(height, max(min(height, 2 * shape.ring), math.ceil(height / wanted)), 1)

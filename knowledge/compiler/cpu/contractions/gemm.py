@@ -146,7 +146,7 @@ def _packing_tunables(shape: _Shape, tile: tiling.RegisterTile) -> list[Tunable]
 
 
 def _thread_tunables(shape: _Shape) -> list[Tunable]:
-    """Tunables of how threads share the work; none for one thread."""
+    """Tunables for the division of work among threads; [] for one thread."""
     if shape.threads == 1:
         return []
     found = [Tunable("schedule", ("dynamic", "static"), "dynamic", "parallel", "balance of tasks against their order")]
@@ -160,7 +160,7 @@ def _thread_tunables(shape: _Shape) -> list[Tunable]:
 
 
 def _strides_hurt(shape: _Shape) -> bool:
-    """Rows a multiple of 2 KiB apart fall into few cache sets; a transposed A is read one element a line."""
+    """True if A should be packed: its rows share few cache sets (2 KiB apart), or it is transposed."""
     assert shape.a.pointer is not None
     row_stride = shape.a.pointer.view.strides[-2]
     if not shape.a.along_column:
@@ -169,7 +169,7 @@ def _strides_hurt(shape: _Shape) -> bool:
 
 
 def _blocks(shape: _Shape, tile: tiling.RegisterTile, depth: int) -> tuple[int, int]:
-    """Rows and panels of one task: A's block at most half of L2, and about four tasks a thread if the rows allow."""
+    """(rows, panels) of one task: A's block takes at most half of L2; about four tasks a thread if the rows allow."""
     kernel = shape.kernel
     panels = math.ceil(kernel.n / (tile.vectors * shape.lanes))
     rows = tiling.split(kernel.m, max(tile.rows, tiling.L2_BYTES // 2 // (depth * shape.float_bytes)), tile.rows)
@@ -265,8 +265,10 @@ def _pointer_text(kernel: GemmKernel, name: str, source: Operand) -> str:
 
 
 def _store_row(kernel: GemmKernel, plan: Plan) -> list[str]:
-    """Statements that store a row of a tile. Where stores see n as several dimensions, a loop goes along the innermost
-    of them, so that no element needs a division."""
+    """Statements that store a row of a tile.
+
+    If stores see n as several dimensions, a loop goes along the innermost, so that no element needs a division.
+    """
     rows = [f"row{axis}" for axis in range(len(kernel.m_sizes))]
     lines = code.split_index("row", kernel.m_sizes, rows)
     names = [*_batch_names(kernel), *(rows or ["row"])]
@@ -284,7 +286,7 @@ def _store_row(kernel: GemmKernel, plan: Plan) -> list[str]:
 
 
 def _store_run(kernel: GemmKernel, plan: Plan, names: list[str], count: str, first: str, place: str) -> list[str]:
-    """A loop over `count` columns from `first` on, whose sums stand at `place` in the row."""
+    """The code of a loop that stores `count` columns from number `first`; `place`: C index of their sums in the row."""
     return [
         "#pragma omp simd",
         f"for (long j = 0; j < {count}; ++j) {{",
@@ -296,7 +298,7 @@ def _store_run(kernel: GemmKernel, plan: Plan, names: list[str], count: str, fir
 
 
 def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, list[str]]:
-    """The kernel's struct and the buffers it points to."""
+    """(C++ struct of the kernel, names of the buffers it points to)."""
     kernel = shape.kernel
     written = [store.buffer for store in kernel.stores]
     epilogue = code.loads(store.value for store in kernel.stores)
@@ -361,13 +363,13 @@ def _print_packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[s
 
 
 def _padded_width(shape: _Shape, panel: int) -> int:
-    """Columns of packed B: its last panel, where it is not full, in whole vectors."""
+    """Number of columns of packed B; a last panel that is not full has whole vectors."""
     rest = shape.kernel.n % panel
     return shape.kernel.n - rest + round_up(rest, shape.lanes)
 
 
 def _b_space(shape: _Shape, panel: int, depth: int, is_direct: bool) -> int:
-    """Elements of B's copy: none of a weight packed before, only the panel that is not full of a B read in place."""
+    """Number of elements in B's copy: 0 for a constant weight; only the last panel if B is read in place."""
     if shape.kernel.constant_b:
         return 0
     columns = round_up(shape.kernel.n % panel, shape.lanes) if is_direct else _padded_width(shape, panel)
@@ -375,7 +377,7 @@ def _b_space(shape: _Shape, panel: int, depth: int, is_direct: bool) -> int:
 
 
 def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int], dict[str, int]]:
-    """Template constants and element counts of the scratch."""
+    """(template constants, element counts of the scratch memory), by name."""
     kernel = shape.kernel
     tile = tiling.RegisterTile.parse(str(values["tile"]))
     depth = int(values["block_k"])

@@ -18,7 +18,7 @@ class Operand:
     """The way one operand is read. `pointer` is its Load when the micro-kernel can read memory as it is."""
 
     expr: Expr
-    along_column: bool  # its memory is contiguous along the last index
+    along_column: bool  # True if its memory is contiguous along the last index
     pointer: Load | None
 
     @property
@@ -33,8 +33,10 @@ def _innermost_of_m(kernel: GemmKernel) -> int:
 
 
 def _merge_batch(kernel: GemmKernel) -> GemmKernel:
-    """Folds the innermost batch dimensions into the rows while B does not vary along them and all views agree; stores
-    that see the rows as several dimensions see one more."""
+    """The kernel with innermost batch dimensions merged into the rows, as long as B does not vary along them.
+
+    All views must allow it. Stores that see the rows as several dimensions see one more.
+    """
     while kernel.batch:
         last = len(kernel.batch) - 1
         seen = [leaf.view for leaf in leaves([kernel.a])]
@@ -64,8 +66,10 @@ def _column_stride(store: Store, axis: int, size: int) -> int:
 
 
 def canonical(kernel: GemmKernel) -> GemmKernel:
-    """Rows merged with the batch where B allows it; transposed where that makes the stores contiguous along n, or
-    puts the few columns of a tall product into the few rows of a wide one."""
+    """The kernel in the form that is printed: batch merged into the rows if B allows it, transposed if that helps.
+
+    It helps if stores become contiguous along n, or if few columns of a tall product become few rows of a wide one.
+    """
     kernel = _merge_batch(kernel)
     store = kernel.stores[0]
     along_n = _column_stride(store, -1, kernel.n_shape[-1]) == 1
@@ -77,7 +81,7 @@ def canonical(kernel: GemmKernel) -> GemmKernel:
 
 
 def operand(expr: Expr, column_default: bool, float_type: DType) -> Operand:
-    """Runs go along the dimension in which most loads are contiguous."""
+    """The operand with its direction: that in which most loads are contiguous, `column_default` if equally many."""
     reads = [leaf for leaf in leaves([expr]) if isinstance(leaf, Load)]
     columns = sum(load.view.strides[-1] == 1 for load in reads)
     rows = sum(load.view.strides[-2] == 1 for load in reads)

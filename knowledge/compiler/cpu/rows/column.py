@@ -64,14 +64,16 @@ def column_dimension(kernel: ir.RowKernel, rows: RowSpace) -> tuple[int | None, 
 
 
 def _elements(rows: RowSpace, view: ir.View) -> int:
-    """Different elements that a view has: what many points share (a mask's row) counts once."""
+    """Number of different elements in a view: those that many points share (a mask's row) count once."""
     sizes = zip(rows.space.sizes, rows.space.strides(view), strict=True)
     return math.prod(size for size, stride in sizes if stride)
 
 
 def _across_slices(kernel: ir.RowKernel, rows: RowSpace) -> int | None:
-    """The outer dimension along which lie the slices that the elements of a row choose by an index, if there is one:
-    vectors along it read them whole."""
+    """The outer dimension along which slices chosen by an index are contiguous, None without one.
+
+    Vectors along it read whole slices.
+    """
 
     def varies(expr: ir.Expr, dims: Sequence[int]) -> bool:
         views = views_of([expr])
@@ -161,7 +163,7 @@ class _ColumnPrinter:
         )
 
     def _each(self, body: Sequence[str]) -> list[str]:
-        """`body` for every row of the tile, in lanes."""
+        """The code that runs `body` for every row of the tile, in lanes."""
         return [self._form.simd, "for (int l = 0; l < width; ++l) {", indent(body, 1), "}"]
 
     def _array(self, lanes: Lanes) -> str:
@@ -201,8 +203,10 @@ class _ColumnPrinter:
         return lines
 
     def _walk(self, item: Pass, accumulators: Sequence[Accumulator]) -> list[str]:
-        """Loops over the reduced dimensions, cut into chunks along the outermost one whose inner dimensions together
-        are shorter than a chunk."""
+        """The code of loops over the reduced dimensions.
+
+        They are cut into chunks along the outermost one whose inner dimensions together are shorter than a chunk.
+        """
         sizes = self._rows.reduced_sizes
         at = next(d for d in range(len(sizes)) if math.prod(sizes[d + 1 :]) <= self._form.chunk)
         inside = math.prod(sizes[at + 1 :])
@@ -246,7 +250,7 @@ class _ColumnPrinter:
         ]
 
     def _part(self, a: Accumulator, count: str) -> str:
-        """C expression of what a lane adds to the state of its row."""
+        """C text of the part that a lane adds to the state of its row."""
         if a.op == "moments":
             return f"{{(double){count}, {a.row}_centre[l], {a.row}_squares[l]}}"
         if a.two_sweeps:

@@ -28,7 +28,7 @@ _MOST_TABLE_BYTES = 1 << 28  # of all tables together
 
 
 def neutral_of(op: str, kind: str) -> str:
-    """The neutral element of an operation; any value for "last"."""
+    """C text of the neutral element of an operation; any value for "last"."""
     numbers = {"sum": "0", "prod": "1", "last": "0"}
     return f"({kind}){numbers[op]}" if op in numbers else f"{'lowest' if op == 'max' else 'highest'}<{kind}>()"
 
@@ -96,7 +96,7 @@ class _DirectPrinter:
         ]
 
     def _loops(self, body: list[str]) -> list[str]:
-        """`body` for each element of an item, `at` its number; the innermost dimension as vectors."""
+        """The code that runs `body` for each element `at` of an item, the innermost dimension in vectors."""
         sizes = self._space.sizes[1:]
         if not sizes:
             return ["constexpr int64_t at = 0;", *body]
@@ -144,7 +144,7 @@ class _DirectPrinter:
         ]
 
     def _clear(self) -> list[str]:
-        """Statements that make all tables those of no items; of "last" their counts say so."""
+        """Statements that reset all tables to neutral elements; for "last" only their counts."""
         neutral = neutral_of(self._kernel.op, self._held)
         cleared = [] if self._kernel.op == "last" else [("tables", self._parts * self._table, neutral)]
         cleared += [("counts", self._parts * self._kernel.shape[0], "0")] if self._counts else []
@@ -158,7 +158,7 @@ class _DirectPrinter:
         ]
 
     def _join(self) -> list[str]:
-        """Statements that combine the tables and store what becomes of each segment."""
+        """Statements that combine the tables and store the result of each segment."""
         kernel, segments = self._kernel, self._kernel.shape[0]
         offset = self._space.offset(self._indices("segment"))
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc", "count": "count"})

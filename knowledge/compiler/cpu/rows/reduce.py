@@ -103,7 +103,7 @@ class Accumulator:
         return [_UPDATE[op].format(lane=lanes[0], value=value)]
 
     def between(self, count: str) -> list[str]:
-        """Statements between two sweeps: what the second sweep needs from the lanes of the first."""
+        """Statements between two sweeps: they compute the values of the first that the second needs."""
         row = self.row
         if self.op == "moments":
             total = f"fold({row}_lanes, Plus())"
@@ -126,7 +126,7 @@ class Accumulator:
         return [f"{lanes[0]} += math::exp({value} - {self.row}_from{lane});"]
 
     def merge_chunk(self, count: str) -> str:
-        """Folds the lanes into the row's state."""
+        """The statement that folds the lanes into the row's state."""
         row = self.row
         if self.op == "moments":
             return f"{row}.merge({{(double)({count}), {row}_centre, fold({row}_squares, Plus())}});"

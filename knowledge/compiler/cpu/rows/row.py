@@ -219,7 +219,7 @@ class _RowPrinter:
         return [*lines, *self._scalars(item.after)]
 
     def _scalars(self, stages: Sequence[ir.Let | ir.EmitRow]) -> list[str]:
-        """Statements that are executed once for each row: values of Let stages, stores of EmitRow stages."""
+        """Statements for once a row: values of Let stages, stores of EmitRow stages."""
         offset = self._rows.space.offset(
             [*self._rows.indices[: self._rows.outer], *["0"] * len(self._rows.reduced_sizes)]
         )
@@ -239,7 +239,7 @@ class _RowPrinter:
     def _chunks(
         self, number: int, item: Pass, accumulators: Sequence[Accumulator], segment: tuple[str, str] | None
     ) -> list[str]:
-        """The pass over the row (or over `segment` of its first loop), chunk by chunk."""
+        """The code for a pass over the row, or over `segment` of its first loop, chunk by chunk."""
         sizes = self._rows.reduced_sizes
         depth = len(sizes) - 1
         chunk = self._form.chunk
@@ -290,7 +290,7 @@ class _RowPrinter:
         begin: str,
         end: str,
     ) -> list[str]:
-        """One chunk: the first sweep, the second where a reduction needs it, the merge into the row's states."""
+        """The code for one chunk: a sweep, a second one if a reduction needs it, the merge into the row's states."""
         count = "count" if loops else f"({end} - {begin})"
         lanes = [lane for a in accumulators for lane in a.first_lanes()]
         lines = [_declare(lane.name, lane.kind, lane.start, self._form.lanes) for lane in lanes]
@@ -309,7 +309,7 @@ class _RowPrinter:
         return [*lines, *[a.merge_chunk(count) for a in accumulators]]
 
     def _staged_before(self, number: int, *, first: bool) -> set[int]:
-        """Positions in the list of staged values of those that an earlier sweep has filled."""
+        """Positions of the staged values that an earlier sweep has filled."""
         earlier = [value for item in self._schedule.passes[:number] for value in item.values]
         if not first:
             earlier += self._schedule.passes[number].values
@@ -318,7 +318,7 @@ class _RowPrinter:
     # -- sharing one row
 
     def _within(self) -> list[str]:
-        """Every pass is a parallel loop over segments of the row; their states merge in order."""
+        """The code in which every pass is a parallel loop over segments of the row; their states merge in order."""
         form, lines = self._form, self._scalars(self._schedule.before)
         first = self._rows.reduced_sizes[0]
         segments = min(first, 16 * self._device.cores)
@@ -356,7 +356,7 @@ class _Range:
 
 
 def _range(name: str, begin: str, end: str, size: int, step: int) -> _Range:
-    """A dimension in chunks of `step`, or whole when it is no longer than one."""
+    """A loop over a dimension in chunks of `step`, or whole if it is no longer than one."""
     if size <= step:
         return _Range([], [], begin, end, True)
     head = f"for (int64_t chunk = {begin}; chunk < {end}; chunk += {step})"

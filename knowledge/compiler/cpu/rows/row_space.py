@@ -46,7 +46,7 @@ class RowSpace:
 
     @property
     def indices(self) -> list[str]:
-        """C names: o0.. for rows, r0.. for the reduced dimensions."""
+        """C names of the indices: o0.. for rows, r0.. for the reduced dimensions."""
         return [f"o{i}" for i in range(self.outer)] + [f"r{i}" for i in range(len(self.reduced_sizes))]
 
     def reduced_strides(self, view: View) -> tuple[int, ...]:

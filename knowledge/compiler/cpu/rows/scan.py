@@ -147,7 +147,7 @@ class _ScanPrinter:
         return emitter.lines, text
 
     def _store(self, at: str, own: str) -> list[str]:
-        """Stores of the element at scan position `at`, whose running value is `acc` and whose own is `own`."""
+        """Statements that store the element at scan position `at`, with running value `acc` and own value `own`."""
         offset = self._space.offset(self._indices(self._index(at)))
         known = [(self._kernel.value, own)]
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc"}, known=known)
@@ -161,14 +161,13 @@ class _ScanPrinter:
     # -- one row
 
     def _stretch(self, begin: str, end: str, *, storing: bool = True) -> list[str]:
-        """Statements that scan elements [begin, end) of a row: they start from `carry` and leave the new total in
-        it."""
+        """Statements that scan elements [begin, end) of a row from `carry`, and leave the new total there."""
         if self._blocked:
             return [f"int64_t i = {begin};", *self._blocks(end, storing=storing)]
         return [f"for (int64_t i = {begin}; i < {end}; ++i) {{", indent(self._step("carry", storing=storing), 1), "}"]
 
     def _step(self, carry: str, *, storing: bool = True) -> list[str]:
-        """Statements that add element i to what `carry` names."""
+        """Statements that add element i to the variable `carry` and, if `storing`, store the running value."""
         before, value = self._load("i")
         own, kind = register(self._kernel.value.dtype), register(self._kernel.dtype)
         step = [*before, f"const {own} own = {value};"]
@@ -179,8 +178,10 @@ class _ScanPrinter:
         return [*step, f"{carry} = next;"]
 
     def _blocks(self, end: str, *, storing: bool) -> list[str]:
-        """Several blocks at a time, so that values and stores are whole vectors whatever types they pass through; what
-        is left of a row goes the same way."""
+        """The code that scans several blocks at a time, so that values and stores of all types are whole vectors.
+
+        The rest of a row takes the same code with fewer elements.
+        """
         scan, kind, own = self._scan, register(self._kernel.dtype), register(self._kernel.value.dtype)
         count = scan.lanes * _BLOCKS
         before, value = self._load("(i + l)")
@@ -231,8 +232,10 @@ class _ScanPrinter:
         return share_loops(heads, work, self._order, self._threads)
 
     def _shared_rows(self) -> list[str]:
-        """Three steps for few long rows: totals of all segments in parallel, their running total, then the scan of all
-        segments in parallel."""
+        """The code for few long rows, in three steps.
+
+        These are the totals of all segments in parallel, their running total, and the scan of all segments in parallel.
+        """
         segments = 8 * self._device.cores
         size = -(-self._length // (segments * 64)) * 64
         segments = -(-self._length // size)

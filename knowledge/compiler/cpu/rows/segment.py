@@ -80,7 +80,7 @@ class _SegmentPrinter:
         return self._device.cores == 1 or self._threads == " num_threads(1)"
 
     def _shortest_long(self) -> int:
-        """Items of a segment that is cut; 0 if none may be so long."""
+        """Number of items above which a segment is cut; 0 if none can be so long."""
         size = max(_SHORTEST_LONG, self._kernel.items // (2 * self._device.cores))
         return size if self._kernel.items > size else 0
 
@@ -121,7 +121,7 @@ class _SegmentPrinter:
         return [first, *self._at, *(["(tile + l)"] if self._lanes > 1 else [])]
 
     def _functions(self) -> list[str]:
-        """`add`, which reads items into accumulators, and `finish`, which stores what became of them."""
+        """The C++ lambdas `combine`, `add` (reads items into accumulators) and `finish` (stores the results)."""
         held = self._held
         arguments = "".join(f", const int64_t o{d}" for d in range(len(self._outer)))
         tile = f"{arguments}, const int64_t tile"
@@ -148,7 +148,7 @@ class _SegmentPrinter:
         ]
 
     def _items(self) -> list[str]:
-        """Statements that take in the items at [first, last) of the order."""
+        """Statements that accumulate the items at [first, last) of the order."""
         offset = self._space.offset(self._indices("item"))
         value = self._kernel.value
         known = invariants([value], lambda view: self._space.strides(view)[-1] != 0) if self._lanes > 1 else []
@@ -171,7 +171,7 @@ class _SegmentPrinter:
         ]
 
     def _sought(self) -> list[Load | Gather]:
-        """Contiguous runs that each item reads at a place known from its number."""
+        """Loads and gathers of contiguous runs whose place is known from the item's number."""
 
         def moves(view: View) -> bool:
             return self._space.strides(view)[-1] != 0
@@ -181,8 +181,10 @@ class _SegmentPrinter:
         return [node for node in fixed if self._space.strides(node.view)[-1] == 1]
 
     def _prefetches(self) -> list[str]:
-        """Statements that ask for what a later item reads, of this segment or of the next one: rows that lie anywhere
-        in memory are waited for otherwise."""
+        """Statements that prefetch the rows of a later item, of this segment or the next; [] without such rows.
+
+        Otherwise rows anywhere in memory would be waited for.
+        """
         sought = self._sought() if self._ahead else []
         if not sought:
             return []
@@ -239,7 +241,7 @@ class _SegmentPrinter:
         return [*before, *self._loop(head, own, schedule)]
 
     def _long_segments(self) -> list[str]:
-        """Each by all threads: pieces of its items side by side, then what became of the pieces, in order."""
+        """The code for long segments, each by all threads: pieces of its items in parallel, then merged in order."""
         starts, pieces, held = self._kernel.starts, self._pieces, self._held
         at = "".join(f"{name}, " for name in [*self._at, "tile"])
         column = "0"

@@ -60,7 +60,7 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
 
 
 def _call(kernel: SelectKernel, tuning: Tuning) -> tuple[int, str]:
-    """(how many entries there is room for, the call that puts the first of them in order)"""
+    """(number of entries with room, C++ call that puts the first of them in order)."""
     kind, largest = register(kernel.dtype), "true" if kernel.largest else "false"
     if kernel.ties != "first":
         assert kernel.first == 0
@@ -77,7 +77,7 @@ def _call(kernel: SelectKernel, tuning: Tuning) -> tuple[int, str]:
 
 
 def _space(kernel: SelectKernel, last: int) -> Space:
-    """Rows as they are, with `last` elements each."""
+    """The space of the rows, unmerged, with `last` elements each."""
     return Space((*kernel.outer, last), tuple(range(len(kernel.outer) + 1)))
 
 

@@ -91,7 +91,7 @@ class Sweep:
         return [*lines, *self._blocks(arrays, begin, end)]
 
     def _position(self) -> str:
-        """Flat row-major position in the row."""
+        """C text of the flat row-major position in the row."""
         sizes = self._context.rows.reduced_sizes
         steps = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
         return affine(0, [(step, f"r{d}") for d, step in enumerate(steps)])
@@ -145,7 +145,7 @@ class Sweep:
         return lines
 
     def _tail(self, rest: int, arrays: list[str], direct: list[str]) -> list[str]:
-        """The last elements of a row, in vectors too: a lane without an element keeps what it has."""
+        """The code for the last elements of a row, in vectors too: a lane without an element keeps its value."""
         simd, lines = self._context.form.simd, list[str]()
         width = min(_TAIL, self._context.form.lanes)
         while rest:

@@ -52,12 +52,12 @@ class WalkShape:
 
     @property
     def products(self) -> int:
-        """Products of a block in each step: with its own layer's states, and with those of the layer below."""
+        """Number of products in each step of a block: with its own layer's states, and with those of a layer below."""
         return 1 + (len(self.kernel.layers) > 1)
 
     @property
     def sums(self) -> int:
-        """Sums that a step keeps apart: a gated unit weighs only the part of its own states."""
+        """Number of sums that a step keeps apart: a GRU weighs only the part of its own states."""
         return self.products if self.kernel.cell == "gru" else 1
 
     @property
@@ -67,7 +67,7 @@ class WalkShape:
 
     @property
     def at_once(self) -> int:
-        """Vectors of four states that a thread asks for before it looks at one."""
+        """Number of vectors of four states that a thread loads before it uses one."""
         return min(_AT_ONCE, math.ceil(self.tile * math.ceil(self.kernel.shape[3] / 4) / self.threads))
 
     @property
@@ -80,7 +80,7 @@ class WalkShape:
 
     @property
     def slices(self) -> int:
-        """Groups of blocks that take different sequences."""
+        """Number of groups of blocks that take different sequences."""
         most = math.ceil(self.kernel.shape[2] / self.tile)
         return max(1, min(most, self.device.cores // (self.cells * self.splits)))
 
@@ -165,8 +165,10 @@ def _legal(kernel: RecurrentKernel, device: Device) -> list[WalkShape]:
 def choose(
     kernel: RecurrentKernel, device: Device, choices: dict[str, Choice]
 ) -> tuple[WalkShape, str, tuple[Tunable, ...]]:
-    """The shape with the choices that are legal together, else the one guessed to be fastest; where it has its weights;
-    and what may be chosen."""
+    """(shape, memory of the weights, tunables). Raises CannotLower if no shape fits the device.
+
+    The shape has the choices if they are legal together; else it is the one with the fewest estimated cycles.
+    """
     legal = _legal(kernel, device)
     if not legal:
         raise CannotLower(f"recurrence {kernel.name}: {kernel.shape[3]} units do not fit on the device")

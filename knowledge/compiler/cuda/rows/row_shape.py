@@ -164,8 +164,10 @@ def row_space(kernel: RowKernel) -> tuple[Space, int, bool]:
 
 
 def walk_of(kernel: RowKernel, space: Space, outer: int, column: bool) -> tuple[int, ...]:
-    """Dimensions of the collapsed space outside of what lies together of a row, in the order of memory: the outer ones,
-    and the reduced ones that lie outside of the innermost of those."""
+    """Dimensions of the collapsed space outside the contiguous runs of a row, in the order of memory.
+
+    These are the outer ones, and the reduced ones with larger strides than the smallest of these.
+    """
     strides = [abs(stride) for stride in space.where[_leading(kernel)].strides]
     if column:
         return tuple(range(outer))
@@ -276,7 +278,7 @@ class Chooser:
         return self.tuning.number("vector", legal, legal[-1], "vector", "elements of one memory access")
 
     def _cluster(self, kept: Sequence[Expr], vector: int) -> int:
-        """Blocks that hold a row together, where one block would have too much of it."""
+        """Number of blocks that hold a row together, by tunable; 1 if clusters do not fit."""
         row_bytes = self.length * kept_bytes(kept)
         legal = [1]
         if not self.column and self.device.arch >= "sm_90" and kept:
@@ -290,15 +292,18 @@ class Chooser:
         return 1
 
     def _usual_cluster(self, legal: Sequence[int], vector: int, row_bytes: float) -> int:
-        """Clusters where a row fits no block, and blocks have so little of it that several share a multiprocessor: one
-        alone reads nothing while it waits and stores."""
+        """The default cluster: at least 4 blocks if a row fits no block, else 1.
+
+        Each block's part must be so small that several share a multiprocessor: one alone reads nothing while it waits
+        and stores.
+        """
         alone = row_bytes <= max_shared_bytes(self.device.arch) - STATIC_SHARED_BYTES
         most = CLUSTER_PART_BYTES if vector > 1 else CLUSTER_NARROW_PART_BYTES
         fitting = [c for c in legal if c >= 4 and row_bytes <= c * most and self.rows * c >= 4 * self.device.cores]
         return 1 if alone or self._is_apart or not fitting else fitting[0]
 
     def _has_wide_columns(self, staged: bool) -> bool:
-        """True if rows across memory, read once, are so many that a block may take 128 of them side by side."""
+        """True if there are so many column rows, read once, that a block may take 128 of them."""
         return self.column and not staged and self.rows >= 256 * self.device.cores and self.length >= 1024
 
     def _team(self, vector: int, staged: bool, state_bytes: int, cluster: int, usual: int) -> int:
@@ -400,12 +405,12 @@ class Chooser:
 
     @property
     def _together(self) -> int:
-        """Elements of a row that lie together in memory."""
+        """Number of elements in each contiguous run of a row."""
         return 1 if self.column else math.prod(self.space.sizes[len(self.walk) :])
 
     @property
     def _is_apart(self) -> bool:
-        """True if a row lies in pieces between those of others."""
+        """True if a row consists of several runs, with other rows between them."""
         return len(self.walk) > self.outer
 
     def _may_walk_memory(self) -> bool:
@@ -413,13 +418,13 @@ class Chooser:
         return long and self.length >= STREAMED_LEAST_ELEMENTS and self.rows * self.length * 4 >= STREAMED_LEAST_BYTES
 
     def _usual_team(self, order: str, vector: int, wide: bool) -> int:
-        """The team that this order asks for; 0: as always."""
+        """The default team for this order of reading; 0 if it has none of its own."""
         if order == "memory" and not self.column:
             return _power_below(min(512, self._together / (4 * vector)), STREAMED_TEAMS)
         return 256 if order == "behind" else 8 if wide or order == "memory" else 0
 
     def _walks_memory_by_default(self) -> bool:
-        """Rows in large pieces, or columns too few for a block each: of more than the second cache holds."""
+        """True for more data than L2 holds, in rows of large runs or in too few columns for a block each."""
         whole = self.rows * self.length * 4
         if self.column:
             return self.rows <= 16 * self.device.cores and whole >= STREAMED_COLUMN_BYTES
@@ -433,7 +438,7 @@ class Chooser:
         return self.tuning.number("part", PARTS, usual, "parallel", "vectors of a thread in a part")
 
     def _is_behind_by_default(self, steps: Sequence[Step]) -> bool:
-        """Many rows that the second cache holds, but no cluster: each by one block would be read from memory twice."""
+        """True for many rows that fit L2 one by one but no cluster; one block a row would read memory twice."""
         states = [item.state for step in steps if isinstance(step, ReducePass) for item in step.accumulators]
         shortest, longest = PACED_DEFAULT_BYTES
         if any(state.startswith("SoftmaxState") for state in states):

@@ -54,7 +54,7 @@ class StreamedRow:
     # ------------------------------------------------------------ launches
 
     def _reduce(self, name: str, at: int) -> tuple[str, Launch]:
-        """Parts in the order of memory, each reduced to one state."""
+        """(text, launch) that reduces each part, in the order of memory, to one state."""
         step = self.shape.steps[at]
         assert isinstance(step, ReducePass)
         text = RowText(self.planes, self.plan)
@@ -66,7 +66,7 @@ class StreamedRow:
         return self._launch(name, lines, self.planes, values, [], self._states(before, step, None))
 
     def _combine(self, name: str, at: int, *, is_last: bool) -> tuple[str, Launch]:
-        """The states of each row's parts become one, in an order that does not depend on which came first."""
+        """(text, launch) that combines the states of each row's parts in a fixed order."""
         step = self.shape.steps[at]
         assert isinstance(step, ReducePass)
         shape = self._combining()
@@ -84,7 +84,7 @@ class StreamedRow:
         return self._launch(name, lines, shape, values, [one.store for one in rows], states)
 
     def _emit(self) -> tuple[str, Launch]:
-        """Parts in the order of memory, each stored."""
+        """(text, launch) that stores all parts in the order of memory."""
         steps = self.shape.steps
         text = RowText(self.planes, self.plan)
         lines = [*self._position(text), *self._known(text, steps)]
@@ -101,7 +101,7 @@ class StreamedRow:
         return self.planes.blocks * self.pieces
 
     def _position(self, text: RowText) -> list[str]:
-        """Finds the part of a contiguous run that a block has, and the row that owns it."""
+        """The code that finds a block's part of a contiguous run, and the row that owns it."""
         pieces = self.pieces
         lines = ["const int number = (int)blockIdx.x;"]
         if self.shape.column:
@@ -119,7 +119,7 @@ class StreamedRow:
         return [*lines, *text.span("piece", self.chunk)]
 
     def _place(self, part: str) -> str:
-        """The place of the state of a row's part: neighbours are what one warp reads when it combines them."""
+        """C index of the state of a row's part; states that one warp combines are neighbours."""
         return f"{part} * {self.shape.rows} + owner" if self.shape.column else f"owner * {self.parts} + {part}"
 
     def _combining(self) -> RowShape:
@@ -133,7 +133,7 @@ class StreamedRow:
         return replace(shape, team=team, threads=team if team > 32 else 128)
 
     def _known(self, text: RowText, before: Iterable[Step]) -> list[str]:
-        """Values that earlier launches have reduced, and what follows from them."""
+        """The code that reads the values that earlier launches reduced, and computes the Let values after them."""
         lines = []
         for step in before:
             if isinstance(step, ReducePass):
@@ -145,7 +145,7 @@ class StreamedRow:
         return lines
 
     def _states(self, before: Iterable[Step], reduced: ReducePass | None, combined: ReducePass | None) -> list[str]:
-        """Parameters of states: those of whole rows that are known, those that this launch reduces or combines."""
+        """C parameters for states: known ones of whole rows, and those that this launch reduces or combines."""
         found = [
             f"const {item.state}* __restrict__ {_whole(item.name)}"
             for step in before
@@ -172,7 +172,7 @@ class StreamedRow:
 
 
 def _planes(shape: RowShape) -> RowShape:
-    """The same kernel with what lies together of a row as its rows, in the order of memory."""
+    """The same kernel with the contiguous runs of rows as its rows, in the order of memory."""
     space, count = shape.space, len(shape.walk)
     order = (*shape.walk, *range(count, len(space.sizes)))
     where = {
