@@ -62,8 +62,11 @@ _MEANING = {
 
 
 def precisions(kernel: AttentionKernel, plan: Plan, arch: str) -> tuple[str, ...]:
-    """The precisions that the attention may be computed in, the default first. PyTorch's own operator is as accurate as
-    float32, also where TF32 is allowed; products that are written out are not."""
+    """The precisions that the attention may be computed in, the default first.
+
+    PyTorch's own operator (`empty_rows` is "zero") is as accurate as float32 even if TF32 is allowed; products that a
+    task writes out are not.
+    """
     kinds = {kernel.q.dtype, kernel.k.dtype, kernel.v.dtype}
     kind = kinds.pop()
     if kinds or not has_tensor_cores(arch) or kernel.dtype == "float64":
@@ -155,12 +158,15 @@ class MmaAttention(AttentionTiling):
 
     @property
     def part(self) -> int:
-        """Columns of the result that a warp adds up at a time: enough products that wait for no other one."""
+        """Number of result columns that a warp adds up at a time, so that enough products are independent."""
         return min(self.value_head, 32 if self.warp_rows * self.value_head <= 16 * 128 else 16)
 
     @property
     def _registers(self) -> int:
-        """Sums beside either the scores or weights and a part of the next sums; fragments, addresses and loops."""
+        """Estimated registers without held queries.
+
+        These are sums, beside either scores or weights and a part of the next sums, then fragments and addresses.
+        """
         sums, scores = self.warp_rows * self.value_head // 32, self.warp_rows * self.keys // 32
         weights = scores * self.item_bytes // 4 + self.warp_rows * self.part // 32
         fragments = (12 if self.precision == "tf32x3" else 4) * self.warp_rows // 16 + 4
@@ -182,7 +188,7 @@ class MmaAttention(AttentionTiling):
         return {"ROWS": self.warp_rows, "STAGES": self.stages, "PART": self.part, "IS_HELD": is_held}
 
 
-# Of each thread that copies and of each that multiplies, by the number of warps that multiply.
+# (registers of a copying thread, of a multiplying thread), by the number of warps that multiply.
 REGISTERS = {4: (0, 240), 8: (24, 240), 12: (32, 160)}
 
 
@@ -197,7 +203,7 @@ class TurnsAttention(AttentionTiling):
     stay: int = 1
     pass_by: int = 0
     shared_mask: int = 0
-    mask_bytes: int = 0  # of an element of a mask that may come in tiles; 0: there is none
+    mask_bytes: int = 0  # bytes of an element of a mask that may come in tiles; 0: there is none
 
     path = "turns"
     text = "cuda/contractions/attention_turns.cu"
@@ -214,11 +220,11 @@ class TurnsAttention(AttentionTiling):
 
     @property
     def registers(self) -> int:
-        """Sums, scores, the weights of the tile before; addresses and loops."""
+        """Estimated registers of a thread: sums, scores, weights of the tile before, addresses."""
         return self.value_head // 2 + self.keys // 2 + self.keys // 4 + 32
 
     def resident_blocks(self, arch: str) -> int:
-        """One where registers are shared out anew."""
+        """Number of resident blocks; 1 if the kernel redistributes registers between warpgroups."""
         return 1 if REGISTERS[self.warps][0] else super().resident_blocks(arch)
 
     @property
@@ -229,7 +235,7 @@ class TurnsAttention(AttentionTiling):
 
     @property
     def mask_boxes(self) -> int:
-        """Boxes of 128 bytes of each row that a tile's mask takes."""
+        """Number of 128-byte boxes in each row of a tile's mask; 0 if the mask does not come in tiles."""
         return math.ceil(self.keys * self.mask_bytes / 128) if self.shared_mask else 0
 
     @property
@@ -256,7 +262,7 @@ def _padded(head: int, step: int) -> int:
 
 
 def paths(space: AttentionSpace, precision: str, arch: str) -> tuple[str, ...]:
-    """Ways to multiply, the default first: few rows and few keys leave nothing to copy ahead."""
+    """The legal paths, the default first; with few rows and few keys there is nothing to copy ahead."""
     kernel = space.kernel
     if SIZES[precision] != 2 or not has_wgmma(arch) or not all(boxes(space, which) for which in ("q", "k", "v")):
         return ("mma",)
@@ -280,9 +286,12 @@ def _default_mma(space: AttentionSpace, precision: str, device: Device) -> MmaAt
 
 
 def _default_turns(space: AttentionSpace, precision: str, device: Device) -> TurnsAttention:
-    """The default as measured on an H200: three warpgroups where their registers hold tiles of 128 keys, else two, and
-    three leave out what causal rows do not see; a mask always in tiles; and for few rows, where keys and values are
-    what takes the time, as much of them on its way as fits."""
+    """The default tiling, measured on an H200.
+
+    It has three warpgroups if their registers hold tiles of 128 keys, else two, and one for at most 64 rows. Three skip
+    what causal rows do not see. A mask comes in tiles if it fits. For few rows, whose time goes to keys and values, it
+    has as many stages as fit.
+    """
     kernel, mask = space.kernel, boxes(space, "mask")
     head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 64)
     if 64 < kernel.value_head <= 96:
@@ -306,7 +315,7 @@ _DEFAULTS = {"mma": _default_mma, "turns": _default_turns}
 
 
 def _split(found: AttentionTiling, kernel: AttentionKernel, device: Device) -> AttentionTiling:
-    """Chooses as many parts of the keys as fill the device: once where blocks stay, a few times over where they go."""
+    """The tiling with as many parts of the keys as fill the device: once for persistent blocks, else a few times."""
     blocks = math.prod(kernel.batch) * math.ceil(kernel.rows / found.rows)
     times = 1 if found.path == "turns" else 4 if found.warps == 1 else 3
     most, least = times * device.cores, 1024 if found.path == "turns" and kernel.rows > 64 else max(256, found.keys)

@@ -293,7 +293,7 @@ class _Printer:
             self.workspace_bytes = self.tail.end
 
     def _epilogue(self) -> tuple[list[str], list[str]]:
-        """(what is known once a row, the stores at (m, n .. n + 3))."""
+        """(statements once a row, statements that store at (m, n .. n + 3))."""
         kernel, tiling = self.kernel, self.tiling
         tests = [f"m < {kernel.m}"] if kernel.m % tiling.tile_m else []
         tests += [f"n < {kernel.n}"] if kernel.n % tiling.tile_n else []
@@ -314,8 +314,11 @@ class _Printer:
         return of_row, [*of_column, *body]
 
     def _scale(self) -> list[str]:
-        """Statements that take the operands' scales out of the sums before they leave: by one power of two where no
-        exponent of a warp's rows and columns is extreme, because what an element costs bounds products of few k."""
+        """Statements that remove the operands' scales from the sums before these leave; [] if that happens elsewhere.
+
+        If no exponent of a warp's rows and columns is extreme, one multiplication does it: with small k, the cost of an
+        element limits the product.
+        """
         if not (self.product.is_scaled and self.tiling.is_slabbed):
             return []
         each = ["#pragma unroll", "for (int i = 0; i < GM / 64; ++i)", "#pragma unroll"]
@@ -345,8 +348,11 @@ class _Printer:
         ]
 
     def _way_out(self) -> dict[str, object]:
-        """Rows on their way through shared memory, a warp's own: its lanes write a part of 16 rows, a lane for each row
-        tells the copy engine to store it, and all go on; nobody writes there again before it has been read."""
+        """Holes of the text that stores rows through shared memory; empty if rows do not leave that way.
+
+        Lanes of a warp write a part of 16 rows, and one lane a row lets TMA store it. The warp goes on, but waits for
+        that copy before it writes there again.
+        """
         tiling, kernel = self.tiling, self.kernel
         if not tiling.is_slabbed:
             return {"ABOUT": "", "SLAB": "", "BEFORE_FOUR": "", "AFTER_FOUR": "", "LAST": ""}
@@ -385,8 +391,10 @@ class _Printer:
         }
 
     def _place(self, tiles: int, first: str, end: str) -> list[str]:
-        """Statements that find the item's tile, batch point and steps: neighbouring blocks share tiles of both operands
-        (columns of GROUP tiles are walked together), so L2 serves them."""
+        """Statements that find the item's tile, batch point and steps.
+
+        Columns of GROUP tiles are walked together, so that neighbouring blocks share tiles of both operands in L2.
+        """
         tiles_m, tiles_n = self.tiles
         spaces, index = self.product.spaces, self.out.index
         return [
@@ -401,7 +409,7 @@ class _Printer:
         ]
 
     def _arguments(self) -> tuple[list[str], list[Argument]]:
-        """Parameters of the main loop, and its arguments."""
+        """(C parameters of the main loop, its arguments)."""
         texts: list[str] = []
         slots: list[Argument] = []
         for which, operand in self.operands.items():

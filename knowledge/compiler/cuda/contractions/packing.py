@@ -146,7 +146,7 @@ class PackedOperand:
         return self.peaks_at + (aligned(4 * self.rows * self.parts) if needs_peaks else 0)
 
     def copy(self) -> list[str]:
-        """The statements that bring a step's tile into a stage, of what its elements' 16 bits do not hold behind it."""
+        """Statements that copy a step's tile into a stage; low parts of its elements follow behind it."""
         which, letter = self.which, self.which.upper()
         to = "to" if which == "a" else "to + PARTS * TileA::BYTES"
         if self.map:
@@ -162,14 +162,14 @@ class PackedOperand:
         return lines
 
     def describe(self, out: str) -> str:
-        """The word for the tensor cores that describes a stage's rows from `out` at depth k."""
+        """C text of the wgmma descriptor of a stage's rows from `out` at depth k."""
         if self.is_across:
             return f"wgmma::described_across(from_{self.which}, {out}, k)"
         return f"Tile{self.which.upper()}::described(from_{self.which}, {out}, k)"
 
     @property
     def batch(self) -> str:
-        """The batch point whose rows the main loop reads."""
+        """C text of the batch point whose rows the main loop reads."""
         return "batch" if self.is_batched and self.product.batch > 1 else "0"
 
     def _holes(self, texts: list[str]) -> dict[str, object]:
@@ -206,14 +206,14 @@ class PackedOperand:
         return strided_operand(product.kernel, product.spaces, self.which, Tiling(), widest=1).read("held")
 
     def _signature(self) -> tuple[list[str], list[str]]:
-        """Parameters that packing has, and the arguments: what is read, and where it is packed."""
+        """(C parameters, arguments) of a packing kernel: the buffers read, then the packed memory."""
         reads, _ = buffers_of(leaves([self.expr]), [])
         text, arguments = parameters(self.product.plan, reads, [])
         texts = [*([text] if text else []), f"unsigned char* __restrict__ packed_{self.which}"]
         return texts, [*arguments, self.memory(self.at)]
 
     def sources(self) -> Iterator[tuple[str, Launch]]:
-        """The launches that pack it, in order."""
+        """Yields (text, launch) of the kernels that pack this operand, in order; none if TMA reads it as it is."""
         if not self.map:
             if self.product.is_scaled and (self.is_across or self.is_long):
                 yield from self._guessed()
@@ -221,7 +221,7 @@ class PackedOperand:
                 yield from self._along() if self.tile.along_k else self._across()
 
     def _along(self) -> Iterator[tuple[str, Launch]]:
-        """A row is read once, where the threads that share it can keep it."""
+        """Yields the kernel that reads each row once; a team of threads keeps it in registers."""
         texts, slots = self._signature()
         which, is_scaled = self.which, self.product.is_scaled
         pieces = self.product.steps * 8
@@ -236,14 +236,17 @@ class PackedOperand:
         yield packed_text("pack_along.cu", holes | {"SCALE": scale}), self._launch("pack", blocks, slots)
 
     def _across(self) -> Iterator[tuple[str, Launch]]:
-        """Rows side by side: of 16 bits as they lie, else 128 bytes of each a thread, which brings them along k."""
+        """Yields the kernel for rows that are contiguous across k.
+
+        Elements of 16 bits keep this order; for others a thread turns 128 bytes of a row along k.
+        """
         texts, slots = self._signature()
         name, threads = ("pack_boxes.cu", 4) if self.is_across else ("pack_across.cu", 1)
         blocks = math.ceil(self.rows * self.product.steps * threads / _THREADS)
         yield packed_text(name, self._holes(texts)), self._launch("pack", blocks, slots)
 
     def _guessed(self) -> Iterator[tuple[str, Launch]]:
-        """Each element is read once and packed with the scale that most rows have; rows that need another, again."""
+        """Yields a kernel that packs all elements with the usual scale, and one that repacks rows that need another."""
         texts, slots = self._signature()
         texts, slots = [*texts, f"float* __restrict__ peaks_{self.which}"], [*slots, self.memory(self.peaks_at)]
         holes = self._holes(texts) | {"KEEP_PEAK": indent(self._peaks())}

@@ -36,7 +36,10 @@ class RowLanes:
 
 
 def tensor_lanes(kernel: GemmKernel, tile_n: int, part_n: int) -> RowLanes:
-    """Lanes of kernels for tensor cores, where two lanes share a row of a part of `part_n` columns."""
+    """The lanes of a row in kernels for tensor cores: two share a row of a part of `part_n` columns.
+
+    Raises CannotLower if a tail's row ends inside eight columns.
+    """
     width = kernel.tail.extent[-1] if kernel.tail else kernel.n
     columns = part_n if width == kernel.n else math.gcd(part_n, width)
     if columns % 8:
@@ -49,7 +52,10 @@ def tensor_lanes(kernel: GemmKernel, tile_n: int, part_n: int) -> RowLanes:
 
 
 def ordinary_lanes(kernel: GemmKernel, tile_n: int, thread_n: int) -> RowLanes:
-    """Lanes of the kernel for the ordinary units, where eight lanes share a row, and a warp's columns lie apart."""
+    """The lanes of a row in the kernel for the ordinary units: eight share a row, and a warp's columns are apart.
+
+    Raises CannotLower if a tail's rows are parts of the columns.
+    """
     if kernel.tail and kernel.tail.extent[-1] != kernel.n:
         raise CannotLower("rows of a tail are parts of the columns")
     warps = tile_n // thread_n // 8
@@ -96,12 +102,12 @@ class RowTail:
         return self.joined.launches()
 
     def epilogue(self, stores: Sequence[Store], acc: str, guard: str, element_guard: str) -> list[str]:
-        """The stores of four neighbours, whose sums give way to the values that are reduced."""
+        """Statements that store four neighbours and replace their sums by the values that are reduced."""
         value = {_SUM: self.tail.value}
         return epilogue_lines(self.out, stores, self.plan, acc, 4, guard, element_guard, value)
 
     def after_row(self) -> list[str]:
-        """Behind a row's columns: the states of its segments that a warp has, left in memory."""
+        """The code after a row's columns: reduces each segment of a warp and writes its states to memory."""
         lanes, kernel, items = self.lanes, self.kernel, self.joined.accumulators
         batch = f"batch * {kernel.m} + " if math.prod(kernel.batch) > 1 else ""
         lines = ["#pragma unroll", f"for (int part = 0; part < {lanes.parts}; ++part) {{"]

@@ -70,7 +70,7 @@ class Partial:
         return cuda_launch.workspace(self.memory)
 
     def store(self, acc: str, guard: str, element_guard: str) -> list[str]:
-        """Statements that keep four neighbours of a row at `split` and `batch`; `acc` is one of them."""
+        """Statements that keep the partial sums of four neighbours of a row; `acc`: C text of neighbour j."""
         kernel = self.kernel
         row = f"((long long)(split * {math.prod(kernel.batch)} + batch) * {kernel.m} + m) * {kernel.n} + n"
         body = [f"partial[{row} + j] = {acc};"]
@@ -79,7 +79,7 @@ class Partial:
         return [f"if ({guard}) {{", *lines, "}"] if guard else lines
 
     def sum(self) -> tuple[str, Launch]:
-        """The launch that adds them up and stores the result."""
+        """(text, launch) that adds the partial sums and stores the result."""
         kernel, out = self.kernel, self.out
         vector = 4 if kernel.n % 4 == 0 and all(out.aligned(store.view, 4) for store in kernel.stores) else 1
         signature, arguments = signature_of(self.plan, body_leaves(kernel.stores), kernel.stores)
@@ -106,7 +106,7 @@ class Partial:
 
 
 def split_steps(steps: int, splits: int, kernel: GemmKernel) -> tuple[str, str]:
-    """First step of k of a block's part, and the one behind its last; none for a tile of which nothing is needed."""
+    """C texts of (first step of k, the one behind the last) of a block's part; equal if no result is needed."""
     part = math.ceil(steps / splits)
     first = f"split * {part}" if splits > 1 else "0"
     end = f"((split + 1) * {part} < {steps} ? (split + 1) * {part} : {steps})" if splits > 1 else str(steps)
@@ -121,8 +121,7 @@ def split_steps(steps: int, splits: int, kernel: GemmKernel) -> tuple[str, str]:
 def find_block(
     tiles: int, splits: int, batch: Sequence[int], names: Sequence[str], index: str, item: str = "(int)blockIdx.x"
 ) -> list[str]:
-    """Statements that find the part of k and the batch point of `item`, which a block has: the tile within the batch
-    point varies fastest."""
+    """Statements that find the part of k and the batch point of a block's `item`; its tile varies fastest."""
     lines = []
     rest = f"{item} / {tiles}"
     if splits > 1:

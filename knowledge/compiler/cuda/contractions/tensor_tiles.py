@@ -84,7 +84,7 @@ class Ways:
         return (HALF, HALF3, "tf32", IEEE) if self.packing_pays else ("tf32", "tf32x3", HALF, HALF3, IEEE)
 
     def paths(self, precision: str, arch: str) -> tuple[str, ...]:
-        """Ways to multiply in this precision, the default first."""
+        """The legal paths in this precision, the default first."""
         if precision in (HALF, HALF3):
             return (PACKED,)
         if not has_wgmma(arch) or precision == "tf32x3":
@@ -96,7 +96,7 @@ class Ways:
 
 
 def has_tensor_cores(arch: str) -> bool:
-    """Tensor cores with TF32 and bfloat16, which begin with compute capability 8.0."""
+    """True if the device has tensor cores with TF32 and bfloat16 (compute capability 8.0 or later)."""
     return arch.startswith("sm_") and int(arch.removeprefix("sm_").rstrip("af")) >= 80
 
 
@@ -135,7 +135,7 @@ class TensorTiling(ABC):
     @property
     @abstractmethod
     def store_columns(self) -> int:
-        """Columns of the result that a warp holds."""
+        """Number of result columns that a warp holds."""
 
     @property
     @abstractmethod
@@ -148,7 +148,7 @@ class TensorTiling(ABC):
 
     @abstractmethod
     def shared_bytes(self, a_along_k: bool, b_along_k: bool) -> int:
-        """Dynamic shared memory; an operand lies along k or along the result's axis."""
+        """Bytes of dynamic shared memory; each operand is contiguous along k or along the result's axis."""
 
     @abstractmethod
     def registers(self, *, scalar: bool) -> int:
@@ -159,7 +159,7 @@ class TensorTiling(ABC):
         return max(1, min(4, 65536 // (self.threads * min(255, self.registers(scalar=scalar)))))
 
     def legal(self, arch: str, *, scalar: bool) -> bool:
-        """At most 16 warps a block; registers and shared memory that a block may have."""
+        """True if a block has 1 to 16 warps and fits the registers and shared memory."""
         if not 32 <= self.threads <= 512 or self.registers(scalar=scalar) > min(255, 65536 // self.threads):
             return False
         return self.shared_bytes(True, True) <= max_shared_bytes(arch)

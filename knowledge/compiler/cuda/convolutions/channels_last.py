@@ -190,7 +190,7 @@ class _Product:
         }
 
     def _block(self) -> list[str]:
-        """Finds the phase, group and place of a tile's result: phases vary fastest, then tiles of channels."""
+        """The code that finds a tile's phase, group and place; phases vary fastest, then tiles of channels."""
         layout, shape = self.layout, self.layout.shape
         phases = len(layout.phases) // layout.together
         lines = []
@@ -210,7 +210,7 @@ class _Product:
         return [*lines, f"const int first_m = tile_m * {shape.tile_pixels}, first_n = tile_n * {shape.tile_channels};"]
 
     def _output(self) -> tuple[list[str], str]:
-        """Statements that define an output's place from `m`, and when it exists."""
+        """(statements that define an output's place from `m`, C test that it exists)."""
         layout = self.layout
         if layout.near_by:
             return layout.near_by.find(), f"m < {layout.m}" if layout.m % layout.shape.tile_pixels else "true"
@@ -228,7 +228,7 @@ class _Product:
         return lines, " && ".join(tests) or "true"
 
     def _pixel_values(self) -> dict[str, object]:
-        """Statements that find where a row of a tile is read, and its output."""
+        """Holes of the text that finds a row's place in the input, and its output."""
         layout, packed = self.layout, self.layout.packed
         output, exists = self._output()
         size, step = packed.size, [axis.in_step for axis in layout.found.axes]
@@ -252,7 +252,7 @@ class _Product:
         }
 
     def _channel_values(self) -> dict[str, object]:
-        """Statements that finish the sums of a channel for every phase that a tile computes."""
+        """Holes of the text that finishes the sums of a channel for every phase of a tile."""
         layout, n = self.layout, self.layout.n
         scale = [f"const float channel_scale = pack::power(exponents_w[{self._group} * {layout.padded_n} + n]);"]
         body, count = self._epilogue(), "w == 0 ? first_steps : steps - first_steps"
@@ -267,7 +267,7 @@ class _Product:
         }
 
     def _epilogue(self) -> list[str]:
-        """Statements that store what is made of a sum, and give it to the tail."""
+        """Statements that compute and store an output from its sum, and pass values to the tail."""
         layout, kernel, is_free = self.layout, self.space.kernel, self._ignores_pixels
         acc = f"pack::scaled({self._acc}, place[i][r].scale, channel_scale)" if layout.is_scaled else self._acc
         found = [

@@ -21,7 +21,7 @@ _BLOCK = (PACKING_THREADS, 1, 1)
 
 
 def print_packing(layout: ChannelsLastLayout) -> list[tuple[str, Launch]]:
-    """(text, launch) of each; the first text has the weights' kernel too."""
+    """(text, launch) of each packing kernel; the first text holds the weights' kernel too."""
     name, images, x = layout.space.name, layout.kernel.batch, layout.kernel.x
     values = _tables(layout) | _input_values(layout) | _weight_values(layout)
     arguments = (x, layout.image, *([layout.peaks] if layout.is_scaled else []))
@@ -41,8 +41,10 @@ def _weights_launch(layout: ChannelsLastLayout) -> Launch:
 
 
 def _tap_values(layout: ChannelsLastLayout) -> dict[str, object]:
-    """The tap of the weights that piece `at` meets (-1 behind the last one), and its first channel: counted where every
-    tap has all pieces of a group in turn, else told by tables."""
+    """Holes for the tap of the weights that piece `at` meets (-1 behind the last one), and for its first channel.
+
+    They are formulas if every tap has all pieces of a group in turn, else reads of tables.
+    """
     packed, name = layout.packed, layout.space.name
     each, piece = packed.pieces_group, 16 // SIZES[layout.precision]
     last = layout.space.taps * each
@@ -62,7 +64,7 @@ def _tap_values(layout: ChannelsLastLayout) -> dict[str, object]:
 
 
 def _tables(layout: ChannelsLastLayout) -> dict[str, object]:
-    """Tables that both kernels read: the pieces, and how they are packed."""
+    """Holes for the tables that both kernels read: the pieces and their form."""
     packed, name = layout.packed, layout.space.name
     values: dict[str, object] = {
         "NAME": name,
@@ -142,7 +144,7 @@ def _weight_values(layout: ChannelsLastLayout) -> dict[str, object]:
 
 
 def _weight_place(layout: ChannelsLastLayout) -> str:
-    """The place of the weight of output channel `n` and input channel `c` of a group."""
+    """C index of the weight of output channel `n` and input channel `c` of a group."""
     n, c, taps = layout.n, layout.found.in_per_group, layout.space.taps
     rows = f"(group * {c} + c) * {n} + n" if layout.kernel.transposed else f"(group * {n} + n) * {c} + c"
     place = f"({rows}) * {taps} + tap"
@@ -150,6 +152,6 @@ def _weight_place(layout: ChannelsLastLayout) -> str:
 
 
 def fill_text(name: str, holes: dict[str, object]) -> str:
-    """A text of this room with those of the holes that it has."""
+    """The library text `name`, filled with those of the `holes` that it has."""
     text = read_library_text(f"cuda/convolutions/{name}")
     return fill(text, {key: str(value) for key, value in holes.items() if f"@{key}@" in text})

@@ -188,13 +188,13 @@ class _Conv:
         return Tile("a", inside, tiling, kind, self.weight_index, "k", vector, lambda held: [read])
 
     def _tests(self, position: str) -> list[str]:
-        """Conditions for an input to exist, unless all do. `position`: an axis' text, {d} its number."""
+        """C tests that an input exists, [] if all do. `position`: C text of an axis' position, {d} its number."""
         axes = self.found.axes
         return [f"(unsigned)({position.format(d=d)}) < {axes[d].in_size}u" for d in _AXES if not axes[d].stays_inside]
 
     @property
     def _mask(self) -> str:
-        """Type of a column's bits; "" where no input is missing, or taps are too many for bits."""
+        """C type of the bits that say which inputs of a column exist; "" if all do, or taps are too many for bits."""
         most = self.found.most_taps
         if most > 64 or not (self._tests("") or self.n % self.tiling.tile_n):
             return ""
@@ -282,7 +282,7 @@ class _Conv:
         return "".join(fill(read_library_text(name), holes) for name in files)
 
     def _block(self, tiles: int) -> list[str]:
-        """Finds the phase and group of a block: phases vary fastest."""
+        """The code that finds the phase and group of a block; phases vary fastest."""
         lines = []
         if self.packed:
             table = f"{self.space.name}_phases[phase]"
@@ -360,7 +360,7 @@ class _Conv:
         ]
 
     def _slab(self, tiling: TensorTiling, tests: list[str]) -> tuple[list[str], list[str]]:
-        """The same for tensor cores, where rows of a warp's sums go through shared memory."""
+        """The same for tensor cores: rows of a warp's sums go through shared memory."""
         lines, more = self._output("column_n")
         tests = [test.replace("m <", "row_m <").replace("n <", "column_n <") for test in tests]
         space, plan = self.space.outputs(), self.space.plan
@@ -389,7 +389,7 @@ class _Conv:
         return PartialSums(self.space, self.counts, self.index, self.tiling.splits) if self.tiling.splits > 1 else None
 
     def _signature(self) -> tuple[str, list[str]]:
-        """Parameters and arguments of the products, but for the weights that a launch before has packed."""
+        """(parameter list, arguments) of the products, without packed weights."""
         if self._partial is None:
             return self.space.signature(() if self.packed else (self.kernel.weight,))
         signature, arguments = parameters(self.space.plan, [self.kernel.x, self.kernel.weight], [])

@@ -32,29 +32,29 @@ class SideBySide:
         return [f"const int photo = m / {self.pixels}, spot = m % {self.pixels}, p0 = spot, p1 = 0, p2 = 0;"]
 
     def parts(self, tile_pixels: int) -> int:
-        """The runs of neighbours that a lane has in a tile."""
+        """Number of runs of neighbours that a lane has in a tile."""
         return tile_pixels // (32 * self.count)
 
     @property
     def gathered(self) -> str:
-        """The pixel of the tile that is its row thread / 8 + i * 16, eight threads a row."""
+        """C text of the tile's pixel that is its row thread / 8 + i * 16 (eight threads a row)."""
         if self.count == 2:
             return "i / 4 * 64 + (i % 4 * 8 + thread / 8 % 8) * 2 + thread / 64"
         return "i / 8 * 128 + (i % 4 * 8 + thread / 8 % 8) * 4 + i / 4 % 2 * 2 + thread / 64"
 
     @property
     def row(self) -> str:
-        """The first pixel of a lane's neighbours."""
+        """C text of the first pixel of a lane's neighbours."""
         return f"(warp % 4 * 8 + lane / 4) * {self.count} + i * {32 * self.count}"
 
     @property
     def acc(self) -> str:
-        """The sum of neighbour j."""
+        """C text of the sum of neighbour j."""
         return f"acc[0][i * {self.count // 2} + j / 2][h * 4 + j % 2 * 2 + side]"
 
 
 def counts_of(space: ConvSpace, tile_pixels: int) -> tuple[int, ...]:
-    """Numbers of neighbours that a lane may have in tiles of so many pixels, 1 first."""
+    """Legal numbers of neighbours of a lane in tiles of `tile_pixels` pixels, 1 first."""
     kernel = space.kernel
     is_plain = kernel.tail is None and together(space) == 1 and len(space.found.parts) == 1
     if not is_plain or kernel.output_size[2] == 1:
@@ -95,7 +95,7 @@ def choose_neighbours(
 
 
 def _flatten(view: View, size: tuple[int, ...]) -> View | None:
-    """A view over (image, channel, spatial axes) over their pixels as one axis."""
+    """The view with its spatial axes merged to one of pixels; None if no single stride walks them."""
     inner = view.strides[-1]
     steps = [math.prod(size[axis + 1 :]) * inner for axis in range(len(size))]
     wide = zip(size, view.strides[2:], steps, strict=True)

@@ -43,7 +43,7 @@ class ConvSpace:
 
     @property
     def type(self) -> str:
-        """Type of a sum in registers."""
+        """C type of a sum in registers."""
         return register(self.kernel.dtype)
 
     @property
@@ -59,7 +59,7 @@ class ConvSpace:
         return element(self.plan.buffers[self.kernel.x].dtype)
 
     def x_value(self, text: str) -> str:
-        """A stored element of the input as a number in a register."""
+        """C text that converts a stored element of the input to the type of sums."""
         return f"({self.type})({element_load(text, self.plan.buffers[self.kernel.x].dtype)})"
 
     def weight_value(self, text: str) -> str:
@@ -72,7 +72,7 @@ class ConvSpace:
         return Space(sizes, ("image", "channel", *POSITION), {view: view for view in seen}, self.inside)
 
     def origin(self, image: str, group: str) -> str:
-        """Pointer to the first input channel of a group in an image: the one sum that may need 64 bits."""
+        """C text of the pointer to a group's first input channel in an image; only this sum may need 64 bits."""
         kernel = self.kernel
         text = f"b_{kernel.x} + ({self.image}){image} * {kernel.x_strides[0]}"
         if kernel.groups > 1:
@@ -80,7 +80,7 @@ class ConvSpace:
         return text + (f" + {kernel.x_offset}" if kernel.x_offset else "")
 
     def signature(self, extra: Sequence[str] = ()) -> tuple[str, list[str]]:
-        """Parameters and arguments: what the kernel reads besides `extra`, and what it writes."""
+        """(parameter list, arguments) for the buffers that the kernel reads (`extra` too) and those that it writes."""
         kernel = self.kernel
         reads, writes = self.epilogue_buffers()
         return parameters(self.plan, list(dict.fromkeys([kernel.x, *extra, *reads])), writes)
@@ -91,7 +91,7 @@ class ConvSpace:
         return not any(stride for leaf in found for axis, stride in enumerate(leaf.view.strides) if axis != 1)
 
     def epilogue_buffers(self) -> tuple[list[str], list[str]]:
-        """Buffers that the epilogue reads and writes at each element."""
+        """(buffers read, buffers written) by the epilogue at each element."""
         kernel = self.kernel
         found = [*body_leaves(kernel.stores), *leaves(element_values(kernel.tail))]
         return buffers_of(found, [*kernel.stores, *element_stores(kernel.tail)])

@@ -160,7 +160,7 @@ class OverPixels:
         return self.kept.note(exists)
 
     def begin(self) -> list[str]:
-        """Shared memory for the states of the warps of each warpgroup."""
+        """Declarations of shared memory for the states of each warpgroup's warps; [] if it is not used."""
         lines = []
         for item in self.joined.accumulators if not self.by_rows else ():
             kind, name = f"S_{identifier(item.name)}", f"s_{identifier(item.name)}"
@@ -172,7 +172,7 @@ class OverPixels:
         return self.kept.declare()
 
     def keep(self) -> list[str]:
-        """The state of a channel over the pixels of a warp, or of each sixteen of them."""
+        """The code that reduces a channel over the pixels of a warp, or each sixteen of them, and keeps the state."""
         items, kernel = self.joined.accumulators, self.kernel
         part, lines = "", ["{"]
         if self.by_rows:
@@ -188,13 +188,13 @@ class OverPixels:
         return [*lines, f"if ({' && '.join(tests)}) {{", *self._leave(number, "channel"), "}", "}"]
 
     def _leave(self, segment: str, channel: str) -> list[str]:
-        """The states of a channel in scratch memory."""
+        """Statements that write the states of a channel to scratch memory."""
         phase = f" * {self.sets} + phase / {self.together}" if self.sets > 1 else ""
         place = f"((long long)({segment}){phase}) * {self.kernel.out_channels} + {channel}"
         return [self.joined.keep(item, place) for item in self.joined.accumulators]
 
     def finish(self) -> list[str]:
-        """The states of a tile's four warps as one, by a thread for each channel."""
+        """The code that merges the states of a tile's four warps, one thread a channel; [] if warps keep their own."""
         if self.by_rows:
             return []
         items, out = self.joined.accumulators, self.space.found.out_per_group
@@ -246,7 +246,7 @@ class OverWindows:
         return lines
 
     def each_phase(self, body: Sequence[str]) -> list[str]:
-        """The body for the output of every phase."""
+        """The code that runs `body` for the output of every phase."""
         lines = ["#pragma unroll", "for (int w = 0; w < PHASES; ++w) {"]
         for d, position in enumerate(POSITION):
             below = math.prod(self.box[d + 1 :])
@@ -290,7 +290,7 @@ class OverWindows:
         return []
 
     def row_buffers(self) -> tuple[list[str], list[str]]:
-        """Buffers that are read and written once a window."""
+        """(buffers read, buffers written) once a window."""
         values, stores = row_values(self.rest)
         return buffers_of(leaves(values), stores)
 
@@ -389,7 +389,7 @@ class OverChannels:
         return [f"{kind} {name}[BM / 64][2][{self.together}];", *self._each_pixel(body.lines)]
 
     def _emit_row(self, step: EmitRow, number: int) -> list[str]:
-        """A store once a pixel, by one of its four lanes."""
+        """The code that stores a value once a pixel, by one of its four lanes."""
         space = self._rows([step])
         body = emitter(space, [], self.names, f"z{number}_")
         body.store(step.store, space.offset, self.space.plan.buffers[step.store.buffer].dtype)
@@ -397,7 +397,7 @@ class OverChannels:
         return self._each_pixel([test, *body.lines, "}"])
 
     def row_buffers(self) -> tuple[list[str], list[str]]:
-        """Buffers that are read and written once a pixel."""
+        """(buffers read, buffers written) once a pixel."""
         values, stores = row_values([step for step in self.steps if isinstance(step, Let | EmitRow)])
         return buffers_of(leaves(values), stores)
 
@@ -419,7 +419,7 @@ class OverChannels:
         return [*lines, *body, "}", "}", "}"]
 
     def _each_pixel(self, body: Sequence[str], *, every: bool = False) -> list[str]:
-        """The body for every pixel of a thread that exists, or also for those that do not."""
+        """The code that runs `body` for every pixel of a thread that exists; with `every`, also for others."""
         place = [
             f"const {self.space.image} image = place[i][r].image;",
             "const int p0 = place[i][r].p0, p1 = place[i][r].p1, p2 = place[i][r].p2;",
@@ -431,7 +431,7 @@ class OverChannels:
         return " && ".join(["place[i][r].exists", *([self.edge] if self.edge else [])])
 
     def _each_channel(self, body: Sequence[str]) -> list[str]:
-        """The body for every element of a thread."""
+        """The code that runs `body` for every element of a thread."""
         lines = ["#pragma unroll", "for (int h = 0; h < BN / 8; ++h)", "#pragma unroll"]
         lines += ["for (int side = 0; side < 2; ++side) {", "const int n = h * 8 + lane % 4 * 2 + side, channel = n;"]
         inside = self._each_pixel(body, every=self.space.ignores_pixels())

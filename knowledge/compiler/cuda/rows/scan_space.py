@@ -56,16 +56,16 @@ class ScanSpace:
 
     @property
     def is_column(self) -> bool:
-        """True if the rows lie side by side, each across memory."""
+        """True if neighbouring rows are contiguous in memory, not the elements of a row."""
         view = self.space.where[self.kernel.stores[0].view]
         return self.outer > 0 and view.strides[-1] != 1 and view.strides[self.outer - 1] == 1
 
     def at(self, place: str) -> Space:
-        """The space at a position of the scan, counted from its other end when it runs backwards."""
+        """The space at position `place` of the scan, counted from the row's end if it runs backwards."""
         return self.space.with_inner(f"({self.length - 1} - ({place}))" if self.kernel.reverse else f"({place})")
 
     def widest(self) -> int:
-        """Elements of one access that every store can make."""
+        """Most elements of one access that every store allows."""
         buffers = [store.buffer for store in self.kernel.stores]
         buffers += [leaf.buffer for leaf in self.found if isinstance(leaf, Load) and self.space.stride(leaf.view)]
         limit = WIDEST_BYTES // max(ITEM_BYTES[self.plan.buffers[name].dtype] for name in buffers)
@@ -109,14 +109,14 @@ class ScanText:
         }
 
     def _vector_at(self) -> Space:
-        """The space where a vector begins in memory."""
+        """The space at the element where a vector begins in memory."""
         length = self.scan.length
         backwards = self.scan.kernel.reverse
         return self.scan.space.with_inner(f"({length - self.vector} - first)" if backwards else "first")
 
     @property
     def _lane(self) -> str:
-        """The position in a vector of the scan's element j."""
+        """C text of the position in a vector of the scan's element j."""
         return f"{self.vector - 1} - j" if self.scan.kernel.reverse else "j"
 
     def _present(self, body: Sequence[str]) -> list[str]:

@@ -104,7 +104,7 @@ class _Segments:
         self.parts = tuning.number("parts", parts, usual, "parallel", "blocks that share a segment")
 
     def _legal_vectors(self) -> list[int]:
-        """Widths in which every store can be made, and every load that moves with the elements of an item."""
+        """Vector widths that all stores and the contiguous loads of an item allow, 1 first."""
         if not self.names:
             return [1]
         loads = [leaf for leaf in self.found if isinstance(leaf, Load) and self.items.stride(leaf.view) == 1]
@@ -131,7 +131,7 @@ class _Segments:
         return lines
 
     def _value(self) -> list[str]:
-        """Statements that read item `item` as number k of x."""
+        """Statements that read item `item` into x[j][k]."""
         loads = [leaf for leaf in leaves([self.kernel.value]) if isinstance(leaf, Load)]
         wide = [leaf for leaf in loads if self.vector > 1 and self.items.aligned(leaf.view, self.vector)]
         before = [
@@ -146,7 +146,7 @@ class _Segments:
         return [*before, *unrolled(self.vector, body.lines)]
 
     def _store(self) -> list[str]:
-        """Statements that store what was `found`."""
+        """Statements that store the results from `found`."""
         body = emitter(self._inner(self.places), [], {"acc": "acc", "count": "number"}, "s")
         body.lines += ["const T acc = found[j];", "const long long number = count;"]
         if self.vector == 1:
@@ -206,7 +206,7 @@ class _Segments:
         return self.parts * math.prod(self.kernel.shape) * max(4, ITEM_BYTES[self.kernel.dtype])
 
     def _kernels(self, values: dict[str, object], name: str) -> tuple[list[str], list[Launch]]:
-        """The texts and launches: of all segments, or of their parts and then of what joins these."""
+        """(texts, launches) of the kernel for all segments, or of those for their parts and for joining these."""
         kernel = self.kernel
         own = f"const int* __restrict__ starts{', const int* __restrict__ order' if kernel.order else ''}"
         after = leaves(store.value for store in kernel.stores)
