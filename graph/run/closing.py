@@ -31,6 +31,7 @@ LEFT_UNPROVEN = "left unproven"
 MOST_CHARS = 300  # of a reason
 LONGER = 4.0  # times the minutes that were not enough
 
+_SCALED = re.compile(r"^x([0-9.*-]+):")  # the name of a question that scales its inputs
 _PARTICULARS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{12,}\b|\bc\d+\b|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -93,6 +94,9 @@ def _tried(ended: EndedRun) -> str:
     if not names:
         return "No kernel was tried"
     kernels = "1 kernel was" if len(names) == 1 else f"{len(names)} kernels were"
+    compiled = {event.name for event in ended.evaluations if event.data["outcome"] != "compile_error"}
+    if not compiled:
+        return f"{kernels} written, and none compiled"
     words = f"{kernels} tried, {len(right) or 'none'} right in the search"
     return f"{words}, {len(proven)} put to the proof" if right or proven else words
 
@@ -148,6 +152,7 @@ def _proof_failures(ended: EndedRun) -> list[str]:
 def _most_common(reasons: Sequence[str]) -> str:
     ((key, count),) = Counter(map(without_particulars, reasons)).most_common(1)
     reason = next(" ".join(reason.split()) for reason in reasons if without_particulars(reason) == key)
+    reason = _SCALED.sub(r"asked with all inputs times \1:", reason)
     return f"{reason} ({count} kernels)" if count > 1 else reason
 
 
@@ -183,4 +188,6 @@ def _command(kind: ObstacleKind, obstacle: str, ended: EndedRun) -> str:
         return to_paste("foundry", "agent", "trace", ended.run)
     if ended.has_model:
         return to_paste("foundry", "agent", "fork", ended.run, "--minutes", f"{LONGER * request.max_minutes:g}")
-    return f"{to_paste(*solve)} --model NAME (a chat model writes or repairs kernels)"
+    reads = kind == "not captured"
+    why = "a chat model reads the source and needs no graph" if reads else "a chat model writes kernels"
+    return f"{to_paste(*solve)} --model NAME ({why})"

@@ -183,6 +183,10 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:LONGEST_REASON]}" if lines else type(error).__name__
 
 
+class ComplexNumber(Exception):
+    """An argument of an operator is a complex number; the message says which."""
+
+
 def _to_graph(
     traced: Traced,
     tracer: Literal["export", "make_fx", "symbolic"],
@@ -344,8 +348,12 @@ def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
         builder.arguments[node] = [Ref(value.name) for value in outputs]
     else:
         raise CannotCapture(f"{target} gives a {type(result).__name__}, not a tensor: sizes depend on the data")
-    args = [_argument(builder, item) for item in node.args]
-    kwargs = {key: _argument(builder, item) for key, item in node.kwargs.items()}
+    try:
+        args = [_argument(builder, item) for item in node.args]
+        kwargs = {key: _argument(builder, item) for key, item in node.kwargs.items()}
+    except ComplexNumber as error:
+        line = _line_of(node, builder.file)
+        raise CannotCapture(f"line {line} has {error}" if line else f"an operator takes {error}") from error
     kwargs = {key: item for key, item in kwargs.items() if key not in ("device", "pin_memory", "layout")}
     shapes = [tuple(item.meta["val"].shape) for item in _tensor_arguments(node)]
     flops = operator_flops(
@@ -415,7 +423,7 @@ def _argument(builder: _Builder, item: Any) -> Argument:
     if isinstance(item, torch.SymInt | torch.SymFloat | torch.SymBool):
         raise CannotCapture(f"a size depends on the data ({item})")
     if isinstance(item, complex):
-        raise CannotCapture(f"an operator takes the complex number {item}; the kernel compiler has real numbers only")
+        raise ComplexNumber(f"the complex number {item}; the kernel compiler has real numbers only")
     raise CannotCapture(f"an operator takes a {type(item).__name__}, which the graph cannot hold")
 
 

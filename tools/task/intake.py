@@ -105,7 +105,8 @@ def _naming_the_case(loaded: LoadedTask) -> Iterator[None]:
     except TaskError as error:
         if not own:
             raise
-        case = ", ".join(f"{key} {value}" if key == GROUP else f"{key}={value}" for key, value in own.items())
+        told = {GROUP: "{} {} (counted from 0)"}
+        case = ", ".join(told.get(key, "{}={}").format(key, value) for key, value in own.items())
         raise type(error)(f"{case}: {error.problem}", error.remedy or "leave this case out") from error
 
 

@@ -134,3 +134,16 @@ async def test_a_run_without_a_first_kernel_ends_with_it(
     assert isinstance(summary.closing, Closing) and summary.closing.kind == kind
     assert str(error) in summary.closing.words
     assert any(summary.closing.words in line for line in ending_lines(summary, "relu_add.py"))
+
+
+def test_kernels_that_never_ran_are_not_called_wrong() -> None:
+    """An author read "1 kernel was tried, none right" of a kernel whose compiler was stopped."""
+    slow = evaluation("c1", "compile_error", "the compiler was stopped: did not finish in 60 s")
+    words = close(EndedRun("runs/a", SolveRequest("task.py"), "fair", "budget", [slow])).words
+    assert words.startswith("1 kernel was written, and none compiled")
+
+
+def test_a_scale_of_the_inputs_is_said_in_words() -> None:
+    failed = evaluation("c1", "wrong_result", "x2**-44: output 1: first wrong element (64, 128)", "final")
+    words = close(EndedRun("runs/a", SolveRequest("task.py"), "fair", "budget", [failed])).words
+    assert "asked with all inputs times 2**-44: output 1: first wrong element" in words

@@ -198,7 +198,9 @@ class Silent:
 
 def test_a_case_that_cannot_be_judged_is_named(tmp_path: Path) -> None:
     text = makers("for rows in (2, 0):\n        yield [torch.randn(rows, 6)]")
-    with pytest.raises(TaskError, match=r"^input group 1: no output has elements .*leave this case out"):
+    with pytest.raises(
+        TaskError, match=r"^input group 1 \(counted from 0\): no output has elements .*leave this case out"
+    ):
         intake._check(loaded(tmp_path, text).task, torch.device("cpu"), control=Silent())  # type: ignore[arg-type]
 
 
@@ -300,8 +302,8 @@ def test_a_file_that_the_text_does_not_name_has_to_be_named_in_the_options(tmp_p
     with pytest.raises(TaskError) as caught, only_known_files(task := read_task(tmp_path / "job.py")):
         check_reference(load(task))
     assert str(caught.value) == (
-        "job.py reads w3.txt, which lies beside it and which its text does not name "
-        '(write files = ["w3.txt"] in the options beside the task: it is part of what is proven)'
+        "job.py reads w3.txt, and what a task reads is part of what is proven "
+        '(name it in job.toml beside the task: files = ["w3.txt"])'
     )
     (tmp_path / "job.toml").write_text('files = ["w3.txt"]')
     with only_known_files(task := read_task(tmp_path / "job.py")):

@@ -40,8 +40,8 @@ def only_known_files(task: Task) -> Iterator[None]:
         name = str(path.relative_to(folder))
         if name not in task.options.files:
             raise TaskError(
-                f"{own.name} reads {name}, which lies beside it and which its text does not name",
-                f"write files = [{json.dumps(name)}] in the options beside the task: it is part of what is proven",
+                f"{own.name} reads {name}, and what a task reads is part of what is proven",
+                f"name it in {own.stem}.toml beside the task: files = [{json.dumps(name)}]",
             )
 
 
