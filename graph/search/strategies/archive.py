@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 SHOWN_ELITES = 6
 LEVELS = 4
-SHARED_BYTES = 1024  # of a block: with more it keeps tiles there
-BLEND = 0.3  # share of the archive in the weight of a parent, the rest is merit
+SHARED_BYTES = 1024  # bytes of shared memory; a block with more keeps tiles there
+BLEND = 0.3  # share of the archive in a parent's weight; the rest is merit
 Vector = tuple[float, float, float]
-# What shows levels 1 to 3 of each coordinate in C++ or CUDA. A cell keeps kernels diverse, it does not judge them.
+# Patterns in C++ or CUDA of levels 1 to 3 of each coordinate. A cell keeps kernels diverse; it does not judge them.
 MEMORY = (
     r"\b(?:float|double|int|half|uint)[248]\b|\bVec<|omp\s+(?:parallel\s+for\s+)?simd|_mm(?:256|512)_|vector_size",
     r"__shared__|for\s*\([^;]*;[^;]*;\s*\w+\s*\+=\s*(?!1\b)\w+",
@@ -47,7 +47,7 @@ SYNCHRONISATION = (
 
 
 def read_cell(text: str, resources: Resources) -> str:
-    """The cell of a candidate's file, `"120"`: memory use, algorithm, synchronisation, each 0 to 3."""
+    """The cell of a candidate's file, such as `"120"`: memory use, algorithm, synchronisation, each 0 to 3."""
     code = native_code(text)
     levels = [
         max((level for level, pattern in enumerate(patterns, 1) if re.search(pattern, code)), default=0)
@@ -60,14 +60,14 @@ def read_cell(text: str, resources: Resources) -> str:
 
 @dataclass
 class Archive:
-    """`cells`: the cell of each candidate; `merits`: of those that are correct."""
+    """The candidates of an island by cell. `cells`: the cell of each; `merits`: merits of the correct ones."""
 
     cells: dict[str, str] = field(default_factory=dict)
     merits: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, memory: str, population: Mapping[str, float], services: Services) -> Archive:
-        """The archive of an island, from what was kept and from candidates that are not in it yet."""
+        """The archive of an island: that in `memory`, with the candidates of `population` that are not in it yet."""
         archive = cls(**json.loads(memory)["archive"]) if memory else cls()
         for name, merit in population.items():
             if name not in archive.cells:
@@ -76,20 +76,23 @@ class Archive:
         return archive
 
     def add(self, name: str, cell: str, merit: float) -> None:
-        """Takes in a candidate."""
+        """Adds a candidate; it can become an elite only if it is correct."""
         self.cells[name] = cell
         if merit >= CORRECT:
             self.merits[name] = merit
 
     def elites(self) -> dict[str, str]:
-        """Cell -> its best candidate, the best first; of equals the older one."""
+        """{cell: its best correct candidate}, the best first; of equals the older one."""
         best: dict[str, str] = {}
         for name in sorted(self.merits, key=lambda name: (-self.merits[name], candidate_number(name))):
             best.setdefault(self.cells[name], name)
         return best
 
     def exploration(self, cell: str) -> Vector:
-        """Direction towards empty cells (weight 1) and weak ones (weight: their lack of merit), by inverse distance."""
+        """Direction towards empty cells (weight 1) and weak ones (weight: their lack of merit), by inverse distance.
+
+        Only cells within distance 2 count.
+        """
         elites, here = self.elites(), [int(level) for level in cell]
         highest = max(self.merits.values(), default=1.0)
         pull, total = [0.0, 0.0, 0.0], 0.0
@@ -108,7 +111,7 @@ class Archive:
 
 
 def blend(weights: Weights, pulls: Mapping[str, float]) -> Weights:
-    """Weights of parents, of which a part follows the pull at each one's cell."""
+    """Weights of parents, each with the share BLEND from the pull at its cell; their sum is 1."""
     of_weights, of_pulls = sum(weights.values()) or 1.0, sum(pulls.values()) or 1.0
     return {
         name: (1 - BLEND) * weight / of_weights + BLEND * pulls.get(name, 0.0) / of_pulls
@@ -117,7 +120,7 @@ def blend(weights: Weights, pulls: Mapping[str, float]) -> Weights:
 
 
 def show_elites(brief: Brief, archive: Archive, services: Services) -> Brief:
-    """The brief with the best elites of all cells, and the text of the best one of another kind than the run's best."""
+    """The brief with the best elites of all cells, and the text of the best one of another kind than those shown."""
     elites = [services.latest(name) for name in list(archive.elites().values())[:SHOWN_ELITES]]
     shown = [item.evaluation for item in brief.examples[:1]]
     other = _other_kind(elites, archive, {brief.parent.candidate.id, *(item.candidate.id for item in shown)}, shown)

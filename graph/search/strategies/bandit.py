@@ -31,8 +31,11 @@ LEAST_COST = 1e-4  # dollars of a step, so that nothing is free: it takes time
 
 @dataclass(frozen=True)
 class Yield:
-    """What a model has brought and cost so far: steps that it was asked for, the sum of its improvements, and their
-    cost in dollars, or in millions of tokens where a price is not known."""
+    """Gains and cost of a model so far.
+
+    `steps`: steps that it was asked for; `gain`: sum of its improvements; `cost`: in dollars, or in millions of tokens
+    if a price is not known.
+    """
 
     steps: int = 0
     gain: float = 0.0
@@ -40,13 +43,13 @@ class Yield:
 
 
 def expected_cost(price: Price) -> float:
-    """Of one step, in dollars."""
+    """The expected cost of one step in dollars, at least LEAST_COST."""
     prompt, answer = STEP_TOKENS
     return max(LEAST_COST, price.dollars(prompt, 0, answer))
 
 
 def draw(yields: Mapping[str, Yield], expected: Mapping[str, float], stream: random.Random) -> dict[str, float]:
-    """A rate for each model: improvements a dollar. `expected`: what a step of it is thought to cost."""
+    """Draws a rate for each model: improvements for each unit of cost. `expected`: expected cost of one step."""
     rates = {}
     for name, known in yields.items():
         cost = expected[name] + max(known.cost, known.steps * LEAST_COST)
@@ -55,7 +58,7 @@ def draw(yields: Mapping[str, Yield], expected: Mapping[str, float], stream: ran
 
 
 def yields_of(records: Sequence[ModelRecord]) -> dict[str, Yield]:
-    """What each model has brought and cost. Where one price is not known, tokens are what all of them cost."""
+    """Gains and cost of each model, by name. If one price is not known, the cost of all is in tokens."""
     priced = all(record.priced for record in records)
     return {item.name: Yield(item.steps, item.gain, replace(item, priced=priced).cost) for item in records}
 
@@ -85,7 +88,7 @@ def _choose(services: Services, expert: ExpertName, brief: Brief) -> str:
 
 
 def _because(rates: Mapping[str, float], yields: Mapping[str, Yield], priced: bool) -> str:
-    """Each model's draw and what it rests on."""
+    """Each model's draw with its steps, gains and cost, in words."""
     unit = "dollars" if priced else "million tokens"
     return "; ".join(
         f"{name} drew {rate:.3g} ({yields[name].steps} steps, gains of {math.exp(yields[name].gain):.2f}x for "

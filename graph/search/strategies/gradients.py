@@ -57,7 +57,7 @@ def gradient(cell: str, transitions: Sequence[Transition], archive: Archive) -> 
 
 
 def _fitness(transitions: Sequence[Transition]) -> list[float]:
-    """Decayed mean of the relative merit change times the direction of the step, per coordinate."""
+    """Decayed mean of the relative merit change times the direction of the step, per coordinate; 0 without steps."""
     sums, weights = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
     for age, (parent, child, before, after) in enumerate(reversed(transitions)):
         change = math.tanh(2 * (after - before) / max(before, 0.1))
@@ -71,8 +71,10 @@ def _fitness(transitions: Sequence[Transition]) -> list[float]:
 
 
 def _rate(transitions: Sequence[Transition]) -> list[float]:
-    """Share of steps up that improved minus share of steps down that did, per coordinate; a direction counts from three
-    tries on."""
+    """Share of steps up that improved minus share of steps down that did, per coordinate.
+
+    A direction with fewer than three steps counts as 0.
+    """
     rates = []
     for dimension in range(3):
         share = {}
@@ -88,7 +90,7 @@ def _rate(transitions: Sequence[Transition]) -> list[float]:
 
 
 def add_hints(brief: Brief, found: Vector) -> Brief:
-    """The brief with what the gradients at its parent's cell say: weights of aspects, and words."""
+    """The brief with weights of aspects and notes by the gradient at its parent's cell; small parts are left out."""
     weights, notes = dict(brief.weights), list(brief.notes)
     for place in sorted(range(3), key=lambda place: -abs(found[place])):
         if abs(found[place]) < HINT:

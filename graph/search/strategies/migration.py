@@ -5,12 +5,12 @@ from __future__ import annotations
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.search.strategy import Here, Strategy, Weights
 
-PROBABILITY = 0.6  # that a stagnating island looks abroad at a step
-TAKEN = 2  # migrants at most at a time: the best one, and one drawn by merit
+PROBABILITY = 0.6  # chance that a stagnating island considers migrants at a step
+TAKEN = 2  # most migrants at a time: the best one, and one drawn by merit
 
 
 def find_migrants(run: RunDirectory, island: int) -> list[tuple[str, float]]:
-    """The candidates of other islands with their merits, the best first."""
+    """(candidate, merit) of other islands, the best first."""
     made = {item.candidate.id for item in run.decisions() if item.proposal and item.island != island}
     rows = run.database.run("SELECT candidate, MAX(merit) FROM evaluations GROUP BY candidate ORDER BY 2 DESC, 1")
     return [(name, merit) for name, merit in rows if name in made]

@@ -37,7 +37,7 @@ _ELSEWHERE = re.compile(
 
 
 def objection(text: str) -> str:
-    """Why a text is no section; "" where it may be one."""
+    """The reason why a text cannot be a section; "" if it can."""
     if not LEAST_CHARS <= len(text.strip()) <= MOST_CHARS:
         return f"it has {len(text.strip())} characters, not {LEAST_CHARS} to {MOST_CHARS}"
     if not _PLAIN.fullmatch(text):
@@ -53,7 +53,7 @@ def objection(text: str) -> str:
 
 
 def is_usable(variant: PromptVariant) -> bool:
-    """Whether a variant of the archive is one of the prompt as it is shipped today, and nothing but advice."""
+    """True if a variant of the archive belongs to the prompt as shipped today, and holds only advice."""
     expert = experts().get(variant.expert)
     if expert is None or variant.expert in FROZEN or variant.base != shipped_digest(expert.prompt):
         return False
@@ -67,12 +67,12 @@ def is_usable(variant: PromptVariant) -> bool:
 
 
 def wrapped(text: str) -> str:
-    """An answer's text as it would stand in the file: lines without trailing space, broken where they are too long."""
+    """An answer's text in the form of the file: stripped lines, long ones wrapped."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     broken = [textwrap.wrap(line, LINE_CHARS // 2, subsequent_indent="  " * line.startswith("- ")) for line in lines]
     return "\n".join(part for parts in broken for part in parts)
 
 
 def sections_of(expert: str, changed: Mapping[str, str]) -> dict[str, str]:
-    """All sections of an expert's prompt, the rewritten ones as they are now."""
+    """All sections of an expert's prompt by name; `changed` replaces the shipped ones."""
     return {**sections(experts()[expert].prompt), **changed}

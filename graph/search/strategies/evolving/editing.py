@@ -23,20 +23,23 @@ STEP = "prompts"  # where its events stand in the trace
 
 @dataclass(frozen=True)
 class Evidence:
-    """None where nothing is to be rewritten."""
+    """The brief for a rewrite, None if there is nothing to rewrite."""
 
     brief: RewriteBrief | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """None where the model gave no section that may be used."""
+    """The rewritten section, None if the model gave none that may be used."""
 
     rewritten: RewrittenSection | None = None
 
 
 async def _look(services: Services) -> RewriteBrief | None:
-    """The expert with the most steps in this run that has a place for one more variant, and what is known."""
+    """The brief to rewrite a section of the expert with the most steps in this run that has room for a variant.
+
+    None if there is none, it has too few steps, or no model.
+    """
     arms, uses = (await read_arms(services)).experts, uses_of(services.run, services.device.target)
     steps = {name: sum(len(use.gains) for use in uses if use.expert == name) for name in experts()}
     free = [name for name in steps if name not in FROZEN and len(arms.get(name, ())) < MOST_ALIVE]
@@ -58,7 +61,7 @@ def _in_words(use: Use) -> str:
 
 
 def _attempts(services: Services, expert: str) -> tuple[str, ...]:
-    """What the models proposed as this expert, in the order of the candidates, and what came of it."""
+    """A line for each proposal of a model as this expert, with its result, in the order of the candidates."""
     return tuple(
         attempt_line(item.candidate.id, item.proposal, services.run.records(item.candidate.id))
         for item in services.run.decisions()
@@ -67,7 +70,10 @@ def _attempts(services: Services, expert: str) -> tuple[str, ...]:
 
 
 async def rewrite(services: Services) -> None:
-    """One call, paid from the run's budget and journalled. The variant joins the archive; this run does not use it."""
+    """Lets the model rewrite one section, in one call paid from the run's budget and recorded in the journal.
+
+    The variant joins the archive; this run does not use it.
+    """
     brain = services.brain
     if not isinstance(brain, PromptEditor):
         return
@@ -119,7 +125,7 @@ async def _keep(variant: PromptVariant, services: Services) -> bool:
 
 
 async def teach(services: Services) -> None:
-    """Leaves in the archive what each text brought in this run; a replay teaches nothing."""
+    """Records the gains of each text in this run in the archive; does nothing in a replay or without a store."""
     if services.store is None or services.recorded is not None:
         return
     uses: Sequence[Use] = uses_of(services.run, services.device.target)

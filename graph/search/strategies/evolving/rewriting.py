@@ -65,7 +65,7 @@ class PromptEditor(Protocol):
 
 
 async def ask_editor(brain: PromptEditor, brief: RewriteBrief) -> RewrittenSection | None:
-    """The section, or None where the model gives none that may be used."""
+    """Asks the model for a section. Returns it, or None if the model gives none that may be used."""
 
     def refuse(answer: SectionAnswer) -> str:
         return refusal(brief, answer.section, answer.text)
@@ -98,13 +98,13 @@ def rewrite_prompt(brief: RewriteBrief) -> Prompt:
 
 
 def _attempts(lines: Sequence[str]) -> str:
-    """The latest, each in one bounded line that closes no mark."""
+    """The latest attempts, each in one bounded line without "<"; "nothing" if there are none."""
     shown = [" ".join(line.replace("<", "(").split())[:ATTEMPT_CHARS] for line in lines[-MOST_ATTEMPTS:]]
     return "\n".join(f"- {line}" for line in shown) or "nothing"
 
 
 def refusal(brief: RewriteBrief, section: str, text: str) -> str:
-    """Why an answer cannot be used; "" where it can."""
+    """The reason why an answer cannot be used; "" if it can."""
     known = sections_of(brief.expert, brief.text.sections)
     if section not in known:
         return f"there is no section {section[:40]!r}: {', '.join(known)}"

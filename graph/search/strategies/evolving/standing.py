@@ -32,10 +32,10 @@ Z95 = NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True)
 class VariantStanding:
-    """What is known of a variant: the logarithm of what it brings over the shipped text is normal."""
+    """Facts about a variant. The logarithm of its gain over the shipped text is modelled as normal."""
 
     text: PromptText
-    runs: int = 0  # in which both texts had steps
+    runs: int = 0  # runs in which both texts had steps
     steps: int = 0
     failed: int = 0
     best: float = 0.0  # the largest gain of a child
@@ -44,7 +44,7 @@ class VariantStanding:
 
     @property
     def chance(self) -> float:
-        """That it is better than the shipped text."""
+        """Probability that it is better than the shipped text."""
         return NormalDist().cdf(self.mean / self.deviation)
 
     @property
@@ -59,7 +59,7 @@ class VariantStanding:
 
     @property
     def words(self) -> str:
-        """What it brought, with its 95 % interval."""
+        """Its state and gain with a 95 % interval, in words."""
         low, high = (math.exp(self.mean + sign * Z95 * self.deviation) for sign in (-1, 1))
         brought = f"{math.exp(self.mean):.2f}x [{low:.2f}, {high:.2f}] of the shipped text's best children"
         if not self.runs:
@@ -79,14 +79,14 @@ class Arms:
 
 
 def expected_best(gains: Sequence[float], count: int) -> float:
-    """The mean best of `count` of these gains, over all ways to choose them."""
+    """The mean of the best of `count` of these gains, over all ways to choose them."""
     ordered = sorted(gains)
     ways = math.comb(len(ordered), count)
     return sum(gain * math.comb(place, count - 1) for place, gain in enumerate(ordered)) / ways
 
 
 def standing_of(variant: PromptVariant, uses: Sequence[Use]) -> VariantStanding:
-    """What the archive knows of a variant. `uses`: of its expert and target, all texts."""
+    """The standing of a variant. `uses`: those of all texts of its expert and target."""
     own = [use for use in uses if use.variant == variant.id]
     shipped = {use.run: use for use in uses if use.variant == SHIPPED}
     precision, total, runs = PRIOR_DEVIATION**-2, PRIOR_MEAN * PRIOR_DEVIATION**-2, 0
@@ -111,7 +111,7 @@ def standing_of(variant: PromptVariant, uses: Sequence[Use]) -> VariantStanding:
 
 
 def draw(arms: Sequence[VariantStanding], stream: random.Random) -> PromptText:
-    """The text of a step: the shipped one, unless a variant's draw says that it brings more."""
+    """Draws the text of a step: a variant if its draw beats the shipped text, which keeps a fixed share."""
     draws = [(stream.gauss(arm.mean, arm.deviation), arm) for arm in arms]
     if stream.random() < SHIPPED_SHARE or not draws:
         return PromptText()

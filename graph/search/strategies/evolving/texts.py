@@ -27,13 +27,15 @@ from foundry.knowledge.device import TargetName
 from foundry.knowledge.experience.variants import PromptVariant, Use, VariantArchive
 from foundry.knowledge.merit import CORRECT
 
-ARMS = "prompts/arms"  # where the journal keeps them
-HEARD = ("answered", "repaired", "failed")  # outcomes of a call that say something of what was asked
+ARMS = "prompts/arms"  # the journal's key of a run's texts
+HEARD = ("answered", "repaired", "failed")  # outcomes of calls that the model answered
 
 
 async def choose_text(services: Services, expert: str, step: str) -> PromptText:
-    """The text of this step, drawn once, among the texts that the run has begun with; a resumed run and a replay ask
-    with the same."""
+    """The text of this step, drawn once from the texts with which the run began.
+
+    A resumed run and a replay get the same. The playbook and FROZEN experts get the shipped text.
+    """
     if services.brain.name == PLAYBOOK or expert in FROZEN:
         return PromptText()
     arms = (await read_arms(services)).experts.get(expert, ())
@@ -44,12 +46,12 @@ async def choose_text(services: Services, expert: str, step: str) -> PromptText:
 
 
 def text_key(step: str, expert: str) -> str:
-    """Where the journal keeps which text an expert was asked with at a step."""
+    """The journal's key of the text with which an expert was asked at a step."""
     return f"{step}/prompt/{expert}"
 
 
 async def read_arms(services: Services) -> Arms:
-    """The variants that may be used in this run, read from the archive when it is first asked for."""
+    """The variants that may be used in this run, by expert; read from the archive at the first call."""
 
     async def look() -> Arms:
         if services.store is None:
@@ -65,7 +67,7 @@ async def read_arms(services: Services) -> Arms:
 
 
 def standings(archive: VariantArchive, target: TargetName) -> list[tuple[PromptVariant, VariantStanding]]:
-    """Every usable variant for a target with what is known of it, oldest first."""
+    """(variant, standing) of every usable variant for a target, oldest first."""
     uses: Mapping[str, list[Use]] = defaultdict(list)
     for use in archive.uses():
         if use.target == target:
@@ -75,7 +77,7 @@ def standings(archive: VariantArchive, target: TargetName) -> list[tuple[PromptV
 
 
 def alive(archive: VariantArchive, target: TargetName) -> dict[str, tuple[VariantStanding, ...]]:
-    """The variants that were not dropped, by expert, the best first."""
+    """The variants that were not dropped, by expert, the best first; at most MOST_ALIVE each."""
     found: dict[str, list[VariantStanding]] = {name: [] for name in experts() if name not in FROZEN}
     for variant, standing in standings(archive, target):
         if not standing.is_dropped:
@@ -84,7 +86,7 @@ def alive(archive: VariantArchive, target: TargetName) -> dict[str, tuple[Varian
 
 
 def uses_of(run: RunDirectory, target: TargetName) -> list[Use]:
-    """What each text brought in a run so far: of steps in which a model was heard, whatever it said."""
+    """The gains of each text in a run so far, over steps in which the model answered, rightly or not."""
     log = read_calls(run)
     merits = {row[0]: row[1] for row in run.database.run("SELECT candidate, merit FROM evaluations ORDER BY at")}
     made = {item.step: item for item in run.decisions() if item.proposal is not None}
@@ -107,7 +109,7 @@ def uses_of(run: RunDirectory, target: TargetName) -> list[Use]:
 
 
 def read_calls(run: RunDirectory) -> dict[tuple[str, str], bool]:
-    """(step, expert) of every step that a model was asked for -> whether it was heard in the end."""
+    """{(step, expert): True if the model answered} of every step for which a model was asked."""
     found: dict[tuple[str, str], bool] = {}
     for event in EventLog(run.database, reading=True).read("expert"):
         if event.data.get("purpose") == "propose" and "outcome" in event.data:
@@ -121,7 +123,7 @@ def _recorded(run: RunDirectory, step: str, expert: str) -> str:
 
 
 def _gain(decision: Decision | None, expert: str, merits: Mapping[str, float]) -> float | None:
-    """The logarithm of the child's speedup over its parent's, 0 where it is no faster; None without a correct child."""
+    """Logarithm of the child's speedup over its parent's, 0 if it is no faster; None without a correct child."""
     proposal = decision.proposal if decision else None
     if decision is None or proposal is None or proposal.expert != expert or proposal.brain == PLAYBOOK:
         return None
