@@ -240,7 +240,13 @@ async def _reference(services: Services) -> Evaluation:
     """The task's own module as candidate c0, with speedup 1: the parent of a model's first kernel."""
     found = await services.measure.baseline()
     candidate = Candidate(
-        REFERENCE, -1, 0, services.device.target, "user", services.run.keep(services.task.text), proposal="reference"
+        REFERENCE,
+        -1,
+        0,
+        services.device.target,
+        "user",
+        source=services.run.keep(services.task.text),
+        proposal="reference",
     )
     services.run.add_decision(Decision("reference", -1, candidate))
     return Evaluation(
@@ -248,5 +254,14 @@ async def _reference(services: Services) -> Evaluation:
         Build(ok=True, seconds=0.0),
         Verdict("correct", "screen"),
         Audit(True, services.task.options.policy, labels=("reference",)),
-        Timing("screen", found.eager_ms, found.eager_ms, 1.0, (1.0, 1.0), 0, found.noise, 1.0),
+        Timing(
+            "screen",
+            found.eager_ms,
+            found.eager_ms,
+            1.0,
+            (1.0, 1.0),
+            pairs=0,
+            noise=found.noise,
+            wall_ratio=1.0,
+        ),
     )

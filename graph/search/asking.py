@@ -1,7 +1,8 @@
 """Points at which a person decides, where the user asked for it (`--ask`): interrupts of the root graph.
 
 A question stops the run with its state kept. It is answered in the terminal, by `foundry agent resume RUN --yes` or
-`--no`, or in LangGraph's Studio. The answer is journalled: nobody is asked twice, and a replay asks nobody.
+`--no`, or in LangGraph's Studio. The journal keeps the answer: no question is asked
+twice, and none in a replay.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the experts are shown at a step, put together from the run's records: the same again when replayed."""
+"""Builds the brief that experts are shown at a step, from the run's records: the same again in a replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the experts of a step have answered so far, by the journal."""
+"""Reads the answers of a step's experts so far from the journal."""
 
 from __future__ import annotations
 

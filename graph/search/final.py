@@ -1,5 +1,5 @@
-"""The end of a run: finalists proven in fresh processes with unused seeds, the winner beside its rivals, and exported
-with its receipt."""
+"""The end of a run: finalists proven in fresh processes with unused seeds, the winner timed beside
+the baselines, and exported with its receipt."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def _prove_one(services: Services, name: str) -> Evaluation:
 
 @dataclass(frozen=True)
 class AuditorAnswer:
-    """What the auditor answered: its judgement, or calls of tools that it wants answered first."""
+    """The auditor's answer: its judgement, or calls of tools that it wants answered first."""
 
     judgement: Judgement = field(default_factory=Judgement)
     request: ToolRequest | None = None

@@ -19,7 +19,7 @@ RECALLED_SEEDS = 2
 FEWEST_SEEDS = 3  # first candidates that are prepared at least, in case the first ones are wrong
 ARITHMETIC = "arithmetic"  # the note's name
 
-FirstText = tuple[str, Recipe | None, str]  # with its reason
+FirstText = tuple[str, Recipe | None, str]  # (text, recipe, reason)
 
 
 async def first_texts(services: Services, lowerable: bool) -> tuple[list[FirstText], list[FirstText], str]:

@@ -1,4 +1,4 @@
-"""What a run asks of the experience store and what it leaves there."""
+"""Queries of a run to the experience store, and the lessons that it leaves there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def query(graph: OpGraph, device: Device, limiter: str = "", text: str = "") -> 
     """A query of the store for a graph on a device, narrowed by the parent's limiter or failure if given."""
     shapes = [value.spec.shape for value in [*graph.inputs, *graph.state]]
     kinds = tuple(sorted(graph.op_counts()))
-    return Query(graph.signature, kinds, shape_class(shapes), device.key, device.target, limiter, text)
+    return Query(
+        graph.signature, kinds, shape_class(shapes), device.key, target=device.target, limiter=limiter, text=text
+    )
 
 
 def portable(recipe: Recipe, kernels: Sequence[KernelSummary]) -> Recipe:

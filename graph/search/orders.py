@@ -1,5 +1,7 @@
-"""What users say to an island: it is acknowledged; and what they order it to do with candidates: try a file, start from
-one, freeze one; and its role."""
+"""Directives of users to an island: acknowledges them, and keeps their orders.
+
+Orders are to try a file, to start from a candidate or freeze it, and the island's role.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class UserOrders(TypedDict):
     """Open orders of users, and those that stay in force; numbers are ids of directives."""
 
     tries: list[int]
-    starts: list[tuple[int, str]]  # with the candidate
+    starts: list[tuple[int, str]]  # (directive, candidate)
     frozen: list[str]
     role: Role | None  # None: any
 

@@ -1,4 +1,4 @@
-"""What LangGraph carries and checkpoints: ids and numbers only. Texts and records live in the run directory."""
+"""The state that LangGraph carries and checkpoints: ids and numbers. Texts and records are in the run directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing_extensions import TypedDict  # whose schema LangGraph's server can s
 from foundry.graph.search.orders import UserOrders
 from foundry.knowledge.thought import Diagnosis, ExpertName
 
-Wants = Literal["", "write", "tools"]  # after an expert's thought; "": the next expert is asked
+Wants = Literal["", "write", "tools"]  # next node after an expert's thought; "": the next expert is asked
 Update = dict[str, Any]  # what a node changes of its state
 
 
@@ -106,16 +106,16 @@ class IslandState(TypedDict, total=False):
     repairs: int  # repairs in a row
     # the step at hand: what its nodes hand on
     step: str  # its name, see step_name
-    outside: Outside  # from select
-    parent: str  # from select
-    given: int  # from select: the directive with the user's file that this step evaluates, or 0
-    ordered: int  # from select: the directive that said where this step begins, or 0
-    diagnosis: Diagnosis | None  # from diagnose
-    experts: list[ExpertName]  # from diagnose: those still to be asked, the one at work first
-    wants: Wants  # from the expert at work
+    outside: Outside  # set by select
+    parent: str  # set by select
+    given: int  # set by select: the directive with the user's file that this step evaluates, or 0
+    ordered: int  # set by select: the directive that said where this step begins, or 0
+    diagnosis: Diagnosis | None  # set by diagnose
+    experts: list[ExpertName]  # set by diagnose: those still to be asked, the one at work first
+    wants: Wants  # set by the expert at work
     turns: int  # how often it has called tools
     silent_s: float | None  # a model gave an expert of this step no answer: seconds until it may be asked again
-    candidate: str  # from write, "" when the step gave none
+    candidate: str  # set by write, "" when the step gave none
     text: str  # sha256 of the candidate's file
     outcome: str  # why the candidate's tests ended early, "" when it passed them
     proven: bool  # the full protocol was spent on it

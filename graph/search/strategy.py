@@ -1,4 +1,4 @@
-"""What a search strategy may change, and which of them are asked for (`--strategy NAME`).
+"""The protocol of search strategies, and those that a user asks for (`--strategy NAME`).
 
 A strategy is a file of `graph/search/strategies`. It has not been shown to help, so nothing of it is on the default
 path: what it keeps is one text of its own in an island's state, which nothing else reads.

@@ -132,7 +132,8 @@ async def _named(call: ToolCall, kernel: Kernel, services: Services) -> Kernel:
     if call.text or call.recipe is not None:
         lowered = await services.lower(call.recipe) if call.recipe is not None else None
         text = lowered.source if lowered is not None else call.text
-        made = Candidate("draft", -1, 0, services.device.target, "model", services.run.keep(text), call.recipe)
+        kept = services.run.keep(text)
+        made = Candidate("draft", -1, 0, services.device.target, "model", source=kept, recipe=call.recipe)
         return Kernel(made, text, lowered)
     name = call.candidate or kernel.candidate.id
     if name == REFERENCE:

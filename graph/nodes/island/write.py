@@ -35,7 +35,7 @@ async def write(state: IslandState, services: Services) -> Update:
     proposal = recorded_answer(state, services, state["turns"]).proposal
     assert proposal is not None
     if asks_tuner(proposal):
-        services.flight.tell(state["island"], step)  # nobody thinks about the parent while it sweeps
+        services.flight.tell(state["island"], step)  # a sweep is no thought about the parent
         tuned = await with_numbers(proposal, brief, services)
         if tuned is None:
             return missed

@@ -1,8 +1,8 @@
-"""Which of several models thinks next: the one that promises most for its price, by what each has brought so far.
+"""Chooses the model that thinks next: the one that promises most for its price, by its gains so far.
 
 A model brings improvements (the logarithm of a child's speedup over its parent's) and costs dollars. How much it brings
 a dollar is unknown; improvements are taken as arriving at a constant rate, whose posterior is a gamma distribution. A
-rate is drawn for each model and the highest wins (Thompson sampling), so that a model of which little is known is tried
+rate is drawn for each model and the highest wins (Thompson sampling): a model of which little is known is tried,
 and one that costs without bringing anything is soon left. Before anything is known every model is thought to bring one
 improvement a step, so that a cheap one begins with the better rate.
 

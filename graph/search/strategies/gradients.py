@@ -1,4 +1,4 @@
-"""Where in the archive improvement comes from: transitions parent -> child, and the gradients read from them.
+"""Finds where in the archive improvement comes from: transitions parent -> child, and the gradients read from them.
 
 Kernel Foundry (arXiv 2603.12440) weights three gradients over each coordinate: fitness (which direction raised the
 speedup), improvement rate (how often it did) and exploration (where cells are empty), 0.4, 0.4 and 0.2. They weight

@@ -1,5 +1,6 @@
-"""What a rewritten section may be: plain advice of bounded length. Whoever wrote it, it is hostile until it has passed
-here, each time that it is read.
+"""Checks rewritten sections, which may be only plain advice of bounded length.
+
+Each is taken as hostile until it has passed here, each time that it is read.
 
 Nothing rests on these rules alone. A section stands under its shipped heading, in front of the tools and the form of an
 answer, which no variant holds; answers, calls and limits are checked by code that reads no prompt.

@@ -17,7 +17,7 @@ from foundry.graph.search.strategies.evolving.standing import MOST_ALIVE
 from foundry.graph.search.strategies.evolving.texts import read_arms, uses_of
 from foundry.knowledge.experience.variants import PromptVariant, Use, now, variant_id
 
-LEAST_STEPS = 4  # of an expert in this run, in which a model was heard: fewer are no evidence
+LEAST_STEPS = 4  # fewest steps of an expert in this run in which a model answered; fewer are no evidence
 STEP = "prompts"  # where its events stand in the trace
 
 
@@ -49,7 +49,8 @@ async def _look(services: Services) -> RewriteBrief | None:
     ahead = [arm for arm in arms.get(expert, ()) if arm.mean > 0.0]
     text = max(ahead, key=lambda arm: arm.mean).text if ahead else PromptText()
     here = tuple(_in_words(use) for use in uses if use.expert == expert)
-    return RewriteBrief(expert, services.device.target, text, arms.get(expert, ()), here, _attempts(services, expert))
+    tried = _attempts(services, expert)
+    return RewriteBrief(expert, services.device.target, text, arms.get(expert, ()), here, attempts=tried)
 
 
 def _in_words(use: Use) -> str:

@@ -1,4 +1,4 @@
-"""What a model is shown when it rewrites a section of an expert's prompt, and what it may answer."""
+"""The prompt by which a model rewrites a section of an expert's prompt, and the rules for its answer."""
 
 from __future__ import annotations
 

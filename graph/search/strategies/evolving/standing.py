@@ -1,4 +1,4 @@
-"""What a text of a prompt has brought, and which one a step is asked with.
+"""Estimates the gain of each text of a prompt, and draws the text of a step.
 
 A text is as good as the best child that it led to: in each run the best gain over a parent among its steps, beside the
 best among as many steps that were asked with the shipped text in the same run. The difference of the two is one
@@ -19,12 +19,12 @@ from foundry.agents.prompt import SHIPPED, PromptText
 from foundry.knowledge.experience.record import FAILED_LIFT
 from foundry.knowledge.experience.variants import PromptVariant, Use
 
-PRIOR_MEAN, PRIOR_DEVIATION = -0.1, 0.2  # of the logarithm of what a variant brings over the shipped text
-RUN_DEVIATION = 0.25  # of one run's difference of best gains, where both texts had many steps
-HALF_STEPS = 4  # at which a run tells half of that
-SHIPPED_SHARE = 0.25  # of the steps at least: without them nothing is compared
+PRIOR_MEAN, PRIOR_DEVIATION = -0.1, 0.2  # prior of the logarithm of a variant's gain over the shipped text
+RUN_DEVIATION = 0.25  # deviation of one run's difference of best gains, with many steps of both texts
+HALF_STEPS = 4  # steps at which a run has half of the weight
+SHIPPED_SHARE = 0.25  # least share of steps with the shipped text: without them nothing is compared
 DROPPED_CHANCE = 0.05
-EARNED_CHANCE = 0.9  # at which a variant is said to have earned its place
+EARNED_CHANCE = 0.9  # chance from which a variant has earned its place
 MOST_ALIVE = 2  # variants of an expert and a target on trial at once
 FAILED_GAIN = math.log(FAILED_LIFT)
 Z95 = NormalDist().inv_cdf(0.975)
@@ -105,8 +105,8 @@ def standing_of(variant: PromptVariant, uses: Sequence[Use]) -> VariantStanding:
         sum(len(use.gains) for use in own),
         sum(use.failed for use in own),
         max((gain for use in own for gain in use.gains), default=0.0),
-        total / precision,
-        precision**-0.5,
+        mean=total / precision,
+        deviation=precision**-0.5,
     )
 
 

@@ -1,4 +1,4 @@
-"""Which text of an expert's prompt each step of a run is asked with, and what the texts brought."""
+"""Chooses the text of an expert's prompt for each step of a run, and reads the gains of the texts."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def uses_of(run: RunDirectory, target: TargetName) -> list[Use]:
             target,
             variant,
             tuple(FAILED_GAIN if gain is None else round(gain, 4) for gain in found),
-            found.count(None),
+            failed=found.count(None),
         )
         for (expert, variant), found in sorted(gains.items())
     ]
