@@ -20,7 +20,7 @@ from foundry.agents.words.source import WHOLE_CHARS, fold
 from foundry.agents.words.words import MOST_MOVES
 from foundry.knowledge import syntax
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.compiler.whole_file import expand
+from foundry.knowledge.compiler.whole_file import expand_foundry_lines
 from foundry.knowledge.thought import Diagnosis, Edit, Move, Proposal, apply_edits
 
 LONGEST_FILE_CHARS = 400_000
@@ -86,7 +86,7 @@ def _written(answer: ProposalAnswer, brief: Brief, base: str = "") -> str:
         answer.source,
         answer.edits,
         base or brief.parent_text,
-        lambda text: expand(text, brief.device, task.text, task.overrides),
+        lambda text: expand_foundry_lines(text, brief.device, task.text, task.overrides),
     )
 
 

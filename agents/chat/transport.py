@@ -127,6 +127,8 @@ class Transport:
 
 
 def _init_chat_model(transport: Transport, provider: str, **more: Any) -> Any:
+    """langchain's model with the transport's model name and retries and twice its time limit; address and key come in
+    `more`."""
     from langchain.chat_models import init_chat_model
 
     clock_s = 2 * transport.options.request_s  # the clock around the whole call is the one that counts

@@ -12,7 +12,8 @@ from foundry.knowledge.targets import find_target
 
 
 def authored_words(recipe: Recipe) -> str:
-    """The recipe's kernel in fences, with the numbers that are chosen now as defaults."""
+    """The recipe's authored kernel as an answer gives it: a JSON fence (launches, tunables with the values chosen now
+    as defaults, constraints, scratch) and a code fence. The recipe must have one."""
     kernel = recipe.authored
     assert kernel is not None
     head = json.dumps(head_of(kernel, recipe.choices.get(NAME, {})))

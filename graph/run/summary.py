@@ -230,6 +230,8 @@ def kept_state(run: RunDirectory) -> Literal["finished", "failed", "interrupted"
 
 
 def _verdict(run: RunDirectory, winner: str) -> RunVerdict:
+    """The run's outcome in a word: failed, running, interrupted, accepted (there is a winner), unproven (no device was
+    present to prove on) or nothing accepted."""
     state = kept_state(run)
     if state == "failed":
         return "failed"

@@ -1,10 +1,9 @@
 """Texts that an author's whole file names by one line each: the target's header, Foundry's build, the task's model.
 
 A task that no tracer follows has no graph to wrap a kernel for, so its author writes the Python around it. With these
-lines that is a few lines more than the kernel, and the file is built as the kernel compiler's own: in a second, with
-the
-compiler's errors, its registers and its machine code. `expand` writes the texts out; `agents/words/source.py` shows a
-file with the lines in their place.
+lines that is a few lines more than the kernel. The file is built as the kernel compiler's own: in a second, with the
+compiler's errors, its registers and its machine code. `expand_foundry_lines` writes the texts out, and
+`agents/words/source.py` shows a file with the lines in their place.
 """
 
 from __future__ import annotations
@@ -25,8 +24,12 @@ REGION = re.compile(
 _LINE = re.compile(r"^(// @foundry header@|# @foundry build@|# @foundry model@)(?! -----)[^\n]*$", re.MULTILINE)
 
 
-def expand(text: str, device: Device, task_source: str, overrides: Mapping[str, int]) -> str:
-    """The author's file with each of its lines written out; a file that has none stays as it is."""
+def expand_foundry_lines(text: str, device: Device, task_source: str, overrides: Mapping[str, int]) -> str:
+    """The author's file with its `@foundry header@`, `build@` and `model@` lines followed by the texts they name.
+
+    The texts stand between begin and end marks; `overrides` are the task's constants. A file without such lines stays
+    as it is.
+    """
     printer = find_printer(device.target)
 
     def written(found: re.Match[str]) -> str:

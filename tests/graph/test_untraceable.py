@@ -32,7 +32,7 @@ from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.services import KernelLibrary
 from foundry.graph.solve import solve
 from foundry.knowledge.candidate import REFERENCE
-from foundry.knowledge.compiler.whole_file import expand
+from foundry.knowledge.compiler.whole_file import expand_foundry_lines
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import OperatorRun, Signature
 from foundry.knowledge.task import Task
@@ -153,7 +153,7 @@ def test_an_auditor_sees_what_stands_between_the_marks() -> None:
     top = "# Foundry kernel, target cpu. Needs torch and g++ only.\n"
     hidden = f'{top}SOURCE = r"""\nvoid f() {{}}\n"""\n# ---- the task\'s model\nkept = {{}}\n'
     assert "kept = {}" not in show(hidden) and "kept = {}" in show_to_judge(hidden)
-    whole = expand(EXPERTS.file, DEVICE, EXPERTS.task, {})
+    whole = expand_foundry_lines(EXPERTS.file, DEVICE, EXPERTS.task, {})
     assert "def _library_path" in show_to_judge(whole) and len(show_to_judge(whole)) < 12_000
 
 
@@ -161,10 +161,12 @@ HOPPER = Device("cuda", "NVIDIA H100", "sm_90", 132, 50 << 20, 16, 80 << 30, Tru
 
 
 def test_a_cuda_file_by_hand_is_compiled_to_a_cubin_and_launched_by_the_driver(monkeypatch: Any) -> None:
-    text = expand(CUDA, HOPPER, EXPERTS.task, {})
+    text = expand_foundry_lines(CUDA, HOPPER, EXPERTS.task, {})
     built = CudaTarget(HOPPER).build(text)
     assert built.ok and built.resources.registers > 0, built
-    wrong = CudaTarget(HOPPER).build(expand(CUDA.replace("total = 0", "total = none"), HOPPER, EXPERTS.task, {}))
+    wrong = CudaTarget(HOPPER).build(
+        expand_foundry_lines(CUDA.replace("total = 0", "total = none"), HOPPER, EXPERTS.task, {})
+    )
     assert not wrong.ok and "kernel(6)" in wrong.first_error, "an error has the line of the author's SOURCE"
     space: dict[str, Any] = {"__name__": "candidate"}
     exec(compile(text, "candidate.py", "exec"), space)
@@ -197,7 +199,7 @@ def test_a_cuda_file_by_hand_is_compiled_to_a_cubin_and_launched_by_the_driver(m
 def test_the_file_that_a_prompt_shows_compiles(target: Any, device: Device) -> None:
     told = contract(device.target, is_traced=False)
     file = told.split("```python\n")[1].split("```")[0]
-    built = target.build(expand(file, device, BREAK.task, {}))
+    built = target.build(expand_foundry_lines(file, device, BREAK.task, {}))
     assert built.ok, built.errors
 
 

@@ -41,8 +41,8 @@ ALLOWED = frozenset(
 
 
 def bytecode_place() -> dict[str, str]:
-    """The variable that names a folder for the warm process's compiled modules; empty if they can lie beside the
-    sources.
+    """The variable that names a folder for the warm process's compiled modules; empty if torch's already lie beside
+    its sources or could, and without torch.
 
     Some installers (uv) compile nothing ahead. Without write access to the installation, every start would compile
     two thousand modules, which takes three times as long as importing them.

@@ -152,9 +152,10 @@ def available() -> Confinement:
 
 
 def confine_command(argv: Sequence[str], folder: Path, *, path: str | None = None) -> list[str]:
-    """The command line that runs a compiler confined: it reads its installation and writes to `folder`.
+    """The command line that runs a compiler confined, or `argv` unchanged where no means works (see `available`).
 
-    Raises FileNotFoundError if there is no such program on `path`.
+    Confined, it has no network, reads its installation and the system's libraries, and writes only to `folder`. Each
+    holds as far as its means works here. Raises FileNotFoundError if there is no such program on `path`.
     """
     program_path = shutil.which(argv[0], path=path)
     if program_path is None:

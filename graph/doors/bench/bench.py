@@ -71,12 +71,13 @@ def run_bench(request: BenchRequest, gpus: str, lanes: int, *, pictures: bool | 
     known = sum(results.knows(name, digest) is not None for name, digest in digests.items())
     with BenchProgress(Console(stderr=True), say, len(tasks), known) as progress:
 
-        def tell(task: BenchTask, line: TaskResult | None) -> None:
+        def on_task(task: BenchTask, line: TaskResult | None) -> None:
+            """Shows that a task begins (line None) or has ended, and then rewrites the summary."""
             progress(task, line)
             if line is not None:  # the summary is complete so far at any time, also after a kill
                 write_summary(_lines_of(results, digests), request.where, pictures=False)
 
-        is_stopped = asyncio.run(_work(request, rounds, tell))
+        is_stopped = asyncio.run(_work(request, rounds, on_task))
     lines = _lines_of(results, digests)
     write_summary(lines, request.where, pictures=is_drawn)
     return Outcome(lines, len(tasks) - len(lines), is_stopped)

@@ -19,14 +19,15 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         options += _options_of(hint) if item.name in groups else [_option(item.name, hint, item.default)]
 
     @wraps(command)
-    def taken(**given: Any) -> None:
+    def call_with_groups(**given: Any) -> None:
+        """Calls the command with the flat options gathered into their dataclasses."""
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         command(**given)
 
-    taken.__dict__["__signature__"] = Signature(options)
-    taken.__annotations__ = {item.name: item.annotation for item in options}
-    return taken
+    call_with_groups.__dict__["__signature__"] = Signature(options)
+    call_with_groups.__annotations__ = {item.name: item.annotation for item in options}
+    return call_with_groups
 
 
 def _options_of(group: Any) -> Iterator[Parameter]:

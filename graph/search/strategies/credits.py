@@ -18,6 +18,7 @@ POWER = 4.0  # a credit of 1.2 counts like a card's weight of 2
 
 class Credits(Strategy):
     async def propose(self, here: Here, brief: Brief, expert: ExpertName) -> Brief:
+        """The brief with each credited move weighted by exp(POWER * its log effect), in place of its former weight."""
         credited = {credit.move: math.exp(POWER * credit.log_effect) for credit in brief.credits}
         return replace(brief, weights={**brief.weights, **credited})
 

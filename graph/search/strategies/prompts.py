@@ -21,6 +21,10 @@ class EvolvingPrompts(Strategy):
         return replace(brief, prompt=await choose_text(here.services, expert, brief.step)) if expert else brief
 
     async def learn(self, here: Here, child: Evaluation | None) -> str:
+        """At the end of the search (child None) has the model rewrite a prompt section for later runs.
+
+        Archives what each text brought in this run. Returns the memory unchanged.
+        """
         if child is None:
             await rewrite(here.services)
             await teach(here.services)

@@ -71,7 +71,8 @@ class ExpertFacts:
 
 
 def work_spans(events: Sequence[Event], began: float) -> tuple[list[WorkSpan], int]:
-    """The spans of experts and tools, at most MOST_SPANS of them, and how many there are."""
+    """The MOST_SPANS longest ended spans of experts and tools, in order of their starts, and how many there were before
+    the cut."""
     found = [
         WorkSpan(
             island=-1 if event.island is None else event.island,

@@ -49,7 +49,7 @@ class RunReader:
         return Standing(
             kept_state=kept_state(run),
             is_active=self._is_active,
-            elapsed_s=self._elapsed_s(),
+            elapsed_s=self._worked_s(),
             spent=run.text_count(),
             allowed=self._ledger.allowed(),
             directives=tuple(run.inbox.read()),
@@ -57,8 +57,9 @@ class RunReader:
             question=run.get(QUESTION),
         )
 
-    def _elapsed_s(self) -> float:
-        """As the log has it, but for the session at work without reading every event again."""
+    def _worked_s(self) -> float:
+        """Seconds all sessions worked, without the pauses between them; the latest counts up to now, or to its last
+        sign of life."""
         session, started, seen = self._log.last_session()
         if self._earlier[0] != session:
             self._earlier = (session, self._log.worked_s(but=session))

@@ -128,7 +128,9 @@ def problem_of(event: Event) -> str:
 
 
 def line_of(event: Event, began: float) -> str:
-    """`  12.3 s  i2g5   0.41 s  tool build  error=...`"""
+    """One line about an event: start after `began`, step, duration ("open" if it has not ended, none for a moment),
+    kind, name, facts. For instance `  12.3 s  i2g5   0.41 s  tool build  error=...`.
+    """
     seconds = event.seconds
     length = "open" if seconds is None else f"{seconds:.2f} s" if seconds > 0 else ""
     where = f"{event.started - began:8.1f} s  {event.step or '-':<10} {length:>9}"

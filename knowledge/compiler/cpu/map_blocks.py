@@ -84,7 +84,10 @@ def _is_interleaved(kernel: MapKernel, space: Space, dim: int, axis: int) -> boo
 
 
 def _repeats(kernel: MapKernel, space: Space, dim: int, axis: int) -> bool:
-    """True if there are costly operators that vary along `axis`, and all of these are constant along `dim`."""
+    """True if there are costly operators that vary along `axis` or a dimension inside it, all constant along `dim`.
+
+    A loop over `dim` would repeat them.
+    """
     found = False
     for store in kernel.stores:
         along = varies(store.value, lambda view: space.strides(view)[dim] != 0)

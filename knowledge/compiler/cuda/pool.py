@@ -47,7 +47,7 @@ class _Pool:
         kernel, space = self.kernel, self.space
         lines = decompose("point", space.out_sizes, space.out_names, space.index)
         for d in range(space.rank):
-            lines += space.window(d)
+            lines += space.window_bounds(d)
         maximum = kernel.op == "max"
         lines.append(f"T best = {'lowest<T>()' if maximum else '(T)0'};")
         if maximum:

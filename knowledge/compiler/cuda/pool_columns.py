@@ -119,13 +119,13 @@ class _Columns:
             decompose("row", space.out_sizes[:-1], space.out_names[:-1], space.index) if space.out_sizes[:-1] else []
         )
         for d in range(space.rank - 1):
-            lines += space.window(d)
+            lines += space.window_bounds(d)
         return lines
 
     def _stores(self) -> list[str]:
         if self.kernel.op == "max":
             return self.space.stores({"acc": "best"})
-        lines = [*self.space.window(self.space.rank - 1), *self.space.divisor()]
+        lines = [*self.space.window_bounds(self.space.rank - 1), *self.space.divisor()]
         return [*lines, *self.space.stores({"acc": "(best / divisor)"})]
 
     def _sizes(self) -> dict[str, object]:

@@ -27,8 +27,9 @@ class PoolSpace:
         self.inside = Space(self.in_sizes, self.in_names, {v: v for v in in_views}, self.index)
         self.outside = Space(self.out_sizes, self.out_names, {v: v for v in out_views}, self.index)
 
-    def window(self, d: int) -> list[str]:
-        """Bounds of the window along dimension d: first and last input position, and its step."""
+    def window_bounds(self, d: int) -> list[str]:
+        """C declarations of begin<d> and end<d>: the first input position of the window along d and one past its last,
+        not clipped to the input. The loop adds the step."""
         kernel = self.kernel
         size, out = kernel.input_size[d], kernel.output_size[d]
         if not kernel.kernel:

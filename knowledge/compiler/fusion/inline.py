@@ -31,7 +31,7 @@ from foundry.knowledge.compiler.ir.kernels import (
 )
 from foundry.knowledge.compiler.ir.scalar import EXPENSIVE
 from foundry.knowledge.compiler.ir.substitute import replace_loads, sought
-from foundry.knowledge.compiler.ir.weight import Weight, limit_weight, weight_of
+from foundry.knowledge.compiler.ir.weight import Work, limit_weight, weight_of
 
 Shape = tuple[int, ...]
 
@@ -156,15 +156,15 @@ def inline_store(expr: Expr, space: Shape, store: Store, shape: Shape) -> Expr:
     return replace_loads(expr, leaf)
 
 
-def _worth_inlining(kernel: MapKernel, weight: Weight, store: Store, step: Kernel, readers: int) -> bool:
+def _worth_inlining(kernel: MapKernel, weight: Work, store: Store, step: Kernel, readers: int) -> bool:
     """True if computing the value in its consumer costs no more than writing and reading it."""
     if weight.nothing:
         return True
     if readers > 1:
-        return weight.cheap and weight.large_loads <= 1
+        return weight.is_cheap and weight.large_loads <= 1
     repeats = _repeats(kernel, store, step)
     if repeats > 1:
-        return weight.cheap and weight.large_loads <= 2 and (repeats < 4 or weight.roots == 0)
+        return weight.is_cheap and weight.large_loads <= 2 and (repeats < 4 or weight.roots == 0)
     return True
 
 
@@ -217,7 +217,7 @@ def _carry_into(kernel: MapKernel, name: str, consumer: Step) -> Kernel | None:
         return None
     if math.prod(space) != math.prod(kernel.shape) or views.covering_order(space, view) is None:
         return None
-    if isinstance(consumer, RowKernel) and not weight_of(store.value, kernel.shape).cheap:
+    if isinstance(consumer, RowKernel) and not weight_of(store.value, kernel.shape).is_cheap:
         return None
     try:
         value = limit_weight(views.remap(store.value, kernel.shape, view, space))

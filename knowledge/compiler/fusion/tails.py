@@ -235,7 +235,7 @@ class _Join:
         Few warps end a tile, so exponentials take them longer than they take a row kernel.
         """
         if not isinstance(self.kernel, GemmKernel) and not is_whole:
-            return weight_of(value, store_space(self.kernel)).cheap
+            return weight_of(value, store_space(self.kernel)).is_cheap
         found = reductions_of(self.reader)
         simple = all(stage.op in _SIMPLE and not _is_softmax_sum(stage, self.reader) for stage in found)
         return simple and not self.emits

@@ -27,7 +27,7 @@ def limit_weight(expr: Expr) -> Expr:
 
 
 @dataclass(frozen=True)
-class Weight:
+class Work:
     """The work of an expression at one point."""
 
     operations: int
@@ -36,8 +36,8 @@ class Weight:
     large_loads: int  # loads of at least half as many distinct elements as the space has
 
     @property
-    def cheap(self) -> bool:
-        """True if recomputing it costs little."""
+    def is_cheap(self) -> bool:
+        """True if the expression has no expensive operator and at most _CHEAP_OPERATIONS in all; loads do not count."""
         return self.expensive == 0 and self.operations <= _CHEAP_OPERATIONS
 
     @property
@@ -46,7 +46,7 @@ class Weight:
         return self.operations == 0 and self.large_loads <= 1
 
 
-def weight_of(expr: Expr, shape: tuple[int, ...]) -> Weight:
+def weight_of(expr: Expr, shape: tuple[int, ...]) -> Work:
     """The work of an expression over a space."""
     operations = expensive = roots = 0
     large: set[Load | tuple[str, int]] = set()
@@ -62,4 +62,4 @@ def weight_of(expr: Expr, shape: tuple[int, ...]) -> Weight:
                 large.add(node)
         elif isinstance(node, Gather):
             large.add((node.buffer, id(node)))
-    return Weight(operations, expensive, roots, len(large))
+    return Work(operations, expensive, roots, len(large))

@@ -50,7 +50,7 @@ from foundry.tools.grade.host.comparisons import PreparedContest
 from foundry.tools.grade.host.folders import LOAD_S, TASK, compiles_itself, load_seconds, prepare_folders
 from foundry.tools.grade.host.judge_pool import DrawnAhead, Judges
 from foundry.tools.grade.host.pairs import PairedRun
-from foundry.tools.grade.host.runner_pool import CANDIDATE, REFERENCE, Runners, kind_of
+from foundry.tools.grade.host.runner_pool import CANDIDATE, REFERENCE, Runners, pool_key
 from foundry.tools.grade.host.timed_groups import Groups
 from foundry.tools.machine.holds import Holds
 from foundry.tools.process.channel import ChannelClosed, Message
@@ -295,7 +295,7 @@ class Grader:
     def _wanted(self, text: str, stage: Stage) -> dict[str, int]:
         """The processes that one candidate takes: to be checked in and, group by group, to be timed in. Those of a file
         that compiles itself end with its proof: nothing is left of them for a contest."""
-        groups, kind = effort_of(stage, self._device.traits).min_groups, kind_of(text)
+        groups, kind = effort_of(stage, self._device.traits).min_groups, pool_key(text)
         besides = 0 if stage == "screen" else AUDITED + (CONTESTED if kind == CANDIDATE else 0)
         return {REFERENCE: groups, kind: 1 + groups + besides}
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from foundry.tools.grade.host.answers import raise_error
-from foundry.tools.grade.host.runner_pool import REFERENCE, Runners, kind_of
+from foundry.tools.grade.host.runner_pool import REFERENCE, Runners, pool_key
 from foundry.tools.grade.host.timed_groups import SLOWED
 from foundry.tools.machine.holds import Holds
 from foundry.tools.process.channel import ChannelClosed, Message
@@ -63,7 +63,7 @@ class PairedRun:
         """Starts the processes of groups and readies them for timing: a failure, and how that process ended."""
         if self._looks_alone:
             text = str(self._message["text"])
-            self._runners.pool.restock(text, (REFERENCE, kind_of(text)), self._holds.starting)
+            self._runners.pool.restock(text, (REFERENCE, pool_key(text)), self._holds.starting)
         for number, order in orders.items():
             opponent = self._runners.take(str(self._message.get("beside", "")))
             candidate = self._runners.take(str(self._message["text"]))

@@ -40,9 +40,9 @@ REFERENCE, CANDIDATE = "reference", "candidate"
 Fork = Callable[[str, Limits, Path, Sandbox, dict[str, str], Sequence[int]], Worker]
 
 
-def kind_of(text: str) -> str:
-    """Which processes a model may run in: the reference's, any candidate's, or, for a file that compiles itself into a
-    build folder of its own, that text's."""
+def pool_key(text: str) -> str:
+    """The pool's key for a model's processes: REFERENCE for "", the text itself if it compiles itself into a build
+    folder of its own, else CANDIDATE."""
     if not text:
         return REFERENCE
     return text if compiles_itself(text) else CANDIDATE
@@ -112,7 +112,7 @@ class Runners:
 
     def take(self, text: str = "") -> Worker:
         """An unused process for the reference or a candidate: one that was made ready, or a new one."""
-        while (found := self.pool.take(kind_of(text))) is not None:
+        while (found := self.pool.take(pool_key(text))) is not None:
             if found.alive:
                 return found
         return self.fresh(text)

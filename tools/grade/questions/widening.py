@@ -121,7 +121,8 @@ def _is_near(output: torch.Tensor, own: torch.Tensor) -> bool:
 
 
 def widened(value: Any) -> Any:
-    """A copy of a nested value with its floating tensors in float64."""
+    """A copy of a nested value with floating tensors in float64 (8-bit types stay, they are exact) and complex ones in
+    complex128."""
     return bundle.map_tensors(value, lambda tensor: wide(tensor.clone()))
 
 

@@ -210,7 +210,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_left_out(key: str, item: Any) -> bool:
-    """True if an option only states its default."""
+    """True for pin_memory if false, and for generator, layout and memory_format if None: defaults that need not be
+    recorded. Other options are always recorded."""
     return (key == "pin_memory" and not item) or (item is None and key in ("generator", "layout", "memory_format"))
 
 

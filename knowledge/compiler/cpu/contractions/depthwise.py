@@ -165,7 +165,8 @@ def _rows(shape: _Shape, tuning: Tuning, others: int) -> int:
     return tuning.number("band_rows", sorted({rows, *values}), rows, "parallel", "output rows a task walks down")
 
 
-def _constants(shape: _Shape, tuning: Tuning) -> dict[str, int]:
+def _choose_constants(shape: _Shape, tuning: Tuning) -> dict[str, int]:
+    """Chooses tile, band and schedule, declaring each in `tuning`, and returns the kernel text's constants by name."""
     kernel = shape.kernel
     tiles = _tiles(shape)
     meaning = "pixels x vectors of channels in registers: weights are loaded once for the pixels"
@@ -233,7 +234,7 @@ def print_depthwise(kernel: ConvKernel, plan: Plan, device: Device, tuning: Tuni
     "schedule".
     """
     shape = _shape(kernel, plan, device)
-    constants = _constants(shape, tuning)
+    constants = _choose_constants(shape, tuning)
     constants["WEIGHT_SPACE"] = 0 if shape.prepared else round_up(constants["WEIGHTS"], 16)
     text, buffers = _struct(shape, plan, constants)
     name, packed = kernel.name, f"{kernel.name}_packed"
