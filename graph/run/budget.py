@@ -52,12 +52,14 @@ class RunCalls:
         self._owner = uuid.uuid4().hex
 
     def add(self, cost: ModelCost) -> int:
+        """Books a call's cost for this process and returns the row's number."""
         return self._database.insert(
             "INSERT INTO calls (owner, at, prompt_tokens, answer_tokens, dollars) VALUES (?, ?, ?, ?, ?)",
             (self._owner, time.time(), cost.prompt_tokens, cost.answer_tokens, cost.dollars),
         )
 
     def settle(self, number: int, cost: ModelCost | None) -> None:
+        """Sets a booked call's cost, or deletes the call if `cost` is None."""
         if cost is None:
             self._database.run("DELETE FROM calls WHERE id = ?", (number,))
             return
@@ -67,6 +69,7 @@ class RunCalls:
         )
 
     def others(self) -> ModelCost:
+        """The cost of all calls that other processes booked."""
         ((count, prompt, answer, dollars),) = self._database.run(
             "SELECT COUNT(*), TOTAL(prompt_tokens), TOTAL(answer_tokens), TOTAL(dollars) FROM calls WHERE owner != ?",
             (self._owner,),
@@ -101,11 +104,13 @@ class Ledger:
         self._waited_s += seconds
 
     def spent(self) -> Spent:
+        """What the run has used so far; pauses and waits for a person's answer do not count as minutes."""
         minutes = (self._log.elapsed_s() - max(self._excused.values(), default=0.0) - self._waited_s) / 60
         thought = self.thinking.total
         return Spent(self._run.text_count(), minutes, thought.tokens, thought.dollars)
 
     def allowed(self) -> Allowed:
+        """The request's caps plus what the user granted since."""
         directives = self._run.inbox.read()
         limits = self._request.limits
         tokens, dollars, calls = limits.tokens, limits.dollars, limits.calls

@@ -66,6 +66,7 @@ class EndedRun:
         return bool(self.request.models)
 
     def notes(self, name: str) -> list[Event]:
+        """The run's notes of one name, in the order of `events`."""
         return [event for event in self.events if event.kind == "note" and event.name == name]
 
     @property
@@ -88,6 +89,7 @@ def close(ended: EndedRun) -> Closing:
 
 
 def _tried(ended: EndedRun) -> str:
+    """How many kernels were tried, and how many of them compiled, were right and were put to the proof."""
     names = {event.name for event in ended.evaluations}
     right = {event.name for event in ended.evaluations if event.data["outcome"] == "correct"}
     proven = {event.name for event in ended.evaluations if event.data.get("expert") == FINAL}
@@ -121,6 +123,7 @@ def _obstacle(ended: EndedRun) -> tuple[ObstacleKind, str]:
 
 
 def _before_any_kernel(ended: EndedRun) -> tuple[ObstacleKind, str]:
+    """(kind, words) of the first reason that applies for a run that evaluated nothing."""
     if failed := ended.notes("island failed"):
         data = failed[-1].data
         return "error", f"{data.get('node')}: {data.get('error')}"
@@ -150,6 +153,7 @@ def _proof_failures(ended: EndedRun) -> list[str]:
 
 
 def _most_common(reasons: Sequence[str]) -> str:
+    """The most common reason, particulars aside, with the number of kernels if there are several."""
     ((key, count),) = Counter(map(without_particulars, reasons)).most_common(1)
     reason = next(" ".join(reason.split()) for reason in reasons if without_particulars(reason) == key)
     reason = _SCALED.sub(r"asked with all inputs times \1:", reason)
@@ -157,6 +161,7 @@ def _most_common(reasons: Sequence[str]) -> str:
 
 
 def _kind_of_failure(reason: str, usual: ObstacleKind = "proof") -> ObstacleKind:
+    """The obstacle that a failure's text names: policy, memory or slow kernels; else `usual`."""
     if "policy open allows" in reason or "; strict " in reason:
         return "policy"
     if "memory" in reason and ("used up" in reason or "GB" in reason or "out of memory" in reason):

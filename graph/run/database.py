@@ -86,6 +86,7 @@ class Database:
             self._connection.close()
 
     def _failure(self, error: sqlite3.Error) -> FoundryError:
+        """The error for the user in place of SQLite's."""
         return storage_failure(error, self.path, self._what)
 
 

@@ -58,6 +58,7 @@ class Event:
 
     @property
     def seconds(self) -> float | None:
+        """Seconds from start to end; None if it has not ended."""
         return None if self.ended is None else self.ended - self.started
 
 
@@ -116,6 +117,7 @@ class TimeSplit:
 
     @property
     def overhead_share(self) -> float:
+        """The part of the wall time that is overhead, 0 to 1."""
         return self.overhead_s / self.wall_s if self.wall_s > 0 else 0.0
 
     @property
@@ -146,6 +148,7 @@ class EventLog:
             )
 
     def _tell(self, event: Event) -> None:
+        """Passes an event to the listener and to LangGraph's stream, if there is one."""
         self._listener(event)
         if (write := _STREAM.get()) is not None:
             write(dict(vars(event)))
@@ -293,6 +296,7 @@ class EventLog:
     def _append(
         self, kind: EventKind, name: str, place: Place, started: float, ended: float | None, data: dict[str, Any]
     ) -> int:
+        """Writes an event to the database, passes it on, and returns its id."""
         number = self._database.insert(
             "INSERT INTO events (kind, name, island, step, parent, session, started, ended, data)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",

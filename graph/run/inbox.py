@@ -83,6 +83,7 @@ class Inbox:
         return str(self._database.run(taken, (directive, reader))[0][0])
 
     def acknowledgements(self) -> list[Acknowledgement]:
+        """All acknowledgements with their answers, oldest first."""
         rows = self._database.run(
             "SELECT directive, reader, step, at, COALESCE(text, '') FROM acknowledgements"
             " LEFT JOIN answers USING (directive, reader) ORDER BY at"
@@ -90,6 +91,7 @@ class Inbox:
         return [Acknowledgement(*row) for row in rows]
 
     def copy_to(self, path: Path) -> None:
+        """Writes a copy of the inbox's database to `path`."""
         self._database.copy_to(path)
 
     def forget_after(self, at: float) -> None:

@@ -35,9 +35,11 @@ class Journal:
 
     @property
     def replaying(self) -> bool:
+        """True if answers come from a recorded run."""
         return self._recorded is not None
 
     def lookup(self, key: str) -> str | None:
+        """The answer under a key as JSON text; None if there is none."""
         rows = self._database.run("SELECT value FROM journal WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 

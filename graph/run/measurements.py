@@ -86,10 +86,12 @@ _JOURNALLED: dict[Step, _Journalled] = {
 
 
 def _speeds(found: Contest) -> dict[str, object]:
+    """Each baseline's speed against eager, or its problem, by name."""
     return {one.name: one.problem or f"{one.over_baseline:.3g}x" for one in found.rivals}
 
 
 def _counters_key(text: str) -> str:
+    """The journal's key for the hardware counters of a text."""
     return COUNTERS + hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -113,6 +115,7 @@ class Measurements:
 
     @property
     def workbench(self) -> Workbench:
+        """The workbench; AssertionError in a replay, which has none."""
         if self._workbench is None:
             raise AssertionError("a replay has no machine to ask")
         return self._workbench
@@ -124,6 +127,7 @@ class Measurements:
         return await self._ask("intake", "intake", "run", Intake, lambda: self.workbench.intake(), lambda _: {})
 
     async def baseline(self) -> Baseline:
+        """Timing of the reference, measured once a run."""
         asked = _JOURNALLED["baseline"]
         return await self._ask(
             asked.key, asked.name, asked.category, Baseline, lambda: self.workbench.baseline(), asked.facts
@@ -152,6 +156,7 @@ class Measurements:
 
     @property
     def knows_rivals(self) -> bool:
+        """True if the baselines beside the search are measured."""
         return self._journal.lookup(RIVALS) is not None
 
     async def stop(self) -> None:
@@ -277,6 +282,9 @@ class Measurements:
         produce: Callable[[], Awaitable[T]],
         facts: Facts,
     ) -> T:
+        """The answer under a key: from memory, from the journal, or else measured by `produce` in a span and
+        journalled."""
+
         async def measured() -> T:
             with self._log.span("tool", name, category=category) as span:
                 answer = await produce()

@@ -30,6 +30,7 @@ class ModelRecord:
 
     @property
     def cost(self) -> float:
+        """Dollars if all prices are known, else millions of tokens."""
         return self.dollars if self.priced else 1e-6 * self.tokens
 
     @property

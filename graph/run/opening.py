@@ -122,6 +122,7 @@ class WarmParts(Parts):
         self._zygote = zygote
 
     def begin(self) -> None:
+        """Starts the warm process unless it has begun already."""
         from foundry.tools.machine.device import usable_cores
         from foundry.tools.process.zygote import Zygote
 

@@ -36,6 +36,7 @@ def write_run_receipt(services: Services, winner: Evaluation) -> None:
 
 
 def _cost(services: Services) -> dict[str, float]:
+    """Seconds by category, evaluations, tokens and dollars of the run so far."""
     split = services.log.split_time(services.log.elapsed_s())
     spent = services.ledger.spent()
     seconds = {name: round(value, 3) for name, value in asdict(split).items()}

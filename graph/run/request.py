@@ -163,6 +163,7 @@ class SolveRequest:
 
     @property
     def plan(self) -> Effort:
+        """The effort's settings."""
         return EFFORTS[self.effort]
 
     @property
@@ -173,14 +174,17 @@ class SolveRequest:
 
     @property
     def finalist_count(self) -> int:
+        """The user's number of finalists, else the effort's."""
         return self.finalists or self.plan.finalists
 
     @property
     def max_evaluations(self) -> int:
+        """The user's limit of evaluations, else the effort's."""
         return self.limits.evaluations or self.plan.evaluations
 
     @property
     def max_minutes(self) -> float:
+        """The user's limit in minutes, else the effort's."""
         return self.limits.minutes or self.plan.minutes
 
     @property

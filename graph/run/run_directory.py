@@ -195,10 +195,12 @@ class RunDirectory:
     # meta: small facts of the run as a whole
 
     def get(self, key: str, default: str = "") -> str:
+        """The fact under a key, or `default`."""
         rows = self.database.run("SELECT value FROM meta WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else default
 
     def set(self, key: str, value: str) -> None:
+        """Sets the fact under a key."""
         self.database.run("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
 
     # blobs: sources and logs, named by content
@@ -248,6 +250,7 @@ class RunDirectory:
         return {"candidate": claim.candidate, "fresh": claim.fresh}
 
     def add_tried(self, digests: list[str]) -> None:
+        """Marks recipes and texts as evaluated, by digest; those known already keep their time."""
         now = time.time()
         self.database.run_many(
             "INSERT OR IGNORE INTO tried (digest, at) VALUES (?, ?)", [(digest, now) for digest in digests]
@@ -308,6 +311,7 @@ class RunDirectory:
         return [decode(Decision, row[0]) for row in rows]
 
     def decision_count(self) -> int:
+        """Number of decisions recorded."""
         return int(self.database.run("SELECT COUNT(*) FROM decisions")[0][0])
 
     def ranking(self, limit: int, up_to: Mark | None = None) -> list[str]:
@@ -407,6 +411,7 @@ class RunDirectory:
         return int(self.database.run(counted)[0][0])
 
     def close(self) -> None:
+        """Closes inbox and database, and releases the lock if this process holds it."""
         self.inbox.close()
         self.database.close()
         if self._lock is not None:

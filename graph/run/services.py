@@ -133,6 +133,7 @@ class Services:
 
     @property
     def effort(self) -> Effort:
+        """The settings of the request's effort."""
         return self.request.plan
 
     def stream(self, step: str) -> random.Random:

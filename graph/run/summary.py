@@ -160,6 +160,7 @@ def summarise(run: RunDirectory, read: Callable[..., list[Event]] | None = None)
 
 
 def _closing(run: RunDirectory, events: list[Event]) -> Closing:
+    """Why a run accepted nothing, from its events, policy and ending."""
     policy = decode(Task, run.get("task")).options.policy
     return close(EndedRun(str(run.path), run.request, policy, run.get("ending"), events))
 
@@ -249,11 +250,13 @@ def _best(run: RunDirectory, winner: str) -> Evaluation | None:
 
 
 def _journalled(run: RunDirectory, key: str, shape: type[Record]) -> Record | None:
+    """The answer under the journal's key, decoded to `shape`; None if there is none."""
     rows = run.database.run("SELECT value FROM journal WHERE key = ?", (key,))
     return decode(shape, rows[0][0]) if rows else None
 
 
 def _seconds(split: TimeSplit) -> dict[str, float]:
+    """Seconds by category, and two shares of the wall time, rounded to milliseconds and thousandths."""
     names = ["compile_s", "run_s", "time_s", "profile_s", "waiting_s", "thinking_s", "overhead_s", "overhead_share"]
     names += ["alone_s", "device_s", "idle_share"]
     return {name: round(float(getattr(split, name)), 3) for name in names}

@@ -68,6 +68,7 @@ def bench(
 
 
 def _say_figures(outcome: Outcome, request: BenchRequest, as_json: bool) -> None:
+    """Prints the bench's figures by group and where the summary lies, or all as JSON."""
     from foundry.graph.doors.bench.bench import FIGURES, SUMMARY
     from foundry.graph.doors.bench.figures import figures_of
     from foundry.graph.doors.bench.report import share, times
@@ -98,5 +99,6 @@ def _exit(outcome: Outcome, request: BenchRequest) -> None:
 
 
 def _rivals(compiled: bool, max_autotune: bool) -> tuple[RivalName, ...]:
+    """The baselines to measure; eager always."""
     compilers: tuple[RivalName, ...] = ("compile", "compile max-autotune") if max_autotune else ("compile",)
     return ("eager", *(compilers if compiled else ()))

@@ -76,10 +76,12 @@ def figures_of(results: Sequence[TaskResult]) -> list[Figures]:
 
 
 def group_of(result: TaskResult) -> str:
+    """The folder part of a task's name; "" without one."""
     return result.task.rpartition("/")[0]
 
 
 def _figures(group: str, results: Sequence[TaskResult]) -> Figures:
+    """The figures of one group of results."""
     counted = [result for result in results if result.counts]
     speedups = [speedup for result in counted if (speedup := _accepted_speedup(result))]
     whole = [result for result in counted if result.sessions == 1 and result.run]
@@ -108,6 +110,7 @@ def _figures(group: str, results: Sequence[TaskResult]) -> Figures:
 
 
 def _rival(name: str, counted: Sequence[TaskResult]) -> RivalFigures:
+    """One baseline's figures over the tasks for which it was timed."""
     timed = [one for one in counted if getattr(one, f"{name}_speedup")]
     versus = [getattr(one, f"speedup_vs_{name}") for one in timed if one.is_accepted]
     known = [ratio for ratio in versus if ratio]
@@ -120,6 +123,7 @@ def _rival(name: str, counted: Sequence[TaskResult]) -> RivalFigures:
 
 
 def _foreign(counted: Sequence[TaskResult]) -> ForeignFigures | None:
+    """The figures by another benchmark's rules; None if no accepted kernel was judged by them."""
     asked = [one.foreign for one in counted if one.is_accepted and one.foreign]
     if not asked:
         return None
@@ -142,14 +146,17 @@ def fast(counted: Sequence[TaskResult], bar: float) -> float | None:
 
 
 def geomean(ratios: Iterable[float]) -> float | None:
+    """Geometric mean; None for no ratios."""
     logs = [math.log(ratio) for ratio in ratios]
     return math.exp(statistics.fmean(logs)) if logs else None
 
 
 def _accepted_speedup(result: TaskResult) -> float | None:
+    """The speedup of an accepted kernel, else None."""
     return result.speedup if result.is_accepted else None
 
 
 def _median(values: Iterable[float | None]) -> float | None:
+    """Median of the values that are known; None if none is."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None

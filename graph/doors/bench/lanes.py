@@ -49,6 +49,7 @@ async def spread(request: BenchRequest, places: Sequence[dict[str, str]], tell: 
 
 
 async def _start(request: BenchRequest, place: dict[str, str], share: tuple[int, int], log: Path) -> Process:
+    """Starts a lane's process; its output goes to `log`."""
     with log.open("wb") as said:
         return await asyncio.create_subprocess_exec(
             sys.executable,

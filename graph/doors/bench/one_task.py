@@ -106,6 +106,7 @@ def _leave_to_others(request: BenchRequest, task: BenchTask) -> None:
 
 
 def _ends_every_task(error: Exception) -> bool:
+    """True for errors that every further task would meet too."""
     from foundry.graph.run.database import StorageFailed
     from foundry.knowledge.errors import MissingTool, NotComparable
 
@@ -113,6 +114,7 @@ def _ends_every_task(error: Exception) -> bool:
 
 
 async def _solved(task: BenchTask, digest: str, request: BenchRequest, parts: Parts, stop: asyncio.Event) -> Summary:
+    """The summary of the task's run: resumed if a usable one was begun, else a new one."""
     folder = runs_of(request, task)
     begun = _open_run(folder, digest)
     if begun is not None:
@@ -200,6 +202,7 @@ class _Course:
 
 
 def _course(run: Path) -> _Course:
+    """When each candidate was first evaluated, seconds spent by tool, and number of sessions of a run."""
     opened = RunDirectory.inspect(run)
     try:
         log = EventLog(opened.database, reading=True)

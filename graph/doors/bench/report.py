@@ -38,6 +38,7 @@ def report(results: Sequence[TaskResult], pictures: Sequence[str] = ()) -> str:
 
 
 def _group_table(found: Sequence[Figures]) -> list[str]:
+    """Tables of the figures by group: speeds, baselines, other rules, costs."""
     heads = ("tasks", "count", "correct", "geomean", "geomean, else 1.0x", "median", "fast_1", "fast_1.2", "fast_2")
     rows = [
         (
@@ -75,6 +76,7 @@ def _group_table(found: Sequence[Figures]) -> list[str]:
 
 
 def _rival_table(found: Sequence[Figures]) -> list[str]:
+    """The table of baselines, in a list; empty if none was timed."""
     heads = ("group", "rival", "tasks", "over eager, TF32 allowed", "our geomean over it", "beaten")
     rows = [
         (one.group, name, str(rival.tasks), times(rival.over_baseline), times(rival.by_kernel), share(rival.beaten))
@@ -90,6 +92,7 @@ def _rival_table(found: Sequence[Figures]) -> list[str]:
 
 
 def _foreign_table(found: Sequence[Figures]) -> list[str]:
+    """The table of figures by other rules, in a list; empty if there are none."""
     heads = ("group", "rules", "correct", "geomean", "fast_1", "timed eager is correct")
     rows = [
         (
@@ -107,6 +110,7 @@ def _foreign_table(found: Sequence[Figures]) -> list[str]:
 
 
 def _task_table(results: Sequence[TaskResult]) -> str:
+    """The table of accepted kernels, one row a task."""
     heads = (
         "task",
         "eager ms",
@@ -141,6 +145,7 @@ def _task_table(results: Sequence[TaskResult]) -> str:
 
 
 def _by_its_rules(result: TaskResult) -> str:
+    """The speedup by another benchmark's rules, or why the kernel fails them; "-" if not judged by them."""
     found = result.foreign
     if found is None:
         return "-"
@@ -148,19 +153,23 @@ def _by_its_rules(result: TaskResult) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
     lines = [_row(heads), "|" + "---|" * len(heads), *(_row(row) for row in rows)]
     return "\n".join(lines)
 
 
 def _row(cells: Sequence[str]) -> str:
+    """A row of a Markdown table; bars in cells are escaped."""
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
 
 
 def _listed(said: Iterable[tuple[str, str]]) -> list[str]:
+    """A list with one text: Markdown bullets of tasks and reasons, each reason cut to REASON_LENGTH."""
     return ["\n".join(f"- {task}: {' '.join(reason.split())[:REASON_LENGTH]}" for task, reason in said)]
 
 
 def interval(result: TaskResult) -> str:
+    """The speedup with its 95 % interval as text; "-" if it is not known."""
     if result.speedup is None:
         return "-"
     if result.speedup_ci95 is None:
@@ -169,16 +178,20 @@ def interval(result: TaskResult) -> str:
 
 
 def times(ratio: float | None) -> str:
+    """A ratio as text such as "1.25x"; "-" for None."""
     return "-" if ratio is None else f"{ratio:.2f}x"
 
 
 def share(part: float | None) -> str:
+    """A part of 1 as a percentage; "-" for None."""
     return "-" if part is None else f"{100 * part:.0f} %"
 
 
 def number(value: float | None) -> str:
+    """A number with one decimal; "-" for None."""
     return "-" if value is None else f"{value:.1f}"
 
 
 def milliseconds(value: float | None) -> str:
+    """Milliseconds with three decimals; "-" for None."""
     return "-" if value is None else f"{value:.3f}"

@@ -72,10 +72,12 @@ class TaskResult:
 
     @property
     def counts(self) -> bool:
+        """True unless the task is excluded."""
         return not self.excluded
 
     @property
     def is_accepted(self) -> bool:
+        """True if the task counts and has an accepted kernel with a measured speedup."""
         return self.counts and self.verdict == "accepted" and self.speedup is not None
 
 

@@ -93,6 +93,7 @@ def _value(node: ast.expr, known: Known) -> Any:
 
 
 def _flat(values: list[Any]) -> tuple[int, ...] | None:
+    """One tuple of all values, tuples among them spliced in; None if one is not known."""
     found: list[int] = []
     for value in values:
         if value is None:

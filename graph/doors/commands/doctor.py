@@ -56,6 +56,7 @@ def doctor(
 
 
 def _examine_models(wanted: list[str] | None, flags: Mapping[str, str | float | None]) -> list[Capability]:
+    """Findings about each configured model; every endpoint is asked."""
     from foundry.agents.models.probe import probe
     from foundry.agents.models.settings import read_models
 

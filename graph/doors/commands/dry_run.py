@@ -123,6 +123,7 @@ def first_brief(
 
 
 def _first_kernel(task: Task, graphs: Sequence[OpGraph], device: Device, library: Library) -> Lowered | None:
+    """The kernel compiler's first kernel; None if it has none, or the task's policy refuses it."""
     try:
         recipes = library.seeds(graphs[0], device) if graphs else ()
         found = library.lower(graphs, recipes[0], task_source=task.text, device=device) if recipes else None
@@ -163,12 +164,14 @@ def _first_prompts(
 
 
 def _system(expert: ExpertName, options: ChatOptions, request: SolveRequest) -> str:
+    """The system message of an expert, with the tools it may call."""
     absent = () if request.learn else ("search_experience",)
     tools = [name for name in experts()[expert].calls if name not in absent]
     return system_words(expert, tools, options, proposes=True)
 
 
 def _estimates(request: SolveRequest, prompts: Sequence[FirstPrompt], steps: int) -> list[CostEstimate]:
+    """The cost estimate of each model for `steps` steps."""
     models, found = request.models, []
     size = max((prompt.tokens for prompt in prompts), default=0)
     for spec in models.specs:
@@ -180,6 +183,7 @@ def _estimates(request: SolveRequest, prompts: Sequence[FirstPrompt], steps: int
 
 
 def _notes(request: SolveRequest, brief: Brief, steps: int, seeds: int) -> tuple[str, ...]:
+    """Lines about what the dry run assumes: steps, caps and placeholders."""
     limits = request.limits
     caps = {"tokens": limits.tokens, "dollars": limits.dollars, "calls": limits.calls}
     said = ", ".join(f"{value:g} {name}" for name, value in caps.items() if value is not None)

@@ -31,10 +31,12 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options_of(group: Any) -> Iterator[Parameter]:
+    """Yields an option for each field of a dataclass."""
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
         yield _option(field.name, hints[field.name], field.default)
 
 
 def _option(name: str, hint: Any, default: Any) -> Parameter:
+    """A keyword option as Typer reads it."""
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)

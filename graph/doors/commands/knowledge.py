@@ -17,6 +17,7 @@ app.add_typer(prompts.app, name="prompts")
 
 
 def _record_line(record: Any) -> str:
+    """A lesson in one line."""
     child = f"{record.child_speedup:.2f}x" if record.child_speedup else record.outcome
     lift = f" ({record.lift:.2f} of its parent)" if record.lift else ""
     lift += f" credited with {record.credit.words}" if record.credit else ""
@@ -140,6 +141,7 @@ def reindex(store: StoreOption = None) -> None:
 
 
 def _opened(store: str | None) -> Any:
+    """The store in a context that closes it. Prints the store's note, if it has one."""
     from contextlib import closing
 
     from foundry.knowledge.experience.store import ExperienceStore

@@ -21,8 +21,10 @@ TaskArgument = Annotated[Path, typer.Argument(help="The task file.")]
 
 
 def choose_parameters(value: str | None) -> Any:
+    """The value of --parameters, checked; None if it was not given."""
     return None if value is None else choose("--parameters", value, ("loaded", "as-built"))
 
 
 def choose_policy(value: str | None) -> Any:
+    """The value of --policy, checked; None if it was not given."""
     return None if value is None else choose("--policy", value, ("fair", "open", "strict"))

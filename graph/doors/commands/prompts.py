@@ -104,6 +104,7 @@ def _body(parent: PromptVariant | None, variant: PromptVariant) -> str:
 def _find(
     rows: list[tuple[PromptVariant, VariantStanding | None]], prefix: str
 ) -> tuple[PromptVariant, VariantStanding | None]:
+    """The one variant whose id starts with `prefix`. Raises UsageError if there is none or several."""
     found = [row for row in rows if prefix and row[0].id.startswith(prefix)]
     if len(found) != 1:
         raise UsageError(

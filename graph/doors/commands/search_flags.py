@@ -48,6 +48,7 @@ class SearchFlags:
 
     @property
     def limits(self) -> RunLimits:
+        """The limits among these flags."""
         from foundry.graph.run.request import RunLimits
 
         return RunLimits(

@@ -113,6 +113,7 @@ def choose_strategies(names: Sequence[str]) -> tuple[StrategyName, ...]:
 
 
 def _show_dry_run(request: SolveRequest, as_json: bool) -> None:
+    """Prints the dry run of a request, as lines or as JSON."""
     from foundry.graph.doors.commands.dry_run import dry_run
     from foundry.graph.run.opening import WarmParts
 
@@ -154,12 +155,14 @@ def resume(
 async def _solve(
     request: SolveRequest, tell: Listener, stop: asyncio.Event, asker: Asker, on_folder: OnFolder
 ) -> Summary:
+    """Runs a new search and returns its summary."""
     from foundry.graph import solve as search
 
     return await search.solve(request, tell, stop=stop, asker=asker, on_folder=on_folder)
 
 
 async def go_on(path: Path, tell: Listener, stop: asyncio.Event, asker: Asker, on_folder: OnFolder) -> Summary:
+    """Resumes a run and returns its summary; says first why it stays paused, if it does."""
     from foundry.graph import solve as search
 
     if line := _why_it_rests(path):
@@ -228,6 +231,7 @@ def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer:
 
 
 def conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: float) -> None:
+    """Prints the result. Exits with 130 if interrupted, with 1 if nothing is accepted or below `min_speedup`."""
     from foundry.graph.show.page.write import PAGE
     from foundry.graph.show.words.ending import ending_lines
 

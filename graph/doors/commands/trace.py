@@ -83,6 +83,7 @@ def _tell_candidate(run: RunDirectory, candidate: str, child: str) -> None:
 
 
 def _select(run: RunDirectory, wanted: Selection) -> list[Event]:
+    """The run's events that are wanted; all without a selection."""
     from foundry.graph.run.events import EventLog
 
     events = EventLog(run.database, reading=True).read()
@@ -90,6 +91,7 @@ def _select(run: RunDirectory, wanted: Selection) -> list[Event]:
 
 
 def _show(run: RunDirectory, wanted: Selection, depth: int, steps: int, *, prompts: bool, as_json: bool) -> None:
+    """Prints the events as prompts, JSON or lines; without any wish, the tree."""
     if not (prompts or as_json or wanted):
         _show_tree(run, depth, steps)
         return
@@ -103,6 +105,7 @@ def _show(run: RunDirectory, wanted: Selection, depth: int, steps: int, *, promp
 
 
 def _choose_kind(word: str) -> EventKind:
+    """The value of --kind, checked."""
     from foundry.graph.show.trace.selection import KINDS
 
     found: EventKind = choose("--kind", word, KINDS)
@@ -110,6 +113,7 @@ def _choose_kind(word: str) -> EventKind:
 
 
 def _follow(path: Path, wanted: Selection, as_json: bool) -> None:
+    """Prints each wanted event when it is over, as a line or as JSON."""
     from foundry.graph.show.trace.follow import follow
     from foundry.graph.show.trace.selection import line_of
 
@@ -123,6 +127,7 @@ def _follow(path: Path, wanted: Selection, as_json: bool) -> None:
 
 
 def _show_prompts(run: RunDirectory, events: Sequence[Event]) -> None:
+    """Prints the chat models' calls among the events."""
     from foundry.graph.run.events import EventLog
     from foundry.graph.show.trace.prompts import is_call, prompt_lines
 
@@ -134,6 +139,7 @@ def _show_prompts(run: RunDirectory, events: Sequence[Event]) -> None:
 
 
 def _show_lines(run: RunDirectory, events: Sequence[Event]) -> None:
+    """Prints the events, one a line."""
     from foundry.graph.run.events import EventLog
     from foundry.graph.show.trace.selection import line_of
 
@@ -142,6 +148,7 @@ def _show_lines(run: RunDirectory, events: Sequence[Event]) -> None:
 
 
 def _show_tree(run: RunDirectory, depth: int, steps: int) -> None:
+    """Prints the run as a tree, and its wall time."""
     from rich.console import Console
 
     from foundry.graph.show.trace import tree
@@ -153,6 +160,7 @@ def _show_tree(run: RunDirectory, depth: int, steps: int) -> None:
 
 
 def _export(run: RunDirectory, events: Sequence[Event], form: str, *, out: Path | None, to: str, prompts: bool) -> None:
+    """Writes the events as OpenTelemetry spans: to a collector, a file or standard output. Raises MissingTool."""
     try:
         from foundry.graph.show.trace.otel import in_json, send, spans_of
     except ImportError as error:

@@ -21,6 +21,7 @@ from foundry.tools.command_line import choose_target, fail, one_line_errors, pri
 
 
 def _show_schema(wanted: bool) -> None:
+    """Prints the receipts' JSON schema and ends the program, if wanted."""
     if wanted:
         from foundry.tools.verify.receipt import receipt_schema
 

@@ -191,6 +191,8 @@ class Tools:
         return found
 
     async def _read(self, run: str, read: Callable[[RunDirectory], Any]) -> Any:
+        """Opens the run, returns what `read` makes of it, and closes it; in a thread."""
+
         def opened() -> Any:
             here = RunDirectory.inspect(find_run(self.searches.runs, run))
             try:

@@ -106,6 +106,7 @@ class Gallery:
             return self._list
 
     def _gather_list(self) -> RunsFacts:
+        """The list as of now; only runs that changed are summarised again."""
         found = []
         for run in list_runs(self.folder):
             change = f"{change_of(run)} {run.is_active}"
@@ -119,6 +120,7 @@ class Gallery:
 
 
 def _line_of(run: RunDirectory) -> RunLine:
+    """A run's line in the list."""
     told = summarise(run)
     return RunLine(
         id=run.id,

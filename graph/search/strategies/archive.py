@@ -131,6 +131,7 @@ def show_elites(brief: Brief, archive: Archive, services: Services) -> Brief:
 def _other_kind(
     elites: Iterable[Evaluation], archive: Archive, known: set[str], best: Sequence[Evaluation]
 ) -> Evaluation | None:
+    """The first elite that is not in `known` and whose cell differs from those of `best`; None if there is none."""
     cells = {archive.cells.get(item.candidate.id) for item in best}
     fresh = (item for item in elites if item.candidate.id not in known)
     return next((item for item in fresh if archive.cells[item.candidate.id] not in cells), None)
@@ -138,14 +139,17 @@ def _other_kind(
 
 class MapElites(Strategy):
     async def parents(self, here: Here, weights: Weights) -> Weights:
+        """The weights, of which a part follows the exploration bonus of each candidate's cell."""
         archive = Archive.of(here.memory, here.state["population"], here.services)
         pulls = {name: math.hypot(*archive.exploration(archive.cells.get(name, "000"))) for name in weights}
         return blend(weights, pulls)
 
     async def propose(self, here: Here, brief: Brief, expert: ExpertName) -> Brief:
+        """The brief with the best elites of all cells, and the text of the best one of another kind."""
         return show_elites(brief, Archive.of(here.memory, here.state["population"], here.services), here.services)
 
     async def learn(self, here: Here, child: Evaluation | None) -> str:
+        """The memory with the archive of the island's population; unchanged at the end of the search."""
         if child is None:
             return here.memory
         archive = Archive.of(here.memory, here.state["population"], here.services)

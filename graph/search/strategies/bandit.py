@@ -65,6 +65,7 @@ def yields_of(records: Sequence[ModelRecord]) -> dict[str, Yield]:
 
 class Bandit(Strategy):
     async def propose(self, here: Here, brief: Brief, expert: ExpertName) -> Brief:
+        """The brief with a model for this expert, drawn once a step; unchanged if fewer than two models serve it."""
         services, names = here.services, here.services.request.models.of(expert) if expert else ()
         if len(names) < 2:
             return brief
@@ -75,6 +76,7 @@ class Bandit(Strategy):
 
 
 def _choose(services: Services, expert: ExpertName, brief: Brief) -> str:
+    """Draws a rate for each of the expert's models and returns the best one's name. Notes the choice in the trace."""
     models = services.request.models
     names = models.of(expert)
     yields = yields_of([record for record in read_records(services.run) if record.name in names])

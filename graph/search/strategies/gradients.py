@@ -104,12 +104,15 @@ def add_hints(brief: Brief, found: Vector) -> Brief:
 
 class Gradients(Strategy):
     async def parents(self, here: Here, weights: Weights) -> Weights:
+        """The weights, of which a part follows the length of the gradient at each candidate's cell."""
         archive, transitions = _read(here)
         cells = {name: archive.cells.get(name, "000") for name in weights}
         lengths = {cell: math.hypot(*gradient(cell, transitions, archive)) for cell in set(cells.values())}
         return blend(weights, {name: lengths[cell] for name, cell in cells.items()})
 
     async def propose(self, here: Here, brief: Brief, expert: ExpertName) -> Brief:
+        """The brief with the best elites and, once there are transitions, hints from the gradient at the parent's
+        cell."""
         archive, transitions = _read(here)
         brief = show_elites(brief, archive, here.services)
         if not transitions:
@@ -117,6 +120,8 @@ class Gradients(Strategy):
         return add_hints(brief, gradient(archive.cells.get(brief.parent.candidate.id, "000"), transitions, archive))
 
     async def learn(self, here: Here, child: Evaluation | None) -> str:
+        """The memory with the child in the archive and, if correct, its transition; unchanged at the end of the
+        search."""
         if child is None:
             return here.memory
         archive, transitions = _read(here)
@@ -129,6 +134,7 @@ class Gradients(Strategy):
 
 
 def _read(here: Here) -> tuple[Archive, list[Transition]]:
+    """(archive, transitions) from the island's memory."""
     transitions = json.loads(here.memory)["transitions"] if here.memory else []
     return Archive.of(here.memory, here.state["population"], here.services), transitions
 

@@ -18,6 +18,8 @@ def find_migrants(run: RunDirectory, island: int) -> list[tuple[str, float]]:
 
 class Migration(Strategy):
     async def parents(self, here: Here, weights: Weights) -> Weights:
+        """The weights; with PROBABILITY, on an island without progress, also those of up to TAKEN candidates of other
+        islands."""
         state, services = here.state, here.services
         stream = services.stream(f"{state['step']}:migrate")
         if state["idle"] < services.effort.stagnation or stream.random() >= PROBABILITY:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 class EvolvingPrompts(Strategy):
     async def propose(self, here: Here, brief: Brief, expert: ExpertName) -> Brief:
+        """The brief with the text that this expert is asked with at this step; unchanged before an expert is chosen."""
         return replace(brief, prompt=await choose_text(here.services, expert, brief.step)) if expert else brief
 
     async def learn(self, here: Here, child: Evaluation | None) -> str:

@@ -16,6 +16,7 @@ ROLES: tuple[Role, ...] = ("fusion", "memory", "parameters", "algorithm")
 
 class Roles(Strategy):
     async def propose(self, here: Here, brief: Brief, expert: ExpertName) -> Brief:
+        """The brief with the role of its island's number, unless the user gave the island a role."""
         return replace(brief, role=ROLES[brief.island % len(ROLES)]) if brief.role == "any" else brief
 
 

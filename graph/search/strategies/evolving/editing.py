@@ -54,6 +54,7 @@ async def _look(services: Services) -> RewriteBrief | None:
 
 
 def _in_words(use: Use) -> str:
+    """A line about one text: its steps, those without a correct child, and its best child."""
     best = math.exp(max(use.gains, default=0.0))
     return (
         f"{use.variant or 'the shipped text'}: {len(use.gains)} steps, {use.failed} without a correct child, "
@@ -102,6 +103,7 @@ async def rewrite(services: Services) -> None:
 
 
 def _variant(brief: RewriteBrief, found: RewrittenSection, services: Services) -> PromptVariant:
+    """The variant that replaces the rewritten section in the brief's text."""
     base = shipped_digest(experts()[brief.expert].prompt)
     sections = {**brief.text.sections, found.section: found.text}
     return PromptVariant(
@@ -120,6 +122,7 @@ def _variant(brief: RewriteBrief, found: RewrittenSection, services: Services) -
 
 
 async def _keep(variant: PromptVariant, services: Services) -> bool:
+    """Adds the variant to the archive. False if it was there already, and without a store or in a replay."""
     if services.store is None or services.recorded is not None:
         return False
     return await asyncio.to_thread(services.store.prompts.add, variant)

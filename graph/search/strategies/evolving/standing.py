@@ -49,10 +49,12 @@ class VariantStanding:
 
     @property
     def is_dropped(self) -> bool:
+        """True if it has been used and is better than the shipped text with less than DROPPED_CHANCE."""
         return self.runs > 0 and self.chance < DROPPED_CHANCE
 
     @property
     def state(self) -> str:
+        """One of "dropped", "earned" (its chance is at least EARNED_CHANCE) and "on trial"."""
         if self.is_dropped:
             return "dropped"
         return "earned" if self.runs and self.chance >= EARNED_CHANCE else "on trial"

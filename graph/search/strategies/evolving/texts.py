@@ -118,6 +118,7 @@ def read_calls(run: RunDirectory) -> dict[tuple[str, str], bool]:
 
 
 def _recorded(run: RunDirectory, step: str, expert: str) -> str:
+    """The id of the text that an expert was asked with at a step; SHIPPED if the journal has none."""
     rows = run.database.run("SELECT value FROM journal WHERE key = ?", (text_key(step, expert),))
     return str(json.loads(rows[0][0])) if rows else SHIPPED
 

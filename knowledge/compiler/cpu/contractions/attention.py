@@ -35,6 +35,7 @@ class _Shape:
 
 
 def _shape(kernel: AttentionKernel, device: Device) -> _Shape:
+    """The kernel with its C type, vector lanes and threads on `device`; small kernels get one thread."""
     float_type, float_bytes = tiling.element_type(kernel.dtype)
     flops = 2 * math.prod(kernel.batch) * kernel.rows * kernel.columns * (kernel.head + kernel.value_head)
     threads = max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1
@@ -65,6 +66,7 @@ def _value_vectors(shape: _Shape, rows: int) -> int:
 
 
 def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
+    """The tunables of this kernel with their defaults; task size and schedule only with several threads."""
     kernel = shape.kernel
     tile = _tile(shape)
     first = tiling.RegisterTile.parse(str(tile.default))
@@ -141,11 +143,13 @@ struct attention_@NAME@ {
 
 
 def _element(load: Load, names: list[str], plan: Plan) -> str:
+    """C text that reads the load's element at the index variables `names`."""
     where = code.offset_by(names)(load.view)
     return code.element(f"b_{load.buffer}[{where}]", plan.buffers[load.buffer].dtype)
 
 
 def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, list[str]]:
+    """(C++ struct of the kernel, names of the buffers it points to)."""
     kernel = shape.kernel
     names = [f"d{index}" for index in range(len(kernel.batch))]
     heads = code.split_index("batch", kernel.batch, names)
@@ -183,6 +187,7 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
 
 
 def _constants(shape: _Shape, values: dict[str, Choice]) -> dict[str, int]:
+    """The struct's constants by name, for the chosen values."""
     kernel = shape.kernel
     tile = tiling.RegisterTile.parse(str(values["tile"]))
     width = tile.vectors * shape.lanes

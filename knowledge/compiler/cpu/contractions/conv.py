@@ -154,6 +154,7 @@ def _reused_bytes(shape: _Shape, width: int) -> int:
 
 
 def _best_tiles(shape: _Shape, method: _Method) -> list[tiling.RegisterTile]:
+    """Register tiles that fit, fewest estimated cycles first."""
     vectors = math.ceil(_pixels(shape, method) / shape.lanes)
     fitting = tiling.tiles(shape.found.out_per_group, vectors, tiling.vector_registers(shape.device))
     return sorted(fitting, key=lambda tile: (_tile_cycles(shape, method, tile), -tile.vectors))
@@ -175,6 +176,7 @@ def _method(shape: _Shape, name: str) -> _Method:
 
 
 def _algorithm(shape: _Shape) -> Tunable:
+    """The choice of algorithm; the default has the fewer estimated cycles."""
     methods = [_method(shape, name) for name in ("direct", "implicit_gemm")]
     best = min(methods, key=lambda method: _tile_cycles(shape, method, _best_tiles(shape, method)[0]))
     return Tunable(
@@ -196,6 +198,7 @@ def _block_channels(shape: _Shape) -> int:
 
 
 def _tunables(shape: _Shape, choices: dict[str, Choice]) -> tuple[Tunable, ...]:
+    """The tunables of the algorithm that `choices` wants, with their defaults; depthwise kernels have only "direct"."""
     found = shape.found
     depthwise = found.kernel.groups == found.kernel.in_channels
     algorithm = _algorithm(shape)
@@ -214,6 +217,7 @@ def _tunables(shape: _Shape, choices: dict[str, Choice]) -> tuple[Tunable, ...]:
 
 
 def _channel_tunables(shape: _Shape) -> list[Tunable]:
+    """Tunables of the block of input channels and of the loop order."""
     found = shape.found
     channels = found.in_per_group
     meaning = ("memory", "input channels summed before the next block; large blocks save traffic, cost accuracy")
@@ -225,6 +229,7 @@ def _channel_tunables(shape: _Shape) -> list[Tunable]:
 
 
 def _band_tunables(shape: _Shape, method: _Method) -> list[Tunable]:
+    """Tunables of the band of outputs that a task stages, and of images that share tiles."""
     depth, height, width = (axis.count for axis in shape.found.axes)
     band, result = method.band, []
     if depth > 1:
@@ -245,6 +250,7 @@ def _band_tunables(shape: _Shape, method: _Method) -> list[Tunable]:
 
 
 def _parallel_tunables(shape: _Shape, method: _Method, tile_rows: int) -> list[Tunable]:
+    """Tunables of the schedule and of the output channels or groups of a task."""
     found = shape.found
     bands = math.prod(math.ceil(axis.count / size) for axis, size in zip(found.axes, method.band, strict=True))
     tiles = math.ceil(found.out_per_group / tile_rows)
@@ -338,6 +344,7 @@ def _parts_text(found: Geometry, layout: Staging, tile_rows: int) -> tuple[str, 
 
 
 def _weight_text(found: Geometry, plan: Plan) -> str:
+    """C text that reads the weight of (group, out, in, tap)."""
     taps = math.prod(found.kernel.kernel)
     inner, outer = found.in_per_group, found.out_per_group
     where = f"((group * {outer} + out) * {inner} + in) * {taps} + tap"
@@ -348,6 +355,7 @@ def _weight_text(found: Geometry, plan: Plan) -> str:
 
 
 def _struct(shape: _Shape, plan: Plan, constants: dict[str, int], parts: str) -> tuple[str, list[str]]:
+    """(C++ struct of the kernel, names of the buffers it points to)."""
     found = shape.found
     kernel = found.kernel
     written = [store.buffer for store in kernel.stores]
@@ -387,6 +395,7 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int], parts: str) ->
 
 
 def _constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int], Staging]:
+    """(constants of the struct by name, layout of the staged input) for the chosen values."""
     found, kernel = shape.found, shape.found.kernel
     tile = tiling.RegisterTile.parse(str(values["tile"]))
     default = _default_band(shape)

@@ -79,6 +79,7 @@ class _Shape:
         return (columns - 1) * self.kernel.stride[2] + (self.kernel.kernel[2] - 1) * self.kernel.dilation[2] + 1
 
     def bytes_staged(self, columns: int, channels: int) -> int:
+        """Bytes of input that a task stages for `columns` outputs of a row and `channels` channels."""
         return self.ring * self.positions(columns) * channels * self.float_bytes
 
 
@@ -92,6 +93,7 @@ def runs_along_channels(kernel: ConvKernel, device: Device) -> bool:
 
 
 def _shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
+    """The kernel with its C type, vector lanes and threads on `device`; small kernels get one thread."""
     float_type, float_bytes = tiling.element_type(kernel.dtype)
     flops = 2 * kernel.batch * kernel.out_channels * math.prod(kernel.output_size) * math.prod(kernel.kernel)
     return _Shape(
@@ -203,6 +205,7 @@ def _choose_constants(shape: _Shape, tuning: Tuning) -> dict[str, int]:
 
 
 def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, list[str]]:
+    """(C++ struct of the kernel, names of the buffers it points to)."""
     kernel = shape.kernel
     written = [store.buffer for store in kernel.stores]
     epilogue = code.loads(store.value for store in kernel.stores)

@@ -86,6 +86,7 @@ def _algorithm(shape: _Shape) -> Tunable:
 
 
 def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
+    """The tunables of the packed algorithm with their defaults."""
     kernel = shape.kernel
     tile = tiling.tile_tunable(kernel.m, kernel.n, shape.lanes, shape.device)
     first = tiling.RegisterTile.parse(str(tile.default))
@@ -181,6 +182,7 @@ def _blocks(shape: _Shape, tile: tiling.RegisterTile, depth: int) -> tuple[int, 
 
 
 def _streamed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
+    """The tunables of the streamed algorithm with their defaults."""
     kernel, threads = shape.kernel, shape.threads
     columns = _STREAMED_COLUMNS if shape.b.along_column else 64
     while columns > 64 and math.ceil(kernel.n / columns) * shape.batch < 2 * threads:
@@ -338,6 +340,7 @@ def _bind(name: str, buffers: list[str]) -> list[str]:
 
 
 def _print_packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[str, Choice]) -> PrintedKernel:
+    """The kernel with packed tiles; a constant B is packed ahead, by `prepare`."""
     kernel = shape.kernel
     tunables = (algorithm, *_packed_tunables(shape))
     values = tiling.pick(tunables, choices)
@@ -430,6 +433,7 @@ def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[st
 
 
 def _print_streamed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[str, Choice]) -> PrintedKernel:
+    """The kernel that reads B once in place, for few rows of A."""
     kernel = shape.kernel
     tunables = (algorithm, *_streamed_tunables(shape))
     values = tiling.pick(tunables, choices)

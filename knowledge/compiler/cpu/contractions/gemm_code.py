@@ -35,6 +35,7 @@ def offset_by(names: Sequence[str]) -> Callable[[View], str]:
 
 
 def leaf_loader(names: Sequence[str]) -> LoadFn:
+    """The function that gives the C text of a load at the index variables `names`."""
     return loader(CPU_DIALECT, offset_by(names))
 
 

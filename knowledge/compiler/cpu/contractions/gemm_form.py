@@ -62,6 +62,7 @@ def _merge_batch(kernel: GemmKernel) -> GemmKernel:
 
 
 def _column_stride(store: Store, axis: int, size: int) -> int:
+    """The store's stride along `axis`; 1 if that has a single element."""
     return store.view.strides[axis] if size > 1 else 1
 
 

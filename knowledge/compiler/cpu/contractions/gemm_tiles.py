@@ -32,10 +32,12 @@ class RegisterTile:
 
     @property
     def text(self) -> str:
+        """Text such as "6x2", which `parse` reads."""
         return f"{self.rows}x{self.vectors}"
 
     @staticmethod
     def parse(text: str) -> RegisterTile:
+        """The tile of a text such as "6x2"."""
         rows, vectors = text.split("x")
         return RegisterTile(int(rows), int(vectors))
 

@@ -92,10 +92,12 @@ def _read(kernel: RecurrentKernel, name: str) -> str:
 
 
 def _element(load: Load, indices: Sequence[str]) -> str:
+    """C text that reads the load's element at the index variables `indices`."""
     return code.element(f"b_{load.buffer}[{code.offset_by(indices)(load.view)}]", load.dtype)
 
 
 def _store(kernel: RecurrentKernel, plan: Plan) -> list[str]:
+    """C lines that store a step's hidden states; none if the kernel has no stores."""
     if not kernel.stores:
         return []
     body = code.store_lines(kernel.stores, plan, ["direction", "step", "row", "unit"])
@@ -104,6 +106,7 @@ def _store(kernel: RecurrentKernel, plan: Plan) -> list[str]:
 
 
 def _last(kernel: RecurrentKernel, plan: Plan) -> list[str]:
+    """C lines that store the last hidden and cell state, as far as they are wanted."""
     _, _, batch, hidden = kernel.shape
     lines = []
     for name, state in ((kernel.last_h, "h"), (kernel.last_c, "c")):
@@ -115,6 +118,7 @@ def _last(kernel: RecurrentKernel, plan: Plan) -> list[str]:
 
 
 def _tunables(kernel: RecurrentKernel, device: Device, lanes: int) -> tuple[Tunable, ...]:
+    """The tunables of rows in registers, sequences of a task and threads, with their defaults."""
     directions, _, batch, hidden = kernel.shape
     most = max(1, (tiling.vector_registers(device) - GATES[kernel.cell] - 1) // GATES[kernel.cell])
     rows = tuple(n for n in (1, 2, 4, 8) if n <= most and n < 2 * batch)
