@@ -77,7 +77,7 @@ class GpuPlan:
     resident: int = 0  # bytes
 
     def needed(self, sizes: Sizes) -> int:
-        """Bytes at the worst moment."""
+        """Bytes of GPU memory that judging takes at its worst moment."""
         own = sizes.inputs + sizes.outputs
         slots = min(self.slots, 2)
         trial = sizes.inputs + sizes.wide_outputs

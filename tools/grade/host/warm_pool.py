@@ -53,7 +53,9 @@ class _Wish:
 
 
 class WarmPool:
-    """Thread-safe. `make` starts processes and yields each with its kind once it is ready, and ends those that are not;
+    """Processes that wait, by kind; thread-safe.
+
+    `make` starts processes and yields each with its kind once it is ready, and ends those that are not;
     `bury` ends one that waited in vain. A pool that is not used makes none ahead: on a CPU they would take its cores.
 
     A kind that is a candidate's text serves that candidate alone.
