@@ -224,14 +224,15 @@ class Signature:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """The nesting of values that forward takes or returns: a single value, or a tuple, list or dict of more.
+    """The nesting of values that forward takes or returns: a single value, or a tuple, list, dict or record of more.
 
-    `keywords` are arguments by name, the last item of forward's arguments.
+    `keywords` are arguments by name, the last item of forward's arguments. A record is a dataclass or named tuple.
     """
 
-    kind: Literal["leaf", "tuple", "list", "dict", "keywords"] = "leaf"
+    kind: Literal["leaf", "tuple", "list", "dict", "keywords", "record"] = "leaf"
     items: tuple[Arrangement, ...] = ()
-    keys: tuple[str, ...] = ()  # a dict's keys in order, one per item
+    keys: tuple[str, ...] = ()  # a dict's keys or a record's fields in order, one per item
+    name: str = ""  # a record's class
 
     @classmethod
     def flat(cls, count: int, kind: Literal["tuple", "list"] = "tuple") -> Arrangement:
@@ -240,12 +241,19 @@ class Arrangement:
 
     @property
     def steps(self) -> list[str]:
-        """The Python text that leads to each item: "[0]" or "['boxes']"."""
+        """The Python text that leads to each item: "[0]", "['boxes']" or ".boxes"."""
+        if self.kind == "record":
+            return [f".{key}" for key in self.keys]
         return [f"[{step!r}]" for step in self.keys or range(len(self.items))]
 
     @property
+    def has_records(self) -> bool:
+        """True if a record is among the nested values."""
+        return self.kind == "record" or any(item.has_records for item in self.items)
+
+    @property
     def is_flat(self) -> bool:
-        """True if no item is a tuple, list or dict."""
+        """True if no item is nested itself."""
         return all(item.kind == "leaf" for item in self.items)
 
     @property

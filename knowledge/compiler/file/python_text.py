@@ -96,6 +96,8 @@ def calls_text(plans: Sequence[Plan], parameters: Sequence[str], *, prepares: bo
     texts = [read_library_text("file/calls.py.txt").strip()]
     if prepares:
         texts.append(read_library_text("file/prepared.py.txt").strip())
+    if any(plan.arrangement.has_records for plan in plans):
+        texts.append(read_library_text("file/records.py.txt").strip())
     constants = f"_PARAMETERS = {list(parameters)!r}\n_DIFFERENTIABLE = {any(map(_is_differentiable, plans))}"
     return "\n\n\n".join([*texts, constants])
 
@@ -134,6 +136,8 @@ def _arranged_text(arrangement: Arrangement, results: Iterator[str]) -> str:
     if arrangement.kind == "leaf":
         return next(results)
     items = [_arranged_text(item, results) for item in arrangement.items]
+    if arrangement.kind == "record":
+        return f"_record_type{tuple_text(tuple(map(repr, (arrangement.name, *arrangement.keys))))}({', '.join(items)})"
     if arrangement.kind == "dict":
         return f"{{{', '.join(f'{key!r}: {item}' for key, item in zip(arrangement.keys, items, strict=True))}}}"
     return f"[{', '.join(items)}]" if arrangement.kind == "list" else tuple_text(items)

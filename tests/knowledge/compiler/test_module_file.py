@@ -286,6 +286,9 @@ def test_temporaries_share_scratch_memory_and_pytorch_may_step_in(tmp_path: Path
     found, again = model(nested, tmp_path)(x)
     assert list(found) == ["it's", "top"] and type(found["it's"]) is list and found["top"] == 3
     assert torch.equal(found["it's"][0], y) and torch.equal(found["it's"][1], order) and torch.equal(again, y)
+    record = Arrangement("record", (Arrangement(), Arrangement(), inner), ("hidden", "top", "rest"), "Out")
+    named = model(replace(plan, arrangement=record, outputs=(views[0], outputs[3], *views)), tmp_path)(x)
+    assert torch.equal(named.hidden, y) and named.top.tolist() == [7] * 4 and named.rest["top"] == 3
 
 
 def test_written_back_buffers_change_in_place(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from foundry.knowledge.opgraph import Arrangement, OpGraph, Ref
 from foundry.knowledge.task import Task, TaskOptions
 from foundry.tools.task.capture import CannotCapture, _why_none, capture
 from foundry.tools.task.file import read_task
+from foundry.tools.task.form.values import arrange
 from foundry.tools.task.loading import LoadedTask, check_reference, load
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -191,6 +192,29 @@ def test_results_are_arranged_as_forward_arranges_them(tracer: str, monkeypatch:
     assert graph.arrangement == Arrangement("dict", (leaf, nested, leaf), ("b", "a", "c"))
     assert [op.kind for op in graph.ops] == ["add", "mul"] and len(graph.outputs) == 5
     assert graph.outputs[3:] == [None, 3]
+
+
+def test_a_dataclass_and_a_named_tuple_are_records() -> None:
+    kinds = "import dataclasses, collections\n        "
+    kinds += "Out = dataclasses.make_dataclass('Out', ['first', 'second'])\n        "
+    kinds += "Pair = collections.namedtuple('Pair', 'a b')\n"
+    graph = graph_of(loaded(f"{kinds}        return Out(x + 1, Pair(b=x * 2, a=x))"))
+    leaf = Arrangement()
+    pair = Arrangement("record", (leaf, leaf), ("a", "b"), "Pair")
+    assert graph.arrangement == Arrangement("record", (leaf, pair), ("first", "second"), "Out")
+    assert len(graph.outputs) == 3
+
+
+def test_a_record_whose_fields_compute_is_no_record() -> None:
+    class Lazy:
+        __dataclass_fields__: ClassVar[dict[str, None]] = {"y": None}
+
+        @property
+        def y(self) -> torch.Tensor:
+            raise AssertionError("a field was computed")
+
+    arrangement, leaves = arrange(Lazy())
+    assert arrangement.keys == ("y",) and not isinstance(leaves[0], torch.Tensor)
 
 
 @pytest.mark.parametrize("tracer", ["export", "make_fx"])

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import keyword
+from collections import namedtuple
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -91,13 +96,16 @@ def _without_nan(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def arrange(result: Any) -> tuple[Arrangement, list[Any]]:
-    """(arrangement of nested tuples, lists and dicts; their leaves in order).
+    """(arrangement of nested tuples, lists, dicts, dataclasses and named tuples; their leaves in order).
 
-    Subclasses are read by the base class's methods, because their own could begin to compute. A dict with other keys
-    than strings is a leaf.
+    Subclasses are read by the base class's methods, and records without their descriptors, because either could begin
+    to compute. A dict with other keys than strings is a leaf.
     """
     if type(result) is Keywords:
         return _arranged("keywords", list(result.values()), tuple(result))
+    if fields := _record_fields(result):
+        found, leaves = _arranged("record", list(fields.values()), tuple(fields))
+        return replace(found, name=type(result).__name__), leaves
     if issubclass(type(result), tuple):
         return _arranged("tuple", list(tuple.__iter__(result)))
     if issubclass(type(result), list):
@@ -108,11 +116,27 @@ def arrange(result: Any) -> tuple[Arrangement, list[Any]]:
 
 
 def _arranged(
-    kind: Literal["tuple", "list", "dict", "keywords"], held: list[Any], keys: tuple[str, ...] = ()
+    kind: Literal["tuple", "list", "dict", "keywords", "record"], held: list[Any], keys: tuple[str, ...] = ()
 ) -> tuple[Arrangement, list[Any]]:
     """The arrangement of one container and its leaves in order."""
     parts = [arrange(item) for item in held]
     return Arrangement(kind, tuple(part for part, _ in parts), keys), [leaf for _, own in parts for leaf in own]
+
+
+def _record_fields(result: Any) -> dict[str, Any]:
+    """The fields and values of a dataclass or named tuple; {} for anything else, and for names that a named tuple may
+    not have."""
+    names = inspect.getattr_static(type(result), "_fields", ())
+    if issubclass(type(result), tuple) and type(names) is tuple:
+        found = dict(zip(names, tuple.__iter__(result), strict=False))
+    elif type(declared := inspect.getattr_static(type(result), "__dataclass_fields__", None)) is dict:
+        if issubclass(type(result), dict):  # those of packages are dicts as well
+            return {}
+        found = {name: inspect.getattr_static(result, name, None) for name in declared}
+    else:
+        return {}
+    plain = all(type(name) is str and name.isidentifier() and name[0] != "_" for name in found)
+    return found if plain and not any(map(keyword.iskeyword, found)) else {}
 
 
 def rebuilt(arrangement: Arrangement, leaves: Iterator[Any]) -> Any:
@@ -120,10 +144,18 @@ def rebuilt(arrangement: Arrangement, leaves: Iterator[Any]) -> Any:
     if arrangement.kind == "leaf":
         return next(leaves)
     items = [rebuilt(item, leaves) for item in arrangement.items]
+    if arrangement.kind == "record":
+        return record_type(arrangement.name, *arrangement.keys)(*items)
     if arrangement.kind in ("dict", "keywords"):
         made = dict if arrangement.kind == "dict" else Keywords
         return made(zip(arrangement.keys, items, strict=True))
     return items if arrangement.kind == "list" else tuple(items)
+
+
+@cache
+def record_type(name: str, *fields: str) -> Any:
+    """A named tuple's class: what a candidate returns for a record."""
+    return namedtuple(name, fields)
 
 
 def flatten(result: Any) -> list[Any]:
@@ -138,7 +170,7 @@ def dict_keys(result: Any) -> list[str]:
         if arrangement.kind == "leaf" and path:
             yield path
         for step, item in zip(arrangement.steps, arrangement.items, strict=True):
-            yield from walk(item, path + step * bool(arrangement.keys))
+            yield from walk(item, path + step * (arrangement.kind in ("dict", "keywords")))
 
     return list(walk(arrange(result)[0], ""))
 
