@@ -12,6 +12,8 @@ AccuracyClass = Literal["ieee", "tf32"]
 Mode = Literal["as_given", "train", "eval"]
 # Parameters with which a kernel is judged: the reference's and others, copied in, or those of its own constructor.
 ParametersUsed = Literal["loaded", "as-built"]
+OtherShapes = Literal["raise", "reference"]
+REFERENCE_ELSEWHERE = "reference-elsewhere"  # label of a kernel that runs the task's forward for other shapes
 OWN_PARAMETERS = "own-parameters"  # label of a kernel that was judged with its own parameters
 
 # Elementwise, relative to the truth and its spread, unless a task names its own.
@@ -43,7 +45,8 @@ class Task:
     """A task file with its options.
 
     `source` is the file's text, `digest` the sha256 of text and options; `overrides` are the module constants set
-    before `get_inputs` is called (`--scale N` sets SCALE). `parameters` is no part of the digest.
+    before `get_inputs` is called (`--scale N` sets SCALE). `parameters` and `other_shapes` are no part of the digest.
+    `other_shapes` says what a kernel does for shapes, modes and gradients that it was not compiled for.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Task:
     options: TaskOptions = field(default_factory=TaskOptions)
     overrides: dict[str, int] = field(default_factory=dict)
     parameters: ParametersUsed = "loaded"
+    other_shapes: OtherShapes = "raise"
 
     @property
     def text(self) -> str:

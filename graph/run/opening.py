@@ -45,7 +45,9 @@ class Parts:
         """Raises TaskError."""
         from foundry.tools.task.file import read_task
 
-        return read_task(Path(request.task), scale=request.scale, model=request.model_class)
+        return read_task(
+            Path(request.task), scale=request.scale, model=request.model_class, other_shapes=request.other_shapes
+        )
 
     def device(self, request: SolveRequest) -> Device:
         """Raises MissingTool."""

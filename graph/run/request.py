@@ -10,7 +10,7 @@ from foundry.agents.models.models import Models
 from foundry.knowledge.candidate import ForeignName, RivalName
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import UsageError
-from foundry.knowledge.task import Policy
+from foundry.knowledge.task import OtherShapes, Policy
 
 ISLANDS_FOR_A_MODEL = 3  # that keep a model's requests busy where the effort has fewer
 # What has shown no use and is on only where the user asks for it: a file each in graph/search/strategies.
@@ -142,6 +142,7 @@ class SolveRequest:
     foreign: ForeignName | None = None  # another benchmark's rules, by which the winner is judged too
     gpus: int = 1  # of those that this process sees; the islands share them
     strategies: tuple[StrategyName, ...] = ()
+    other_shapes: OtherShapes | None = None  # what kernels do for them; None: as the task's options say
     model_class: str = ""  # its name; "": as the task's options or its file say
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
 

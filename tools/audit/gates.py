@@ -7,12 +7,13 @@ it is a lead, which decides which runs are made. Allowed practices that a reader
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from foundry.knowledge.candidate import Audit, Build, Gate
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.reasons import Reason, ReasonKind
-from foundry.knowledge.task import AccuracyClass, Policy
+from foundry.knowledge.task import REFERENCE_ELSEWHERE, AccuracyClass, OtherShapes, Policy
 from foundry.tools.audit.acts.conduct import MAPPED_CODE, apply_policy
 from foundry.tools.audit.acts.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
 from foundry.tools.audit.binary.dependence import DEPENDENCE
@@ -22,7 +23,7 @@ from foundry.tools.audit.text.clocks import clocks_are_apart, is_asked_about, is
 from foundry.tools.audit.text.definitions import definition_gates
 from foundry.tools.audit.text.leads import Lead, in_words, leads_of
 from foundry.tools.audit.text.source import CandidateSource, Unreadable, read_source
-from foundry.tools.protocol.orders import LEADS, NO_LEADS, OTHER_CLOCKS
+from foundry.tools.protocol.orders import FEWER_ROWS, LEADS, NO_LEADS, OTHER_CLOCKS
 from foundry.tools.protocol.reasons import make_gate
 from foundry.tools.targets.base import built_file
 
@@ -46,12 +47,14 @@ def audit(
     reference_work: float | None = None,
     watched: Sequence[Gate] | None = None,
     accuracy: AccuracyClass | None = None,
+    other_shapes: OtherShapes = "raise",
 ) -> Audit:
     """Runs every gate over one candidate and collects the labels of its allowed practices.
 
     `op_log` is what record_ops saw of ModelNew.forward, None if it could not run (a device that is not here).
     `declared` are the lowering's own labels ("rewrite:...", "torch:..."), beside those in the file. `watched` are
     gates from runs of the candidate made before; without them, any suspicious line in the text fails it.
+    `other_shapes` "reference" allows PyTorch to compute inputs of other shapes, under a label.
     """
     source = read_source(text, task_source)
     leads = leads_of(source) if isinstance(source, CandidateSource) else []
@@ -62,6 +65,9 @@ def audit(
         gates = [_without_clocks(gate, is_asked_about, "right whatever the clocks say") for gate in gates]
     gates.append(_lead_gate(leads, watched or ()))
     labels = {spelled(label) for label in declared}
+    if other_shapes == "reference":
+        gates = [replace(gate, passed=True, reasons=()) if gate.gate == FEWER_ROWS else gate for gate in gates]
+        labels.add(REFERENCE_ELSEWHERE)
     labels |= {LABELS[reason.kind] for gate in gates for reason in gate.reasons if reason.kind in LABELS}
     if op_log is not None:
         provenance = provenance_gates(op_log, graph, policy, reference_work=reference_work)

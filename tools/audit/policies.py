@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from foundry.knowledge.candidate import Gate
-from foundry.knowledge.task import OWN_PARAMETERS, AccuracyClass, Policy
+from foundry.knowledge.task import OWN_PARAMETERS, REFERENCE_ELSEWHERE, AccuracyClass, Policy
 from foundry.tools.audit.text.definitions import links_vendor, relaxed_maths
 from foundry.tools.audit.text.forbidden import OTHER_COMPILERS, is_or_is_in
 from foundry.tools.audit.text.leads import Lead
@@ -40,6 +40,11 @@ _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
         frozenset({"strict"}),
         "own parameters",
         "it was judged with the parameters that its own constructor makes; strict asks for the reference's",
+    ),
+    REFERENCE_ELSEWHERE: (
+        frozenset({"strict"}),
+        "other shapes",
+        "it runs the task's own forward for shapes it was not compiled for; strict asks for kernels of any shape",
     ),
     "algebra": (
         frozenset({"strict"}),

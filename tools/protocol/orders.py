@@ -19,6 +19,7 @@ TIMED_OUTPUTS = "timed outputs"
 OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW = "out of turn", "undisturbed reference", "computed anew"
 PROCESS_EVENTS, OTHER_CLOCKS = "process events", "other clocks"
 OTHER_STRIDES, OTHER_MODE, GRADIENTS = "other strides", "other mode", "gradients"
+FEWER_ROWS = "provenance (fewer rows)"
 FUNCTIONS, STATE, PROCESSES = "function identities", "global state", "threads and processes"
 PUBLIC_SEEDS = (42, 0)  # seeds with which benchmarks draw inputs, the most usual first
 LONG_DRAW_BYTES = 1 << 30  # bytes of inputs that take long to draw: one core of a host draws 0.7 GB a second

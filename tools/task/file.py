@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from foundry.knowledge.codec import to_plain
 from foundry.knowledge.errors import TaskError, UsageError
-from foundry.knowledge.task import AccuracyClass, Mode, Policy, Task, TaskOptions
+from foundry.knowledge.task import AccuracyClass, Mode, OtherShapes, Policy, Task, TaskOptions
 from foundry.knowledge.task_text import module_constants
 from foundry.tools.task.form.beside import files_beside
 from foundry.tools.task.form.members import check_members
@@ -52,6 +52,8 @@ class OptionsFile(BaseModel):
     """Lowest and highest value of floating-point inputs, drawn uniformly instead of by get_inputs."""
     model: str = ""
     """Name of the model's class; needed where it is not Model and other classes may be meant."""
+    other_shapes: OtherShapes = "raise"
+    """What a kernel does for shapes, modes and gradients it was not compiled for: raise, or run the task's forward."""
     files: Annotated[tuple[str, ...], Field(max_length=256)] = ()
     """Files in the task's folder that it reads and its text does not name; those that it names are found."""
 
@@ -67,11 +69,14 @@ class OptionsFile(BaseModel):
         return self
 
 
-def read_task(path: Path, *, scale: int | None = None, model: str = "") -> Task:
+def read_task(
+    path: Path, *, scale: int | None = None, model: str = "", other_shapes: OtherShapes | None = None
+) -> Task:
     """The task in `path`. The file is parsed, never executed.
 
-    `scale` sets the file's module constant SCALE (its size on a large device), `model` names the class that is the
-    model, before the options do. Raises TaskError with one line that names the file, the line and what is missing.
+    `scale` sets the file's module constant SCALE (its size on a large device). `model` names the model's class, and
+    `other_shapes` what kernels do for other shapes; both go before the options. Raises TaskError with one line that
+    names the file, the line and what is missing.
     """
     source = _read_text(path)
     tree = _parse(source, path)
@@ -99,6 +104,7 @@ def read_task(path: Path, *, scale: int | None = None, model: str = "") -> Task:
         digest=digest,
         options=options,
         overrides=overrides,
+        other_shapes=other_shapes or parsed.other_shapes,
     )
 
 

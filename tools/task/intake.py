@@ -160,8 +160,12 @@ def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
 def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
     """A case's graph, with the construction that replaces a class that imports more than torch."""
     graph = _with_drawn_attributes(operator_graph(loaded, device), loaded, device)
+    falls_back = loaded.task.other_shapes == "reference"
+    graph = replace(graph, falls_back=falls_back)
     if not foreign_imports(loaded.task.text):
         return graph
+    if falls_back:
+        return replace(graph, kept_class="the task's own forward runs for other shapes")
     attributes = [value.source for value in graph.state if value.role == "constant" and value.data is None]
     try:
         return replace(graph, construction=constructed(loaded, device, attributes))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError, UsageError
-from foundry.knowledge.task import OWN_PARAMETERS, ParametersUsed, Policy, Task
+from foundry.knowledge.task import OWN_PARAMETERS, REFERENCE_ELSEWHERE, OtherShapes, ParametersUsed, Policy, Task
 from foundry.tools.machine.device import describe
 from foundry.tools.task.file import read_task
 from foundry.tools.task.plain_file import read_kernel
@@ -45,6 +45,7 @@ class VerifyRequest:
     write_receipt: Path | None = None
     model: str = ""  # the name of the model's class, if the user gave it
     parameters: ParametersUsed | None = None
+    other_shapes: OtherShapes | None = None
 
 
 def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
@@ -56,7 +57,12 @@ def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
     claimed = read_receipt(request.receipt) if request.receipt else None
     if request.write_receipt:
         check_writable(request.write_receipt)
-    known = read_task(request.task, scale=_scale(request, claimed), model=_model(request, claimed))
+    known = read_task(
+        request.task,
+        scale=_scale(request, claimed),
+        model=_model(request, claimed),
+        other_shapes=_other_shapes(request, claimed),
+    )
     task = replace(known, parameters=_parameters(request, claimed))
     text = read_kernel(request.candidate)
     if claimed is not None:
@@ -95,6 +101,7 @@ def command_line(request: VerifyRequest, task: Task) -> str:
     else:
         words += ["--target", request.target, *(["--policy", request.policy] if request.policy else [])]
     words += ["--parameters", task.parameters] if task.parameters != "loaded" else []
+    words += ["--other-shapes", task.other_shapes] if task.other_shapes != "raise" and not request.write_receipt else []
     if "SCALE" in task.overrides:
         words += ["--scale", str(task.overrides["SCALE"])]
     if request.model and not request.write_receipt:  # a receipt holds the class's name
@@ -120,6 +127,12 @@ def _parameters(request: VerifyRequest, claimed: Receipt | None) -> ParametersUs
     if claimed is not None and request.parameters not in (None, of_receipt):
         raise UsageError(f"--parameters {request.parameters}: the receipt was made with parameters {of_receipt}")
     return request.parameters or of_receipt
+
+
+def _other_shapes(request: VerifyRequest, claimed: Receipt | None) -> OtherShapes | None:
+    """The treatment of other shapes: from the command, else from the receipt's labels; None if neither says it."""
+    of_receipt: OtherShapes = "reference" if claimed is not None and REFERENCE_ELSEWHERE in claimed.labels else "raise"
+    return request.other_shapes or (of_receipt if claimed else None)
 
 
 def _check_claim(request: VerifyRequest, claimed: Receipt, task: Task, text: str) -> None:

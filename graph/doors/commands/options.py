@@ -9,6 +9,9 @@ import typer
 
 from foundry.tools.command_line import choose
 
+OtherShapesOption = Annotated[
+    str | None, typer.Option(help="raise, or reference: the kernel runs the task's own forward; default: the task's.")
+]
 ClassOption = Annotated[str, typer.Option("--class", metavar="NAME", help="The model's class, if it is not Model.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 PlainOption = Annotated[bool, typer.Option("--plain", help="A line a generation instead of the live view.")]
@@ -23,6 +26,11 @@ TaskArgument = Annotated[Path, typer.Argument(help="The task file.")]
 def choose_parameters(value: str | None) -> Any:
     """The value of --parameters, checked; None if it was not given."""
     return None if value is None else choose("--parameters", value, ("loaded", "as-built"))
+
+
+def choose_other_shapes(value: str | None) -> Any:
+    """The value of --other-shapes, checked; None if it was not given."""
+    return None if value is None else choose("--other-shapes", value, ("raise", "reference"))
 
 
 def choose_policy(value: str | None) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foundry.graph.doors.commands.options import ClassOption, StoreOption
+from foundry.graph.doors.commands.options import ClassOption, OtherShapesOption, StoreOption
 
 if TYPE_CHECKING:
     from foundry.graph.run.request import RunLimits
@@ -36,6 +36,7 @@ class SearchFlags:
     min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 below this proven speedup.")] = 0.0
     scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE: about N times the work.")] = None
     model_class: ClassOption = ""
+    other_shapes: OtherShapesOption = None
     policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True
     gpus: Annotated[str, typer.Option(metavar="all|N|0,1", help="Which GPUs the islands share; default: one.")] = ""

@@ -19,6 +19,7 @@ from foundry.graph.doors.commands.options import (
     RunArgument,
     RunsOption,
     TargetOption,
+    choose_other_shapes,
     choose_policy,
 )
 from foundry.graph.doors.commands.search_flags import SearchFlags
@@ -101,6 +102,7 @@ def _read_request(task: str, target: str, effort: str, chat: ModelFlags, search:
         tape=chat.tape,
         strategies=choose_strategies(search.strategy or ()),
         model_class=search.model_class,
+        other_shapes=choose_other_shapes(search.other_shapes),
     )
     return request if search.compiled else replace(request, rivals=())
 

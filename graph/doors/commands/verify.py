@@ -11,9 +11,11 @@ import typer
 from foundry.graph.doors.commands.options import (
     ClassOption,
     JsonOption,
+    OtherShapesOption,
     ScaleOption,
     TargetOption,
     TaskArgument,
+    choose_other_shapes,
     choose_parameters,
     choose_policy,
 )
@@ -46,6 +48,7 @@ def verify(
         str | None,
         typer.Option(help="loaded: the reference's and others, copied in; as-built: those that the kernel makes."),
     ] = None,
+    other_shapes: OtherShapesOption = None,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Test the grader: faults planted into a correct kernel must be caught.")
     ] = False,
@@ -79,9 +82,9 @@ def verify(
         show(tested, as_json=as_json)
     if candidate is None:
         fail("name the candidate's file after the task's (only --self-test can do without)", 2)
-    rules, used = choose_policy(policy), choose_parameters(parameters)
+    rules, used, elsewhere = choose_policy(policy), choose_parameters(parameters), choose_other_shapes(other_shapes)
     asked = (receipt, wanted, rules, scale, seed, min_speedup, compiled, write_receipt)
-    request = VerifyRequest(task, candidate, *asked, model=model, parameters=used)
+    request = VerifyRequest(task, candidate, *asked, model=model, parameters=used, other_shapes=elsewhere)
     document, code = run(request)
     if as_json:
         print_json(document)

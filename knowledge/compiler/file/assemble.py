@@ -71,6 +71,7 @@ def assemble(reference: Reference, entries: Sequence[Entry], body: Body, target:
         raise CannotLower("the kernel's source cannot stand in a raw string")
     template = read_library_text(f"{target}/module.py.txt")
     future, model = reference.model()
+    falls_back = any(entry.plan.graph is not None and entry.plan.graph.falls_back for entry in entries)
     holes = {
         "TARGET": target,
         "NEEDS": reference.needs(body.compiler),
@@ -79,6 +80,7 @@ def assemble(reference: Reference, entries: Sequence[Entry], body: Body, target:
         "SOURCE": f'SOURCE = r"""{body.source}"""',
         "MODEL": model,
         "REFUSALS": _keys_text(entries) + _mode_text(entries),
+        "FALLBACK": f"\n\n\n{read_library_text('file/fallback.py.txt').strip()}" if falls_back else "",
         **body.holes,
     }
     return fill(template, holes)
@@ -113,7 +115,7 @@ def _mode_text(entries: Sequence[Entry]) -> str:
     )
     words = f"compiled for model.{own}(): use Model in {other}(), where it does something else"
     return f'''    if {is_other}:
-        raise RuntimeError("{words}")
+        raise _NotCompiled("{words}")
 '''
 
 

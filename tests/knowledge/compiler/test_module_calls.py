@@ -7,7 +7,9 @@ import io
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,12 +76,15 @@ class Model(torch.nn.Module):
 X = torch.randn(96, 48, generator=torch.Generator().manual_seed(1))
 
 
-def candidate(task: str, inputs: list[torch.Tensor], authored: AuthoredKernel | None = None) -> str:
+def candidate(
+    task: str, inputs: list[torch.Tensor], authored: AuthoredKernel | None = None, falls_back: bool = False
+) -> str:
     """The library's first candidate of a task's text."""
     names: dict[str, Any] = {}
     exec(task, names)
     recipe = Recipe("cpu", authored=authored)
-    return lower([capture(names["Model"](), inputs)], recipe, task_source=task, device=DEVICE).source
+    graph = replace(capture(names["Model"](), inputs), falls_back=falls_back)
+    return lower([graph], recipe, task_source=task, device=DEVICE).source
 
 
 @pytest.fixture(scope="module")
@@ -351,6 +356,32 @@ def _called(kernel: ModuleType, state: dict[str, torch.Tensor]) -> torch.Tensor:
     model = kernel.ModelNew()
     model.load_state_dict(state)
     return truth(model)
+
+
+# ---------------------------------------------------------------- the task's own forward for all else
+
+
+def test_the_tasks_forward_runs_for_what_the_kernels_were_not_compiled_for(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path))
+        model = imported(candidate(TASK, [X], falls_back=True), tmp_path).ModelNew()
+    wide = torch.randn(5, 48)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert is_right(model)
+    with (
+        pytest.warns(UserWarning, match=r"the task's own forward runs: input 0: compiled for .*\(96, 48\)"),
+        torch.no_grad(),
+    ):
+        assert torch.equal(model(wide), truth(model, wide))
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        model(wide)  # said once
+    with pytest.warns(UserWarning, match="the task's own forward runs: up.weight requires grad"):
+        model(X).sum().backward()
+    assert model.up.weight.grad is not None and is_right(model)
+    with pytest.raises(TypeError):
+        model(X, X)
 
 
 # ---------------------------------------------------------------- threads

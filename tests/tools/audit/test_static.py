@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.tools.audit.test_symbols import KERNEL, compiled
 
-from foundry.knowledge.candidate import Build, Gate, Recipe
+from foundry.knowledge.candidate import Audit, Build, Gate, Recipe
 from foundry.knowledge.compiler.file.assemble import Entry
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import TorchCall
@@ -17,7 +17,7 @@ from foundry.knowledge.compiler.plan import plan
 from foundry.knowledge.compiler.printers import module_file, print_kernel
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.opgraph import OpGraph
-from foundry.knowledge.task import Policy
+from foundry.knowledge.task import OtherShapes, Policy
 from foundry.tools.audit import audit, needs_watching, provenance_gates
 from foundry.tools.audit.acts.conduct import conduct_gates
 from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels, stream_gate
@@ -28,6 +28,7 @@ from foundry.tools.audit.text.native import runtime_headers
 from foundry.tools.audit.text.source import CandidateSource, foundry_binding, read_source
 from foundry.tools.grade.judge import judge
 from foundry.tools.grade.runner.record import record_ops
+from foundry.tools.protocol.orders import FEWER_ROWS
 from foundry.tools.protocol.orders import LEADS as LEADS_GATE
 from foundry.tools.selftest.faults import on_graph
 from foundry.tools.task.capture import capture
@@ -452,7 +453,7 @@ def test_whose_kernels_ran_on_the_device() -> None:
 def test_the_library_s_templates_and_headers_are_known_to_the_audit() -> None:
     """Found by a listing: an empty one would take the library's own kernels their trust without a word."""
     assert len(foundry_binding()) > 20
-    assert len(runtime_headers()) >= 3 and len(runtime_headers(".py.txt")) == 5
+    assert len(runtime_headers()) >= 3 and len(runtime_headers(".py.txt")) == 7
 
 
 def test_files_of_the_grader_are_guarded_wherever_they_lie() -> None:
@@ -469,3 +470,17 @@ def test_an_output_that_the_callers_stream_did_not_wait_for_convicts() -> None:
     assert not stream_gate({"changed": [0], "held": False}).passed, "other bytes are a fact, whoever held the device"
     assert stream_gate({"changed": [], "held": True}).passed
     assert "proves little" in stream_gate({"changed": [], "held": False}).evidence
+
+
+def test_other_shapes_may_be_left_to_the_tasks_own_forward_where_the_task_says_so() -> None:
+    left = Gate(FEWER_ROWS, False, "on fewer rows PyTorch computes what the kernel should")
+
+    def audited(policy: Policy, other_shapes: OtherShapes) -> Audit:
+        followed = [Gate("mapped code", True, ""), left]
+        return audit(HONEST, BUILT, [], None, policy, task_source=TASK, watched=followed, other_shapes=other_shapes)
+
+    assert FEWER_ROWS in {gate.gate for gate in audited("fair", "raise").gates if not gate.passed}
+    allowed = audited("fair", "reference")
+    assert FEWER_ROWS not in {gate.gate for gate in allowed.gates if not gate.passed}
+    assert "reference-elsewhere" in allowed.labels
+    assert "other shapes" in {gate.gate for gate in audited("strict", "reference").gates if not gate.passed}

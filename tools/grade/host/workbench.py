@@ -269,7 +269,7 @@ class LocalWorkbench:
         known: dict[str, Any] = {"task_source": source, "reference_work": intake.work or None, "watched": watched}
         declared = declared_labels(await self.baseline(), verdict, watched or ())
         declared += [OWN_PARAMETERS] if self._task.parameters == "as-built" else []
-        known |= {"declared": declared, "accuracy": verdict.accuracy_class}
+        known |= {"declared": declared, "accuracy": verdict.accuracy_class, "other_shapes": self._task.other_shapes}
         return await self._in_thread(lambda: audit(*asked, **known))
 
     async def time(

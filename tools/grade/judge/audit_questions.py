@@ -32,6 +32,7 @@ from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (
     COMPUTED_ANEW,
     ELSEWHERE,
+    FEWER_ROWS,
     GRADIENTS,
     NAN_BYTES,
     NOT_ASKED,
@@ -49,7 +50,7 @@ from foundry.tools.task import bundle
 SLOT = 0
 ALONE = "provenance (other libraries)"
 PUBLIC, ANOTHER_INSTANCE = "public inputs", "another instance"
-FEWER_ROWS, OTHER_ADDRESSES = "provenance (fewer rows)", "provenance (other addresses)"
+OTHER_ADDRESSES = "provenance (other addresses)"
 SLOWLY = 1 / 1024  # as fast as they should
 CLOCKS = ((SLOWLY, "slowly"), (1000.0, "fast"))
 AGAIN, AGAIN_S = 8, 0.5  # calls that come right before a question that is nearly the same
