@@ -89,6 +89,14 @@ class TensorSpec:
         return all(size <= 1 or have == want for size, have, want in zip(self.shape, self.strides, wanted, strict=True))
 
 
+WRITTEN = "input "  # begins the key of an input in OpGraph.mutations; its position follows
+
+
+def written_input(key: str) -> str:
+    """The position of the input that a key of `OpGraph.mutations` names; "" if it names a tensor of the model."""
+    return key.removeprefix(WRITTEN) if key.startswith(WRITTEN) else ""
+
+
 def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """True if two elements of such a tensor may share memory, as after `expand` (stride 0) and `unfold`."""
     reach = 0
@@ -340,7 +348,10 @@ class OpGraph:
     reads_mode: bool = False  # it computes something else in the other of train() and eval()
     arrangement: Arrangement = Arrangement()  # nesting of the outputs, which fill it in order
     takes: Arrangement | None = None  # nesting of the values of get_inputs(); None if it was not captured
-    mutations: dict[str, str] = field(default_factory=dict)  # state-dict key -> value written back to it
+    # State-dict key, or WRITTEN and the position of an input -> value written back to that tensor.
+    mutations: dict[str, str] = field(default_factory=dict)
+    # Position of an output -> position of the input that forward returns there, the tensor itself.
+    returned: dict[str, str] = field(default_factory=dict)
     overrides: dict[str, int] = field(default_factory=dict)  # module constants of the task that gave this shape
     fixed: dict[str, Argument] = field(default_factory=dict)  # inputs that are no tensors: position -> traced value
     construction: Construction | None = None  # replaces the task's class in a file that needs torch only
@@ -399,6 +410,11 @@ class OpGraph:
         return [item.ref for item in self.outputs if isinstance(item, Ref)]
 
     @property
+    def written_values(self) -> list[str]:
+        """The new values of the inputs that forward writes to."""
+        return list(dict.fromkeys(name for key, name in self.mutations.items() if written_input(key)))
+
+    @property
     def flops(self) -> int:
         return sum(op.flops for op in self.ops)
 
@@ -411,13 +427,15 @@ class OpGraph:
         nothing, because all indices may be the same.
         """
         calls = [op for op in self.ops if not op.reads or not all(name in self.derived for name in op.reads)]
-        used = {name for op in calls for name in op.reads} | set(self.output_names)
+        used = {name for op in calls for name in op.reads} | {*self.output_names, *self.written_values}
         bytes_of = self._least_bytes
         inputs, state = {value.name for value in self.inputs}, {value.name for value in self.state}
         behind = {name for op in self.ops for name in op.reads if name in state and name not in used}
         made = sum(bytes_of[name] for name in used & (self.derived - state))
         read = sum(bytes_of[name] for name in used & (inputs | state))
         written = sum(self.values[name].spec.nbytes for name in dict.fromkeys(self.output_names))
+        new = (name for name in self.written_values if name not in self.output_names and name in self.producers)
+        written += sum(self.values[name].spec.nbytes for name in new if self.producers[name].kind not in _WRITING)
         return read + min(made, sum(bytes_of[name] for name in behind)) + written
 
     @property

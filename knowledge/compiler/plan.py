@@ -7,6 +7,7 @@ from dataclasses import replace
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.compiler.algebra.rewrites import LABEL, Rewritten, rewrite_graph
 from foundry.knowledge.compiler.fusion.finish.aliases import with_aliases
+from foundry.knowledge.compiler.fusion.finish.overwritten import with_overwritten
 from foundry.knowledge.compiler.fusion.finish.prepare import note_constants, with_prepared
 from foundry.knowledge.compiler.fusion.finish.tidy import tidy
 from foundry.knowledge.compiler.fusion.greedy import Fusion, fuse
@@ -183,12 +184,14 @@ def _is_whole(buffer: Buffer, load: Load, tensor: Tensor) -> bool:
 
 
 def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[str], dict[str, str]]:
-    """(what forward returns, buffers that must stay in memory for it, state-dict key -> buffer with its new value)."""
+    """(what forward returns, buffers that must stay in memory for it, key of a write -> buffer with its new value)."""
     last = graph.ops[-1] if graph.ops else None
     outputs: list[OutputView] = []
     kept: set[str] = set()
-    for item in graph.outputs:
-        if isinstance(item, Ref):
+    for position, item in enumerate(graph.outputs):
+        if str(position) in graph.returned:
+            outputs.append(OutputView("", given=graph.returned[str(position)]))
+        elif isinstance(item, Ref):
             view = _return_tensor(builder, builder.tensor(item), last, item.ref)
             kept.add(view.buffer)
             outputs.append(view)
@@ -258,7 +261,7 @@ def _assemble(
     used |= set(write_backs.values())
     used |= {name for name, buffer in builder.buffers.items() if buffer.role == "input" and not buffer.numel}  # checked
     buffers: dict[str, Buffer] = {name: buffer for name, buffer in builder.buffers.items() if name in used}
-    buffers = with_prepared(buffers, steps)
+    buffers, steps = with_overwritten(with_prepared(buffers, steps), steps, write_backs, outputs)
     buffers, steps = with_aliases(buffers, tuple(note_constants(step, buffers) for step in steps))
     applicable = dict.fromkeys([*builder.applicable, *fusion.rewrites])
     lowered = [name for name in applicable if name in recipe.rewrites]

@@ -49,6 +49,11 @@ class Parcel:
         return [spec_from(item) for item in self.description["specs"]]
 
     @property
+    def writes(self) -> list[int]:
+        """Numbers of the tensors that the reference's forward writes to."""
+        return list(self.description.get("writes", ()))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all its tensors."""
         return sum(spec.nbytes for spec in self.specs)
@@ -86,16 +91,16 @@ def offsets(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
     return found, max(end, ALIGN_BYTES)
 
 
-def pack(value: Any, device: torch.device | None = None) -> Parcel:
+def pack(value: Any, device: torch.device | None = None, writes: Sequence[int] = ()) -> Parcel:
     """Packs nested lists, tuples, dicts, numbers and tensors; on a GPU tensors are kept, on the host copied to sealed
-    memory.
+    memory. `writes`: numbers of the tensors that the reference's forward writes to.
 
     Raises TaskError for any other kind of object.
     """
     tensors: list[torch.Tensor] = []
     tree = _to_tree(value, tensors)
     specs = [spec_of(tensor) for tensor in tensors]
-    description = {"tree": tree, "specs": [plain_spec(spec) for spec in specs]}
+    description = {"tree": tree, "specs": [plain_spec(spec) for spec in specs], "writes": list(writes)}
     if device is not None and not torch_device_of(device).is_host:
         return Parcel(description, held=tuple(tensor.detach() for tensor in tensors))
     handle = memory("bundle", offsets(specs)[1])

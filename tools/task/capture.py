@@ -19,7 +19,7 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from foundry.knowledge.opgraph import Argument, Arrangement, Op, OpGraph, Ref, Role, TensorSpec, Value
+from foundry.knowledge.opgraph import WRITTEN, Argument, Arrangement, Op, OpGraph, Ref, Role, TensorSpec, Value
 from foundry.tools.task.construction.tree import plain_attributes
 from foundry.tools.task.flops import operator_flops
 from foundry.tools.task.loading import arrange, lines_in, rebuilt, spec_of
@@ -446,25 +446,30 @@ def _module_path(node: fx.Node) -> str:
 
 
 def _read_outputs(builder: _Builder, node: fx.Node) -> tuple[list[Argument], dict[str, str]]:
-    """(results, values written to the model's buffers by state-dict key)."""
+    """(results, values written to the model's buffers and to inputs by their keys)."""
     returned = node.args[0]
     items = list(returned) if isinstance(returned, tuple | list) else [returned]
     outputs: list[Argument] = []
     mutations: dict[str, str] = {}
+    is_input_written = False
     for position, item in enumerate(items):
         kind, source = builder.traced.outputs[position]
         if kind == UNSEEN:
             continue
         argument = _argument(builder, item)
+        if kind == "user input mutation":
+            if argument == Ref(source):
+                continue  # it is left with the value that it had
+            kind, source, is_input_written = "mutation", WRITTEN + builder.traced.placeholders[source][1], True
         if kind == "mutation":
             if not isinstance(argument, Ref):
-                raise CannotCapture(f"the buffer {source} is written with a number")
+                raise CannotCapture(f"{source} is written with a number")
             mutations[source] = argument.ref
         elif kind == "result":
             outputs.append(argument)
         else:
             raise CannotCapture(f"forward writes to {kind} {source} in place")
-    if not any(isinstance(item, Ref) for item in outputs):
+    if not any(isinstance(item, Ref) for item in outputs) and not is_input_written:
         raise CannotCapture("forward returns no tensor")
     return outputs, mutations
 
@@ -478,16 +483,4 @@ def _without_dead_code(graph: OpGraph) -> OpGraph:
             needed.update(op.reads)
             ops.append(op)
     state = [value for value in graph.state if value.name in needed]
-    return OpGraph(
-        inputs=graph.inputs,
-        state=state,
-        ops=ops[::-1],
-        outputs=graph.outputs,
-        tracer=graph.tracer,
-        training=graph.training,
-        reads_mode=graph.reads_mode,
-        arrangement=graph.arrangement,
-        mutations=graph.mutations,
-        overrides=graph.overrides,
-        fixed=graph.fixed,
-    )
+    return replace(graph, state=state, ops=ops[::-1])

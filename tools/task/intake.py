@@ -26,6 +26,7 @@ from foundry.tools.task.construction.replay import OTHER_SEED, construction_of
 from foundry.tools.task.construction.tree import plain_attributes
 from foundry.tools.task.form.calls import GROUP
 from foundry.tools.task.form.watched import only_known_files
+from foundry.tools.task.form.writes import returned_inputs
 from foundry.tools.task.gpu_plan import CONTEXT_BYTES, Sizes
 from foundry.tools.task.limits import FIRST_FORWARD_S
 from foundry.tools.task.loading import LoadedTask
@@ -87,7 +88,7 @@ def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
             )
         inputs = [loading.spec_of(tensor) for tensor in bundle.tensors_in(loaded.inputs(0, device))]
         described.append((inputs, checked.outputs))
-        (given, wide_given), (made, wide_made) = _bytes(inputs), _bytes(checked.outputs)
+        (given, wide_given), (made, wide_made) = _bytes(inputs), _bytes([*checked.outputs, *checked.written])
         model = {"parameters": checked.parameter_bytes, "work": checked.work_bytes, "piece": checked.piece_bytes}
         sizes.append(Sizes(given, made, wide_given, wide_made, **model))
         bundle.give_back()
@@ -159,9 +160,8 @@ def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
 
 def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
     """A case's graph, with the construction that replaces a class that imports more than torch."""
-    graph = _with_drawn_attributes(operator_graph(loaded, device), loaded, device)
-    falls_back = loaded.task.other_shapes == "reference"
-    graph = replace(graph, falls_back=falls_back)
+    graph = _with_returned_inputs(operator_graph(loaded, device), loaded, device)
+    graph = _with_drawn_attributes(graph, loaded, device)
     if not foreign_imports(loaded.task.text):
         return graph
     if falls_back:
@@ -174,6 +174,15 @@ def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
     except Exception as error:  # raised by the task's code under an unexpected dispatcher
         reason = (str(error).splitlines() or [""])[0][:200]
         return replace(graph, kept_class=f"recording its constructor failed: {type(error).__name__}: {reason}")
+
+
+def _with_returned_inputs(graph: OpGraph, loaded: LoadedTask, device: torch.device) -> OpGraph:
+    """The graph with a note of the written inputs that forward returns: an execution tells them from equal results."""
+    if not graph.written_values:
+        return graph
+    inputs = loaded.inputs(0, device)
+    result = loaded.run(loaded.build_model(0, device), inputs)
+    return replace(graph, returned=returned_inputs(loading.flatten(result), loading.flatten(inputs)))
 
 
 def _with_drawn_attributes(graph: OpGraph, loaded: LoadedTask, device: torch.device) -> OpGraph:

@@ -15,7 +15,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,7 +42,7 @@ from foundry.tools.task.form.values import rebuilt as rebuilt
 from foundry.tools.task.form.values import same_numbers
 from foundry.tools.task.form.values import spec_of as spec_of
 from foundry.tools.task.form.values import torch_dtype as torch_dtype
-from foundry.tools.task.form.writes import find_write
+from foundry.tools.task.form.writes import find_write, write_problem
 from foundry.tools.task.gpu_plan import PIECE_BYTES
 
 Made = TypeVar("Made")
@@ -258,6 +258,7 @@ class Checked:
     parameter_bytes: int
     work_bytes: int
     piece_bytes: int
+    written: list[TensorSpec] = field(default_factory=list)  # specs of the inputs that forward writes to
 
 
 def check_reference(
@@ -271,8 +272,8 @@ def check_reference(
 
     `tell_seconds` gets the seconds of the first forward before the second one starts.
 
-    Raises TaskError, one line each: no output tensors, empty outputs, NaN outputs, inputs changed in place, a model
-    with random output, a non-deterministic model.
+    Raises TaskError, one line each: no output tensors, empty outputs, NaN outputs, written inputs that share memory,
+    a model with random output, a non-deterministic model.
     """
     inputs = loaded.inputs(seed, device)
     first_model = loaded.build_model(seed, device)
@@ -280,12 +281,14 @@ def check_reference(
     given = _copy(inputs)
     meter = _Meter(device)
     start = time.monotonic()
-    first = _tensors(_run_seeded(loaded, first_model, given, seed))
+    result = _run_seeded(loaded, first_model, given, seed)
     torch_device_of(device).synchronise()
     tell_seconds(time.monotonic() - start)
+    places = _written_places(loaded, first_model, inputs, given)
+    first = _tensors(result, is_needed=not places)
     work_bytes = meter.read(first)
-    _check_inputs_unchanged(loaded, first_model, inputs, given)
-    specs = [spec_of(output) for output in first]
+    specs, written = [spec_of(output) for output in first], _tensors_at(given, places)
+    first += written
     _check_values(first)
     piece_bytes = _piece_bytes(first_model)
     del first_model
@@ -294,7 +297,9 @@ def check_reference(
         model = loaded.build_model(seed, device)
         with _users_words(loaded.task, "building Model a second time gave another state"):
             model.load_state_dict(state)
-        return _tensors(_run_seeded(loaded, model.eval() if in_eval else model, _copy(inputs), stream))
+        copies = _copy(inputs)
+        result = _run_seeded(loaded, model.eval() if in_eval else model, copies, stream)
+        return [*_tensors(result, is_needed=False), *_tensors_at(copies, places)]
 
     if not _same(first, again(seed + 1)):
         if _same(first, again(seed)):
@@ -303,7 +308,8 @@ def check_reference(
                 _less_random(loaded.task, lambda stream: again(stream, in_eval=True)),
             )
         raise RandomTask("the model is not deterministic: two runs at the same inputs, parameters and seed differ")
-    return Checked(specs, sum(tensor.nbytes for tensor in state.values()), work_bytes, piece_bytes)
+    parameter_bytes = sum(tensor.nbytes for tensor in state.values())
+    return Checked(specs, parameter_bytes, work_bytes, piece_bytes, list(map(spec_of, written)))
 
 
 def _piece_bytes(model: nn.Module) -> int:
@@ -359,8 +365,11 @@ def _copy(inputs: list[Any]) -> list[Any]:
     return list(rebuilt(arrangement, copies))
 
 
-def _tensors(result: Any) -> list[torch.Tensor]:
-    """The output tensors; None and numbers between them are allowed, anything else raises TaskError."""
+def _tensors(result: Any, *, is_needed: bool) -> list[torch.Tensor]:
+    """The output tensors; None and numbers between them are allowed, anything else raises TaskError.
+
+    `is_needed`: forward must return at least one tensor, because it writes to no input.
+    """
     leaves = flatten(result)
     for leaf in leaves:
         if not (leaf is None or isinstance(leaf, torch.Tensor | int | float)):
@@ -369,26 +378,41 @@ def _tensors(result: Any) -> list[torch.Tensor]:
                 "it must return a tensor, or a tuple, list or dict of tensors, the keys of a dict being strings",
             )
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if not tensors:
+    if not tensors and is_needed:
         raise TaskError(
             "forward returned no tensor" + (" (it returned None)" if result is None else ""), "return the result"
         )
     return tensors
 
 
-def _check_inputs_unchanged(loaded: LoadedTask, model: nn.Module, before: list[Any], after: list[Any]) -> None:
-    """Raises TaskError, with the line and operator, if forward changed an input."""
-    for index, (old, new) in enumerate(zip(flatten(before), flatten(after), strict=False)):
-        if isinstance(old, torch.Tensor) and not bits_equal(old, new):
+def _tensors_at(inputs: list[Any], places: list[int]) -> list[torch.Tensor]:
+    """The input tensors at some positions among all leaves."""
+    leaves = flatten(inputs)
+    return [leaves[place] for place in places]
+
+
+def _written_places(loaded: LoadedTask, model: nn.Module, before: list[Any], after: list[Any]) -> list[int]:
+    """Positions of the inputs that forward wrote to. Raises TaskError, with the line and operator, if no kernel can be
+    judged that does the same."""
+    old, new = flatten(before), flatten(after)
+    places = [place for place, item in enumerate(new) if isinstance(item, torch.Tensor) and item._version]
+    for place, item in enumerate(new):
+        if place in places:
+            problem, remedy = write_problem(old, place), "give each its own memory in get_inputs (x = x.clone())"
+        else:
+            is_same = not isinstance(item, torch.Tensor) or bits_equal(old[place], item)
+            problem, remedy = ("", "") if is_same else (_PAST_THE_COUNTER, "write to the tensor itself (x.copy_(y))")
+        if problem:
             again = _copy(before)
             run = functools.partial(loaded.run, model, again)
-            operator, line = find_write(run, flatten(again)[index], loaded.task.path)
+            operator, line = find_write(run, flatten(again)[place], loaded.task.path)
             where = f"{Path(loaded.task.path).name}, line {line}: " if line else ""
             by = f" ({operator})" if operator else ""
-            raise TaskError(
-                f"{where}forward changes its input {index} in place{by}",
-                "let it write to a copy (x = x.clone()) and return that, or keep the tensor as a buffer of the model",
-            )
+            raise TaskError(f"{where}forward writes to its input {place} in place{by}, {problem}", remedy)
+    return places
+
+
+_PAST_THE_COUNTER = "past PyTorch's version counter"
 
 
 def _check_values(outputs: list[torch.Tensor]) -> None:

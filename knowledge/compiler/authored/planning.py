@@ -10,7 +10,7 @@ from foundry.knowledge.candidate import AuthoredKernel
 from foundry.knowledge.compiler.ir.kernels import AuthoredStep, Buffer, OutputView, Plan
 from foundry.knowledge.compiler.rules.builder import Builder
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.opgraph import DType, OpGraph, Ref, contiguous_strides
+from foundry.knowledge.opgraph import WRITTEN, DType, OpGraph, Ref, contiguous_strides
 
 NAME = "authored"  # name of the one step
 _BARE = re.compile(r"[A-Za-z_]\w*\Z")
@@ -31,9 +31,10 @@ def authored_buffers(graph: OpGraph) -> dict[str, Buffer]:
         spec = graph.values[value_name].spec
         free = builder.identifier(name)
         found[free] = Buffer(free, spec.shape, contiguous_strides(spec.shape), spec.dtype, "output")
+    inputs = {WRITTEN + value.source: value.name for value in graph.inputs}
     for key, value_name in graph.mutations.items():
         spec = graph.values[value_name].spec
-        free = builder.identifier(f"new_{key}")
+        free = builder.identifier(f"new_{inputs.get(key, key)}")
         found[free] = Buffer(
             free,
             shape=spec.shape,
@@ -47,7 +48,8 @@ def authored_buffers(graph: OpGraph) -> dict[str, Buffer]:
 
 def _results(graph: OpGraph) -> Iterator[tuple[str, str]]:
     """(buffer's name, value of the graph) of each tensor that forward returns, each once."""
-    names = list(dict.fromkeys(graph.output_names))
+    own = (item for place, item in enumerate(graph.outputs) if str(place) not in graph.returned)
+    names = list(dict.fromkeys(item.ref for item in own if isinstance(item, Ref)))
     if len(names) == 1:
         yield "out", names[0]
     elif names:
@@ -92,7 +94,11 @@ def plan_authored(graph: OpGraph, kernel: AuthoredKernel, *, ieee_only: bool = F
     step = AuthoredStep(
         NAME, kernel, reads=read, writes=written, flops=graph.flops, ops=tuple(op.name for op in graph.ops)
     )
-    outputs = tuple(_output(item, graph, buffers) for item in graph.outputs)
+    given = [graph.returned.get(str(place), "") for place in range(len(graph.outputs))]
+    outputs = tuple(
+        OutputView("", given=place) if place else _output(item, graph, buffers)
+        for item, place in zip(graph.outputs, given, strict=True)
+    )
     return Plan(
         buffers, (step,), outputs, graph.arrangement, write_backs=write_backs, fixed=graph.fixed, ieee_only=ieee_only
     )

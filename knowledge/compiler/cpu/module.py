@@ -15,6 +15,7 @@ from foundry.knowledge.compiler.file.python_text import (
     exact_strides,
     find_empty,
     find_tensors,
+    held_text,
     inputs_of,
     is_parameter,
     labels_of,
@@ -253,7 +254,7 @@ class _EntryText:
         for buffer in self._plan.buffers.values():
             if is_parameter(buffer) or buffer.is_in_place:
                 lines.append(
-                    f"{variable(buffer.name)} = _checked(parameters[{self._slots[buffer.source]}], {buffer.source!r}, "
+                    f"{variable(buffer.name)} = _checked({self._held_text(buffer.source)}, {buffer.source!r}, "
                     f"{_geometry(buffer)})"
                 )
             elif buffer.data is not None and buffer.name in self._visible:
@@ -263,12 +264,15 @@ class _EntryText:
         lines.append(f"scratch = _scratch({max(self._scratch_bytes, 1)})")
         lines += self._step_lines()
         lines += [
-            write_back_text(f"parameters[{self._slots[key]}]", variable(name), self._plan.buffers[name])
+            write_back_text(self._held_text(key), variable(name), self._plan.buffers[name])
             for key, name in self._plan.write_backs.items()
         ]
-        lines.append(f"return {results_text(self._plan)}")
+        lines.append(f"return {results_text(self._plan, 'leaves')}")
         body = "\n".join(f"    {line}" for line in lines)
         return f"def _forward_{self._index}(leaves, parameters, state):\n{body}"
+
+    def _held_text(self, key: str) -> str:
+        return held_text(key, self._slots, "leaves")
 
     def _prepare_lines(self) -> list[str]:
         if not self.prepares:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.compiler.ir import kernels as ir
+from foundry.knowledge.compiler.ir.access import shares_memory
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
 from foundry.knowledge.compiler.ir.views import distinct, joint_groups
 from foundry.knowledge.compiler.schedule.tuning import Tuning
@@ -116,8 +117,12 @@ def parameters(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: ir.Pl
     """(parameter list, argument list) of a kernel that reads `exprs` and writes `stores`."""
     written = list(dict.fromkeys(store.buffer for store in stores))
     read = [n.buffer for n in distinct(exprs) if isinstance(n, ir.Load | ir.Gather) and n.buffer not in written]
-    declared = [f"const {element(plan, name)}* __restrict b_{name}" for name in dict.fromkeys(read)]
-    declared += [f"{element(plan, name)}* __restrict b_{name}" for name in written]
+    old = {name for name in read if shares_memory(plan.buffers, name, written)}
+    keeps = " __restrict" if not old else ""  # one of the pointers that are written is that of an old value
+    declared = [
+        f"const {element(plan, name)}*{'' if name in old else ' __restrict'} b_{name}" for name in dict.fromkeys(read)
+    ]
+    declared += [f"{element(plan, name)}*{keeps} b_{name}" for name in written]
     return ", ".join(declared), ", ".join(f"b_{name}" for name in (*dict.fromkeys(read), *written))
 
 

@@ -21,6 +21,7 @@ from foundry.knowledge.compiler.file.python_text import (
     exact_strides,
     find_empty,
     find_tensors,
+    held_text,
     inputs_of,
     is_parameter,
     labels_of,
@@ -224,10 +225,10 @@ class _EntryText:
         lines += self._prepare_lines()
         lines += self._step_lines()
         lines += [
-            write_back_text(f"parameters[{self._position[key]}]", variable(name), self._plan.buffers[name])
+            write_back_text(held_text(key, self._position, "inputs"), variable(name), self._plan.buffers[name])
             for key, name in self._plan.write_backs.items()
         ]
-        lines.append(f"return {results_text(self._plan)}")
+        lines.append(f"return {results_text(self._plan, 'inputs')}")
         body = "\n".join(f"    {line}" for line in lines)
         launches = "\n".join(f"    {literal}," for literal in self._table)
         head = f"_LAUNCHES_{index} = [\n{launches}\n]"
@@ -274,7 +275,7 @@ class _EntryText:
         lines = []
         for buffer in self._plan.buffers.values():
             if is_parameter(buffer) or buffer.is_in_place:
-                held = f"parameters[{self._position[buffer.source]}]"
+                held = held_text(buffer.source, self._position, "inputs")
                 if buffer.role == "constant":
                     held = f"_brought({held}, {buffer.source!r}, state, device)"
                 source = f"{held}, {buffer.source!r}"

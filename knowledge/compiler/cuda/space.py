@@ -11,6 +11,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, element, register
 from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir import views
+from foundry.knowledge.compiler.ir.access import shares_memory
 from foundry.knowledge.compiler.ir.scalar import Emitter, affine, loader
 from foundry.knowledge.compiler.ir.views import Leaf, joint_groups, leaves, merge_dimensions
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
@@ -227,8 +228,13 @@ def buffers_of(leaves_: Iterable[Leaf], stores: Iterable[ir.Store]) -> tuple[lis
 
 def parameters(plan: ir.Plan, reads: Iterable[str], writes: Iterable[str]) -> tuple[str, list[str]]:
     """The kernel's parameter list and the buffer names in the same order."""
-    text = [f"const {element(plan.buffers[name].dtype)}* __restrict__ b_{name}" for name in reads]
-    text += [f"{element(plan.buffers[name].dtype)}* __restrict__ b_{name}" for name in writes]
+    reads, writes = list(reads), list(writes)
+    old = {name for name in reads if shares_memory(plan.buffers, name, writes)}
+    keeps = " __restrict__" if not old else ""  # one of the pointers that are written is that of an old value
+    text = [
+        f"const {element(plan.buffers[name].dtype)}*{'' if name in old else ' __restrict__'} b_{name}" for name in reads
+    ]
+    text += [f"{element(plan.buffers[name].dtype)}*{keeps} b_{name}" for name in writes]
     return ", ".join(text), [*reads, *writes]
 
 

@@ -13,7 +13,7 @@ from foundry.knowledge.compiler.ir.access import step_buffers
 from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import Buffer, Plan, TorchCall
 from foundry.knowledge.compiler.ir.scalar import FLOATING
-from foundry.knowledge.opgraph import ITEM_BYTES, Arrangement, Ref, overlaps
+from foundry.knowledge.opgraph import ITEM_BYTES, Arrangement, Ref, overlaps, written_input
 
 if TYPE_CHECKING:
     from foundry.knowledge.compiler.file.assemble import Entry
@@ -57,11 +57,17 @@ def is_parameter(buffer: Buffer) -> bool:
 def parameter_keys(plan: Plan) -> list[str]:
     """Names of the module's tensors that a plan reads or writes."""
     found = [b.source for b in plan.buffers.values() if is_parameter(b) or b.is_in_place]
-    return list(dict.fromkeys([*found, *plan.write_backs]))
+    return [key for key in dict.fromkeys([*found, *plan.write_backs]) if not written_input(key)]
+
+
+def held_text(key: str, slots: Mapping[str, int], inputs: str) -> str:
+    """The expression for the tensor that a key of `Plan.write_backs` names; `inputs` names the list of inputs."""
+    place = written_input(key)
+    return f"{inputs}[{place}]" if place else f"parameters[{slots[key]}]"
 
 
 def write_back_text(held: str, value: str, buffer: Buffer) -> str:
-    """The line that stores a new value in `held`, a tensor of the module."""
+    """The line that stores a new value in `held`, an input or a tensor of the module."""
     return f"_note_change({held}, {value})" if buffer.is_in_place else f"{held}.copy_({value})"
 
 
@@ -116,10 +122,13 @@ def call_text(step: TorchCall, devices: Mapping[str, str]) -> str:
     return f"{', '.join(results)} = torch.ops.{step.target}({', '.join(arguments)})"
 
 
-def results_text(plan: Plan) -> str:
-    """The expression that the candidate's forward returns."""
+def results_text(plan: Plan, inputs: str) -> str:
+    """The expression that the candidate's forward returns; `inputs` names the list of inputs."""
     items = []
     for view in plan.outputs:
+        if view.given:
+            items.append(f"{inputs}[{view.given}]")
+            continue
         if not view.buffer:
             items.append(repr(view.literal))
             continue

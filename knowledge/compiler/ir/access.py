@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 
 from foundry.knowledge.compiler.ir import views
@@ -270,6 +270,12 @@ def writes(step: Step) -> set[str]:
     tail = tail_of(step)
     states = last_states(step) if isinstance(step, RecurrentKernel) else []
     return {*states, *(store.buffer for store in [*stores_of(step), *(tail_stores(tail) if tail else [])])}
+
+
+def shares_memory(buffers: Mapping[str, Buffer], name: str, written: Iterable[str]) -> bool:
+    """True if a buffer that a kernel reads is the old value of one that it writes in the same memory."""
+    key = buffers[name].key
+    return bool(key) and any(buffers[other].is_in_place and buffers[other].key == key for other in written)
 
 
 def buffers_of_step(step: Step) -> set[str]:

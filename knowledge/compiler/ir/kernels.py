@@ -24,7 +24,7 @@ from foundry.knowledge.compiler.ir.exprs import walk as walk
 from foundry.knowledge.compiler.ir.printed import KernelSummary as KernelSummary
 from foundry.knowledge.compiler.ir.printed import PrintedKernel as PrintedKernel
 from foundry.knowledge.compiler.ir.printed import Tunable as Tunable
-from foundry.knowledge.opgraph import Argument, Arrangement, DType, OpGraph
+from foundry.knowledge.opgraph import WRITTEN, Argument, Arrangement, DType, OpGraph
 
 # ---------------------------------------------------------------- kernels
 
@@ -442,8 +442,15 @@ class Buffer:
         return math.prod(self.shape)
 
     @property
+    def key(self) -> str:
+        """The key in `Plan.write_backs` of the tensor that this is; "" for memory that the steps make."""
+        if self.role in ("input", "parameter"):
+            return WRITTEN + self.source if self.role == "input" else self.source
+        return self.source if self.is_in_place else ""
+
+    @property
     def is_in_place(self) -> bool:
-        """True for memory of the module that the steps change."""
+        """True for an input, or memory of the module, that the steps change; `source` is its key in `write_backs`."""
         return self.role == "temporary" and self.source != "" and not self.memory
 
 
@@ -456,6 +463,7 @@ class OutputView:
     strides: tuple[int, ...] = ()
     offset: int = 0
     literal: float | int | None = None
+    given: str = ""  # position of the input that is returned itself
 
 
 @dataclass(frozen=True)
@@ -471,7 +479,7 @@ class Plan:
     materialised: tuple[str, ...] = ()  # values that Recipe.materialise forced to memory ("fuse")
     rewrites: tuple[str, ...] = ()  # exact rewrites that apply to this graph, applied or not
     applied: tuple[str, ...] = ()  # those that changed it
-    write_backs: dict[str, str] = field(default_factory=dict)  # state-dict key -> buffer with its new value
+    write_backs: dict[str, str] = field(default_factory=dict)  # key in OpGraph.mutations -> buffer with its new value
     fixed: dict[str, Argument] = field(default_factory=dict)  # position -> value of an input that the kernels hold
     ieee_only: bool = False  # no product of float32 in TF32
     graph: OpGraph | None = None  # the graph that the steps compute: the task's, as rewritten

@@ -304,10 +304,10 @@ class Builder:
         self.buffers[unique] = Buffer(unique, shape, contiguous_strides(shape), dtype, "temporary")
         return Tensor(shape, Load(unique, views.identity(shape), dtype))
 
-    def state_buffer(self, held: Buffer) -> str:
-        """The name of a buffer for a tensor of the module that steps change in place."""
+    def state_buffer(self, held: Buffer, key: str) -> str:
+        """The name of a buffer for an input or a tensor of the module, with its key, that steps change in place."""
         name = self.identifier(f"{held.name}_new")
-        self.buffers[name] = replace(held, name=name, role="temporary")
+        self.buffers[name] = replace(held, name=name, role="temporary", source=key)
         return name
 
     def emit(self, kernel: Kernel | TorchCall) -> None:

@@ -41,7 +41,7 @@ from foundry.knowledge.compiler.ir.kernels import (
     TorchCall,
     View,
 )
-from foundry.knowledge.opgraph import Ref
+from foundry.knowledge.opgraph import WRITTEN, Ref, written_input
 
 Shape = tuple[int, ...]
 Tensors = dict[str, torch.Tensor]
@@ -161,14 +161,17 @@ class Machine:
 
 
 def run(plan: Plan, inputs: Sequence[Any], state: Mapping[str, torch.Tensor]) -> tuple[list[Any], Tensors]:
-    """The results of forward and the written-back state."""
+    """The results of forward and the written-back state; inputs that are written keep their values."""
     machine = Machine(plan)
+    copies = {place: item.clone() for place, item in enumerate(inputs) if isinstance(item, torch.Tensor)}
     for name, buffer in plan.buffers.items():
         dtype = torch_dtype(buffer.dtype)
         if buffer.role == "constant":
             machine.flat[name] = torch.tensor(buffer.data, dtype=torch.float64).to(dtype)
         elif buffer.role in ("input", "parameter"):
             tensor = inputs[int(buffer.source)] if buffer.role == "input" else state[buffer.source]
+            if WRITTEN + buffer.source in plan.write_backs and buffer.role == "input":
+                tensor = copies[int(buffer.source)]  # one memory for reads and writes
             assert (
                 tensor.dtype == dtype
                 and tuple(tensor.shape) == buffer.shape
@@ -177,7 +180,9 @@ def run(plan: Plan, inputs: Sequence[Any], state: Mapping[str, torch.Tensor]) ->
             reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
             machine.flat[name] = tensor.detach().as_strided((reach,), (1,), tensor.storage_offset())
         elif buffer.is_in_place:
-            machine.flat[name] = state[buffer.source].detach().reshape(-1).clone()
+            place = written_input(buffer.source)
+            held = copies[int(place)] if place else state[buffer.source].detach().clone()
+            machine.flat[name] = held.view(-1)
         else:
             poison = math.nan if dtype.is_floating_point else 77 if dtype != torch.bool else True
             machine.flat[name] = torch.full((max(buffer.numel, 1),), poison, dtype=dtype)
@@ -187,7 +192,8 @@ def run(plan: Plan, inputs: Sequence[Any], state: Mapping[str, torch.Tensor]) ->
     results: list[Any] = []
     for view in plan.outputs:
         if not view.buffer:
-            results.append(view.literal)
+            new = plan.write_backs.get(WRITTEN + view.given)
+            results.append(view.literal if new is None else machine.flat[new].view(plan.buffers[new].shape).clone())
             continue
         results.append(machine.flat[view.buffer].as_strided(view.shape, view.strides, view.offset).clone())
     written = {key: machine.flat[name].reshape(plan.buffers[name].shape) for key, name in plan.write_backs.items()}

@@ -13,7 +13,7 @@ from torch import nn
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.compiler.ir.kernels import Plan, TorchCall
 from foundry.knowledge.compiler.plan import plan
-from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.opgraph import WRITTEN, OpGraph, written_input
 from foundry.tools.task.capture import capture
 from foundry.tools.task.loading import flatten
 
@@ -59,8 +59,13 @@ def compare(module: nn.Module, planned: Plan, inputs: Sequence[Any], tolerance: 
         for name, item in {**dict(module.named_parameters()), **dict(module.named_buffers())}.items()
     }
     found, written = run(planned, [*inputs], state)
+    given = [item.clone() if isinstance(item, torch.Tensor) else item for item in inputs]
     with torch.no_grad():
-        wanted = flatten(module(*inputs))
+        wanted = flatten(module(*given))
+    new = {key: have for key in [*written] if written_input(key) for have in [written.pop(key)]}
+    for place, (old, item) in enumerate(zip(inputs, given, strict=True)):
+        if isinstance(item, torch.Tensor):
+            same(new.get(f"{WRITTEN}{place}", old), item, tolerance)
     assert len(found) == len(wanted)
     for have, want in zip(found, wanted, strict=True):
         same(have, want, tolerance)

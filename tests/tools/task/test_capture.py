@@ -17,7 +17,7 @@ from foundry.knowledge.opgraph import Arrangement, OpGraph, Ref
 from foundry.knowledge.task import Task, TaskOptions
 from foundry.tools.task.capture import CannotCapture, _why_none, capture
 from foundry.tools.task.file import read_task
-from foundry.tools.task.form.values import arrange
+from foundry.tools.task.intake import captured_case
 from foundry.tools.task.loading import LoadedTask, check_reference, load
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -381,8 +381,16 @@ def test_operators_name_their_line() -> None:
         ({"body": "return x + torch.rand_like(x)"}, "output is random"),
         ({"body": "return self.d(x)", "init": "self.d = nn.Dropout(0.5)"}, "output is random"),
         (
-            {"body": "return x.add_(1)"},
-            "job.py, line 13: forward changes its input 0 in place (add_) (let it write to a copy (x = x.clone()) and ",
+            {"body": "return x.add_(1)", "inputs": "[torch.randn(N, 8)[0].expand(N, 8)]"},
+            "job.py, line 13: forward writes to its input 0 in place (add_), and several of its elements share memory",
+        ),
+        (
+            {"body": "return x.add_(1) + rest[0]", "inputs": "(lambda t: [t[1:], t[:3]])(torch.randn(N, 8))"},
+            "job.py, line 13: forward writes to its input 0 in place (add_), which shares memory with input 1 (give",
+        ),
+        (
+            {"body": "x.data.add_(1); return x + 1"},
+            "job.py, line 13: forward writes to its input 0 in place (add_), past PyTorch's version counter",
         ),
         (
             {"body": "return x + id(object())", "init": "raise ValueError('no')"},
@@ -399,6 +407,25 @@ def test_a_task_that_proves_nothing_is_one_clear_line(task: dict[str, str], word
         check_reference(loaded(**task))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_inputs_that_forward_writes_are_results() -> None:
+    task = loaded(
+        "rest[0].mul_(0.9).add_(x); return x * rest[0].sum(), rest[0]", inputs="[torch.ones(N), torch.rand(N)]"
+    )
+    checked = check_reference(task)
+    assert [spec.shape for spec in checked.outputs] == [(4,), (4,)] and [spec.shape for spec in checked.written] == [
+        (4,)
+    ]
+    graph = captured_case(task, torch.device("cpu"))
+    assert graph.mutations == {"input 1": "add"} and graph.returned == {"1": "1"}
+    assert decode(OpGraph, encode(graph)) == graph
+    nothing = captured_case(
+        loaded("x.lerp_(rest[0], 0.1)", inputs="[torch.ones(N), torch.rand(N)]"), torch.device("cpu")
+    )
+    assert nothing.outputs == [None] and nothing.mutations == {"input 0": "lerp"}
+    equal = captured_case(loaded("y = x + 1; x.copy_(y); return y", inputs="[torch.ones(N)]"), torch.device("cpu"))
+    assert equal.mutations == {"input 0": "add"} and not equal.returned, "an equal result is another tensor"
 
 
 def test_stateful_but_deterministic_models_and_tuples_pass() -> None:

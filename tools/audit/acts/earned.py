@@ -44,10 +44,13 @@ class Earned:
         return self.right >= at_least and self.share > LARGEST_SHARE
 
 
-def measure_earned(outputs: Sequence[torch.Tensor], expected: Sequence[Expected], given: Given) -> Earned:
+def measure_earned(
+    outputs: Sequence[torch.Tensor], expected: Sequence[Expected], given: Given, before: Sequence[torch.Tensor] = ()
+) -> Earned:
     """How many elements of all outputs had to be computed, and how many of these are right.
 
-    `given` yields the inputs and parameters from which values may have been copied, each time anew.
+    `given` yields the inputs and parameters from which values may have been copied, each time anew. `before`: the
+    inputs that forward writes to, as they were before it; an element that hardly changes there is right without work.
     """
     needed = right = 0
     generator = torch.Generator().manual_seed(len(expected))
@@ -63,6 +66,9 @@ def measure_earned(outputs: Sequence[torch.Tensor], expected: Sequence[Expected]
         must = torch.isfinite(truth) if item.is_floating else torch.ones_like(is_right)
         for fill in FILLS:
             must &= (truth.double() - fill).abs() > bound
+        for old in before:
+            if old.shape == output.shape and old.dtype == output.dtype:
+                must &= ~_close(old.reshape(-1)[places.to(old.device)].cpu(), truth, bound)
         if int((must & is_right).sum()) > LARGEST_SHARE * int(must.sum()):  # only then the search is worth its time
             must &= ~_stands_in(truth.to(flat.dtype), given())
         needed += int(must.sum())

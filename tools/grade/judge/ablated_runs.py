@@ -46,7 +46,9 @@ def run_without(link: RunnerLink, case: Case, trial: Trial, load: Message) -> _W
             if number:
                 link.soak(SLOT, random.SystemRandom().randint(*LATE_CALLS), LATE_S)
             _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers)
-            result = measure_earned(outputs[: len(trial.specs)], trial.expected, partial(given, case, trial))
+            tensors = trial.inputs.tensors()
+            before = [tensors[number] for number in trial.inputs.writes]
+            result = measure_earned(outputs[: len(trial.specs)], trial.expected, partial(given, case, trial), before)
             if run.result is None or result.share > run.result.share:
                 run.result = result
     except RunnerFailed as failed:

@@ -337,6 +337,8 @@ def gradients_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     Passes without a backward (the kernel is for inference), if it raises an exception, and if there is nothing to
     compare with or no memory.
     """
+    if trial.inputs.writes:
+        return Gate(GRADIENTS, True, "not asked: the reference writes to its inputs, which then have no gradients")
     state, places = list(case.state_specs.values()), [] if case.is_lean else case.learned_places()
     inputs = [contiguous_spec(item) for item in trial.inputs.tensors() if item.is_floating_point()]
     by = [*inputs, *(state[place] for place in places)]

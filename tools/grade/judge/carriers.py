@@ -67,7 +67,8 @@ class Carrier(Protocol):
         """Writes other content (`timed_calls.change`); does nothing if the runner changes its own copies."""
 
     def changed(self, key: str) -> list[int] | None:
-        """Indices of the tensors that differ from what was placed; None if only the runner can tell."""
+        """Indices of the tensors that differ from what was placed, without those that the reference writes to; None
+        if only the runner can tell."""
 
     def let_go(self, key: str) -> None:
         """Marks a set's content as no longer needed; its memory is kept for the next set."""
@@ -131,6 +132,7 @@ class _Block:
     specs: list[TensorSpec]
     tensors: list[torch.Tensor]
     originals: list[torch.Tensor] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)  # numbers of the tensors that the reference's forward writes to
     is_known: bool = False  # the runner has it
 
     def sent(self) -> Sent:
@@ -157,7 +159,7 @@ class GpuCarrier:
             tensors = bundle.shaped(specs, bundle.gpu_views(specs, made))
             self._blocks[key] = _Block(next(self._numbers), made, specs, tensors)
         block = self._blocks[key]
-        block.originals = parcel.tensors()
+        block.originals, block.writes = parcel.tensors(), parcel.writes
         _write(block.tensors, block.originals)
         torch.cuda.synchronize()
         sent = block.sent()
@@ -169,7 +171,7 @@ class GpuCarrier:
     def change(self, key: str, factor: float, shift: int) -> None:
         block, ends = self._blocks[key], [_event(), _event()]
         ends[0].record()
-        timed_calls.change(block.tensors, block.originals, factor, shift)
+        timed_calls.change(block.tensors, block.originals, factor, shift, block.writes)
         ends[1].record()
         ends[1].synchronize()
         self.device_s += ends[0].elapsed_time(ends[1]) / 1e3
@@ -177,7 +179,8 @@ class GpuCarrier:
     def changed(self, key: str) -> list[int] | None:
         block = self._blocks[key]
         pairs = enumerate(zip(block.tensors, block.originals, strict=True))
-        return [index for index, (tensor, original) in pairs if not bundle.same_bits(tensor, original)]
+        others = ((index, pair) for index, pair in pairs if index not in block.writes)
+        return [index for index, pair in others if not bundle.same_bits(*pair)]
 
     def let_go(self, key: str) -> None:
         if key in self._blocks:

@@ -307,7 +307,7 @@ class Examination:
                     gate,
                     "cheating",
                     f"it returns what lies in free memory: that held the answer of the call before with a few elements "
-                    f"changed, and output {index} has changed elements too: {text}",
+                    f"changed, and {trial.name_of(index)} has changed elements too: {text}",
                 )
 
     def _check_kept(self, outputs: list[torch.Tensor], question: _Question, returned: float) -> None:
@@ -346,7 +346,7 @@ class Examination:
             self._check_folded(question)
             expected = trial.expected[worst]
             text = comparison.describe_mismatch(outputs[worst], expected, limits[worst], found[worst])
-            name = f"output {worst}: " if len(outputs) > 1 else ""
+            name = f"{trial.name_of(worst)}: " if len(outputs) > 1 or trial.inputs.writes else ""
             outcome = failure(found[worst], expected.dtype)
             arithmetic = _arithmetic_words(trial, worst) if outcome == "inaccurate" and not stale else ""
             raise _Failed(gate, outcome, f"{name}{text}{stale}{arithmetic}")
@@ -417,9 +417,9 @@ class Examination:
                 raise _Failed(
                     gate,
                     "nondeterministic",
-                    f"a second call on the same inputs gave another output {index}; before it, free memory was filled "
-                    "with other bytes, so it may read memory that it did not write, or its threads use the same memory "
-                    f"at the same time: {text}",
+                    f"a second call on the same inputs gave another {trial.name_of(index)}; before it, free memory was "
+                    "filled with other bytes, so it may read memory that it did not write, or its threads use the same "
+                    f"memory at the same time: {text}",
                 )
             self.gates.append(Gate(gate, True, f"output {index} differs between calls by rounding only"))
             return

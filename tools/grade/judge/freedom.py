@@ -88,7 +88,7 @@ def wrong_when_timed(
     leaves = loading.flatten(parcel.value())
     given = bundle.tensors_in(leaves)
     changed = [item if 0 in item.stride() else item.clone() for item in given]
-    timed_calls.change(changed, given, *change)
+    timed_calls.change(changed, given, *change, parcel.writes)
     tensors = iter(changed)
     trial = case.timed_trial(bundle.map_tensors(leaves, lambda _: next(tensors)))
     try:

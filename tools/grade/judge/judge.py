@@ -279,6 +279,7 @@ class Judge:
                 for link, slot in itertools.product(group.links.values(), range(len(group.timed.inputs))):
                     link.forget(slot=slot, case=0)
                 (fresh,) = cases_of(self._task, [FOREIGN_SEED], self._place, only_first=True, room=self._room)
+                fresh.learn_from(self._learned or self._leave_screen())
                 fresh.rest()  # its inputs alone are asked for
                 sides = group.reference, group.candidate
                 found |= answer_by(name, fresh, *sides, self._outline("").specs, message["tf32"], self._cache)

@@ -85,6 +85,7 @@ class Case(CaseParameters):
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
         self.shared_elements: list[int] = []  # elements of each reference output that share another's memory
         self.keys: list[str] = []  # keys of dicts that lead to its results
+        self._writes: list[int] | None = None  # numbers of the input tensors that forward writes to, once known
 
     @property
     def name(self) -> str:
@@ -152,11 +153,12 @@ class Case(CaseParameters):
     @property
     def learned(self) -> Learned:
         """Findings of this case that later cases of the same task use."""
-        return Learned(self.name, self.may_lack_memory, self._mutable or [], self.strides, self._usual_tf32)
+        found = self.may_lack_memory, self._mutable or [], self.strides, self._writes
+        return Learned(self.name, *found, self._usual_tf32)
 
     def learn_from(self, other: Learned) -> None:
         """Takes over findings of an earlier case of the same task."""
-        self.may_lack_memory, self._usual_mutable = other.may_lack_memory, other.mutable
+        self.may_lack_memory, self._usual_mutable, self._writes = other.may_lack_memory, other.mutable, other.writes
         if self.name == other.name:  # other shapes have other strides, and other dtypes other errors
             self.strides, self._usual_tf32 = other.strides, other.usual_tf32
 
@@ -318,21 +320,45 @@ class Case(CaseParameters):
         return self._pack(self._draw(distribution, seed, seed))
 
     def _pack(self, leaves: Sequence[Any]) -> Parcel:
-        return bundle.pack(loading.rebuilt(self._takes, iter(leaves)), self._device)
+        return bundle.pack(loading.rebuilt(self._takes, iter(leaves)), self._device, self.writes)
+
+    @property
+    def writes(self) -> list[int]:
+        """Numbers of the input tensors that the reference's forward writes to: results of a call like its outputs."""
+        if self._writes is None:
+            self._run(self._model, "seeded", self._given(self.seed))
+        return self._writes or []
 
     def _run(self, model: nn.Module, kind: Parameters, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Runs a model with the parameters of a kind; returns its outputs as real numbers."""
+        """Runs a model with the parameters of a kind on inputs that it may write to.
+
+        Returns its outputs as real numbers, then the inputs that it writes to.
+        """
         self._load_state(model, kind)
+        tensors = bundle.tensors_in(list(inputs))
+        versions = [tensor._version for tensor in tensors]
         result = self._forward(model, inputs)
         outputs = [leaf for leaf in loading.flatten(result) if isinstance(leaf, torch.Tensor)]
+        written = self._written(tensors, versions)
         if model is self._model:
-            self._specs, usual = list(map(contiguous_spec, outputs)), list(map(usual_strides, outputs))
+            self._specs = list(map(contiguous_spec, [*outputs, *written]))
+            usual = list(map(usual_strides, outputs))
             self.strides = self.strides or usual
         if self._mutable is None:
             self.returns_views = share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
             self.shared_elements, self.keys = shared_elements(outputs), loading.dict_keys(result)
             self._note_updates(kind)
-        return list(map(loading.as_real, outputs))
+        return list(map(loading.as_real, [*outputs, *written]))
+
+    def _written(self, tensors: list[torch.Tensor], versions: list[int]) -> list[torch.Tensor]:
+        """The inputs that a call has written to, given the versions that they had before it. Raises TaskError if it
+        wrote to others than the first call."""
+        pairs = enumerate(zip(tensors, versions, strict=True))
+        found = [number for number, (tensor, version) in pairs if tensor._version > version]
+        self._writes = found if self._writes is None else self._writes
+        if not set(found) <= set(self._writes):
+            raise TaskError("forward writes to other inputs with them")
+        return [tensors[number] for number in self._writes]
 
     def _truth(self, kind: Parameters, inputs: Any, eager: list[torch.Tensor], updated: list[torch.Tensor]) -> Truth:
         """The float64 run's answer; for a model that cannot run in float64, that of its own dtype."""

@@ -65,6 +65,7 @@ class Learned:
     may_lack_memory: bool
     mutable: list[int]
     strides: list[tuple[int, ...]]
+    writes: list[int] | None
     usual_tf32: list[OutputError]
 
 

@@ -52,6 +52,12 @@ class Trial:
         """PyTorch's errors in the baseline's arithmetic: with TF32 if that is allowed."""
         return self.tf32 or self.ieee
 
+    def name_of(self, index: int) -> str:
+        """An output in words; the last ones are inputs that forward writes to."""
+        writes = self.inputs.writes
+        results = len(self.specs) - len(writes)
+        return f"output {index}" if index < results else f"input {writes[index - results]} after the call"
+
     def outline(self) -> Trial:
         """The trial without its tensors and without functions that would run its case again: shapes and PyTorch's
         errors."""

@@ -256,15 +256,19 @@ def forget_peak(device: torch.device) -> None:
     side.forget_peak()
 
 
-def profiled(run: Callable[[], Any], seconds: float, clock: Callable[[], int], *, on_gpu: bool) -> dict[str, Any]:
-    """Calls `run` for a while: the mean time of a call in ms, and on a GPU what the device did in one more call. Runs
-    in a candidate's process: what comes of it is a diagnosis, never a verdict."""
+def profiled(
+    run: Callable[[], Any], seconds: float, clock: Callable[[], int], renew: Callable[[], None], *, on_gpu: bool
+) -> dict[str, Any]:
+    """Calls `run` for a while, each time after `renew`: the mean time of a call in ms, and on a GPU what the device did
+    in one more call. Runs in a candidate's process: what comes of it is a diagnosis, never a verdict."""
     run()
-    begin, calls = clock(), 0
+    begin, calls, spent_ns = clock(), 0, 0
     while not calls or (clock() - begin) < 1e9 * seconds:
+        renew()
+        start = clock()
         run()
-        calls += 1
-    answer: dict[str, Any] = {"ms": (clock() - begin) / 1e6 / calls, "calls": calls, "launches": []}
+        calls, spent_ns = calls + 1, spent_ns + clock() - start
+    answer: dict[str, Any] = {"ms": spent_ns / 1e6 / calls, "calls": calls, "launches": []}
     if on_gpu and seconds:
         answer["launches"] = record_launches(run)
     return answer

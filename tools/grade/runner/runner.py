@@ -90,6 +90,7 @@ class Runner:
         self._kept: list[list[torch.Tensor]] = []  # outputs of earlier checked calls, the last one at the end
         self._result: Any = None
         self._taken: list[torch.Tensor] | None = None
+        self._timed: Slot | None = None  # inputs of the last timed sample's kept call
         self._state_reader = integrity.private()
         self._before: integrity.Snapshot = {}
         self._call_each = timed_calls.call_each
@@ -228,15 +229,18 @@ class Runner:
                 tensors = self._blocks.tensors(message["memory"], handles, description)
                 arguments = bundle.from_description(description, tensors)
                 self._slots[number] = Slot(message["case"], description, arguments, tensors, None)
+            self._slots[number].keep_contents()
             return {}
         originals = bundle.shared(description, handles[0])
         if slot is not None and is_alike:
             for tensor, original in zip(slot.tensors, originals, strict=True):
                 overwrite(tensor, original)
             slot.originals = originals
-            return {}
-        arguments = bundle.unpack(description, handles[0], self._pads.add)
-        self._slots[number] = Slot(message["case"], description, arguments, bundle.tensors_in(arguments), originals)
+        else:
+            arguments = bundle.unpack(description, handles[0], self._pads.add)
+            slot = Slot(message["case"], description, arguments, bundle.tensors_in(arguments), originals)
+            self._slots[number] = slot
+        slot.keep_contents()
         return {}
 
     def _forget(self, message: Message, handles: list[int]) -> Message:
@@ -274,9 +278,10 @@ class Runner:
         if message.get("awake"):  # threads that slept before a short call come too late to race in it
             operators: list[Any] = []
             spared = None if self._side.is_host else [*slot.tensors, *state.tensors]
-            call, hold = partial(self._call_plainly, slot, waits=False), None if spared is None else gpu_kernels().hold
+            call, hold = partial(self._call_for_all, slot), None if spared is None else gpu_kernels().hold
             work = partial(timed_calls.call_in_a_row, call, message["awake"], self._clock, spared, hold)
-            tensors, keys = guarded("crash", work, self._where, self._device), {}
+            found, keys = guarded("crash", work, self._where, self._device), {}
+            tensors = found[: len(found) - len(slot.writes)]
         else:
             state.reset()
             if message["poison"] != SPOILED:  # the command `spoil` has come before it
@@ -284,15 +289,16 @@ class Runner:
             result, operators = self._forward(slot, record=bool(message.get("record")))
             tensors, keys = self._output_tensors(result), {"keys": loading.dict_keys(result)}
         buffers = state.updated() if message.get("buffers") else []
+        results = [*tensors, *(tensor.clone() for tensor in slot.written)]
         answer: Message = {
-            "written": self._write([*tensors, *buffers], wanted, message, handles),
-            "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
+            "written": self._write([*results, *buffers], wanted, message, handles),
+            "specs": [bundle.plain_spec(spec) for spec in self._specs(results)],
             "changed": changed(slot),
             **memory_facts(tensors, slot, state.tensors, self._kept),
             **keys,
             "operators": operators,
         }
-        keep(self._kept, tensors)
+        keep(self._kept, results)
         return answer
 
     def _write(
@@ -323,6 +329,10 @@ class Runner:
         self._state_of(slot).reset()
         return self._output_tensors(self._forward(slot, record=False, waits=waits)[0])
 
+    def _call_for_all(self, slot: Slot) -> list[torch.Tensor]:
+        """The outputs of a call, which a GPU may write later, and the inputs that it writes to."""
+        return [*self._call_plainly(slot, waits=False), *slot.written]
+
     def _look(self, message: Message, handles: list[int]) -> Message:
         """Writes the present outputs of an earlier checked call; `back` = 1 is the last one."""
         back = int(message["back"])
@@ -347,7 +357,13 @@ class Runner:
     def _profile(self, message: Message, handles: list[int]) -> Message:
         """For a diagnosis: what a forward takes, called again and again, and the kernels that it runs on a GPU."""
         slot, on_gpu = self._slots[message["slot"]], not self._side.is_host
-        return profiled(lambda: self._forward(slot, record=False), message["seconds"], self._clock, on_gpu=on_gpu)
+
+        def renew() -> None:  # outside of the measured time
+            slot.renew()
+            self._side.synchronise()
+
+        run = partial(self._forward, slot, record=False)
+        return profiled(run, message["seconds"], self._clock, renew, on_gpu=on_gpu)
 
     def _observe(self, message: Message, handles: list[int]) -> Message:
         """Observations of a watched process; of an ablated one, the native functions that were called (audit)."""
@@ -363,7 +379,7 @@ class Runner:
         answer = watched_calls(observer, call, forward, hide, message, clock=self._clock)
         if not self._side.is_host:
             others = [*slot.tensors, *self._state_of(slot).tensors]
-            work = partial(self._find_unfinished, partial(self._call_plainly, slot, waits=False), others)
+            work = partial(self._find_unfinished, partial(self._call_for_all, slot), others)
             answer["unfinished"] = guarded("crash", work, self._where, self._device)
             answer["kernels"] = record_launches(lambda: self._forward(slot, record=False))
         return answer
@@ -371,6 +387,7 @@ class Runner:
     def _fewer(self, message: Message, handles: list[int]) -> Message:
         """PyTorch's operators on fewer rows, after a call that may tune (audit)."""
         slot, operators = self._slots[message["slot"]], []
+        slot.renew()
         arguments, rows = fewer_rows(slot.arguments)
         run = partial(loading.call, self._models[slot.case], arguments)
         for _ in range(2 if rows else 0):
@@ -400,6 +417,9 @@ class Runner:
         model = variant.entered() if variant else self._models[slots[0].case]
         inputs, keep = [slot.arguments for slot in slots], int(message["keep"])
         self._result = self._taken = None  # its memory is free for this call, as in any loop
+        self._timed = slots[keep]
+        for slot in slots:
+            slot.renew()
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
         def timed() -> int:
@@ -409,12 +429,15 @@ class Runner:
         nanoseconds = self._guard(self._side.failure, timed)
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         if message.get("take"):  # copied as soon as the clock has stopped: later writes do not count
-            self._taken = [tensor.clone() for tensor in self._output_tensors(self._result)]
+            self._taken = [tensor.clone() for tensor in self._timed_results()]
         return {"ns": nanoseconds, "device_ns": self._last_span_ns(), "faults": faults}
 
     def _vary(self, message: Message, handles: list[int]) -> Message:
         """Adds a named variant of a case's model, tried with a slot's inputs if one is named."""
-        tried = self._slots[message["slot"]].arguments if "slot" in message else ()
+        tried: Any = ()
+        if "slot" in message:
+            self._slots[message["slot"]].renew()
+            tried = self._slots[message["slot"]].arguments
         made = self._guard("crash", lambda: variant_of(self._models[message["case"]], message, tried))
         self._variants |= {message["name"]: made} if made is not None else {}
         return {"made": made is not None}
@@ -430,7 +453,7 @@ class Runner:
 
     def _collect(self, message: Message, handles: list[int]) -> Message:
         """Writes the outputs of the last timed sample."""
-        tensors = self._output_tensors(self._result) if self._taken is None else self._taken
+        tensors = self._timed_results() if self._taken is None else self._taken
         return self._written(tensors, message, handles)
 
     def _written(self, tensors: list[torch.Tensor], message: Message, handles: list[int]) -> Message:
@@ -441,8 +464,13 @@ class Runner:
 
     def _peek(self, message: Message, handles: list[int]) -> Message:
         """Some elements of the outputs of the last timed sample."""
-        tensors = self._output_tensors(self._result)
+        tensors = self._timed_results()
         return {"elements": self._guard("wrong_result", lambda: timed_calls.elements(tensors, message["places"]))}
+
+    def _timed_results(self) -> list[torch.Tensor]:
+        """The outputs of the kept call of the last timed sample, and the inputs that it wrote to."""
+        written = self._timed.written if self._timed is not None else []
+        return [*self._output_tensors(self._result), *written]
 
     def _perturb(self, message: Message, handles: list[int]) -> Message:
         """Changes floating inputs in place and past their version counters, before a timed sample."""
@@ -450,12 +478,15 @@ class Runner:
         for number in message["slots"]:
             slot = self._slots[number]
             if slot.originals is not None:  # otherwise the judge has written to the inputs' memory
-                timed_calls.change(slot.tensors, slot.originals, float(message["factor"]), int(message["shift"]))
+                how = float(message["factor"]), int(message["shift"]), slot.writes
+                timed_calls.change(slot.tensors, slot.originals, *how)
+            slot.keep_contents()
             self._state_of(slot).reset()  # every sample starts with the same buffers
         return {}
 
     def _forward(self, slot: Slot, *, record: bool, waits: bool = True) -> tuple[Any, list[Any]]:
         """Calls the model on a slot; returns its result and, if `record`, PyTorch's operators."""
+        slot.renew()
         model = self._models[slot.case]
         if not record:
             return self._guard("crash", lambda: loading.call(model, slot.arguments), waits=waits), []
@@ -468,6 +499,7 @@ class Runner:
         slot = self._slots[message["slot"]]
         for tensor, original in zip(slot.tensors, slot.originals or [], strict=True):
             overwrite(tensor, original)
+        slot.keep_contents()
         return {}
 
     def _output_tensors(self, result: Any) -> list[torch.Tensor]:

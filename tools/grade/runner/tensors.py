@@ -7,7 +7,7 @@ import mmap
 import random
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -33,7 +33,8 @@ class Slot:
     """One set of inputs for forward.
 
     `originals` are the judge's in sealed memory, to compare private copies with. None if the inputs lie in GPU
-    memory that the judge itself writes to and checks.
+    memory that the judge itself writes to and checks. `contents`: what the tensors that the reference's forward writes
+    to (`writes`) hold before each call. `is_fresh`: they hold it now.
     """
 
     case: int
@@ -41,6 +42,29 @@ class Slot:
     arguments: list[Any]
     tensors: list[torch.Tensor]
     originals: list[torch.Tensor] | None
+    contents: list[torch.Tensor] = field(default_factory=list)
+    is_fresh: bool = False
+
+    @property
+    def writes(self) -> list[int]:
+        """Numbers of the tensors that the reference's forward writes to."""
+        return list(self.description.get("writes", ()))
+
+    @property
+    def written(self) -> list[torch.Tensor]:
+        """The tensors that the reference's forward writes to: results of a call like its outputs."""
+        return [self.tensors[number] for number in self.writes]
+
+    def keep_contents(self) -> None:
+        """Copies what the written tensors hold now, for `renew`."""
+        self.contents, self.is_fresh = [tensor.clone() for tensor in self.written], True
+
+    def renew(self) -> None:
+        """Gives the written tensors the content from before the last call, past their version counters."""
+        if not self.is_fresh:
+            for tensor, content in zip(self.written, self.contents, strict=True):
+                tensor.data.copy_(content)
+        self.is_fresh = False  # a call follows
 
 
 class GpuBlocks:
@@ -154,7 +178,7 @@ def laid_out(slot: Slot, layout: Layout) -> Slot:
         return change(item) if is_plain else item
 
     arguments = bundle.map_tensors(slot.arguments, changed)
-    return replace(slot, arguments=arguments, tensors=bundle.tensors_in(arguments))
+    return replace(slot, arguments=arguments, tensors=bundle.tensors_in(arguments), is_fresh=False)
 
 
 def _moved(item: torch.Tensor) -> torch.Tensor:
@@ -267,11 +291,12 @@ def _changed_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def changed(slot: Slot) -> list[int]:
-    """Indices of the input tensors that differ in any bit from the judge's; empty if the judge compares itself."""
+    """Indices of the input tensors that differ in any bit from the judge's, without those that the reference writes
+    to; empty if the judge compares itself."""
     return [
         index
         for index, (tensor, original) in enumerate(zip(slot.tensors, slot.originals or slot.tensors, strict=True))
-        if not bundle.same_bits(tensor, original)
+        if index not in slot.writes and not bundle.same_bits(tensor, original)
     ]
 
 

@@ -6,7 +6,7 @@ Both sides get the same orders, so that their outputs can be compared afterwards
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -45,17 +45,26 @@ class Pads:
         self._blocks.append(torch.empty(LINE_BYTES * lines, dtype=torch.uint8))
 
 
-def change(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor], factor: float, shift: int) -> None:
+def change(
+    tensors: Sequence[torch.Tensor],
+    originals: Sequence[torch.Tensor],
+    factor: float,
+    shift: int,
+    writes: Collection[int] = (),
+) -> None:
     """Gives every floating input other content: the original scaled by `factor`, its rows rotated by `shift`.
 
     Every element gets another value and, if there are several rows, another place. So a kernel that compares
     contents, in full or by samples, cannot mistake them for those of an earlier call. Zeros, signs and a range
-    around zero stay as they are. Version counters do not move.
+    around zero stay as they are. Version counters do not move. The tensors with the numbers `writes`, which calls
+    write to, get back their original content if it cannot be changed.
     """
-    for tensor, original in zip(tensors, originals, strict=True):
+    for number, (tensor, original) in enumerate(zip(tensors, originals, strict=True)):
         if tensor.is_complex():
             tensor, original = torch.view_as_real(tensor.data), torch.view_as_real(original)
         if tensor.dtype not in CHANGEABLE or not tensor.numel() or 0 in tensor.stride():
+            if number in writes:
+                tensor.data.copy_(original)
             continue
         target = tensor.data
         rows = target.shape[0] if target.dim() else 0

@@ -1,13 +1,15 @@
-"""Finds the line of a task that writes to one of its inputs. Imports torch; runs the user's code in a worker."""
+"""Inputs that a task's forward writes to. Imports torch; runs the user's code in a worker."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from foundry.knowledge.opgraph import overlaps
 
 
 class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -46,3 +48,42 @@ def find_write(run: Callable[[], object], tensor: torch.Tensor, file: str) -> tu
     with torch.no_grad(), writes:
         run()
     return writes.found
+
+
+def write_problem(leaves: Sequence[Any], place: int) -> str:
+    """The reason why an input may not be written to: another input, or another of its elements, lies there; else ""."""
+    written = leaves[place]
+    if overlaps(tuple(written.shape), written.stride()):
+        return "and several of its elements share memory"
+    for other, item in enumerate(leaves):
+        if other != place and isinstance(item, torch.Tensor) and _share_memory(written, item):
+            return f"which shares memory with input {other}"
+    return ""
+
+
+def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if the memory from the first to the last element of two tensors meets."""
+    if not one.numel() or not other.numel():
+        return False
+    ends = []
+    for item in (one, other):
+        last = sum((size - 1) * step for size, step in zip(item.shape, item.stride(), strict=True))
+        ends.append((item.data_ptr(), item.data_ptr() + (1 + last) * item.element_size()))
+    (begin, end), (start, stop) = ends
+    return begin < stop and start < end
+
+
+def returned_inputs(outputs: Sequence[Any], inputs: Sequence[Any]) -> dict[str, str]:
+    """Position of an output -> position of the written input that it is: the same memory, shape and strides."""
+    places = {_geometry(item): place for place, item in enumerate(inputs) if _is_written(item)}
+    found = ((number, places.get(_geometry(item))) for number, item in enumerate(outputs))
+    return {str(number): str(place) for number, place in found if place is not None}
+
+
+def _is_written(item: Any) -> bool:
+    return isinstance(item, torch.Tensor) and item.numel() > 0 and item._version > 0
+
+
+def _geometry(item: Any) -> object:
+    """(address, shape, strides, dtype) of a tensor; None for another value."""
+    return (item.data_ptr(), item.shape, item.stride(), item.dtype) if isinstance(item, torch.Tensor) else None

@@ -21,7 +21,7 @@ from foundry.knowledge.compiler.rules.builder import (
 )
 from foundry.knowledge.compiler.rules.shape import clip
 from foundry.knowledge.compiler.rules.writes.segments import Items
-from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref
+from foundry.knowledge.opgraph import WRITTEN, Argument, Op, OpGraph, Ref
 
 _SCATTERS = frozenset({"index_copy", "index_put", "index_fill", "index_add", "scatter", "scatter_add"})
 _SLICES = frozenset({"slice_scatter", "select_scatter"})
@@ -44,6 +44,9 @@ def find_writes(graph: OpGraph) -> dict[str, OwnWrite]:
     """The operators that may write directly to the module's own memory, by name. No other operator may read the
     tensor's old value or a value between, and forward must not return the new one."""
     state = {value.source: value for value in graph.state if value.data is None}
+    state |= {WRITTEN + value.source: value for value in graph.inputs}
+    apart = [None if str(place) in graph.returned else item for place, item in enumerate(graph.outputs)]
+    graph = replace(graph, outputs=apart)  # without inputs that are returned themselves
     found: dict[str, OwnWrite] = {}
     for key, name in graph.mutations.items():
         old = state.get(key)
@@ -157,12 +160,12 @@ def own_memory(builder: Builder, op: Op) -> Tensor | None:
     if own is None or not isinstance(base.expr, Load):
         return None
     held = builder.buffers[base.expr.buffer]
-    if held.is_in_place and held.source == own.key:
-        return base
-    if held.source != own.key:
+    if held.key != own.key:
         return None  # an earlier write produced a new tensor
+    if held.is_in_place:
+        return base
     known = [name for name, buffer in builder.buffers.items() if buffer.is_in_place and buffer.source == own.key]
-    memory = known[0] if known else builder.state_buffer(held)
+    memory = known[0] if known else builder.state_buffer(held, own.key)
     return Tensor(base.shape, replace(base.expr, buffer=memory))
 
 
