@@ -16,7 +16,7 @@ from typing import Literal
 
 from typing_extensions import TypeAliasType
 
-# The compiler has kernels for the dtypes before complex64; tasks and candidates may hold any.
+# The compiler has no kernels for complex numbers and the types that end with "fnuz"; tasks may hold any.
 DType = Literal[
     "float64",
     "float32",
@@ -34,6 +34,7 @@ DType = Literal[
     "float8_e5m2",
     "float8_e4m3fnuz",
     "float8_e5m2fnuz",
+    "float8_e8m0fnu",
 ]
 Role = Literal["input", "parameter", "buffer", "constant", "op"]
 
@@ -54,6 +55,7 @@ ITEM_BYTES: dict[DType, int] = {
     "float8_e5m2": 1,
     "float8_e4m3fnuz": 1,
     "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
 }
 
 

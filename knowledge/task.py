@@ -20,6 +20,7 @@ OWN_PARAMETERS = "own-parameters"  # label of a kernel that was judged with its 
 TOLERANCE: dict[DType, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2, "bfloat16": 1e-2}
 TOLERANCE |= {"complex128": 1e-6, "complex64": 1e-3}
 TOLERANCE |= {"float8_e4m3fn": 0.125, "float8_e4m3fnuz": 0.125, "float8_e5m2": 0.25, "float8_e5m2fnuz": 0.25}  # a step
+TOLERANCE |= {"float8_e8m0fnu": 0.125}  # powers of two: less than a step
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
-from foundry.knowledge.opgraph import DType, OpGraph, Signature, TensorSpec
+from foundry.knowledge.opgraph import DType, OpGraph, Signature, TensorSpec, written_input
 from foundry.knowledge.task import TOLERANCE, Task
 from foundry.knowledge.task_text import overridden_source
 
@@ -49,7 +49,11 @@ def _constants(values: dict[str, int]) -> str:
 
 def _signature(graph: OpGraph) -> list[str]:
     """Inputs and outputs of a captured case."""
-    lines = [f"Input {value.source}: {_spec(value.spec)}" for value in graph.inputs]
+    written = {written_input(key) for key in graph.mutations}
+    lines = [
+        f"Input {value.source}: {_spec(value.spec)}{', written to by forward' if value.source in written else ''}"
+        for value in graph.inputs
+    ]
     lines += [f"Input {position}: {value!r}, the same in every call" for position, value in graph.fixed.items()]
     values = graph.values
     lines += [f"Output {number}: {_spec(values[name].spec)}" for number, name in enumerate(graph.output_names)]

@@ -25,7 +25,7 @@ FEW_ELEMENTS = 64  # elements of an output; in fewer, rounding errors do not ave
 EPSILON: dict[DType, float] = {"float64": 2**-52, "float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
 EPSILON |= {"complex128": 2**-52, "complex64": 2**-23}  # compared as pairs of real numbers
 EIGHT_BITS: dict[DType, float] = {"float8_e4m3fn": 2**-3, "float8_e4m3fnuz": 2**-3}
-EIGHT_BITS |= {"float8_e5m2": 2**-2, "float8_e5m2fnuz": 2**-2}
+EIGHT_BITS |= {"float8_e5m2": 2**-2, "float8_e5m2fnuz": 2**-2, "float8_e8m0fnu": 2**-3}  # a step of the last doubles
 EPSILON |= EIGHT_BITS
 # Elements of an 8-bit output that may be one step off, because float32 put them on the other side of a tie. Quotients
 # of bfloat16 numbers meet ties: a kernel with reciprocals moves one element in 900, one in bfloat16 one in 30.

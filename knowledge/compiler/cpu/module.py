@@ -31,7 +31,7 @@ from foundry.knowledge.compiler.file.python_text import (
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.access import is_prepared, step_buffers
 from foundry.knowledge.compiler.ir.kernels import Buffer, Kernel, Plan, PrintedKernel, TorchCall
-from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT
+from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, EIGHT_BITS
 from foundry.knowledge.opgraph import DType, contiguous_strides
 
 COMPILER = "g++"
@@ -54,7 +54,9 @@ def cpu_module(entries: Sequence[Entry]) -> Body:
     parts = [_EntryText(entry, index, parameters, alone=len(entries) == 1) for index, entry in enumerate(entries)]
     shared = dict.fromkeys(text for entry in entries for kernel in entry.kernels if kernel for text in kernel.shared)
     ordered = sorted(shared, key=lambda text: not text.startswith("#define"))  # what is asked of a text, before it
-    source = "\n".join([read_library_text("cpu/runtime.h"), *ordered, *[part.source for part in parts]])
+    kernels = [*ordered, *[part.source for part in parts]]
+    headers = ["cpu/runtime.h", *(["cpu/float8.h"] if any("float8_" in text for text in kernels) else [])]
+    source = "\n".join([*map(read_library_text, headers), *kernels])
     functions = [name for part in parts for name in part.functions]
     prepares = any(part.prepares for part in parts)
     calls = calls_text([entry.plan for entry in entries], parameters, prepares=prepares)
@@ -171,9 +173,13 @@ class _EntryText:
 
     def _constant(self, buffer: Buffer) -> str:
         values = [CPU_DIALECT.constant(value, buffer.dtype) for value in buffer.data or ()]
-        if buffer.dtype in CPU_DIALECT.narrow:
+        if buffer.dtype in ("float16", "bfloat16"):
             storage, bits = CPU_DIALECT.storage[buffer.dtype], [_half_bits(v, buffer.dtype) for v in buffer.data or ()]
             values = [f"{storage}{{{value}}}" for value in bits]
+        if buffer.dtype in EIGHT_BITS:
+            values = [
+                CPU_DIALECT.store(CPU_DIALECT.constant(value, "float32"), buffer.dtype) for value in buffer.data or ()
+            ]
         text = ", ".join(values)
         return f"static const {CPU_DIALECT.storage[buffer.dtype]} b_{buffer.name}[] = {{{text}}};"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 from foundry.knowledge.compiler.file.texts import read_library_text
-from foundry.knowledge.compiler.ir.scalar import Dialect
+from foundry.knowledge.compiler.ir.scalar import EIGHT_BITS, Dialect
 from foundry.knowledge.opgraph import DType
 
 CUDA_DIALECT = Dialect(
@@ -23,9 +23,18 @@ CUDA_DIALECT = Dialect(
         "int8": "signed char",
         "uint8": "unsigned char",
         "bool": "bool",
+        **{name: name for name in EIGHT_BITS},
     },
-    widen={"float16": "__half2float({0})", "bfloat16": "__bfloat162float({0})"},
-    narrow={"float16": "__float2half_rn({0})", "bfloat16": "__float2bfloat16_rn({0})"},
+    widen={
+        "float16": "__half2float({0})",
+        "bfloat16": "__bfloat162float({0})",
+        **dict.fromkeys(EIGHT_BITS, "widen({0})"),
+    },
+    narrow={
+        "float16": "__float2half_rn({0})",
+        "bfloat16": "__float2bfloat16_rn({0})",
+        **{name: f"narrow_{name}({{0}})" for name in EIGHT_BITS},
+    },
     divided="math::divided({0}, {1})",
     divided_by="math::divided_by({0}, {1})",
     long_suffix="LL",

@@ -36,6 +36,7 @@ from foundry.knowledge.compiler.file.python_text import (
     variable,
     write_back_text,
 )
+from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.access import is_prepared
 from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import Buffer, Plan, TorchCall
@@ -90,7 +91,8 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
         "labels": sorted({label for entry in entries for label in labels_of(entry)}),
     }
     holes = {"FORWARDS": "\n\n\n".join([*forwards, f"_BY_SHAPE = [\n{dispatch},\n]"])}
-    return Body(about=about, source=f"{headers}{runtime_header()}\n{kernels}", compiler=COMPILER, holes=holes)
+    runtime = runtime_header() + (read_library_text("cuda/float8.cuh") if "float8_" in kernels else "")
+    return Body(about=about, source=f"{headers}{runtime}\n{kernels}", compiler=COMPILER, holes=holes)
 
 
 def _launch_fact(launch: Launch) -> dict[str, object]:

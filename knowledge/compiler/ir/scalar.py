@@ -38,7 +38,8 @@ _EXPENSIVE = """
 """
 EXPENSIVE = frozenset(_EXPENSIVE.split())
 
-FLOATING: frozenset[DType] = frozenset({"float64", "float32", "float16", "bfloat16"})
+EIGHT_BITS: tuple[DType, ...] = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+FLOATING: frozenset[DType] = frozenset({"float64", "float32", "float16", "bfloat16", *EIGHT_BITS})
 _NARROW_INTEGERS: frozenset[DType] = frozenset({"int16", "int8", "uint8", "bool"})
 
 # Every function lives in a namespace `math` of the target's own runtime header, overloaded by C++ type, so that one
@@ -90,8 +91,8 @@ class Dialect:
 
     @cached_property
     def register(self) -> Mapping[DType, str]:
-        """The type of a value being computed with: 16-bit floats compute in float, all else as it is stored."""
-        return {**self.storage, "float16": "float", "bfloat16": "float"}
+        """The type of a value being computed with: narrow floats compute in float, all else as it is stored."""
+        return {**self.storage, **dict.fromkeys(("float16", "bfloat16", *EIGHT_BITS), "float")}
 
     def load(self, element: str, dtype: DType) -> str:
         """C expression that converts a stored element (`b_x[i]`) to its register type."""
@@ -128,7 +129,7 @@ class Dialect:
             return f"({arguments[0]} != 0)"
         text = self.formats[op].format(*arguments, t=self.register[dtype])
         if op == "cast" and dtype in self.widen and dtype in self.narrow:
-            return self.load(self.store(text, dtype), dtype)  # a cast to a 16-bit type rounds
+            return self.load(self.store(text, dtype), dtype)  # a cast to a narrow type rounds
         if dtype in _NARROW_INTEGERS and SCALAR_OPS[op] <= 2 and op in _PROMOTES:
             return f"({self.register[dtype]})({text})"
         return text
@@ -153,9 +154,10 @@ CPU_DIALECT = Dialect(
         "int8": "int8_t",
         "uint8": "uint8_t",
         "bool": "bool",
+        **{name: name for name in EIGHT_BITS},
     },
-    widen={"float16": "widen({0})", "bfloat16": "widen({0})"},
-    narrow={"float16": "narrow_float16({0})", "bfloat16": "narrow_bfloat16({0})"},
+    widen=dict.fromkeys(("float16", "bfloat16", *EIGHT_BITS), "widen({0})"),
+    narrow={name: f"narrow_{name}({{0}})" for name in ("float16", "bfloat16", *EIGHT_BITS)},
 )
 
 

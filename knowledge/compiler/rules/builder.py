@@ -27,7 +27,7 @@ from foundry.knowledge.compiler.ir.kernels import (
     View,
 )
 from foundry.knowledge.compiler.ir.regions import Region
-from foundry.knowledge.compiler.ir.scalar import EXPENSIVE
+from foundry.knowledge.compiler.ir.scalar import EIGHT_BITS, EXPENSIVE
 from foundry.knowledge.opgraph import Argument, DType, Op, OpGraph, Ref, Value, contiguous_strides
 from foundry.knowledge.targets import KernelForms, find_target
 
@@ -38,8 +38,8 @@ _INTEGERS: tuple[DType, ...] = ("bool", "uint8", "int8", "int16", "int32", "int6
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """The dtype in which arithmetic on `dtype` runs: float32 for 16-bit floats, as in PyTorch's own kernels."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
+    """The dtype in which arithmetic on `dtype` runs: float32 for narrow floats, as in PyTorch's own kernels."""
+    return "float32" if dtype in ("float16", "bfloat16", *EIGHT_BITS) else dtype
 
 
 def promote(left: DType, right: DType) -> DType:
@@ -70,7 +70,7 @@ def cast(expr: Expr, dtype: DType) -> Expr:
 
 def const(value: float | int | bool, dtype: DType) -> Const:
     """A constant of the given dtype."""
-    if dtype in FLOATS:
+    if dtype in FLOATS or dtype in EIGHT_BITS:
         return Const(float(value), dtype)
     return Const(bool(value) if dtype == "bool" else int(value), dtype)
 

@@ -34,6 +34,8 @@ _DTYPES: dict[torch.dtype, DType] = {
     torch.float8_e4m3fnuz: "float8_e4m3fnuz",
     torch.float8_e5m2fnuz: "float8_e5m2fnuz",
 }
+if hasattr(torch, "float8_e8m0fnu"):  # new in PyTorch 2.7
+    _DTYPES[torch.float8_e8m0fnu] = "float8_e8m0fnu"
 
 
 def dtype_name(dtype: torch.dtype) -> DType:
