@@ -177,9 +177,7 @@ class _EntryText:
             storage, bits = CPU_DIALECT.storage[buffer.dtype], [_half_bits(v, buffer.dtype) for v in buffer.data or ()]
             values = [f"{storage}{{{value}}}" for value in bits]
         if buffer.dtype in EIGHT_BITS:
-            values = [
-                CPU_DIALECT.store(CPU_DIALECT.constant(value, "float32"), buffer.dtype) for value in buffer.data or ()
-            ]
+            values = [CPU_DIALECT.store(value, buffer.dtype) for value in values]
         text = ", ".join(values)
         return f"static const {CPU_DIALECT.storage[buffer.dtype]} b_{buffer.name}[] = {{{text}}};"
 
