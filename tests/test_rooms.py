@@ -59,6 +59,7 @@ ROOMS = (
     "tools.profiling",
     "tools.grade.runner",
     "tools.grade.questions.freedom",
+    "tools.grade.questions.integers",
     "tools.grade.questions",
     "tools.grade.judge",
     "tools.tune",

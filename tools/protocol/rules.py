@@ -18,7 +18,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-26"
+PROTOCOL_VERSION = "foundry-27"
 
 ALLOWED_FACTOR = 2.0  # allowed multiple of PyTorch's own error
 FEW_ELEMENTS = 64  # elements of an output; in fewer, rounding errors do not average out
@@ -91,6 +91,10 @@ Pattern = Literal[
     "other indices",
     "equal indices",
     "paired indices",
+    "short lengths",
+    "full lengths",
+    "uneven lengths",
+    "alike rows",
     "few bits",
     "no structure",
     "ordered",
@@ -100,12 +104,14 @@ Pattern = Literal[
     "task numbers",
 ]
 INDICES: tuple[Pattern, ...] = ("other indices", "equal indices", "paired indices")
+COUNTS: tuple[Pattern, ...] = ("short lengths", "full lengths", "uneven lengths")
+OF_INTEGERS: tuple[Pattern, ...] = (*INDICES, *COUNTS)
 GENTLER_SCALES = (1.5, 1.1)
 GENTLER_EXPONENTS = (2, 1)
 _KEEPS_RANGE: frozenset[Pattern] = frozenset(
     (
         *("", "constant", "few changed", "rearranged", "ordered", "steps", "largest at a stride", "close together"),
-        *("other masks", "masks of other counts", "empty masks", "other numbers", *INDICES),
+        *("other masks", "masks of other counts", "empty masks", "other numbers", *OF_INTEGERS, "alike rows"),
     )
 )
 _UNSTABLE: frozenset[Pattern] = frozenset(("constant", "close together", "few huge"))
@@ -126,6 +132,9 @@ class Distribution:
       sizes. Shows an iteration that ends too early.
     - `two groups`: rows and columns fall into two groups each, and only elements of one group keep the distribution's
       `scale`. Asked without the wider limit: an iteration settles slowly here, and one that ends early is off by more.
+    - `alike rows`: three quarters of the rows of each matrix are nearly one row, the others nearly another one. Asked
+      where places of large elements (`topk`) choose what is computed: most rows go to the same experts then, and
+      others get none.
     - `few changed`: the inputs of the trial "as given" with one to three elements changed.
     - `rearranged`: the inputs of the last trial with `few changed`, each tensor's elements in reverse order. No sum or
       checksum tells them from those before.
@@ -162,6 +171,11 @@ class Distribution:
       are taken become powers of two, their neighbours, and Fibonacci numbers.
     - `equal indices`, `paired indices`: indices of rows all select the same row, or the second half selects the same
       rows as the first. Threads that share the work meet there at the same time.
+    - `short lengths`, `full lengths`, `uneven lengths`: integers that Python reads or that the model compares. Lengths
+      become 0 or 1, the largest that the reference takes, or one long beside short ones. Parts between offsets become
+      all empty but one, equal, or uneven with empty ones. Classes become all equal, two only, or one common and one
+      missing. Any value counts where PyTorch has NaN, as in the mean of an empty part. Under `other indices` they are
+      drawn at random.
 
     Parameters of the kind `other buffers`: floating buffers that load_state_dict would change get other elements. Zeros
     and infinities stay, and so do masks: a kernel may know a mask. Raising an exception is no failure here, nor for
@@ -280,6 +294,7 @@ DISTRIBUTIONS = (
     Distribution("other indices", pattern="other indices"),
     Distribution("equal indices", pattern="equal indices"),
     Distribution("paired indices", pattern="paired indices"),
+    *(Distribution(pattern, pattern=pattern) for pattern in COUNTS),
     Distribution("no structure", pattern="no structure"),
     Distribution("high biases", parameters="high", is_stress=True),
     Distribution("low biases", parameters="low", is_stress=True),
@@ -305,6 +320,7 @@ DISTRIBUTIONS = (
     Distribution("sparse", pattern="sparse", is_stress=True),
     Distribution("one-hot rows", pattern="one-hot rows", is_stress=True),
     Distribution("few directions", pattern="few directions", is_stress=True),
+    Distribution("alike rows", pattern="alike rows", is_stress=True),
     Distribution("positive", pattern="positive", is_stress=True),
     Distribution("negative", pattern="negative", is_stress=True),
     OTHER_SIGNS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.task import Policy
 from foundry.tools.protocol.orders import NOT_ASKED
-from foundry.tools.protocol.rules import Distribution
+from foundry.tools.protocol.rules import COUNTS, Distribution
 from foundry.tools.task.limits import task_seconds
 
 PROOF_LIMITS = 4.0  # multiple of FOUNDRY_TASK_SECONDS that the reference may spend on all questions of one case
@@ -18,7 +18,7 @@ FIRST = frozenset(
     (
         *("as given", "few elements changed", "elements rearranged", "x3", "x-1", "mixed exponents"),
         *("randomised parameters", "parameters rearranged", "few parameters changed", "running statistics changed"),
-        *("other buffers", "other masks", "empty and full masks", "other indices", "other numbers"),
+        *("other buffers", "other masks", "empty and full masks", "other indices", "other numbers", *COUNTS),
         *("few huge elements", "sixteenths", "constant", "non-finite", "NaN at edges"),
     )
 )

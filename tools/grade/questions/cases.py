@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +23,11 @@ from foundry.tools.grade.questions.case_parameters import CaseParameters
 from foundry.tools.grade.questions.freedom.products import tf32_allowed
 from foundry.tools.grade.questions.freedom.reruns import Reruns, reruns_of
 from foundry.tools.grade.questions.freedom.ties import may_order
-from foundry.tools.grade.questions.index_ranges import WIDE, index_ranges, redraw, without_overflow
+from foundry.tools.grade.questions.index_ranges import index_ranges, redraw_each, without_overflow
+from foundry.tools.grade.questions.integers.counts import Counts, Kind
+from foundry.tools.grade.questions.integers.decisions import Decisions
+from foundry.tools.grade.questions.integers.limits import InRange, indices_wrap, with_limits
+from foundry.tools.grade.questions.integers.watching import WIDE
 from foundry.tools.grade.questions.lean import ROOMY, CaseRoom, Learned
 from foundry.tools.grade.questions.reals import again, as_reals
 from foundry.tools.grade.questions.running_statistics import updated_buffers
@@ -35,8 +40,9 @@ from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
 from foundry.tools.protocol.rules import (
     AS_GIVEN,
+    COUNTS,
     FEW_CHANGED,
-    INDICES,
+    OF_INTEGERS,
     TIMED,
     Distribution,
     OutputError,
@@ -71,7 +77,10 @@ class Case(CaseParameters):
         self._has_numbers = False  # inputs that are Python floats
         self._has_one_sign = False  # a floating input, as given, has no negative or no positive element
         self._uses_tf32 = False  # PyTorch's error differs if TF32 is allowed
-        self._ranges: list[int | None] = []  # range of each input tensor's integers, if known
+        self._ranges: list[Kind] = []  # use of each input tensor's integers, if known
+        self._may_wrap = False  # negative indices occur with the inputs as given
+        folder = Path(task.path).absolute().parent
+        self.decisions = Decisions([task.path, *(str(folder / name) for name in task.options.files)])
         self._takes = Arrangement()  # arrangement of the inputs; known when first drawn
         self._structures: list[patterns.Structure] | None = None  # one for each input; known when first changed
         self._may_order = may_order(task.source)
@@ -122,9 +131,15 @@ class Case(CaseParameters):
             return self.has_floats and bool(self._is_exact) and all(self._is_exact)
         if distribution.pattern == "no structure":
             return self.has_structure()
-        if distribution.pattern in INDICES:
+        if distribution.pattern == "alike rows":
+            return self.has_floats and self.decisions.has_routes
+        if distribution.pattern in OF_INTEGERS:
+            are_counts = any(isinstance(kind, Counts) for kind in self._ranges)
+            if distribution.pattern in COUNTS:
+                return are_counts
             least = WIDE if distribution.pattern == "other indices" else 1
-            return any(count is not None and count >= least for count in self._ranges)
+            is_other = are_counts and distribution.pattern == "other indices"
+            return is_other or any(isinstance(kind, int) and kind >= least for kind in self._ranges)
         return self.has_floats or not distribution.pattern
 
     def other_mode(self, inputs: Parcel) -> tuple[Mode, OtherAnswer]:
@@ -211,7 +226,10 @@ class Case(CaseParameters):
         kind = distribution.parameters
         # Outputs would otherwise occupy part of large idle blocks, which then could not be released.
         bundle.give_back()
-        eager = self._run(self._model, kind, bundle.copied(placed))
+        self._check_indices(distribution, placed)
+        copies = bundle.copied(placed)
+        with self.decisions.noting([*bundle.tensors_in(copies), *self._model.state_dict(keep_vars=True).values()]):
+            eager = self._run(self._model, kind, copies)
         # Kept, because other runs of the same model may be in float64: of a lean case, or to find overflows.
         specs = self._specs
         bundle.give_back()
@@ -231,9 +249,9 @@ class Case(CaseParameters):
         if distribution == AS_GIVEN:
             self._given_seed = seed
             self._usual = [comparison.scale_only(item) for item in expected]
-        if distribution.is_stress or kind == "large":
+        if distribution.is_stress or kind == "large" or distribution.pattern in COUNTS:
             may_spread = distribution.pattern in ("non-finite", "few other signs")
-            any_nan = may_spread or distribution.pattern in ("NaN at edges", "empty masks")
+            any_nan = may_spread or distribution.pattern in ("NaN at edges", "empty masks", *COUNTS)
             expected = [
                 replace(comparison.count_in_usual_units(item, usual), any_nan=any_nan, may_spread=may_spread)
                 for item, usual in zip(expected, self._usual, strict=False)
@@ -432,14 +450,29 @@ class Case(CaseParameters):
         with self._reference.running():
             return self._loaded.run(model, loading.rebuilt(self._takes, iter(leaves)))
 
-    def _index_ranges(self, inputs: list[Any]) -> list[int | None]:
-        """The range of each integer input, found by watching one forward; [] if there are only floats and masks."""
+    def _index_ranges(self, inputs: list[Any]) -> list[Kind]:
+        """The use of each integer input, found by watching one forward; [] if there are only floats and masks."""
         tensors = bundle.tensors_in(inputs)
         if all(item.is_floating_point() or patterns.is_mask(item) for item in tensors):
             return []
         self._load_state(self._model, "seeded")
         ranges = index_ranges(lambda: self._forward(self._model, inputs), tensors)
-        return without_overflow(ranges, inputs, lambda values: self._run(self._model, "seeded", values))
+
+        def run(values: list[Any]) -> list[torch.Tensor]:
+            return self._run(self._model, "seeded", values)
+
+        if any(isinstance(kind, Counts) for kind in ranges):
+            self._may_wrap = indices_wrap(inputs, run)
+            ranges = with_limits(ranges, inputs, run, may_wrap=self._may_wrap)
+        return without_overflow(ranges, inputs, run)
+
+    def _check_indices(self, distribution: Distribution, inputs: list[Any]) -> None:
+        """Raises TaskError if other lengths or classes lead to indices outside of a tensor, which would end the process
+        on a GPU."""
+        is_of_counts = distribution.pattern in (*COUNTS, "other indices")
+        if is_of_counts and any(isinstance(kind, Counts) for kind in self._ranges):
+            with InRange(may_wrap=self._may_wrap):
+                self._run(self._model, distribution.parameters, bundle.copied(inputs))
 
     def _given(self, seed: int) -> list[Any]:
         """The leaves of get_inputs(), drawn on the device; questions change them one by one."""
@@ -456,10 +489,8 @@ class Case(CaseParameters):
         if distribution == AS_GIVEN:
             return list(inputs)
         generator = torch.Generator(self._device).manual_seed(seed ^ 0x5EED)
-        if distribution.pattern in INDICES:
-            ranges = iter(self._ranges)
-            each = partial(redraw, generator=generator, pattern=distribution.pattern)
-            return list(bundle.map_tensors(list(inputs), lambda item: each(item, next(ranges))))
+        if distribution.pattern in OF_INTEGERS:
+            return list(redraw_each(inputs, self._ranges, generator, distribution.pattern))
         structures = self._structures_of(inputs)
         own = inputs
         inputs = as_reals(inputs)

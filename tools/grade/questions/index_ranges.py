@@ -1,77 +1,80 @@
-"""Finds out how a model uses its integer inputs: as indices, as numbers, or in arithmetic. Runs in the judge.
+"""Finds out how a model uses its integer inputs, and draws others of the same use. Runs in the judge.
 
-An index as `get_inputs` draws it may leave most of a table out; a kernel must be right for every row. Any other
-integer (a length, a flag, a count) may have a meaning that its values alone do not show, so it is not changed.
+An index as `get_inputs` draws it may leave most of a table out; a kernel must be right for every row. Lengths, offsets
+and classes are often the same in every draw; a kernel must be right for others too. Integers of any other use may have
+a meaning that their values alone do not show, so they are not changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.questions import patterns
-from foundry.tools.protocol.rules import Pattern
+from foundry.tools.grade.questions.integers.counts import Counts, Kind, draw_counts
+from foundry.tools.grade.questions.integers.watching import BOUNDS, FACTORS, NUMBERS, TOTALS, WIDE, Watcher
+from foundry.tools.protocol.rules import COUNTS, Pattern
 from foundry.tools.task import bundle
 
-# Operators whose results hold the elements of their first argument.
-_PASS_ON = frozenset({"_to_copy", "clone", "contiguous", "detach", "alias", "lift_fresh"})
-NUMBERS = 0  # kind: converted to floats; any order of them is valid, and no other values
-TOTALS = -1  # kind: 64-bit integers that are only added up; larger ones are valid
-BOUNDS = -2  # kind: ascending offsets of bags; other offsets are valid
-# Kind: used in arithmetic only; any others of the same range are valid; n less if 2**n as large are valid too.
-FACTORS = -3
-WIDE = -100  # kind: only bits, remainders or divisors are taken; any others of their sign and range are valid
 NEAR = 8  # redrawn factors lie within this part of the largest
 # Bits by which 64-bit factors may grow: a kernel that holds fewer bits of a product is wrong then.
 GROWTHS = range(24, -1, -2)
-_ADD_UP = frozenset({"cumsum", "sum"})
-_CALCULATE = frozenset(
-    {"mul", "add", "sub", "rsub", "neg", "dot", "mm", "bmm", "mv", "addmm", "baddbmm", "sum", "cumsum"}
-)
-_OF_ANY_SIZE = frozenset(
-    (
-        *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift", "bitwise_right_shift"),
-        *("__and__", "__or__", "__xor__", "__lshift__", "__rshift__"),
-        *("remainder", "fmod", "floor_divide", "gcd", "sign"),
-    )
-)
-# Operators that choose among integers: beside bits any size is valid, and beside sums as much as these can hold.
-_CHOOSE = frozenset({"abs", "clamp", "minimum", "maximum", "max", "min", "amax", "amin", "cummax", "cummin"})
-_INTO_FLOATS = frozenset({"_to_copy", "mul", "add", "sub", "div", "rsub"})
-# Operators with an answer for any value, or that read the shape alone.
-_ASK = frozenset(
-    (
-        *("eq", "ne", "lt", "le", "gt", "ge"),
-        *(f"{what}_like" for what in ("empty", "zeros", "ones", "full", "rand", "randn")),
-        *(f"new_{what}" for what in ("empty", "zeros", "ones", "full", "empty_strided")),
-    )
-)
 
 
-def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
+def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[Kind]:
     """The use of each tensor's integers: a positive n for indices from 0 to n - 1, a kind, or None if unknown.
 
     NUMBERS: only converted to floating numbers. BOUNDS: only offsets of bags. TOTALS: 64-bit integers that are only
     added up, with no use of the sums. FACTORS: only multiplied, added, summed and chosen from, like their results.
-    WIDE: only bits, remainders, divisors, sizes or signs are taken. `run` calls the model on these very tensors.
+    WIDE: only bits, remainders, divisors, sizes or signs are taken. Counts: read by Python, or compared; `with_limits`
+    says which are valid. `run` calls the model on these very tensors.
     """
-    watcher = _Watcher(tensors)
+    watcher = Watcher(tensors)
     with watcher:
         run()
-    return [watcher.range_of(tensor) for tensor in tensors]
+    return [watcher.kind_of(tensor) for tensor in tensors]
+
+
+def redraw_each(inputs: Sequence[Any], kinds: Sequence[Kind], generator: torch.Generator, pattern: Pattern) -> Any:
+    """The inputs with other integers by a pattern of OF_INTEGERS. What says the same as given says the same then:
+    equal lengths or offsets stay equal, and lengths of the parts between offsets stay their lengths."""
+    tensors = bundle.tensors_in(list(inputs))
+    drawn: dict[int, torch.Tensor] = {}
+    parts: list[tuple[torch.Tensor, torch.Tensor]] = []  # (as given, as drawn)
+    for number in sorted(range(len(tensors)), key=lambda number: not _is_list_of_offsets(kinds[number])):
+        tensor, kind = tensors[number], kinds[number]
+        known = (new for old, new in parts if isinstance(kind, Counts) and torch.equal(old, tensor.long()))
+        same = next(known, None)
+        new = redraw(tensor, kind, generator, pattern) if same is None else same.to(tensor.dtype)
+        if isinstance(kind, Counts) and kind.meaning != "classes" and same is None:
+            parts.append((tensor.long(), new.long()))
+            parts += [(old.diff(), now.diff()) for old, now in parts[-1:] if kind.meaning == "offsets"]
+            parts += [(old[:-1], now[:-1]) for old, now in parts[-2:-1] if kind.meaning == "offsets"]
+        drawn[number] = new
+    each = iter(range(len(tensors)))
+    return bundle.map_tensors(list(inputs), lambda _: drawn[next(each)])
+
+
+def _is_list_of_offsets(kind: Kind) -> bool:
+    return isinstance(kind, Counts) and kind.meaning == "offsets"
 
 
 def redraw(
-    tensor: torch.Tensor, kind: int | None, generator: torch.Generator, pattern: Pattern = "other indices"
+    tensor: torch.Tensor, kind: Kind, generator: torch.Generator, pattern: Pattern = "other indices"
 ) -> torch.Tensor:
     """Other integers of the kind that `index_ranges` found; the same ones if they may mean anything.
 
-    The patterns `equal indices` and `paired indices` change only indices.
+    The patterns `equal indices` and `paired indices` change only indices, and those of COUNTS only Counts.
     """
+    if isinstance(kind, Counts):
+        if pattern not in (*COUNTS, "other indices"):
+            return tensor
+        return patterns.keep_layout(tensor, draw_counts(tensor, kind, pattern, generator))
+    if pattern in COUNTS:
+        return tensor
     if pattern != "other indices":
         share = 1.0 if pattern == "equal indices" else 0.0
         return reindex(tensor, kind, generator, share, are_paired=not share) if kind and kind > 0 else tensor
@@ -89,9 +92,7 @@ def redraw(
     return reindex(tensor, kind, generator) if kind else tensor
 
 
-def without_overflow(
-    ranges: list[int | None], inputs: Any, run: Callable[[Any], list[torch.Tensor]]
-) -> list[int | None]:
+def without_overflow(ranges: list[Kind], inputs: Any, run: Callable[[Any], list[torch.Tensor]]) -> list[Kind]:
     """`ranges` with FACTORS lowered by the bits that 64-bit factors may grow: as many as the reference's integers hold.
 
     None for factors that overflow even without growth: a kernel with wider integers would be right. A run in float64
@@ -100,18 +101,18 @@ def without_overflow(
     if FACTORS not in ranges:
         return ranges
 
-    def grown(growth: int) -> list[int | None]:
+    def grown(growth: int) -> list[Kind]:
         wide = [item.dtype == torch.int64 for item in bundle.tensors_in(inputs)]
         return [
-            kind - growth * is_wide if kind == FACTORS else kind for kind, is_wide in zip(ranges, wide, strict=True)
+            FACTORS - growth * is_wide if kind == FACTORS else kind for kind, is_wide in zip(ranges, wide, strict=True)
         ]
 
-    def outputs(kinds: list[int | None], *, as_floats: bool) -> list[torch.Tensor]:
+    def outputs(kinds: list[Kind], *, as_floats: bool) -> list[torch.Tensor]:
         each = iter(kinds)
 
         def drawn(tensor: torch.Tensor) -> torch.Tensor:
             kind = next(each)
-            if kind is None or kind > FACTORS or kind == WIDE:
+            if not isinstance(kind, int) or kind > FACTORS or kind == WIDE:
                 return tensor.clone()
             agreed = redraw(tensor, kind, torch.Generator(tensor.device).manual_seed(0))
             return agreed.double() if as_floats else agreed
@@ -209,160 +210,3 @@ def widen(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """64-bit integers from 2**61 to 2**62 with the old signs; zeros stay."""
     sizes = patterns.whole(1 << 61, 1 << 62, value.shape, generator)
     return patterns.keep_layout(value, torch.where(value < 0, -sizes, sizes) * (value != 0))
-
-
-class _Watcher(TorchDispatchMode):
-    """A dispatch mode that records the use of integer inputs, and of copies of them, by each operator."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False: nothing is compiled here. PyTorch would import its compiler, for a second in each judge, to switch
-        it off."""
-        return False
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._owners = {_place(item): _place(item) for item in tensors if _is_integer(item)}
-        self._ranges: dict[int, int | None] = {}
-        self._numbers: set[int] = set()
-        self._totals: set[int] = set()
-        self._factors: set[int] = set()
-        self._wide: set[int] = set()
-        self._chosen: set[int] = set()
-        # Address of a computed tensor -> addresses of the inputs that it comes from.
-        self._results: dict[int, set[int]] = {}
-        self._kept: list[torch.Tensor] = []  # kept, so that their memory does not become another tensor's
-
-    def range_of(self, tensor: torch.Tensor) -> int | None:
-        """The use of a tensor's integers, as `index_ranges` gives it."""
-        if not _is_integer(tensor):
-            return None
-        place = _place(tensor)
-        if place not in self._ranges and place not in self._numbers:
-            if place in self._factors | self._wide:  # both uses would need more than 64 bits
-                return None if place in self._factors & self._wide else FACTORS if place in self._factors else WIDE
-            if place in self._chosen:
-                return FACTORS if place in self._totals else WIDE
-            if place in self._totals:
-                return TOTALS
-        return self._ranges.get(place, NUMBERS if place in self._numbers else None)
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        name = func._schema.name.removeprefix("aten::")
-        sizes = dict(_index_arguments(name, args, kwargs or {}))
-        for item in _tensors([*args, *(kwargs or {}).values()]):
-            owner = self._owners.get(_place(item))
-            if owner is not None:
-                self._note(owner, item, name, sizes, result)
-            for factor in list(self._results.get(_place(item), ())):
-                self._note_result(factor, item, name, result)
-        return result
-
-    def _note(self, owner: int, item: torch.Tensor, name: str, sizes: Mapping[int, int], result: Any) -> None:
-        """Records one operator's use of an integer input."""
-        if id(item) in sizes and BOUNDS in (sizes[id(item)], self._ranges.get(owner)):
-            self._ranges[owner] = BOUNDS if self._ranges.get(owner, BOUNDS) == sizes[id(item)] == BOUNDS else None
-        elif id(item) in sizes:
-            known = self._ranges.get(owner, sizes[id(item)])
-            self._ranges[owner] = None if known is None else min(known, sizes[id(item)])
-        elif name in _ASK:
-            return
-        elif name in _ADD_UP and item.dtype == torch.int64 and _is_integer(result):
-            self._totals.add(owner)
-            self._keep_result(owner, result)
-        elif name in _INTO_FLOATS and isinstance(result, torch.Tensor) and result.is_floating_point():
-            self._numbers.add(owner)
-        elif (uses := self._uses(name)) is not None and _is_integer(_value(result)) and _place(_value(result)) != owner:
-            uses.add(owner)
-            self._keep_result(owner, _value(result))
-        elif name in _PASS_ON and _is_integer(result):
-            self._kept.append(result)
-            self._owners[_place(result)] = owner
-        elif not (isinstance(result, torch.Tensor) and _place(result) == _place(item)):  # a view is no use yet
-            self._ranges[owner] = None
-
-    def _note_result(self, owner: int, item: torch.Tensor, name: str, result: Any) -> None:
-        """Records one operator's use of integers computed from an input.
-
-        Computed integers may be used in arithmetic, copied, compared and converted; as an index, a larger one may be
-        refused or misread. Totals may count something, so they may not be compared or converted.
-        """
-        value = _value(result)
-        may_count = owner in self._totals
-        if (uses := self._uses(name)) is not None and _is_integer(value):
-            uses.add(owner)
-            self._keep_result(owner, value)
-        elif name in _PASS_ON | (_INTO_FLOATS - _CALCULATE) and _is_integer(result):
-            self._keep_result(owner, result)
-        elif isinstance(result, torch.Tensor) and _place(result) == _place(item):
-            return  # a view is no use yet
-        elif may_count or name not in _ASK | (set() if _is_integer(result) else _INTO_FLOATS):
-            self._ranges[owner] = None
-
-    def _uses(self, name: str) -> set[int] | None:
-        """The set of inputs with this operator's kind of use; None for any other operator."""
-        kinds = ((_CALCULATE, self._factors), (_OF_ANY_SIZE, self._wide), (_CHOOSE, self._chosen))
-        return next((uses for names, uses in kinds if name in names), None)
-
-    def _keep_result(self, owner: int, result: torch.Tensor) -> None:
-        """Remembers that a tensor was computed from the index tensor `owner`, and keeps it alive."""
-        self._kept.append(result)
-        self._results.setdefault(_place(result), set()).add(owner)
-
-
-def _index_arguments(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """(id of the index tensor, number of rows it selects from) for each index argument of an ATen call; BOUNDS for
-    offsets."""
-    if name in ("embedding", "_embedding_bag", "_embedding_bag_forward_only"):
-        yield id(args[1]), args[0].size(0)
-        if name != "embedding":
-            yield id(args[2]), BOUNDS
-    elif name in ("index_select", "gather"):
-        yield id(args[2]), args[0].size(args[1]) if args[0].dim() else 1
-    elif name == "take":
-        yield id(args[1]), args[0].numel()
-    elif name in ("nll_loss_forward", "nll_loss2d_forward"):
-        yield id(args[1]), args[0].size(1 if args[0].dim() > 1 else 0)
-    elif name.removesuffix("_") in (
-        "index_add",
-        "index_copy",
-        "index_fill",
-        "scatter",
-        "scatter_add",
-        "scatter_reduce",
-    ):
-        yield id(args[2]), args[0].size(args[1]) if args[0].dim() else 1
-    elif name == "bincount" and (least := int(kwargs.get("minlength", args[2] if len(args) > 2 else 0))):
-        yield id(args[0]), least  # never less than the number that it counts
-    elif name == "index" and all(item is None or _is_integer(item) for item in args[1]):
-        yield from ((id(item), args[0].size(dim)) for dim, item in enumerate(args[1]) if item is not None)
-
-
-def _tensors(items: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for item in items:
-        if isinstance(item, torch.Tensor):
-            yield item
-        elif isinstance(item, list | tuple):
-            yield from _tensors(item)
-
-
-def _is_integer(value: Any) -> bool:
-    return (
-        isinstance(value, torch.Tensor)
-        and value.dtype != torch.bool
-        and not value.is_floating_point()
-        and not value.is_complex()
-    )
-
-
-def _value(result: Any) -> Any:
-    """The tensor that an operator returns; of (values, places) the values."""
-    return result[0] if isinstance(result, tuple) and result else result
-
-
-def _place(tensor: torch.Tensor) -> int:
-    """The address of the tensor's storage."""
-    return tensor.untyped_storage().data_ptr()

@@ -1,4 +1,4 @@
-"""Inputs of two levels along their longest axis, like signals with an event in them. Imports torch."""
+"""Inputs of two levels along their longest axis, like signals with an event in them, or of two rows. Imports torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 GIVEN_SHARE = 0.25  # share of the way from a level to the elements as given
+ALIKE, OWN_SHARE = 0.75, 1 / 32  # share of the rows that are alike, and of the way from there to a row as given
 
 
 def in_steps(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -43,6 +44,16 @@ def with_ends_in_common(values: Sequence[Any]) -> list[Any]:
         return changed
 
     return [with_ends(value) for value in values]
+
+
+def in_alike_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Rows that are nearly one of two rows of the input, most of them nearly the same."""
+    if value.dim() < 2 or value.shape[-1] < 2:
+        return value
+    rows = value.reshape(-1, value.shape[-1])
+    first, second = torch.randint(0, len(rows), (2,), generator=generator, device=generator.device).tolist()
+    is_alike = torch.rand((len(rows), 1), generator=generator, device=generator.device) < ALIKE
+    return torch.where(is_alike, rows[first], rows[second]).lerp_(rows, OWN_SHARE).reshape(value.shape)
 
 
 def _longest_axis(value: torch.Tensor) -> tuple[int, int]:

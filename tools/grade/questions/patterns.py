@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from foundry.tools.grade.questions.levels import in_steps, with_ends_in_common
-from foundry.tools.protocol.rules import FEW_CHANGED, INDICES, Distribution, Pattern
+from foundry.tools.grade.questions.levels import in_alike_rows, in_steps, with_ends_in_common
+from foundry.tools.protocol.rules import FEW_CHANGED, OF_INTEGERS, Distribution, Pattern
 
 SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # multiples of the root mean square of the input as given
 HUGE_LOW, HUGE_HIGH = 128.0, 512.0  # multiples of it
@@ -259,7 +259,7 @@ OF_MASKS: dict[Pattern, Callable[[torch.Tensor, torch.Generator], torch.Tensor]]
     "masks of other counts": recount_rows,
     "empty masks": empty_rows,
 }
-_OF_OTHERS = (*OF_MASKS, "other numbers", *INDICES)
+_OF_OTHERS = (*OF_MASKS, "other numbers", *OF_INTEGERS)
 
 
 def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
@@ -270,8 +270,8 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
         return torch.full_like(value, _typical(value, limited=limited))
     if pattern == "ordered":
         return _by_rows(value, lambda rows: rows.sort(dim=-1).values) if value.dim() else value
-    if pattern == "steps":
-        return in_steps(value, generator)
+    if pattern in ("steps", "alike rows"):
+        return (in_steps if pattern == "steps" else in_alike_rows)(value, generator)
     if pattern == "largest at a stride":
         return _at_a_stride(value, generator)
     if pattern == "rearranged":
