@@ -68,6 +68,12 @@ _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
         "questions",
         "some questions were not asked, because time or memory was short; strict asks all",
     ),
+    "one-sided": (
+        frozenset({"strict"}),
+        "decisions",
+        "the task's Python reads values and went the same way for every question; strict asks for questions that take "
+        "the other side",
+    ),
     "approximation": (
         frozenset({"fair", "strict"}),
         "approximations",

@@ -26,6 +26,8 @@ LONG_DRAW_BYTES = 1 << 30  # bytes of inputs that take long to draw: one core of
 IN_ITS_PROCESS = (FUNCTIONS, STATE, PROCESSES)  # what a candidate must leave as it found it
 DRIFT = "parameters unchanged"  # the gate of a forward that writes to parameters which the reference's leaves alone
 NOT_ASKED = "not asked for want of"  # begins the evidence of a question that was left out, before "time" or "memory"
+DECISION = "decision in line"  # begins the name of a gate about Python that reads values; the line follows
+ONE_SIDED = "one-sided:"  # begins its evidence if no question took the other side
 LEADS, NO_LEADS = "leads in the text", "none"  # a gate's name, and its evidence where there are none
 
 

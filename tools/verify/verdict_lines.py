@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foundry.knowledge.reasons import WORDS
-from foundry.tools.protocol.orders import LEADS, NO_LEADS
+from foundry.tools.protocol.orders import LEADS, NO_LEADS, ONE_SIDED
 from foundry.tools.words import make_printable
 
 
@@ -29,6 +29,7 @@ def verdict_lines(document: dict[str, Any]) -> list[str]:
         lines.append(f"accuracy class: {document['accuracy_class']}")
     if document["labels"]:
         lines.append("labels: " + ", ".join(document["labels"]))
+    lines += [f"  {gate['gate']}: {gate['evidence']}" for gate in document["gates"] if _is_one_sided(gate)]
     if "standing" in document:
         lines.append(f"{document['standing']}: {document['standing_evidence']}")
     return [
@@ -40,6 +41,11 @@ def verdict_lines(document: dict[str, Any]) -> list[str]:
 def _is_lead(gate: dict[str, Any]) -> bool:
     """True for a passed gate that still names leads."""
     return bool(gate["gate"] == LEADS and gate["passed"] and gate["evidence"] != NO_LEADS)
+
+
+def _is_one_sided(gate: dict[str, Any]) -> bool:
+    """True for a line of the task that went the same way for all questions, so that a kernel may know that way only."""
+    return bool(gate["evidence"].startswith(ONE_SIDED))
 
 
 def _how(document: dict[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from foundry.knowledge.errors import (
 from foundry.tools.process.channel import Message
 from foundry.tools.process.zygote import Worker, WorkerDied
 from foundry.tools.profiling.gather import Seen
-from foundry.tools.protocol.orders import NOT_ASKED, PROCESSES
+from foundry.tools.protocol.orders import DECISION, NOT_ASKED, ONE_SIDED, PROCESSES
 from foundry.tools.task.limits import GIGABYTES, SECONDS, TimeLimits
 
 FEW_NAMES = 4  # of questions that a label lists; the verdict names all
@@ -59,8 +59,8 @@ class Notes:
 
 
 def declared_labels(baseline: Baseline, verdict: Verdict, audited: Sequence[Gate] = ()) -> list[str]:
-    """What a reader must know of how a kernel was judged: the question that tells, and the questions left out, of the
-    verdict and of the audit's own runs."""
+    """What a reader must know of how a kernel was judged: the question that tells, the questions left out, of the
+    verdict and of the audit's own runs, and the lines of the task that went the same way for all questions."""
     if not verdict.correct:
         return []
     found = [baseline.label] if baseline.label else []
@@ -70,7 +70,10 @@ def declared_labels(baseline: Baseline, verdict: Verdict, audited: Sequence[Gate
         if names:
             listed = ", ".join(names) if len(names) <= FEW_NAMES else f"{len(names)} questions"
             found.append(f"not-asked:{listed} ({what})")
-    return found
+    lines = [gate.gate.removeprefix(f"{DECISION} ") for gate in verdict.gates if gate.evidence.startswith(ONE_SIDED)]
+    return found + (
+        [f"one-sided:{line}" for line in lines] if len(lines) <= FEW_NAMES else [f"one-sided:{len(lines)} lines"]
+    )
 
 
 def no_timing(stage: Stage, problem: str, seconds: float = 0.0, *, outcome: Outcome = "unproven") -> Timing:

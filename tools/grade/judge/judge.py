@@ -34,6 +34,7 @@ from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
 from foundry.tools.grade.questions.affordable import QuestionBudget
 from foundry.tools.grade.questions.cases import Case
+from foundry.tools.grade.questions.integers.decisions import Decisions
 from foundry.tools.grade.questions.lean import CaseRoom, Learned, return_freed_memory
 from foundry.tools.grade.questions.task_cases import cases_of, imports_of
 from foundry.tools.grade.questions.trial import Trial
@@ -41,7 +42,7 @@ from foundry.tools.process.channel import Message
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.process.turns import scheduling_of
 from foundry.tools.protocol.foreign import SEED as FOREIGN_SEED
-from foundry.tools.protocol.orders import NOT_ASKED
+from foundry.tools.protocol.orders import DECISION, NOT_ASKED, ONE_SIDED
 from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, is_ieee, told_by
 from foundry.tools.protocol.statistics import effort_of, relative_spread
 from foundry.tools.task import bundle
@@ -86,6 +87,7 @@ class Judge:
         self._telling: Telling | None = None  # which question tells right from wrong, once known
         self._product_runs: tuple[ProductRun, ...] | None = None  # of the reference, once asked
         self._skipped: dict[str, Gate] = {}
+        self._decisions: Decisions | None = None  # of the reference, over all cases that a candidate was asked
         self._usual = scheduling_of(os.getpid())
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._on_host)
 
@@ -150,19 +152,27 @@ class Judge:
                 if not self._room.widens:
                     words = f"{NOT_ASKED} memory: PyTorch's own run is the truth"
                     self._skipped["float64"] = Gate("float64", True, words)
+                self._decisions = None
                 self._budget = QuestionBudget(float(message["eager_ms"]), self._task.options.policy)
                 verdict = examination.run(load, self._fresh_cases(stage), lambda case: self._trials(case, stage))
         finally:
             link.close()
         if verdict.correct:
             lacking = [_WITHOUT_GPU_KERNELS] if link.gpu_kernels_refused else []
-            verdict = replace(verdict, gates=(*verdict.gates, *self._skipped.values(), *lacking))
+            gates = (*verdict.gates, *self._skipped.values(), *lacking)
+            verdict = replace(verdict, gates=gates if stage == "screen" else (*gates, *self._one_sided()))
         return {
             "verdict": codec.to_plain(verdict),
             "operators": examination.operators,
             "phases": link.seconds,
             "seeds": self._seeds.drawn if stage != "screen" else {},
         }
+
+    def _one_sided(self) -> Iterator[Gate]:
+        """Yields a gate for each line of the task where Python read the same value for every question."""
+        found = {} if self._decisions is None else self._decisions.one_sided(self._task.path)
+        for line, answer in found.items():
+            yield Gate(f"{DECISION} {line}", True, f"{ONE_SIDED} Python read {answer} there for every question")
 
     def ready(self, message: Message, handles: list[int]) -> Message:
         """Prepares sides of groups for timed calls, in the order given: the first of a group gets other memory.
@@ -456,6 +466,8 @@ class Judge:
                 if trial is not None:
                     yield trial
                 del trial  # before the next one is made
+            self._decisions = self._decisions or case.decisions
+            self._decisions.join(case.decisions)
             case.close()
 
         return release_each(make())
