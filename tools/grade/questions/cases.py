@@ -227,9 +227,11 @@ class Case(CaseParameters):
         # Outputs would otherwise occupy part of large idle blocks, which then could not be released.
         bundle.give_back()
         self._check_indices(distribution, placed)
-        copies = bundle.copied(placed)
-        with self.decisions.noting([*bundle.tensors_in(copies), *self._model.state_dict(keep_vars=True).values()]):
-            eager = self._run(self._model, kind, copies)
+        eager = (
+            self._run_noted(kind, placed)
+            if self.decisions.reads
+            else self._run(self._model, kind, bundle.copied(placed))
+        )
         # Kept, because other runs of the same model may be in float64: of a lean case, or to find overflows.
         specs = self._specs
         bundle.give_back()
@@ -294,6 +296,8 @@ class Case(CaseParameters):
 
     def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
         """Keeps facts about inputs and outputs as given."""
+        if not self.decisions.has_run:  # apart: while it is watched, PyTorch uses no fused attention
+            self._run_noted("seeded", placed)
         self._shapes = [item.shape for item in eager]
         self._ranges = self._ranges or self._index_ranges(bundle.copied(placed))
         self._is_bounded = not overflowing(eager)
@@ -377,6 +381,12 @@ class Case(CaseParameters):
         if not set(found) <= set(self._writes):
             raise TaskError("forward writes to other inputs with them")
         return [tensors[number] for number in self._writes]
+
+    def _run_noted(self, kind: Parameters, inputs: list[Any]) -> list[torch.Tensor]:
+        """Runs the model while it is noted what its Python reads."""
+        copies = bundle.copied(inputs)
+        with self.decisions.noting([*bundle.tensors_in(copies), *self._model.state_dict(keep_vars=True).values()]):
+            return self._run(self._model, kind, copies)
 
     def _truth(self, kind: Parameters, inputs: Any, eager: list[torch.Tensor], updated: list[torch.Tensor]) -> Truth:
         """The float64 run's answer; for a model that cannot run in float64, that of its own dtype."""

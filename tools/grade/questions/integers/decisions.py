@@ -36,15 +36,14 @@ _USE = frozenset(
 class Decisions:
     """The answers that the reference's Python read from values, by line of the task's files.
 
-    `has_routes`: places of large elements (`topk`) chose what was computed. Known after the first run that is noted; a
-    reference that reads nothing then goes the same way for all values, so later runs of it are not watched.
+    `has_routes`: places of large elements (`topk`) chose what was computed. `has_run`: a run was noted; a reference
+    that reads nothing in it goes the same way for all values, so that no other run of it needs to be.
     """
 
     def __init__(self, files: Iterable[str]) -> None:
         self._files = frozenset(files)
         self._answers: dict[Line, Any] = {}
-        self._has_run = False
-        self.has_routes = False
+        self.has_run = self.has_routes = False
 
     @property
     def reads(self) -> bool:
@@ -54,10 +53,7 @@ class Decisions:
     @contextmanager
     def noting(self, given: Iterable[torch.Tensor]) -> Iterator[None]:
         """Notes what is read within the `with` body of tensors computed from those given (inputs and parameters)."""
-        if self._has_run and not self.reads:
-            yield
-            return
-        self._has_run = True
+        self.has_run = True
         with _Readings(self, given):
             yield
 
