@@ -90,6 +90,26 @@ def test_what_a_reference_refuses_bounds_lengths() -> None:
     assert isinstance(shortened, Counts) and shortened.only_less
 
 
+def test_trials_end_where_types_and_memory_do() -> None:
+    lengths = torch.tensor([3, 1, 100, 3, 7, 3], dtype=torch.int8)
+    assert found(masked, torch.randn(6, 400, 3), lengths)[1] == Counts("lengths", high=127)
+    largest = 0
+
+    def squared(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        nonlocal largest
+        largest = max(largest, int(n.max()))
+        return x.new_ones(int(n.max()), int(n.max()))
+
+    assert found(squared, torch.randn(4000, 1), torch.tensor([5, 7]))[1] == Counts("lengths", low=0, high=7)
+    assert largest < 200
+
+
+def test_lengths_in_order_stay_in_order() -> None:
+    stream = torch.Generator().manual_seed(1)
+    drawn = draw_counts(torch.tensor([9, 7, 7, 2]), Counts("lengths", high=40), "other indices", stream)
+    assert drawn.tolist() == sorted(drawn.tolist(), reverse=True) and len(set(drawn.tolist())) > 2
+
+
 def test_a_number_beside_them_bounds_lengths() -> None:
     offsets = torch.tensor([0, 10, 60, 100, 240])
 

@@ -60,7 +60,7 @@ def draw_counts(given: torch.Tensor, counts: Counts, pattern: Pattern, stream: t
         found = list(itertools.accumulate(parts, initial=0)) if is_list else parts
         drawn = torch.tensor(found, device=given.device) if parts else given
     else:
-        drawn = _lengths(given.numel(), counts, pattern, stream)
+        drawn = _in_order_of(given, _lengths(given.numel(), counts, pattern, stream))
     drawn = drawn.reshape(given.shape).to(given.dtype)
     return torch.minimum(drawn, given) if counts.only_less else drawn
 
@@ -94,6 +94,15 @@ def part_sizes(total: int, number: int, limits: tuple[int, int], pattern: Patter
         more = min(left, high - sizes[place])
         sizes[place], left = sizes[place] + more, left - more
     return sizes
+
+
+def _in_order_of(given: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """The drawn lengths in the order of those given, if these ascend or descend (as packed sequences do)."""
+    if given.dim() != 1 or len(given) < 3 or int(given.min()) == int(given.max()):
+        return drawn
+    steps = given.long().diff()
+    is_rising, is_falling = bool((steps >= 0).all()), bool((steps <= 0).all())
+    return drawn.sort(descending=is_falling).values if is_rising or is_falling else drawn
 
 
 def _whole(low: int, high: int, shape: Sequence[int], stream: torch.Generator) -> torch.Tensor:

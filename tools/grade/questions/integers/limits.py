@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from foundry.tools.task import bundle
 Run = Callable[[list[Any]], list[torch.Tensor]]  # the reference's outputs for inputs; raises TaskError
 Answer = tuple[Any, ...] | None  # what tells answers apart; None if the reference refuses the inputs
 LONGEST_S = 2.0  # seconds of trials for one input, after which the limits known so far count
+MOST_GROWTH = 4  # an answer of more times the elements of the first one, and of more than the inputs, ends the trials
 MOST_CLASSES = 4096  # different numbers; more are no classes
 _WRITES = ("index_put", "_index_put_impl", "_unsafe_index_put", "index_put_")
 
@@ -78,12 +79,14 @@ class _Trials:
 
     def __init__(self, inputs: list[Any], number: int, run: Run) -> None:
         self._inputs, self._number, self._run = inputs, number, run
-        self._stop = time.monotonic() + LONGEST_S
+        self._stop, self._is_over = time.monotonic() + LONGEST_S, False
+        self._usual_elements = sum(tensor.numel() for tensor in bundle.tensors_in(inputs))
+        self._elements = 0  # elements of the first answer
 
     @property
     def is_over(self) -> bool:
-        """True if there is no time for another one."""
-        return time.monotonic() > self._stop
+        """True if there is no time for another one, or an answer was so large that the next may fill the memory."""
+        return self._is_over or time.monotonic() > self._stop
 
     def answer(self, values: torch.Tensor) -> Answer:
         """Sizes and sums that tell the answer for these integers from others; None if the reference refuses them."""
@@ -95,6 +98,9 @@ class _Trials:
             outputs = self._run(changed)
         except (TaskError, RuntimeError):  # memory may be short, too
             return None
+        elements = sum(item.numel() for item in outputs)
+        self._is_over |= elements > max(self._usual_elements, MOST_GROWTH * (self._elements or elements))
+        self._elements = self._elements or elements
         return tuple((*item.shape, *_sums(item)) for item in outputs)
 
 
@@ -144,9 +150,12 @@ def _offsets(given: torch.Tensor, trials: _Trials) -> Counts | None:
 
 def _lengths(kind: Counts, given: torch.Tensor, trials: _Trials, most: int) -> Counts | None:
     """Lengths from the least to the largest that the reference takes and that change its answer."""
-    top = int(given.max())
+    top, largest = int(given.max()), torch.iinfo(given.dtype).max
 
+    @cache
     def answer(length: int) -> Answer:
+        if length > largest:
+            return None
         equal = torch.full_like(given, length)
         return trials.answer(torch.minimum(equal, given) if kind.only_less else equal)
 
