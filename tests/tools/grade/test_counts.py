@@ -265,3 +265,13 @@ def test_sizes_of_outputs_follow_each_question(tmp_path: Path) -> None:
             assert trial.expected[1].any_nan == (item.pattern in COUNTS)
             shapes.add(trial.specs[0].shape)
     assert {(), (64, 4)} < shapes and len(shapes) > 4
+
+
+def test_alike_rows_go_to_two_experts_and_leave_the_others_empty() -> None:
+    case = case_of(TASKS / "routed_rows.py")
+    (alike,) = asked(case)
+    trial = case.trial(alike, 3)
+    x = trial.inputs.value()[0]
+    counts = torch.bincount((x @ case._model.router).argmax(-1), minlength=8)
+    assert int((counts > 0).sum()) <= 4 and int(counts.max()) > 600
+    assert len(x.unique(dim=0)) == len(x)  # no two rows are equal
