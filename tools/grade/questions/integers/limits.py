@@ -21,6 +21,7 @@ Run = Callable[[list[Any]], list[torch.Tensor]]  # the reference's outputs for i
 Answer = tuple[Any, ...] | None  # what tells answers apart; None if the reference refuses the inputs
 LONGEST_S = 2.0  # seconds of trials for one input, after which the limits known so far count
 MOST_GROWTH = 4  # an answer of more times the elements of the first one, and of more than the inputs, ends the trials
+PIECE = 1 << 24  # elements of an answer that are added up at a time
 MOST_CLASSES = 4096  # different numbers; more are no classes
 _WRITES = ("index_put", "_index_put_impl", "_unsafe_index_put", "index_put_")
 
@@ -90,24 +91,28 @@ class _Trials:
 
     def answer(self, values: torch.Tensor) -> Answer:
         """Sizes and sums that tell the answer for these integers from others; None if the reference refuses them."""
-        each = itertools.count()
+        numbers = itertools.count()
         changed = bundle.map_tensors(
-            self._inputs, lambda tensor: values.clone() if next(each) == self._number else tensor.clone()
+            self._inputs, lambda tensor: values.clone() if next(numbers) == self._number else tensor.clone()
         )
         try:
             outputs = self._run(changed)
+            sums = [_sums(item) for item in outputs]
         except (TaskError, RuntimeError):  # memory may be short, too
             return None
         elements = sum(item.numel() for item in outputs)
         self._is_over |= elements > max(self._usual_elements, MOST_GROWTH * (self._elements or elements))
         self._elements = self._elements or elements
-        return tuple((*item.shape, *_sums(item)) for item in outputs)
+        return tuple((*item.shape, *each) for item, each in zip(outputs, sums, strict=True))
 
 
 def _sums(output: torch.Tensor) -> tuple[float, float]:
     """The sums of the elements and of their squares, without infinities and NaN."""
-    flat = output.detach().double().nan_to_num(0.0, 0.0, 0.0).flatten()
-    return float(flat.sum()), float(flat.square().sum())
+    flat, total, squares = output.detach().reshape(-1), 0.0, 0.0
+    for start in range(0, len(flat), PIECE):
+        values = flat[start : start + PIECE].double().nan_to_num_(0.0, 0.0, 0.0)
+        total, squares = total + float(values.sum()), squares + float(torch.dot(values, values))
+    return total, squares
 
 
 def _limited(kind: Counts, given: torch.Tensor, trials: _Trials, most: int) -> Counts | None:
