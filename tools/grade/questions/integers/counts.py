@@ -26,7 +26,7 @@ class Counts:
     - `lengths`: read, or compared with places; others from `low` to `high` are valid. `keeps_sum`: only such as have
       the sum of those given. `only_less`: only such as are no larger than those given, element by element.
     - `offsets`: ascending from 0, so that parts lie between them; parts of `low` to `high` elements are valid.
-    - `classes`: only asked which they are; `values` are valid. `ascends`: in ascending order only.
+    - `classes`: only asked which they are; `values` are valid. `ascends`: in rows of ascending order only.
     """
 
     meaning: Literal["lengths", "offsets", "classes"]
@@ -155,7 +155,7 @@ def _classes(given: torch.Tensor, counts: Counts, pattern: Pattern, stream: torc
         chosen = _whole(0, count - 1, (rows,), stream)
     steps = torch.arange(each, device=given.device)
     drawn = values[(chosen[:, None] + steps) % count].reshape(given.shape)
-    return drawn.flatten().sort().values if counts.ascends else drawn
+    return drawn.sort(dim=-1).values if counts.ascends else drawn
 
 
 def _are_distinct(given: torch.Tensor) -> bool:

@@ -129,14 +129,16 @@ def _limited(kind: Counts, given: torch.Tensor, trials: _Trials, most: int) -> C
 def _classes(kind: Counts, given: torch.Tensor, trials: _Trials) -> Counts | None:
     """Numbers that occur as given, and those that the model compares with if it takes them."""
     own: set[int] = set(given.unique().tolist())  # type: ignore[no-untyped-call]
-    ascends = given.dim() == 1 and len(own) > 1 and bool((given.diff() >= 0).all())
+    has_rows = given.dim() > 0 and given.shape[-1] > 1 and len(own) > 1
+    ascends = has_rows and bool((given.diff(dim=-1) >= 0).all())
     limits = torch.iinfo(given.dtype)
     every = sorted(own | {value for value in kind.values if limits.min <= value <= limits.max})
     if len(every) > MOST_CLASSES:
         return None
     values = torch.tensor(every, device=given.device, dtype=given.dtype)
     places = torch.arange(given.numel(), device=given.device) % len(every)
-    tried = values[places.sort().values if ascends else places].reshape(given.shape)
+    tried = values[places].reshape(given.shape)
+    tried = tried.sort(dim=-1).values if ascends else tried
     found = every if set(every) == own or trials.answer(tried) is not None else sorted(own)
     return Counts("classes", values=tuple(found), ascends=ascends) if len(found) > 1 else None
 
