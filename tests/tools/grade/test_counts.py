@@ -185,11 +185,15 @@ def test_each_pattern_is_what_it_says() -> None:
 
 def test_what_is_given_twice_stays_twice() -> None:
     offsets = torch.tensor([0, 10, 20, 30, 40])
+    classes = torch.tensor([0, 2, 1, 0])
     kinds: list[Kind] = [Counts("lengths", high=40), Counts("offsets", high=40), None, Counts("offsets", high=40)]
-    given = [offsets.diff(), offsets, torch.randn(3), offsets.to(torch.int32)]
+    kinds += [Counts("classes", values=(0, 1, 2))] * 2
+    given = [offsets.diff(), offsets, torch.randn(3), offsets.to(torch.int32), classes, classes.clone()]
     for pattern in (*COUNTS, "other indices"):
-        lengths, one, _, other = redraw_each(given, kinds, torch.Generator().manual_seed(1), pattern)
+        drawn = redraw_each(given, kinds, torch.Generator().manual_seed(1), pattern)
+        lengths, one, _, other, *both = drawn
         assert torch.equal(lengths, one.diff()) and torch.equal(one, other.long()) and other.dtype == torch.int32
+        assert torch.equal(*both)
     assert torch.equal(redraw(offsets, kinds[1], torch.Generator(), "equal indices"), offsets)
     assert redraw(offsets, 50, torch.Generator(), "short lengths") is offsets
 

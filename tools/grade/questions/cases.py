@@ -500,7 +500,7 @@ class Case(CaseParameters):
             return list(inputs)
         generator = torch.Generator(self._device).manual_seed(seed ^ 0x5EED)
         if distribution.pattern in OF_INTEGERS:
-            return list(redraw_each(inputs, self._ranges, generator, distribution.pattern))
+            return redraw_each(inputs, self._ranges, generator, distribution.pattern)
         structures = self._structures_of(inputs)
         own = inputs
         inputs = as_reals(inputs)

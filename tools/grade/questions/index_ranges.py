@@ -15,7 +15,15 @@ import torch
 from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.questions import patterns
 from foundry.tools.grade.questions.integers.counts import Counts, Kind, draw_counts
-from foundry.tools.grade.questions.integers.watching import BOUNDS, FACTORS, NUMBERS, TOTALS, WIDE, Watcher
+from foundry.tools.grade.questions.integers.watching import (
+    BOUNDS,
+    FACTORS,
+    NUMBERS,
+    TOTALS,
+    WIDE,
+    Watcher,
+    is_integer,
+)
 from foundry.tools.protocol.rules import COUNTS, Pattern
 from foundry.tools.task import bundle
 
@@ -38,24 +46,27 @@ def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> 
     return [watcher.kind_of(tensor) for tensor in tensors]
 
 
-def redraw_each(inputs: Sequence[Any], kinds: Sequence[Kind], generator: torch.Generator, pattern: Pattern) -> Any:
-    """The inputs with other integers by a pattern of OF_INTEGERS. What says the same as given says the same then:
-    equal lengths or offsets stay equal, and lengths of the parts between offsets stay their lengths."""
+def redraw_each(
+    inputs: Sequence[Any], kinds: Sequence[Kind], generator: torch.Generator, pattern: Pattern
+) -> list[Any]:
+    """The inputs with other integers by a pattern of OF_INTEGERS.
+
+    What is given twice stays twice: equal lengths, offsets or classes, and the lengths of the parts between offsets.
+    """
     tensors = bundle.tensors_in(list(inputs))
     drawn: dict[int, torch.Tensor] = {}
-    parts: list[tuple[torch.Tensor, torch.Tensor]] = []  # (as given, as drawn)
+    known: list[tuple[str, torch.Tensor, torch.Tensor]] = []  # (meaning, as given, as drawn)
     for number in sorted(range(len(tensors)), key=lambda number: not _is_list_of_offsets(kinds[number])):
         tensor, kind = tensors[number], kinds[number]
-        known = (new for old, new in parts if isinstance(kind, Counts) and torch.equal(old, tensor.long()))
-        same = next(known, None)
-        new = redraw(tensor, kind, generator, pattern) if same is None else same.to(tensor.dtype)
-        if isinstance(kind, Counts) and kind.meaning != "classes" and same is None:
-            parts.append((tensor.long(), new.long()))
-            parts += [(old.diff(), now.diff()) for old, now in parts[-1:] if kind.meaning == "offsets"]
-            parts += [(old[:-1], now[:-1]) for old, now in parts[-2:-1] if kind.meaning == "offsets"]
-        drawn[number] = new
+        meaning, old = kind.meaning if isinstance(kind, Counts) else "", tensor.long() if is_integer(tensor) else tensor
+        same = next((new for means, given, new in known if means == meaning and torch.equal(given, old)), None)
+        drawn[number] = redraw(tensor, kind, generator, pattern) if same is None else same.to(tensor.dtype)
+        if meaning and same is None:
+            new = drawn[number].long()
+            known.append((meaning, old, new))
+            known += [("lengths", old.diff(), new.diff())] if meaning == "offsets" else []
     each = iter(range(len(tensors)))
-    return bundle.map_tensors(list(inputs), lambda _: drawn[next(each)])
+    return list(bundle.map_tensors(list(inputs), lambda _: drawn[next(each)]))
 
 
 def _is_list_of_offsets(kind: Kind) -> bool:
