@@ -32,7 +32,8 @@ class QuestionBudget:
         allowed_s = PROOF_LIMITS * task_seconds()
         self._left = float("inf")
         if policy != "strict" and self._reference_s > 0:
-            self._left = allowed_s / (RUNS_PER_QUESTION * self._reference_s) - len(FIRST)
+            usual = len(FIRST) - len(COUNTS)  # few tasks have lengths, offsets or classes
+            self._left = allowed_s / (RUNS_PER_QUESTION * self._reference_s) - usual
 
     def leaves_out(self, distribution: Distribution, skipped: dict[str, Gate]) -> bool:
         """True if a question is not asked; `skipped` gets the gate that says why. One that is asked counts."""
