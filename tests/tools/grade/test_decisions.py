@@ -44,6 +44,7 @@ class Model(torch.nn.Module):
             x = x * self.scale
         for step in STEPS.tolist():
             x = x * step
+        x = x + torch.arange(lengths.max()).sum()
         if is_small(lengths):
             x = x - 1
         best = x.topk(3).indices
@@ -73,7 +74,8 @@ def test_a_line_is_one_sided_until_a_question_takes_the_other_side(case: Case) -
     path = case.task.path
     case.trial(AS_GIVEN, 5).inputs.close()
     first = case.decisions.one_sided(path)
-    assert set(first) == {line_of("self.scale).sum"), line_of("< 1000"), "helper.py:2", line_of("row[:length]")}
+    lines = ("self.scale).sum", "< 1000", "arange", "row[:length]")
+    assert set(first) == {"helper.py:2", *map(line_of, lines)}
     assert case.decisions.reads and case.decisions.has_routes
     for item in DISTRIBUTIONS:
         if case.suits(item) and item.pattern in ("positive", "negative", "short lengths", "uneven lengths"):

@@ -103,7 +103,7 @@ class _Readings(TorchFunctionMode):
         if func in _READ:
             self._decisions.note(_plain(result))
         elif name in ("__getitem__", "__setitem__", "arange"):
-            for end in _ends(args[1:] if name != "arange" else args):
+            for end in _ends([slice(*(*args, None)[:3])] if name == "arange" else args[1:]):
                 self._decisions.note(int(end))
         self._follow_places(name, given, result)
         made = tensors_of([result]) if isinstance(result, torch.Tensor | tuple | list) else ()
