@@ -83,6 +83,17 @@ def test_a_line_is_one_sided_until_a_question_takes_the_other_side(case: Case) -
     assert case.decisions.one_sided(path) == {line_of("< 1000"): "True"}
 
 
+def test_code_that_does_not_bear_to_be_watched_is_judged_all_the_same(tmp_path: Path) -> None:
+    watched = (
+        "        if torch.overrides._get_current_function_mode_stack():\n            raise ValueError('watched')\n"
+    )
+    text = TASK.replace("from helper import is_small\n", "").replace("is_small(lengths)", "int(lengths.max()) < 10**6")
+    (tmp_path / "task.py").write_text(text.replace("        best =", f"{watched}        best ="))
+    (made,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    made.trial(AS_GIVEN, 5).inputs.close()
+    assert made.decisions.has_run and not made.decisions.reads
+
+
 def test_it_is_a_label_that_strict_refuses_and_the_report_says_in_words() -> None:
     gates = [
         Gate(f"{DECISION} {line}", True, f"{ONE_SIDED} Python read True there for every question") for line in "6789"

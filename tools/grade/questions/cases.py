@@ -23,11 +23,15 @@ from foundry.tools.grade.questions.case_parameters import CaseParameters
 from foundry.tools.grade.questions.freedom.products import tf32_allowed
 from foundry.tools.grade.questions.freedom.reruns import Reruns, reruns_of
 from foundry.tools.grade.questions.freedom.ties import may_order
-from foundry.tools.grade.questions.index_ranges import index_ranges, redraw_each, without_overflow
+from foundry.tools.grade.questions.index_ranges import (
+    changes_any,
+    index_ranges,
+    redraw_each,
+    without_overflow,
+)
 from foundry.tools.grade.questions.integers.counts import Counts, Kind
 from foundry.tools.grade.questions.integers.decisions import Decisions
 from foundry.tools.grade.questions.integers.limits import InRange, indices_wrap, with_limits
-from foundry.tools.grade.questions.integers.watching import WIDE
 from foundry.tools.grade.questions.lean import ROOMY, CaseRoom, Learned
 from foundry.tools.grade.questions.reals import again, as_reals
 from foundry.tools.grade.questions.running_statistics import updated_buffers
@@ -134,12 +138,7 @@ class Case(CaseParameters):
         if distribution.pattern == "alike rows":
             return self.has_floats and self.decisions.has_routes
         if distribution.pattern in OF_INTEGERS:
-            are_counts = any(isinstance(kind, Counts) for kind in self._ranges)
-            if distribution.pattern in COUNTS:
-                return are_counts
-            least = WIDE if distribution.pattern == "other indices" else 1
-            is_other = are_counts and distribution.pattern == "other indices"
-            return is_other or any(isinstance(kind, int) and kind >= least for kind in self._ranges)
+            return changes_any(self._ranges, distribution.pattern)
         return self.has_floats or not distribution.pattern
 
     def other_mode(self, inputs: Parcel) -> tuple[Mode, OtherAnswer]:
@@ -297,7 +296,10 @@ class Case(CaseParameters):
     def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
         """Keeps facts about inputs and outputs as given."""
         if not self.decisions.has_run:  # apart: while it is watched, PyTorch uses no fused attention
-            self._run_noted("seeded", placed)
+            try:
+                self._run_noted("seeded", placed)
+            except (TaskError, torch.OutOfMemoryError):
+                self.decisions.give_up()
         self._shapes = [item.shape for item in eager]
         self._ranges = self._ranges or self._index_ranges(bundle.copied(placed))
         self._is_bounded = not overflowing(eager)
@@ -466,7 +468,10 @@ class Case(CaseParameters):
         if all(item.is_floating_point() or patterns.is_mask(item) for item in tensors):
             return []
         self._load_state(self._model, "seeded")
-        ranges = index_ranges(lambda: self._forward(self._model, inputs), tensors)
+        try:
+            ranges = index_ranges(lambda: self._forward(self._model, inputs), tensors)
+        except TaskError:  # it does not bear to be watched
+            return [None] * len(tensors)
 
         def run(values: list[Any]) -> list[torch.Tensor]:
             return self._run(self._model, "seeded", values)
@@ -477,10 +482,9 @@ class Case(CaseParameters):
         return without_overflow(ranges, inputs, run)
 
     def _check_indices(self, distribution: Distribution, inputs: list[Any]) -> None:
-        """Raises TaskError if other lengths or classes lead to indices outside of a tensor, which would end the process
-        on a GPU."""
-        is_of_counts = distribution.pattern in (*COUNTS, "other indices")
-        if is_of_counts and any(isinstance(kind, Counts) for kind in self._ranges):
+        """Raises TaskError if other lengths or classes lead to indices that would end the process on a GPU."""
+        is_asked = distribution.pattern in (*COUNTS, "other indices")
+        if is_asked and any(isinstance(kind, Counts) for kind in self._ranges):
             with InRange(may_wrap=self._may_wrap):
                 self._run(self._model, distribution.parameters, bundle.copied(inputs))
 

@@ -24,7 +24,7 @@ from foundry.tools.grade.questions.integers.watching import (
     Watcher,
     is_integer,
 )
-from foundry.tools.protocol.rules import COUNTS, Pattern
+from foundry.tools.protocol.rules import COUNTS, INDICES, Pattern
 from foundry.tools.task import bundle
 
 NEAR = 8  # redrawn factors lie within this part of the largest
@@ -44,6 +44,14 @@ def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> 
     with watcher:
         run()
     return [watcher.kind_of(tensor) for tensor in tensors]
+
+
+def changes_any(kinds: Sequence[Kind], pattern: Pattern) -> bool:
+    """True if a pattern of OF_INTEGERS changes integers of any of these kinds."""
+    if pattern in (*COUNTS, "other indices") and any(isinstance(kind, Counts) for kind in kinds):
+        return True
+    least = WIDE if pattern == "other indices" else 1
+    return pattern in INDICES and any(isinstance(kind, int) and kind >= least for kind in kinds)
 
 
 def redraw_each(

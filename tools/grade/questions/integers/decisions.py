@@ -45,6 +45,11 @@ class Decisions:
         self._answers: dict[Line, Any] = {}
         self.has_run = self.has_routes = False
 
+    def give_up(self) -> None:
+        """Forgets what was noted, and notes nothing more."""
+        self._answers.clear()
+        self._files = frozenset()
+
     @property
     def reads(self) -> bool:
         """True if a run has read a value."""
