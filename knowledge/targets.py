@@ -45,6 +45,7 @@ class KernelForms:
     has_tails: bool  # products and convolutions may end in a reduction or pool of their result
     turns_operands: bool  # operands that lie across are copied in order before use
     chains_layers: bool  # one kernel walks several recurrent layers
+    has_groups: bool  # products whose rows choose their matrix are sorted by it
     direct_segments: bool  # items are added into a table of all segments as they come, without a sort
     depthwise_channels_last: bool  # depthwise convolutions write channels last where they read them so
     topk_takes_first: bool  # PyTorch's topk of one element takes the first of equal ones on this device
@@ -108,6 +109,7 @@ CPU = TargetTraits(
         has_tails=False,
         turns_operands=False,
         chains_layers=False,
+        has_groups=True,
         direct_segments=True,
         depthwise_channels_last=True,
         topk_takes_first=False,
@@ -147,6 +149,7 @@ CUDA = TargetTraits(
         has_tails=True,
         turns_operands=True,
         chains_layers=True,
+        has_groups=False,
         direct_segments=False,
         depthwise_channels_last=False,
         topk_takes_first=True,

@@ -47,6 +47,7 @@ ROOMS = (
     "tools.machine",
     "tools.task.construction",
     "tools.task.form",
+    "tools.task.values",
     "tools.task",
     "tools.targets",
     "tools.targets.cpu",

@@ -1,17 +1,14 @@
 """Traces a model on its inputs into the small operator graph on which the rest of Foundry works.
 
-Tracers in order: torch.export, make_fx, symbolic_trace (then export). Runs in a worker: it executes the user's code.
+Tracers in order: torch.export, the same following reads of values, make_fx, symbolic_trace (then export). Runs in a
+worker: it executes the user's code.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import operator
 import re
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -24,7 +21,17 @@ from foundry.tools.task.construction.tree import plain_attributes
 from foundry.tools.task.flops import operator_flops
 from foundry.tools.task.loading import arrange, lines_in, rebuilt, spec_of
 from foundry.tools.task.modes import other_answer
-from foundry.tools.task.tracers import UNSEEN, Traced, trace_export, trace_make_fx, trace_symbolic
+from foundry.tools.task.ran import with_flops_ran
+from foundry.tools.task.tracers import (
+    UNSEEN,
+    Traced,
+    quietly,
+    trace_export,
+    trace_make_fx,
+    trace_symbolic,
+    trace_values,
+)
+from foundry.tools.task.values.masked import CannotMask
 from foundry.tools.words import words
 
 INLINE_ELEMENTS = 64  # elements of a constant that stands in the graph as its values
@@ -46,12 +53,17 @@ _RANDOM = frozenset(
 )
 
 
+Tracer = Literal["export", "values", "make_fx", "symbolic"]
 # (address, shape, strides, dtype): the memory of a tensor's elements.
 Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 class CannotCapture(Exception):
     """The model has no operator graph; the message says in a sentence why. Its baseline can still be timed."""
+
+
+class UnknownSize(CannotCapture):
+    """A tracer found a size that depends on values; the tracer that follows reads of values may know a fixed one."""
 
 
 @dataclass
@@ -93,7 +105,8 @@ def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, 
         general = _trace_first(model, takes, open_numbers, overrides or {})
     except CannotCapture:
         return graph  # Python branches on the number, or an operator takes it as an attribute
-    return general if _result_types(general) == _result_types(graph) else graph
+    is_same = general.tracer == graph.tracer and _result_types(general) == _result_types(graph)
+    return general if is_same else graph
 
 
 def _result_types(graph: OpGraph) -> list[Any]:
@@ -104,8 +117,9 @@ def _result_types(graph: OpGraph) -> list[Any]:
 
 def _trace_first(model: nn.Module, takes: Arrangement, leaves: Sequence[Any], overrides: Mapping[str, int]) -> OpGraph:
     """The graph of the first tracer that can follow the model; raises CannotCapture with each tracer's reason."""
-    tracers: list[tuple[Literal["export", "make_fx", "symbolic"], Callable[..., Traced]]] = [
+    tracers: list[tuple[Tracer, Callable[..., Traced]]] = [
         ("export", trace_export),
+        ("values", trace_values),
         ("make_fx", trace_make_fx),
         ("symbolic", trace_symbolic),
     ]
@@ -114,15 +128,22 @@ def _trace_first(model: nn.Module, takes: Arrangement, leaves: Sequence[Any], ov
     }
     problems: dict[str, Exception] = {}
     for name, tracer in tracers:
+        if name == "values" and not _depends_on_values(problems["export"]):
+            continue
         try:
-            with _quietly(), torch.no_grad():
+            with quietly(), torch.no_grad():
                 traced = tracer(model, takes, tuple(leaves))
             graph = _to_graph(traced, name, model, dict(overrides), fixed)
-            return replace(graph, takes=takes, reads_mode=_reads_mode(model, rebuilt(takes, iter(leaves))))
-        except CannotCapture:
-            raise
+            inputs = rebuilt(takes, iter(leaves))
+            if name == "values":
+                graph = with_flops_ran(replace(graph, assumptions=list(traced.assumptions)), model, inputs)
+            return replace(graph, takes=takes, reads_mode=_reads_mode(model, inputs))
         except Exception as error:  # tracers raise any exception; each reason is kept for the message
+            if isinstance(error, CannotCapture) and not isinstance(error, UnknownSize):
+                raise
             problems[name] = error
+            if name != "export" and isinstance(problems["export"], UnknownSize):
+                raise CannotCapture(f"{problems['export']}{_why_not_masked(model, error)}") from error
     raise CannotCapture(f"no tracer could follow the model: {_why_none(model, problems)}")
 
 
@@ -146,7 +167,16 @@ def _why_none(model: nn.Module, problems: Mapping[str, Exception]) -> str:
     where = next((f" in line {lines[-1]}" for problem in reading if (lines := lines_in(file, problem))), "")
     checks = next((found[1] for problem in reading if (found := _OPERATOR_CHECK.search(str(problem)))), ITEM)
     by = "" if checks == ITEM else f" (by aten.{checks})"
-    return f"the values of tensors are read{where}{by}, as `if x.sum() > 0`, x.item() and x[mask] do"
+    more = "".join(_why_not_masked(model, problem) for problem in problems.values())
+    return f"the values of tensors are read{where}{by}, as `if x.sum() > 0`, x.item() and x[mask] do{more}"
+
+
+def _why_not_masked(model: nn.Module, problem: Exception) -> str:
+    """The reason why a graph has no fixed sizes, with its line; "" for any other problem."""
+    if not isinstance(problem, CannotMask):
+        return ""
+    line = _line_of(problem.args[1], _file_of(model)) if len(problem.args) > 1 else 0
+    return f"; {f'line {line}' if line else 'forward'} {problem.args[0]}"
 
 
 ITEM = "_local_scalar_dense"  # the operator that .item(), int() and `if` call
@@ -155,26 +185,13 @@ _OPERATOR_CHECK = re.compile(r"^aten\.(\w+)\.")  # how DataDependentOutputExcept
 
 def _depends_on_values(problem: Exception) -> bool:
     """True if a tracer failed because Python, or an operator's own checks, read the elements of a tensor."""
-    return "data-dependent" in str(problem) or type(problem).__name__ == "DataDependentOutputException"
+    named = type(problem).__name__ == "DataDependentOutputException"
+    return named or isinstance(problem, UnknownSize) or "data-dependent" in str(problem)
 
 
 def _file_of(model: nn.Module) -> str:
     """The file of the model's forward; "" if that is no Python function."""
     return str(getattr(getattr(model.forward, "__code__", None), "co_filename", ""))
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Suppresses output and logging: a failing tracer prints its whole trace, and its exception holds the reason."""
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            with contextlib.redirect_stderr(io.StringIO()):
-                yield
-    finally:
-        logging.disable(level)
 
 
 def _first_line(error: Exception) -> str:
@@ -189,7 +206,7 @@ class ComplexNumber(Exception):
 
 def _to_graph(
     traced: Traced,
-    tracer: Literal["export", "make_fx", "symbolic"],
+    tracer: Tracer,
     model: nn.Module,
     overrides: dict[str, int],
     fixed: dict[str, Argument],
@@ -347,7 +364,9 @@ def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
         builder.results[node] = outputs
         builder.arguments[node] = [Ref(value.name) for value in outputs]
     else:
-        raise CannotCapture(f"{target} gives a {type(result).__name__}, not a tensor: sizes depend on the data")
+        raise ValueError(
+            f"data-dependent: {target} gives a {type(result).__name__}, not a tensor: sizes depend on the data"
+        )
     try:
         args = [_argument(builder, item) for item in node.args]
         kwargs = {key: _argument(builder, item) for key, item in node.kwargs.items()}
@@ -374,7 +393,7 @@ def _check_sizes(result: Any, target: str, line: int) -> None:
         if isinstance(item, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in item.shape):
             if not line:
                 raise ValueError("data-dependent sizes")  # another tracer may know the line
-            raise CannotCapture(
+            raise UnknownSize(
                 f"line {line} makes a tensor whose size depends on values ({target.split('.')[1]}), as x[mask] and "
                 "nonzero do: keep all elements, and neutralise the dropped ones where they are reduced (0 for a sum, "
                 "-inf for a maximum or softmax, a count of the kept ones for a mean)"
@@ -410,7 +429,7 @@ def _argument(builder: _Builder, item: Any) -> Argument:
         if item in builder.unusable:
             raise CannotCapture(builder.unusable[item])
         if item not in builder.arguments:
-            raise CannotCapture(f"{item.name} depends on the data, not only on shapes")
+            raise ValueError(f"data-dependent: {item.name} depends on the data, not only on shapes")
         return builder.arguments[item]
     if item is None or isinstance(item, bool | int | float | str):
         return item

@@ -55,7 +55,7 @@ def _run(model: nn.Module, inputs: Sequence[Any], seed: int) -> list[torch.Tenso
     Floating buffers are changed before the call: an average of weights equals the weights at first, which would hide
     its use.
     """
-    with _kept_buffers(model):
+    with kept_buffers(model):
         stream = torch.Generator().manual_seed(_SEEDS[0])
         for buffer in model.buffers():
             if buffer.is_floating_point() and buffer.element_size() > 1:
@@ -80,7 +80,7 @@ def _turned(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _kept_buffers(model: nn.Module) -> Iterator[None]:
+def kept_buffers(model: nn.Module) -> Iterator[None]:
     """Restores the model's buffers after the `with` body: forward may write to them or replace them."""
     held = [(module, dict(module._buffers)) for module in model.modules()]
     values = [(buffer, buffer.clone()) for buffer in model.buffers()]

@@ -4,14 +4,17 @@ torch."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from foundry.knowledge.opgraph import CHOOSING, OperatorRun
+from foundry.knowledge.opgraph import CHOOSING, OperatorRun, OpGraph
+from foundry.tools.task import bundle, loading
 from foundry.tools.task.flops import known_flops
+from foundry.tools.task.modes import kept_buffers
 from foundry.tools.task.operators import COPIES, FREE
 
 MOST = 16  # operators kept
@@ -22,7 +25,7 @@ WRITES_AT_INDICES = ("index_", "_index_put", "scatter", "put_")
 class Ran:
     """The operators of one call of the reference.
 
-    `rows`: the MOST operators with the largest time. `work`: FLOPs plus bytes of all its computing operators,
+    `rows`: the operators with the largest time. `work`: FLOPs plus bytes of all its computing operators,
     against which a candidate's use of PyTorch is weighed.
     """
 
@@ -30,8 +33,8 @@ class Ran:
     work: int
 
 
-def operators_ran(run: Callable[[], Any]) -> Ran:
-    """The operators of one call, the slowest first; work and bytes are those of all their calls."""
+def operators_ran(run: Callable[[], Any], kept: int | None = MOST) -> Ran:
+    """The `kept` slowest operators of one call, or all if None; work and bytes are those of all their calls."""
     rows: dict[str, list[int]] = {}
     total = 0
 
@@ -57,7 +60,18 @@ def operators_ran(run: Callable[[], Any]) -> Ran:
         OperatorRun(name, calls, flops, traffic_bytes, times.get(name, 0.0))
         for name, (calls, flops, traffic_bytes) in rows.items()
     ]
-    return Ran(sorted(found, key=lambda row: (-row.ms, -row.traffic_bytes))[:MOST], total)
+    return Ran(sorted(found, key=lambda row: (-row.ms, -row.traffic_bytes))[:kept], total)
+
+
+def with_flops_ran(graph: OpGraph, model: nn.Module, inputs: Sequence[Any]) -> OpGraph:
+    """The graph with no more FLOPs than the model runs on these inputs.
+
+    A graph whose Python reads values computes all candidates and all rounds; the model computes what was chosen.
+    """
+    with kept_buffers(model):
+        rows = operators_ran(lambda: loading.call(model, bundle.map_tensors(list(inputs), torch.clone)), None).rows
+    share = sum(row.flops for row in rows) / max(1, graph.flops)
+    return graph if share > 1 else replace(graph, ops=[replace(op, flops=int(op.flops * share)) for op in graph.ops])
 
 
 def _work(kind: str, flops: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> int:

@@ -1,11 +1,14 @@
-"""The three tracers behind capture. Each gives the same kind of functional ATen trace with named inputs and outputs."""
+"""The tracers behind capture. Each gives the same kind of functional ATen trace with named inputs and outputs."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import io
+import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -21,6 +24,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from foundry.knowledge.opgraph import Arrangement
 from foundry.tools.task.form.calls import call, parted
 from foundry.tools.task.loading import arrange, flatten, rebuilt
+from foundry.tools.task.modes import kept_buffers
+from foundry.tools.task.values.checked import alike, varied
+from foundry.tools.task.values.doors import open_doors
+from foundry.tools.task.values.masked import CannotMask
+from foundry.tools.task.values.rounds import join_rounds
+from foundry.tools.task.values.selections import with_fixed_sizes
 
 UNSEEN = "unseen"
 LAYERS = ("one_layer_lstm", "one_layer_rnn")  # functions of torch._decomp.decompositions
@@ -40,6 +49,21 @@ class Traced:
     outputs: list[tuple[str, str]]
     constants: Mapping[str, torch.Tensor]
     arrangement: Arrangement  # arrangement of the results
+    assumptions: tuple[str, ...] = ()  # what the trace takes for granted about values, a sentence each
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Suppresses output and logging: a failing tracer prints its whole trace, and its exception holds the reason."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            with contextlib.redirect_stderr(io.StringIO()):
+                yield
+    finally:
+        logging.disable(level)
 
 
 def trace_export(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:
@@ -120,6 +144,38 @@ def _shaped(last: Any, given: Any) -> Any:
     if isinstance(last, torch.Tensor):
         return last.reshape(given.shape)
     return tuple(_shaped(*pair) for pair in zip(last, given, strict=True))
+
+
+def trace_values(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:
+    """Traces by export with symbols for what Python reads, then gives every chosen row a fixed place and a mask."""
+    with open_doors(model) as doors:
+        traced = trace_export(model, takes, leaves)
+    graph = join_rounds(with_fixed_sizes(traced.graph, traced.constants, doors.iterated))
+    found = replace(traced, graph=graph, assumptions=tuple(doors.assumptions))
+    with kept_buffers(model):
+        for given in varied(leaves):
+            wanted = _answer(model, takes, given)
+            if wanted is not None and not alike(_run(found, model, given), wanted):
+                raise CannotMask("; ".join(["gives another answer for other inputs", *doors.assumptions]))
+    return found
+
+
+def _answer(model: nn.Module, takes: Arrangement, leaves: Sequence[Any]) -> list[Any] | None:
+    """The model's results; None if it refuses the inputs."""
+    copies = (item.clone() if isinstance(item, torch.Tensor) else item for item in leaves)
+    try:
+        return arrange(call(model, rebuilt(takes, copies)))[1]
+    except Exception:  # raised by the task's code for inputs of ours
+        return None
+
+
+def _run(traced: Traced, model: nn.Module, leaves: Sequence[Any]) -> list[Any]:
+    """The results of a trace."""
+    held = {**dict(model.named_buffers()), **dict(model.named_parameters()), **traced.constants}
+    roles = [traced.placeholders[node.name] for node in traced.graph.nodes if node.op == "placeholder"]
+    given = [leaves[int(source)] if role in ("input", "literal") else held[source] for role, source in roles]
+    found = fx.GraphModule(dict(traced.constants), traced.graph)(*given)
+    return [item for item, (kind, _) in zip(found, traced.outputs, strict=True) if kind == "result"]
 
 
 def trace_symbolic(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:

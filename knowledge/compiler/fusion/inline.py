@@ -19,6 +19,7 @@ from foundry.knowledge.compiler.ir.kernels import (
     Expr,
     Gather,
     GemmKernel,
+    GroupedKernel,
     Kernel,
     Load,
     MapKernel,
@@ -184,7 +185,7 @@ def _repeats(kernel: MapKernel, store: Store, step: Kernel) -> float:
     for expr, space in expressions(step):
         if any(isinstance(node, Load | Gather) and node.buffer == store.buffer for node in views.nodes(expr)):
             factor = math.prod(space) / own
-            operand = isinstance(step, GemmKernel) and (expr is step.a or expr is step.b)
+            operand = isinstance(step, GemmKernel | GroupedKernel) and (expr is step.a or expr is step.b)
             window = isinstance(step, PoolKernel) and expr is step.value and _overlaps(step)
             again = isinstance(step, SelectKernel) and expr is step.value  # selection reads rows in several passes
             most = max(most, factor + (1 if operand or window or again else 0))

@@ -16,6 +16,7 @@ from foundry.knowledge.compiler.ir.kernels import (
     Expr,
     Gather,
     GemmKernel,
+    GroupedKernel,
     Kernel,
     Let,
     Load,
@@ -147,6 +148,8 @@ def inputs_of(kernel: Kernel) -> list[tuple[Expr, Shape]]:
         return [(stage.value, space) for stage in kernel.stages if not isinstance(stage, Emit | EmitRow)]
     if isinstance(kernel, GemmKernel):
         return [(kernel.a, (*kernel.batch, kernel.m, kernel.k)), (kernel.b, (*kernel.batch, kernel.k, kernel.n))]
+    if isinstance(kernel, GroupedKernel):
+        return [(kernel.a, (kernel.items, kernel.k)), (kernel.b, (kernel.groups, kernel.k, kernel.n))]
     if isinstance(kernel, PoolKernel):
         return [(kernel.value, kernel.outer + kernel.input_size)]
     if isinstance(kernel, SelectKernel):
@@ -192,6 +195,9 @@ def rewritten(kernel: Kernel, visit: Visit) -> Kernel:
     if isinstance(kernel, GemmKernel):
         a, b = (visit(expr, shape) for expr, shape in inputs_of(kernel))
         return replace(kernel, a=a, b=b, stores=stores, tail=_rewritten_tail(kernel, visit))
+    if isinstance(kernel, GroupedKernel):
+        a, b = (visit(expr, shape) for expr, shape in inputs_of(kernel))
+        return replace(kernel, a=a, b=b, stores=stores)
     if isinstance(kernel, ConvKernel):
         return replace(kernel, stores=stores, tail=_rewritten_tail(kernel, visit))
     if isinstance(kernel, SortKernel):
@@ -221,7 +227,7 @@ def fixed_reads(step: Step) -> set[str]:
         return {step.q.buffer, step.k.buffer, step.v.buffer}
     if isinstance(step, RecurrentKernel):
         return {load.buffer for load in cell_loads(step)}
-    if isinstance(step, SegmentKernel):
+    if isinstance(step, SegmentKernel | GroupedKernel):
         return {step.starts, step.order} - {""}
     if isinstance(step, AuthoredStep):
         return set(step.reads)
@@ -326,7 +332,7 @@ def step_buffers(step: Step) -> tuple[list[str], list[str]]:
     if isinstance(step, AuthoredStep):
         reads += step.reads
         writes += step.writes
-    if isinstance(step, SegmentKernel):
+    if isinstance(step, SegmentKernel | GroupedKernel):
         reads += filter(None, [step.starts, step.order])
     if isinstance(step, SortKernel):
         writes += [step.starts, step.order]

@@ -28,6 +28,7 @@ from foundry.knowledge.compiler.ir.kernels import (
     Expr,
     Gather,
     GemmKernel,
+    GroupedKernel,
     Kernel,
     Load,
     Plan,
@@ -57,6 +58,8 @@ def flops(kernel: Kernel) -> int:
     total = sum(_operations(expr) * math.prod(space) for expr, space in expressions(kernel))
     if isinstance(kernel, GemmKernel):
         total += 2 * math.prod(kernel.batch) * kernel.m * kernel.n * kernel.k
+    elif isinstance(kernel, GroupedKernel):
+        total += 2 * kernel.items * kernel.n * kernel.k
     elif isinstance(kernel, ConvKernel):
         taps = math.prod(kernel.kernel)
         pixels = math.prod(kernel.input_size if kernel.transposed else kernel.output_size)

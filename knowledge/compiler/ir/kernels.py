@@ -178,6 +178,34 @@ class GemmKernel:
 
 
 @dataclass(frozen=True)
+class GroupedKernel:
+    """Grouped matrix product: acc[i, n] = sum_k a[i, k] * b[group of i, k, n] for items sorted by group.
+
+    A SortKernel gives `order` and `starts`. `a` is over (items, k), `b` over (groups, k, n), stores over (items, n);
+    an item in no group gets no stores. `constant_b`: as in a GemmKernel.
+    """
+
+    name: str
+    items: int
+    groups: int
+    n: int
+    k: int
+    a: Expr
+    b: Expr
+    starts: str
+    order: str
+    stores: tuple[Store, ...]
+    dtype: DType
+    constant_b: bool = False
+    ops: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The space of the stores."""
+        return self.items, self.n
+
+
+@dataclass(frozen=True)
 class ConvKernel:
     """Convolution over 1 to 3 spatial dimensions.
 
@@ -399,7 +427,8 @@ class AuthoredStep:
 
 _LoopNest = MapKernel | RowKernel | ScanKernel | PoolKernel | SelectKernel
 _Scattered = SortKernel | SegmentKernel
-Kernel = _LoopNest | GemmKernel | ConvKernel | AttentionKernel | RecurrentKernel | _Scattered | AuthoredStep
+_Products = GemmKernel | GroupedKernel | ConvKernel
+Kernel = _LoopNest | _Products | AttentionKernel | RecurrentKernel | _Scattered | AuthoredStep
 
 
 @dataclass(frozen=True)

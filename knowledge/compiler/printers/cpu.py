@@ -11,6 +11,7 @@ from foundry.knowledge.compiler.authored.printing import print_authored
 from foundry.knowledge.compiler.cpu.contractions.attention import print_attention
 from foundry.knowledge.compiler.cpu.contractions.conv import print_conv
 from foundry.knowledge.compiler.cpu.contractions.gemm import print_gemm
+from foundry.knowledge.compiler.cpu.contractions.grouped import print_grouped
 from foundry.knowledge.compiler.cpu.contractions.recurrence import print_recurrence
 from foundry.knowledge.compiler.cpu.map import print_map
 from foundry.knowledge.compiler.cpu.module import COMPILER, FLAGS, cpu_module
@@ -57,6 +58,7 @@ def call(function, *values):
             kernels.SegmentKernel: print_segments,
             kernels.PoolKernel: print_pool,
             kernels.GemmKernel: print_gemm,
+            kernels.GroupedKernel: print_grouped,
             kernels.ConvKernel: print_conv,
             kernels.AttentionKernel: print_attention,
             kernels.RecurrentKernel: print_recurrence,

@@ -33,6 +33,7 @@ from foundry.knowledge.compiler.rules.builder import (
     rule,
     scalar,
 )
+from foundry.knowledge.compiler.rules.grouped import grouped_product
 from foundry.knowledge.compiler.rules.pointwise import operand, take
 from foundry.knowledge.opgraph import Op, TensorSpec, contiguous_strides
 
@@ -213,7 +214,8 @@ def _matmul(builder: Builder, op: Op) -> None:
         a = builder.reshape(a, (1, *a.shape), op)
     if len(b.shape) == 1:
         b = _column(builder, op, b)
-    product(builder, op, a, b, op.outputs[0].spec.shape)
+    if not grouped_product(builder, op, a, op.args[1]):
+        product(builder, op, a, b, op.outputs[0].spec.shape)
 
 
 @rule("linear")

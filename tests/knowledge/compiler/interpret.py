@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from tests.knowledge.compiler.interpret_segments import reduce_segments, select_items, sort_items
+from tests.knowledge.compiler.interpret_segments import multiply_groups, reduce_segments, select_items, sort_items
 from torch.nn import functional
 
 from foundry.knowledge.compiler.ir.access import store_space, tail_outer
@@ -22,6 +22,7 @@ from foundry.knowledge.compiler.ir.kernels import (
     Expr,
     Gather,
     GemmKernel,
+    GroupedKernel,
     Iota,
     Let,
     Load,
@@ -210,6 +211,8 @@ def execute(machine: Machine, step: object) -> None:
         _row(machine, step)
     elif isinstance(step, ScanKernel):
         _scan(machine, step)
+    elif isinstance(step, GroupedKernel):
+        multiply_groups(machine, step)
     elif isinstance(step, GemmKernel):
         a = machine.evaluate(step.a, (*step.batch, step.m, step.k), {}).to(torch_dtype(step.dtype))
         b = machine.evaluate(step.b, (*step.batch, step.k, step.n), {}).to(torch_dtype(step.dtype))

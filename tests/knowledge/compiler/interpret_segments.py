@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from foundry.knowledge.compiler.ir import views
-from foundry.knowledge.compiler.ir.kernels import Expr, SegmentKernel, SelectKernel, SortKernel, View
+from foundry.knowledge.compiler.ir.kernels import Expr, GroupedKernel, SegmentKernel, SelectKernel, SortKernel, View
 
 if TYPE_CHECKING:
     from tests.knowledge.compiler.interpret import Machine
@@ -24,6 +24,20 @@ def _in_order(machine: Machine, key: Expr, items: int, segments: int) -> tuple[t
     found = machine.evaluate(key, (items,), {}).long()
     known, order = torch.where((found >= 0) & (found < segments), found, segments).sort(stable=True)
     return torch.searchsorted(known, torch.arange(segments + 1)), order
+
+
+def multiply_groups(machine: Machine, kernel: GroupedKernel) -> None:
+    """Group by group."""
+    dtype = getattr(torch, kernel.dtype)
+    a = machine.evaluate(kernel.a, (kernel.items, kernel.k), {}).to(dtype)
+    b = machine.evaluate(kernel.b, (kernel.groups, kernel.k, kernel.n), {}).to(dtype)
+    starts, order = machine.flat[kernel.starts].tolist(), machine.flat[kernel.order].long()
+    acc = torch.full(kernel.shape, math.nan if dtype.is_floating_point else 0, dtype=dtype)
+    for group in range(kernel.groups):
+        own = order[starts[group] : starts[group + 1]]
+        acc[own] = a[own] @ b[group]
+    for store in kernel.stores:
+        machine.store(store, kernel.shape, {"acc": acc})
 
 
 def reduce_segments(machine: Machine, kernel: SegmentKernel) -> None:

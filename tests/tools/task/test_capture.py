@@ -317,7 +317,7 @@ def test_hidden_updates_of_state_are_refused() -> None:
 
 def test_a_tracer_that_gives_up_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(CannotCapture):
-        graph_of(loaded("return x * x.sum().item()"))
+        graph_of(loaded("return x + 1 if x.sum() > 0 else x - 1"))
     assert capfd.readouterr() == ("", "")
 
 
@@ -327,8 +327,8 @@ def test_data_dependent_models_are_refused_with_the_reasons() -> None:
     for body in (*bodies, "return x + 1 if torch.equal(x, -x) else x - 1"):
         with pytest.raises(CannotCapture, match=reads) as caught:
             graph_of(loaded(body))
-        assert len(str(caught.value)) < 150
-    for body in ("return x[x > 0].sum()", "return x[torch.nonzero(x[:, 0] > 0)[:, 0]]"):
+        assert len(str(caught.value)) < 260
+    for body in ("return x[x > 0].sort().values", "return x[torch.nonzero(x[:, 0] > 0)[:, 0]]"):
         with pytest.raises(CannotCapture, match="line 13 makes a tensor whose size depends on values") as caught:
             graph_of(loaded(body))
         assert "\n" not in str(caught.value)

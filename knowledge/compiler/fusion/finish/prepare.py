@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from foundry.knowledge.compiler.ir.access import Step, loaded_names, reads, writes
-from foundry.knowledge.compiler.ir.kernels import Buffer, Expr, GemmKernel, TorchCall
+from foundry.knowledge.compiler.ir.kernels import Buffer, Expr, GemmKernel, GroupedKernel, TorchCall
 
 _FIXED = ("parameter", "prepared")
 
@@ -31,11 +31,13 @@ def with_prepared(buffers: dict[str, Buffer], steps: Sequence[Step]) -> dict[str
 
 def note_constants(step: Step, buffers: Mapping[str, Buffer]) -> Step:
     """The step; a matrix product has each operand that is made of parameters only marked as constant."""
-    if not isinstance(step, GemmKernel):
+    if not isinstance(step, GemmKernel | GroupedKernel):
         return step
 
     def is_fixed(expr: Expr) -> bool:
         names = loaded_names(expr)
         return bool(names) and all(buffers[name].role in _FIXED for name in names)
 
+    if isinstance(step, GroupedKernel):
+        return replace(step, constant_b=is_fixed(step.b))
     return replace(step, constant_a=is_fixed(step.a), constant_b=is_fixed(step.b))

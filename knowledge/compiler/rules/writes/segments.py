@@ -19,7 +19,6 @@ from foundry.knowledge.compiler.ir.kernels import (
     Load,
     Named,
     SegmentKernel,
-    SortKernel,
     Store,
     View,
 )
@@ -34,6 +33,7 @@ from foundry.knowledge.compiler.rules.builder import (
     const,
     scalar,
 )
+from foundry.knowledge.compiler.rules.grouped import scalar_bool, sorted_items, wrapped
 from foundry.knowledge.opgraph import Op, contiguous_strides
 
 _MOST = (1 << 31) - 1  # most items, and most targets: the sort counts in int32
@@ -67,17 +67,6 @@ class Items:
     count: int
     key: Expr
     value: Expr
-
-
-def wrapped(index: Expr, size: int) -> Expr:
-    """An index that may count from the end, as a non-negative int64."""
-    wide = cast(index, "int64")
-    return apply("where", scalar_bool("lt", wide, 0), scalar("add", wide, size), wide, dtype="int64")
-
-
-def scalar_bool(op: str, expr: Expr, value: float) -> Expr:
-    """A comparison of an expression with a number, as a bool."""
-    return apply(op, expr, const(value, expr.dtype), dtype="bool")
 
 
 def items_of_indices(builder: Builder, op: Op, target: Tensor, found: Mapping[int, Tensor], source: Tensor) -> Items:
@@ -180,7 +169,7 @@ def write_segments(
     starts = ""
     order = ""
     if key is None:
-        starts, order = _sorted(builder, op, items.key, items.count, shape[0])
+        starts, order = sorted_items(builder, op, items.key, items.count, shape[0])
     joined = _joined(kind, keeps, Named("acc", dtype), own)
     result = builder.buffer(op.outputs[0].name, target.shape, target.dtype)
     assert isinstance(result.expr, Load)
@@ -227,24 +216,3 @@ def _is_direct(builder: Builder, items: Items, shape: tuple[int, ...]) -> bool:
     is_filled = shape[0] * min(inner, _WIDE) <= _WIDE * items.count
     most = _MOST_BYTES if inner < _WIDE else _MOST_WIDE_BYTES
     return builder.forms.direct_segments and is_filled and 8 * shape[0] * inner <= most
-
-
-def _sorted(builder: Builder, op: Op, key: Expr, count: int, segments: int) -> tuple[str, str]:
-    """The names of the buffers of the sorted items (starts, order): those of an earlier sort by the same key if
-    there is one."""
-    for step in builder.steps:
-        if isinstance(step, SortKernel) and (step.items, step.segments, step.key) == (count, segments, key):
-            return step.starts, step.order
-    starts = _counts(builder, f"{op.name}_starts", segments + 1)
-    order = _counts(builder, f"{op.name}_order", count)
-    builder.emit(
-        SortKernel(f"k_{order}", items=count, segments=segments, key=key, starts=starts, order=order, ops=(op.name,))
-    )
-    return starts, order
-
-
-def _counts(builder: Builder, name: str, count: int) -> str:
-    """The name of a new int32 buffer."""
-    load = builder.buffer(name, (count,), "int32").expr
-    assert isinstance(load, Load)
-    return load.buffer
