@@ -358,6 +358,7 @@ class OpGraph:
     fixed: dict[str, Argument] = field(default_factory=dict)  # inputs that are no tensors: position -> traced value
     construction: Construction | None = None  # replaces the task's class in a file that needs torch only
     kept_class: str = ""  # the reason why the file holds the task's class all the same
+    falls_back: bool = False  # the file calls the task's forward for what its kernels were not compiled for
     assumptions: list[str] = field(default_factory=list)  # what capture took for granted about values; proof decides
 
     @cached_property

@@ -161,7 +161,8 @@ def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
 def captured_case(loaded: LoadedTask, device: torch.device) -> OpGraph:
     """A case's graph, with the construction that replaces a class that imports more than torch."""
     graph = _with_returned_inputs(operator_graph(loaded, device), loaded, device)
-    graph = _with_drawn_attributes(graph, loaded, device)
+    falls_back = loaded.task.other_shapes == "reference"
+    graph = replace(_with_drawn_attributes(graph, loaded, device), falls_back=falls_back)
     if not foreign_imports(loaded.task.text):
         return graph
     if falls_back:

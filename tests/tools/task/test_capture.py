@@ -17,6 +17,7 @@ from foundry.knowledge.opgraph import Arrangement, OpGraph, Ref
 from foundry.knowledge.task import Task, TaskOptions
 from foundry.tools.task.capture import CannotCapture, _why_none, capture
 from foundry.tools.task.file import read_task
+from foundry.tools.task.form.values import arrange
 from foundry.tools.task.intake import captured_case
 from foundry.tools.task.loading import LoadedTask, check_reference, load
 
