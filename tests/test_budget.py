@@ -10,19 +10,19 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("agents/", "graph/", "tools/", "knowledge/")
 # Lines, and files in the last row. The museum's exhibits are many by purpose: each is one way to cheat, or not to.
 LIMITS = {
-    # 95,000 before issue 42; its captures, forms of tasks and questions took 5,700, docstrings since 1,900
-    "product": 104_150,
-    "tests without exhibits": 50_000,
-    "repository": 200_000,
-    "files": 1_715,
+    # 95,000 before issue 42; its captures, forms of tasks and questions took 5,700, docstrings 4,000. 3,400 since: tasks
+    # whose Python reads values, questions about lengths and classes, inputs that forward writes, 8-bit floats
+    "product": 109_000,
+    "tests without exhibits": 51_000,
+    "repository": 214_000,  # of these 7,000 are the census of PyTorch's operators
+    "files": 1_800,
 }
 
 
 def test_the_repository_stays_within_its_budget() -> None:
     tracked = git_files()
     found = {
-        # 95,000 before issue 42; its captures, forms of tasks and questions took 5,700, docstrings since 1,900
-        "product": 104_150,
+        "product": lines(name for name in tracked if name.startswith(PRODUCT)),
         "tests without exhibits": lines(
             name for name in tracked if name.startswith("tests/") and not name.startswith("tests/exploits/")
         ),
