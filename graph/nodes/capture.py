@@ -6,7 +6,7 @@ from foundry.graph.run.services import Services
 from foundry.graph.search.orders import check_instructions
 from foundry.graph.search.state import RunState, Update
 from foundry.knowledge.roofline import floors
-from foundry.knowledge.task_text import foreign_imports
+from foundry.knowledge.task import foreign_imports
 
 
 async def capture(state: RunState, services: Services) -> Update:

@@ -23,8 +23,7 @@ from foundry.knowledge.candidate import Audit, Baseline, Build, Candidate, Evalu
 from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.errors import FoundryError, NotComparable, TaskError, UsageError
-from foundry.knowledge.task import Task, TaskOptions
-from foundry.knowledge.task_text import overridden_source
+from foundry.knowledge.task import Task, TaskOptions, overridden_source
 from foundry.tools.audit import audit
 from foundry.tools.targets.cpu.build import CpuTarget
 from foundry.tools.task.file import OptionsFile, read_task

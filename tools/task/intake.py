@@ -15,8 +15,7 @@ from torch import nn
 from foundry.knowledge import codec
 from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.opgraph import Construction, OpGraph, TensorSpec
-from foundry.knowledge.task import Task
-from foundry.knowledge.task_text import foreign_imports
+from foundry.knowledge.task import Task, foreign_imports
 from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.task import bundle, loading

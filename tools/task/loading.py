@@ -24,8 +24,7 @@ from torch import nn
 
 from foundry.knowledge.errors import RandomTask, TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec
-from foundry.knowledge.task import Task
-from foundry.knowledge.task_text import overridden_source
+from foundry.knowledge.task import Task, overridden_source
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.task.form.calls import GROUP, ModulesBeside, as_arguments
 from foundry.tools.task.form.calls import call as call

@@ -20,7 +20,7 @@ from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import Arrangement, Construction
-from foundry.knowledge.task_text import foreign_imports
+from foundry.knowledge.task import foreign_imports
 
 _NOT_KEPT = frozenset({"get_inputs", "get_init_inputs"})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from foundry.knowledge.errors import TaskError
-from foundry.knowledge.task_text import overridden_source
+from foundry.knowledge.task import overridden_source
 from foundry.tools.task.file import read_task
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

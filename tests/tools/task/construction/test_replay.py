@@ -13,7 +13,7 @@ import torch
 from tests.tools.task.construction.tiny_package import CPU, DEVICE, install, model_of, seeded, stack, task_of
 
 from foundry.knowledge.compiler.lower import lower, seeds
-from foundry.knowledge.task_text import foreign_imports
+from foundry.knowledge.task import foreign_imports
 from foundry.tools.task import loading
 from foundry.tools.task.file import read_task
 from foundry.tools.task.intake import captured_case
