@@ -24,6 +24,7 @@ def setting(kernel: KernelSummary, tunable: Tunable, value: Choice) -> Move:
         value=value,
         was=was,
         reason=tunable.meaning,
+        unit=tunable.unit,
     )
 
 

@@ -57,6 +57,7 @@ class Move:
     value: Choice | None = None
     was: Choice | None = None
     reason: str = ""  # effect that a kernel engineer expects
+    unit: str = ""  # what a number counts, as its tunable declares it
 
     @property
     def key(self) -> str:

@@ -47,6 +47,7 @@ def _settings(kernel: KernelSummary, tunable: Tunable) -> Iterator[Move]:
             value=value,
             was=present,
             reason=_setting_reason(kernel, tunable, present, value),
+            unit=tunable.unit,
         )
 
 
@@ -62,11 +63,7 @@ def _neighbours(tunable: Tunable, present: Choice) -> list[Choice]:
 
 
 def _setting_reason(kernel: KernelSummary, tunable: Tunable, present: Choice, value: Choice) -> str:
-    change = f"{tunable.name} {present} to {value} in {kernel.name}"
-    if isinstance(present, int) and isinstance(value, int):
-        direction = "more" if value > present else "less"
-        return f"{change}: {direction} of this trade: {tunable.meaning}"
-    return f"{change}: {tunable.meaning}"
+    return f"{tunable.name} {present} to {value} in {kernel.name}: {tunable.meaning}"
 
 
 # ---------------------------------------------------------------- fusion

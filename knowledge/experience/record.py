@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.merit import HALF_WIDTH_IN_DEVIATIONS
+from foundry.knowledge.step_words import key_words
 
 SEED = "seed"  # filed in place of a move: a first candidate, or the winner of a run
 WHOLE_KERNEL = "source"  # filed in place of a move: a model wrote the file
@@ -66,12 +67,13 @@ class Credit:
     @property
     def words(self) -> str:
         """The credit in words: `1.12x [0.98, 1.28] by 5 steps, 2 of this graph, 3 faster; never made without
-        gemm:set:stages=3`."""
+        stages 3 in gemm kernels`."""
         count = f"{self.steps} step{'s' if self.steps != 1 else ''}"
         here = f", {self.here} of this graph" if self.here else " elsewhere"
         here = "" if self.here == self.steps else here
         more = f" and {len(self.inseparable) - NAMED} more" if len(self.inseparable) > NAMED else ""
-        tied = f"; never made without {', '.join(self.inseparable[:NAMED])}{more}" if self.inseparable else ""
+        named = ", ".join(map(key_words, self.inseparable[:NAMED]))
+        tied = f"; never made without {named}{more}" if self.inseparable else ""
         return f"{self.effect:.2f}x [{self.low:.2f}, {self.high:.2f}] by {count}{here}, {self.wins} faster{tied}"
 
 

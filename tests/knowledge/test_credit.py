@@ -55,7 +55,10 @@ def test_moves_that_were_only_made_together_share_their_credit_until_a_step_has_
     one, other = fit(together, QUERY)
     assert one.log_effect == pytest.approx(other.log_effect) == pytest.approx(0.3, abs=0.02)
     assert one.low < 1.0 < math.exp(0.6) < one.high and one.alone == 0
-    assert "never made without row:set:team=8" in next(credit for credit in (one, other) if "gemm" in credit.move).words
+    assert (
+        "never made without team 8 in row kernels"
+        in next(credit for credit in (one, other) if "gemm" in credit.move).words
+    )
     found = credits_of([*together, *(step(0.0, "row:set:team=8") for _ in range(8))])
     alone, rest = found["row:set:team=8"], found["gemm:set:stages=3"]
     assert alone.log_effect < 0.1 < 0.45 < rest.log_effect

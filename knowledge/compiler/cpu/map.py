@@ -106,7 +106,7 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning:
     vectors = _vectors(kernel, plan, device, tuning, (width, per_vector), run if contiguous else 0, space.sizes[-1])
     tile, points = 0, 0
     if turned:
-        meaning = "side of the tiles that turn transposed operands; 0 none"
+        meaning = "elements along a side of the tiles that turn transposed operands; 0 none"
         tile = tuning.number("tile", (0, 16, 32, 64), 32, "tile", meaning)
         vectors = replace(vectors, lanes=min(vectors.lanes, tile or vectors.lanes))
     if block:

@@ -198,7 +198,7 @@ def _compute(shape: _Shape, stores: tuple[ir.Store, ...], plan: ir.Plan, known: 
 
 
 def _tile_tunable(turned: Turned | None) -> tuple[ir.Tunable, ...]:
-    meaning = "side of the tiles that turn transposed operands in shared memory; 0 none"
+    meaning = "elements along a side of the tiles that turn transposed operands in shared memory; 0 none"
     return (tunable("tile", turned.sides, 32, "tile", meaning),) if turned else ()
 
 

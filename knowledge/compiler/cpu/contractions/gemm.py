@@ -99,7 +99,7 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
             [128, 192, 256, 384, 512],
             1,
             kernel.k,
-            ("memory", "depth of packed panels kept in L2"),
+            ("memory", "elements of k in the packed panels that stay in L2"),
         ),
     ]
     row_default, panel_default = _blocks(shape, first, depth)

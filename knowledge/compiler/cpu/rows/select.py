@@ -69,7 +69,7 @@ def _call(kernel: SelectKernel, tuning: Tuning) -> tuple[int, str]:
             f"selecting::select_as_topk<{kind}, {largest}, {is_sorted}>(value, {kernel.length}, {kernel.count}, kept);"
         )
         return (kernel.count + 1 if 64 * kernel.count <= kernel.length else kernel.length), call
-    meaning = "entries kept besides those wanted, as a multiple of these: more are thrown away at once, less often"
+    meaning = "times the wanted entries, kept besides them: more are thrown away at once, less often"
     spare = tuning.number("spare", (1, 2, 4, 8), 1, "algorithm", meaning)
     room = min(kernel.length, kernel.count + max(spare * kernel.count, _SPARE))
     sizes = f"{kernel.length}, {kernel.first}, {kernel.count}, {room}"

@@ -25,10 +25,13 @@ _VALUES: dict[str, tuple[int, ...]] = {
 _MEANING = {
     "tile_m": ("tile", "rows of a block's tile: larger reads b less often, smaller fills more multiprocessors"),
     "tile_n": ("tile", "columns of a block's tile: larger reads a less often"),
-    "tile_k": ("memory", "depth of a tile: fewer barriers, more shared memory"),
+    "tile_k": ("memory", "elements of k in a tile: fewer barriers, more shared memory"),
     "thread_m": ("tile", "rows a thread keeps in registers: more arithmetic per load, more registers"),
     "thread_n": ("tile", "columns a thread keeps in registers"),
-    "stages": ("memory", "2: the next tile is stored while the present one is multiplied, one barrier a step"),
+    "stages": (
+        "memory",
+        "tiles in shared memory: with 2 the next is stored while one is multiplied, one barrier a step",
+    ),
     "splits": ("algorithm", "parts of k computed by different blocks and added by a second launch"),
 }
 

@@ -67,8 +67,8 @@ _MEANING = {
     "resident": ("parallel", "blocks of a multiprocessor: some store while others multiply, with smaller tiles"),
     "stays": (
         "algorithm",
-        "1: a block computes one tile after the other, and stores one while it multiplies the next; 2: while it stores "
-        "one, the operands of the next arrive",
+        "tiles whose work overlaps in a block that stays: 1 stores one while it multiplies the next, with 2 the "
+        "operands of the next arrive meanwhile, 0 has a block for each",
     ),
 }
 _MULTIPROCESSOR_BYTES = 228 << 10  # of shared memory, of which each block takes 1 KB more than it asks for

@@ -39,7 +39,7 @@ SIZES = {"tf32": 4, "tf32x3": 4, HALF: 2, HALF3: 2, "float16": 2, "bfloat16": 2}
 _COMMON: dict[str, tuple[str, str]] = {
     "tile_m": ("tile", "rows of a block's tile: larger reads b less often, smaller fills more multiprocessors"),
     "tile_n": ("tile", "columns of a block's tile: larger reads a less often"),
-    "tile_k": ("memory", "depth of a tile: fewer barriers, more registers and shared memory"),
+    "tile_k": ("memory", "elements of k in a tile: fewer barriers, more registers and shared memory"),
     "splits": ("algorithm", "parts of k computed by different blocks and added by a second launch"),
 }
 _PRECISION_MEANING = (
@@ -281,7 +281,10 @@ _PATHS = {
             **_COMMON,
             "group_m": ("tile", "rows that a warpgroup adds up: more products per read of b, more registers"),
             "group_n": ("tile", "columns that a warpgroup adds up"),
-            "stages": ("memory", "3: a step is multiplied while the next one begins; more shared memory"),
+            "stages": (
+                "memory",
+                "tiles in flight: with 3 a step is multiplied while the next one begins; more shared memory",
+            ),
         },
         (
             (128, 256, 64, 256, 1.0),
@@ -302,7 +305,10 @@ _PATHS = {
             **_COMMON,
             "warp_m": ("tile", "rows a warp adds up: more products per read of shared memory, more registers"),
             "warp_n": ("tile", "columns a warp adds up"),
-            "stages": ("memory", "2: the next tile is stored while the present one is multiplied, one barrier a step"),
+            "stages": (
+                "memory",
+                "tiles in shared memory: with 2 the next is stored while one is multiplied, one barrier a step",
+            ),
         },
         (
             (128, 128, 64, 64, 1.0),

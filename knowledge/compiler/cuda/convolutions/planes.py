@@ -37,7 +37,7 @@ _MEANING = {
     "warpgroups": ("parallel", "warpgroups of a block, with tiles of their own: one stores while others multiply"),
     "stages": (
         "memory",
-        "32 channels each, in flight for a warpgroup: more latency is hidden, more shared memory",
+        "slices of 32 channels in flight for a warpgroup: more latency is hidden, more shared memory",
     ),
 }
 _PRECISION_MEANING = "tf32: 11 significant bits; tf32x3 and ieee: as accurate as float32, by another algorithm"
