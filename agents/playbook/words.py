@@ -11,6 +11,7 @@ from foundry.agents.experts.diagnostician import Suspect, undoes
 from foundry.agents.playbook.ranking import Ranked
 from foundry.agents.situation import Situation
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.step_words import change_words, spoken
 from foundry.knowledge.thought import Directive, Move, Proposal
 
 
@@ -54,7 +55,7 @@ def _cites(draft: Draft, brief: Brief) -> tuple[str, ...]:
 def _rationale(draft: Draft, situation: Situation) -> str:
     """The draft's reasons as sentences."""
     diagnosis = situation.diagnosis
-    about = f"{diagnosis.failure or diagnosis.limiter}: {diagnosis.evidence}." if diagnosis else ""
+    about = f"{spoken(str(diagnosis.failure or diagnosis.limiter))}: {diagnosis.evidence}." if diagnosis else ""
     asked = [f"{_change(move)}, as directive d{directive.id} asks." for move, directive in draft.asked]
     crossed = [f"Takes over from {draft.partner}:"] if draft.partner else []
     chosen = [_why(item) for item in draft.chosen]
@@ -66,9 +67,9 @@ def _rationale(draft: Draft, situation: Situation) -> str:
 
 
 def _change(move: Move) -> str:
-    """The move as a clause, e.g. `unroll of k0 (row) 1 -> 4`."""
+    """The move as a clause, e.g. `unroll 1 -> 4 vectors in k0`."""
     if move.kind == "set":
-        return f"{move.name} of {move.kernel} ({move.template}) {move.was} -> {move.value}"
+        return f"{change_words(move.name, move.was, move.value, move.unit)} in {move.kernel}"
     verb = {"split": "Write {} to memory", "fuse": "Keep {} in registers", "rewrite": "Apply {}", "unwrite": "Undo {}"}
     return verb[move.kind].format(move.name)
 

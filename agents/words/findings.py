@@ -10,10 +10,12 @@ from foundry.knowledge.candidate import Evaluation, Gate, Resources, Timing
 from foundry.knowledge.experience.record import ExperienceRecord
 from foundry.knowledge.merit import estimate
 from foundry.knowledge.ruling import objection, rule
+from foundry.knowledge.step_words import key_words, spoken, step_words, with_words_for_keys
 from foundry.knowledge.thought import Proposal
 
 WORDS_CHARS = 200  # most characters of one evidence or reason
 MOST_KERNELS = 8
+MOST_TOLD = 12  # settings of one step that are named
 
 
 def brief_words(text: str) -> str:
@@ -31,7 +33,7 @@ def measured(records: Sequence[Evaluation]) -> str:
     timing = evaluation.timing
     if timing is None:
         outcome = evaluation.verdict.outcome if evaluation.verdict else "compile_error"
-        return f"not timed ({outcome})"
+        return f"not timed ({spoken(outcome)})"
     timings = [record.timing for record in records if record.timing is not None]
     found = estimate(timings)
     if math.isinf(found.deviation):
@@ -201,14 +203,15 @@ def attempt_line(name: str, proposal: Proposal, records: Sequence[Evaluation]) -
         came = "still under way"
     else:
         ruling = rule(records[-1])
-        came = measured(records) if ruling.accepted else f"{ruling.outcome}: {brief_words(ruling.evidence)}"
+        came = measured(records) if ruling.accepted else f"{spoken(ruling.outcome)}: {brief_words(ruling.evidence)}"
     is_kernel = proposal.recipe is not None and proposal.recipe.authored is not None
-    moves = ", ".join(move.key for move in proposal.moves) or f"a {'kernel' if is_kernel else 'file'} of its own"
-    return f"{name} from {proposal.parent} by {proposal.expert} ({moves}): {brief_words(proposal.rationale)} -> {came}"
+    change = step_words(proposal.moves, names_kernels=True, most=MOST_TOLD)
+    change = change or f"a {'kernel' if is_kernel else 'file'} of its own"
+    return f"{name} from {proposal.parent} by {proposal.expert} ({change}): {brief_words(proposal.rationale)} -> {came}"
 
 
 def lesson_line(record: ExperienceRecord) -> str:
     """One lesson of an earlier run."""
-    came = f"{record.lift:.2f}x of its parent" if record.lift is not None else record.outcome
-    credited = f"; {record.move} was credited with {record.credit.words}" if record.credit else ""
-    return f"x{record.id}: {brief_words(record.text or record.move)}; {came}{credited}"
+    came = f"{record.lift:.2f}x of its parent" if record.lift is not None else spoken(record.outcome)
+    credited = f"; {key_words(record.move)} was credited with {record.credit.words}" if record.credit else ""
+    return f"x{record.id}: {brief_words(with_words_for_keys(record.text or record.move))}; {came}{credited}"

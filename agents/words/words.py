@@ -30,6 +30,7 @@ from foundry.knowledge.candidate import REFERENCE, Gate, Recipe, Rival
 from foundry.knowledge.cards import cards
 from foundry.knowledge.experience.record import SEED, Credit, ExperienceRecord
 from foundry.knowledge.merit import Estimate, estimate_of
+from foundry.knowledge.step_words import key_words, spoken, with_words_for_keys
 from foundry.knowledge.targets import BUILT_IN, TargetTraits
 from foundry.knowledge.thought import Diagnosis, Move
 
@@ -275,7 +276,7 @@ def _authored_beside(recipe: Recipe, brief: Brief) -> str:
 
 
 def _diagnosis(diagnosis: Diagnosis, brief: Brief) -> str:
-    what = diagnosis.failure or diagnosis.limiter or "unknown"
+    what = spoken(diagnosis.failure or diagnosis.limiter or "unknown")
     where = f" in {diagnosis.kernel}" if diagnosis.kernel else ""
     return f"{what}{where}: {_evidence(diagnosis, brief)}\nRecommended action: {diagnosis.action}"
 
@@ -358,7 +359,7 @@ def _experience(brief: Brief) -> str:
         for hit in brief.hits[:8]
         if hit.record.move != SEED or hit.record.is_run_best  # where a run began says nothing of a next step
     ]
-    lines += [f"- move {item.move} is credited with {item.words}" for item in _telling(brief.credits)]
+    lines += [f"- {key_words(item.move)}: credited with {item.words}" for item in _telling(brief.credits)]
     own = brief.lowered.recipe.authored if brief.lowered else None
     written = [
         (hit.record.child_speedup or 0.0, hit.record.id, hit.record.recipe)
@@ -386,7 +387,8 @@ def _telling(credits: Sequence[Credit]) -> list[Credit]:
 
 def _lesson(record: ExperienceRecord) -> str:
     """The step of an earlier run and its result, without task and device (they are in the reason of the recall)."""
-    return brief_words(record.text.removeprefix(f"{record.task} on ").partition(": ")[2] or record.text or record.move)
+    told = record.text.removeprefix(f"{record.task} on ").partition(": ")[2] or record.text or record.move
+    return brief_words(with_words_for_keys(told))
 
 
 def _directives(brief: Brief) -> str:

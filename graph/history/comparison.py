@@ -155,8 +155,7 @@ def _made(decision: Decision | None, history: History) -> str:
     step = next((step for step in history.steps if step.candidate == decision.candidate.id), None)
     if step is None:
         return f"{decision.candidate.id} (a first candidate)"
-    what = ", ".join(step.moves) or step.rationale
-    return f"@{step.expert} {step.parent} -> {history.result(step)}: {what}"
+    return f"@{step.expert} {step.parent} -> {history.result(step)}: {step.change}"
 
 
 def _origin(run: RunDirectory) -> str:

@@ -19,6 +19,7 @@ from foundry.graph.search.final import Finalists
 from foundry.graph.solve import run_graph, silent
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import UsageError
+from foundry.knowledge.step_words import step_words
 
 COPIED = ("task", "task_name", "device", "device_key", "target", "present", "brain", MIXED)
 
@@ -83,8 +84,8 @@ def _describe(decision: Decision) -> str:
     proposal = decision.proposal
     if proposal is None:
         return f"{decision.candidate.id} (seed)"
-    moves = ", ".join(move.key for move in proposal.moves) or "a whole kernel"
-    return f"{decision.candidate.id} from {proposal.parent} by {proposal.expert}: {moves}"
+    change = step_words(proposal.moves, names_kernels=True) or "a whole kernel"
+    return f"{decision.candidate.id} from {proposal.parent} by {proposal.expert}: {change}"
 
 
 def _finalists(run: RunDirectory) -> list[str]:

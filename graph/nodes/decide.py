@@ -25,8 +25,9 @@ async def decide(state: RunState, services: Services) -> Update:
     again = found["again"] or ask_for_budget(services, number, ended)
     reasons = {island: stop["text"] for island, stop in stops.items()}
     services.log.note_once("note", f"decision {number}", reasons=reasons, again=again)
-    told = dict.fromkeys(stop["text"] for stop in ended if stop["kind"] != "joined")
-    ending = "" if again else "; ".join(told) or found["stop"] or "the islands returned"
+    texts = [stop["text"] for stop in ended if stop["kind"] != "joined"]
+    told = {text.partition(" (")[0]: text for text in reversed(texts)}  # one reason of several islands is said once
+    ending = "" if again else "; ".join(reversed(told.values())) or found["stop"] or "the islands returned"
     return {"decisions": number, "added": found["added"], "ending": ending}
 
 

@@ -34,6 +34,7 @@ from foundry.knowledge.candidate import (
 from foundry.knowledge.experience.record import SEED
 from foundry.knowledge.merit import CORRECT, merit
 from foundry.knowledge.ruling import rule
+from foundry.knowledge.step_words import origin_words
 
 SEEDS_AT_ONCE = 2
 SHORTEST_MINUTES = 0.5  # shortest search with time for torch.compile beside it
@@ -123,6 +124,7 @@ class _Seeds:
     correct: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     inaccurate: list[str] = field(default_factory=list)
+    first: Recipe | None = None  # the recipe of the first candidate
 
 
 async def _mend_inaccurate(services: Services, decision: Decision, seeds: _Seeds) -> None:
@@ -182,6 +184,7 @@ def _claim(services: Services, step: str, text: str, recipe: Recipe | None, why:
 async def _evaluate_seed(services: Services, decision: Decision, seeds: _Seeds) -> None:
     candidate = decision.candidate
     seeds.evaluated.append(candidate.id)
+    seeds.first = seeds.first or candidate.recipe
     with services.log.at(None, decision.step):
         lowered = await services.lower(candidate.recipe) if candidate.recipe else None
         text = services.run.text(candidate.source)
@@ -191,7 +194,8 @@ async def _evaluate_seed(services: Services, decision: Decision, seeds: _Seeds) 
             evaluation = await _only_built(services, candidate, text)
         services.run.add_evaluation(evaluation, "screen", decision.step)
         facts = evaluation_facts(evaluation)
-        services.log.note_once("evaluation", candidate.id, **facts, expert=candidate.proposal)
+        made = origin_words(candidate.proposal, candidate.recipe, seeds.first)
+        services.log.note_once("evaluation", candidate.id, **facts, expert=candidate.proposal, made=made)
         if services.device.present and merit([evaluation]) >= CORRECT:
             evaluation = await _prove_seed(services, evaluation, text, decision.step, seeds)
         if rule(evaluation).outcome == "inaccurate":

@@ -10,6 +10,7 @@ from typing import Literal
 
 from foundry.graph.run.events import Event
 from foundry.graph.run.request import SolveRequest
+from foundry.knowledge.step_words import spoken
 from foundry.knowledge.task import Policy
 from foundry.tools.words import to_paste
 
@@ -117,7 +118,9 @@ def _obstacle(ended: EndedRun) -> tuple[ObstacleKind, str]:
         return _kind_of_failure(failures[0]), _most_common(failures)
     wrong = [event for event in ended.evaluations if event.data["outcome"] != "correct"]
     if len(wrong) == len(ended.evaluations):
-        reasons = [f"{event.data['outcome']}: {event.data.get('evidence') or 'no reason given'}" for event in wrong]
+        reasons = [
+            f"{spoken(event.data['outcome'])}: {event.data.get('evidence') or 'no reason given'}" for event in wrong
+        ]
         return _kind_of_failure(_most_common(reasons), usual="wrong"), _most_common(reasons)
     return "time", ended.ending or "the search ended before a kernel was proven"
 
@@ -144,7 +147,7 @@ def _before_any_kernel(ended: EndedRun) -> tuple[ObstacleKind, str]:
 def _proof_failures(ended: EndedRun) -> list[str]:
     """Why proofs failed, early ones and those at the end, each as `gate: evidence`."""
     found = [
-        str(event.data.get("evidence") or event.data["outcome"])
+        str(event.data.get("evidence") or spoken(event.data["outcome"]))
         for event in ended.evaluations
         if event.data.get("expert") == FINAL and event.data["outcome"] != "correct"
     ]

@@ -15,6 +15,7 @@ from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.candidate import Baseline, Contest, Evaluation
 from foundry.knowledge.codec import decode, to_plain
 from foundry.knowledge.merit import Standing, standing
+from foundry.knowledge.step_words import spoken
 from foundry.knowledge.task import Task
 
 if TYPE_CHECKING:
@@ -75,10 +76,20 @@ class Summary:
     @property
     def time_words(self) -> str:
         """Where the wall time went; islands overlap, so the parts may add up to more."""
-        spent = {name.removesuffix("_s"): seconds for name, seconds in self.time.items() if name.endswith("_s")}
-        parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in spent.items())
-        return f"{parts}; overhead is {100 * self.time['overhead_share']:.1f} % of the wall"
+        spent = {words: self.time.get(name, 0.0) for name, words in WORK.items()}
+        parts = [f"{words} {seconds:.1f} s" for words, seconds in spent.items() if seconds >= 0.05]
+        return ", ".join(parts) or "too short to be divided"
 
+
+WORK = {
+    "compile_s": "compiling",
+    "run_s": "checking",
+    "time_s": "timing",
+    "profile_s": "profiling",
+    "waiting_s": "waiting for a free core or GPU",
+    "thinking_s": "thinking",
+    "overhead_s": "everything else",
+}
 
 NOTED = (
     "not captured",
@@ -183,7 +194,7 @@ def _nothing_right(events: list[Event]) -> list[str]:
     found = [event.data for event in events if event.kind == "evaluation"]
     if not found or any(data["outcome"] == "correct" for data in found):
         return []
-    said = Counter(f"{data['outcome']}: {data.get('evidence') or 'no reason given'}" for data in found)
+    said = Counter(f"{spoken(data['outcome'])}: {data.get('evidence') or 'no reason given'}" for data in found)
     ((why, count),) = said.most_common(1)
     return [f"no kernel was right; {count} of {len(found)} ended with {' '.join(why.split())[:300]}"]
 
@@ -193,7 +204,7 @@ def _failed_proofs(events: list[Event]) -> list[str]:
     proofs = [event for event in events if event.kind == "evaluation" and event.data.get("expert") == FINAL]
     reasons: dict[str, list[str]] = {}
     for event in proofs:
-        why = " ".join(f"{event.data['outcome']}: {event.data.get('evidence') or ''}".split())
+        why = " ".join(f"{spoken(event.data['outcome'])}: {event.data.get('evidence') or ''}".split())
         reasons.setdefault(why[:300], []).append(event.name)
     left = [event.data["candidate"] for event in events if event.kind == "note" and event.name == LEFT_UNPROVEN]
     found = [

@@ -39,6 +39,7 @@ from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation, candid
 from foundry.knowledge.codec import decode
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.errors import FoundryError, UsageError
+from foundry.knowledge.step_words import change_words
 from foundry.knowledge.thought import ExpertName
 
 if TYPE_CHECKING:
@@ -236,7 +237,9 @@ async def _tune(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswe
     found = await find_numbers(kernel.brief, named.lowered, services)
     if isinstance(found, NoNumbers):
         return ToolAnswer(f"No better numbers: {found.reason}.")
-    settings = ", ".join(f"{move.kernel}.{move.name} = {move.value} (was {move.was})" for move in found.moves)
+    settings = ", ".join(
+        f"{change_words(move.name, move.was, move.value, move.unit)} in {move.kernel}" for move in found.moves
+    )
     is_parent = named.candidate.id == kernel.candidate.id
     return ToolAnswer(
         f"{found.told} Best: {settings}: {found.expected}. Propose it as `draft`.",

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 from foundry.graph.run.events import Event
 from foundry.graph.run.inbox import Acknowledgement
+from foundry.knowledge.step_words import key_words, spoken
 from foundry.knowledge.thought import Directive
 
+MOST_CHARS = 100  # characters of a step's reasons in a line
 WAITS = "waits for the next step"
 
 
@@ -32,8 +34,16 @@ class Step:
     expert: str
     step: str
     rationale: str
-    moves: tuple[str, ...]
+    moves: tuple[str, ...]  # keys
     cites: tuple[str, ...]
+    words: str = ""  # the moves in words
+
+    @property
+    def change(self) -> str:
+        """The step's changes in words; its reasons if it wrote a kernel of its own."""
+        reasons = " ".join(self.rationale.split())
+        reasons = reasons if len(reasons) <= MOST_CHARS else f"{reasons[: MOST_CHARS - 3]}..."
+        return self.words or ", ".join(map(key_words, self.moves)) or reasons
 
 
 @dataclass
@@ -63,6 +73,7 @@ class History:
                     rationale=data["rationale"],
                     moves=moves,
                     cites=cites,
+                    words=data.get("words", ""),
                 )
             )
         elif event.kind == "evaluation":
@@ -80,13 +91,13 @@ class History:
         return (self.lift(step) or 1.0) - 1.0
 
     def result(self, step: Step) -> str:
-        """`c57 (+12 %)`, `c57 (wrong_result)`, `c57` while it is under way."""
+        """`c57 (+12 %)`, `c57 (wrong result)`, `c57` while it is under way."""
         after = self.outcomes.get(step.candidate)
         if after is None:
             return step.candidate
         before = self.outcomes.get(step.parent)
         if after.outcome != "correct" or not after.speedup:
-            return f"{step.candidate} ({after.outcome})"
+            return f"{step.candidate} ({spoken(after.outcome)})"
         if before is None or not before.speedup:
             return f"{step.candidate} ({after.speedup:.2f}x)"
         return f"{step.candidate} ({100 * self.gain(step):+.0f} %)"

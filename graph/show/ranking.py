@@ -11,10 +11,11 @@ from foundry.graph.run.run_directory import LAST, RunDirectory
 from foundry.graph.show.effects import Evaluated
 from foundry.knowledge.candidate import REFERENCE, Evaluation, Stage
 from foundry.knowledge.merit import estimate_of, standing
+from foundry.knowledge.step_words import spoken
 
 SHOWN = 10  # candidates that a ranking lists
-STAGE_WORDS: dict[Stage, str] = {"screen": "screened", "full": "timed at length", "final": "proven"}
-BY = "compared by one deviation below the speedup"
+STAGE_WORDS: dict[Stage, str] = {"screen": "timed briefly", "full": "timed at length", "final": "proven"}
+BY = "compared by one standard deviation below the measured speedup"
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,10 @@ class Ranking:
         return f"It was not proven: {counted}."
 
     def _failed(self) -> str:
-        """How many of the others ended how: `2 wrong_result, 1 compile_error`."""
+        """How many of the others ended how: `2 wrong result, 1 compile error`."""
         placed = {*self.names, REFERENCE}
         failed = Counter(found.outcome for name, found in self._outcomes().items() if name not in placed)
-        return ", ".join(f"{count} {outcome}" for outcome, count in failed.most_common())
+        return ", ".join(f"{count} {spoken(outcome)}" for outcome, count in failed.most_common())
 
 
 def _placed(records: Sequence[Evaluation]) -> Placed | None:

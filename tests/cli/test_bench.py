@@ -109,10 +109,12 @@ def test_bad_tasks_are_lines_with_their_reason(story: Story) -> None:
 def test_progress_without_a_terminal_is_a_line_a_task(story: Story) -> None:
     said = story.end.out.splitlines()
     assert re.match(
-        r"\[3/4\] 2_gate: [\d.]+x \[.*\], [\d.]+ ms for [\d.]+, \d+ s: .*; ends about .*\d\d:\d\d$", said[0]
+        r"\[3/4\] 2_gate: [\d.]+x \[.*\] the speed of eager, [\d.]+ ms against [\d.]+ ms; \d+ s \(.*\); "
+        r"ends about .*\d\d:\d\d$",
+        said[0],
     )
     assert said[1].startswith("[4/4] 10_random: not counted, random: ")
-    assert said[2].startswith("all: 2 of 3 tasks that count have an accepted kernel; geomean ")
+    assert said[2].startswith("all: 2 of 3 tasks that count have an accepted kernel; geometric mean ")
 
 
 def test_a_bench_that_is_finished_only_sums_up(story: Story) -> None:

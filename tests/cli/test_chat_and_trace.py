@@ -72,7 +72,7 @@ def test_a_directive_is_recorded_acknowledged_and_cited(talk: Talk) -> None:
 
 def test_questions_are_answered_from_the_trace(talk: Talk) -> None:
     assert talk.status.code == 0 and "at work" in talk.status.out and "of 200 evaluations" in talk.status.out
-    assert talk.why.code == 0 and talk.why.out.startswith("c1 is a first candidate")
+    assert talk.why.code == 0 and talk.why.out.startswith("c1 is the kernel compiler's first kernel.")
     assert talk.piped.code == 0
     assert "eager" in talk.piped.out and "0.0000 dollars" in talk.piped.out and "never" not in talk.piped.out
 
@@ -115,7 +115,7 @@ def test_the_tree_names_nodes_tools_and_where_time_went(solved: Solved) -> None:
     assert (tree.code, tree.err) == (0, "")
     for word in ("node intake", "node capture", "node baseline", "tool build", "island 0", "expert auditor"):
         assert word in tree.out
-    for word in ("wall time", "compile", "waiting", "overhead is"):
+    for word in ("checking", "timing"):
         assert word in tree.out
 
 
@@ -132,7 +132,7 @@ def test_one_candidates_story_and_its_difference(talk: Talk) -> None:
     assert story.code == 0 and "The tiling expert proposed " in story.out and "lineage:" in story.out
     diff = talk.cli.here("agent", "trace", talk.run.name, "--diff", child)
     # Which tunable moves depends on the parent: one that already unrolls by 2 follows the directive by keeping it.
-    assert diff.code == 0 and re.search(r"^\w+\.\w+: \S+ -> \S+$", diff.out, re.MULTILINE)
+    assert diff.code == 0 and re.search(r"^\w+ \S+ -> \S+ in k_\w+$", diff.out, re.MULTILINE)
     assert "--- c" in diff.out and f"+++ {child}" in diff.out
     assert "seed" in talk.cli.here("agent", "trace", talk.run.name, "--diff", "c1").out
     assert talk.cli.here("agent", "trace", talk.run.name, "-c", "c9999").is_one_line("c9999")

@@ -62,7 +62,7 @@ def test_a_model_that_cannot_be_reached_costs_nothing_and_is_said(warm_cli: Cli)
 
     with interrupting(an_island_has_tested):
         done = warm_cli.here("agent", "solve", "toy.py", *dead, "--evaluations", "20", "--islands", "1", "--no-learn")
-    assert done.code == 130 and "evaluation 1)" in done.err, "a line a generation, where there is no terminal"
+    assert done.code == 130 and "evaluation 1)" in done.err, "a line an evaluation, where there is no terminal"
     assert all(" min " in line for line in done.err.splitlines())
     assert done.out.startswith("model: scripted-1 at 127.0.0.1:9, price unknown")
     assert "note: scripted-1 left" in done.out and "unreachable" in done.out
@@ -90,7 +90,8 @@ def test_cuda_without_a_gpu_compiles_and_says_what_is_not_proven(warm_cli: Cli) 
     if done.code == 3:
         assert done.is_one_line("nvcc", "install", code=3)
         return
-    assert done.code == 1 and all("unproven (evaluation " in line for line in done.err.splitlines())
+    assert done.code == 1
+    assert all("unproven, no cuda device is here (evaluation " in line for line in done.err.splitlines())
     assert "nothing is proven" in done.out.splitlines()[0]
     for word in ("registers", "spill", "occupancy", "no receipt", "kernel.py"):
         assert word in done.out

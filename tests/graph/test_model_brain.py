@@ -106,7 +106,7 @@ async def test_what_a_model_takes_to_answer_is_thinking_and_no_overhead(
     summary = await solve(request, parts=parts(brain=Slow(), library=bare(library)))
     thinking_s, overhead_s = summary.time["thinking_s"], summary.time["overhead_s"]
     assert thinking_s >= 0.9 and overhead_s <= summary.wall_s - thinking_s + 0.01
-    assert f"thinking {thinking_s:.0f} s" in "\n".join(ending_lines(summary, request.task))
+    assert f"thinking {thinking_s:.1f} s" in "\n".join(ending_lines(summary, request.task))
     run = RunDirectory.inspect(Path(summary.run))
     assert f"thinking {thinking_s:.1f} s" in cost(RunView(run))
     run.close()

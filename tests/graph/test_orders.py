@@ -193,7 +193,7 @@ async def test_questions_about_kernels_and_steps_are_answered_with_references(
     assert shown.startswith(f"{summary.candidate} was made from") and "# kernel [" in shown
     lines = say(run, f"diff c1 {summary.candidate}", parts()).text.splitlines()
     assert f"--- {summary.candidate}" in lines and "+++ c1" in lines
-    assert any(line.startswith("k0.") and " -> " in line for line in lines)
+    assert any(line.endswith(" in k0") and " -> " in line for line in lines)
     run.close()
 
 

@@ -309,7 +309,7 @@ async def test_questions_are_answered_from_the_trace(make_request: MakeRequest, 
     assert answer(run, RunQuestion("best")).startswith(f"{summary.candidate} was made from c")
     failed = next(item for item, _ in run.evaluations() if not rule(item).accepted)
     why = answer(run, RunQuestion("why", failed.candidate.id))
-    assert "did not compile: error: too many registers" in why or "rejected as wrong_result: row 0 differs" in why
+    assert "did not compile: error: too many registers" in why or "rejected, wrong result: row 0 differs" in why
     assert "expert proposed" in why
     assert "0 tokens" in answer(run, RunQuestion("cost"))
     unknown = f"run {run.id} has no candidate c9999 (see `foundry agent trace`)\n"

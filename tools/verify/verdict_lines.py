@@ -8,6 +8,18 @@ from foundry.knowledge.reasons import WORDS
 from foundry.tools.protocol.orders import LEADS, NO_LEADS, ONE_SIDED
 from foundry.tools.words import make_printable
 
+STEPS = {  # names of `seconds` in a report -> their words
+    "open": "start",
+    "intake": "task",
+    "build": "compiling",
+    "baseline": "PyTorch's time",
+    "verify": "correctness",
+    "time": "timing",
+    "profile": "profiling",
+    "close": "end",
+}
+ACCURACY = {"ieee": "float32 arithmetic in full", "tf32": "products of float32 in 11 significant bits"}
+
 
 def verdict_lines(document: dict[str, Any]) -> list[str]:
     """The lines for a document of `VerifyReport.to_json`: verdict, reasons, speed, gates and isolation, time taken."""
@@ -20,16 +32,17 @@ def verdict_lines(document: dict[str, Any]) -> list[str]:
     if document["speedup"] is not None:
         low, high = document["speedup_ci95"]
         lines.append(
-            f"{document['speedup']:.2f}x PyTorch eager, 95 % interval {low:.2f} to {high:.2f}"
+            f"{document['speedup']:.2f}x the speed of PyTorch eager, 95 % interval {low:.2f} to {high:.2f}"
             f" ({document['candidate_ms']:.4f} ms against {document['baseline_ms']:.4f} ms)"
         )
     if document["compile_speedup"] is not None:
-        lines.append(f"torch.compile: {document['compile_speedup']:.2f}x PyTorch eager ({document['compile_note']})")
+        lines.append(
+            f"torch.compile: {document['compile_speedup']:.2f}x the speed of PyTorch eager ({document['compile_note']})"
+        )
     if document["accuracy_class"]:
-        lines.append(f"accuracy class: {document['accuracy_class']}")
+        lines.append(f"accuracy class: {document['accuracy_class']} ({ACCURACY[document['accuracy_class']]})")
     if document["labels"]:
-        lines.append("labels: " + ", ".join(document["labels"]))
-    lines += [f"  {gate['gate']}: {gate['evidence']}" for gate in document["gates"] if _is_one_sided(gate)]
+        lines.append("allowed practices that it uses (labels): " + ", ".join(document["labels"]))
     if "standing" in document:
         lines.append(f"{document['standing']}: {document['standing_evidence']}")
     return [
@@ -51,11 +64,12 @@ def _is_one_sided(gate: dict[str, Any]) -> bool:
 def _how(document: dict[str, Any]) -> list[str]:
     """Lines on passed gates, active means of isolation and the time of each step."""
     gates = document["gates"]
-    lines = [f"gates: {sum(gate['passed'] for gate in gates)} of {len(gates)} passed"] if gates else []
+    lines = [f"checks (gates): {sum(gate['passed'] for gate in gates)} of {len(gates)} passed"] if gates else []
     if document["isolation"]:
         missing = "; not active: " + ", ".join(document["isolation_missing"]) if document["isolation_missing"] else ""
         lines.append("isolation: " + ", ".join(document["isolation"]) + missing)
     if document["seconds"]:
-        split = ", ".join(f"{name} {seconds:.1f}" for name, seconds in document["seconds"].items())
+        spent = {STEPS.get(name, name): seconds for name, seconds in document["seconds"].items()}
+        split = ", ".join(f"{name} {seconds:.1f}" for name, seconds in spent.items() if seconds >= 0.05)
         lines.append(f"time: {document['wall_s']:.1f} s ({split})")
     return lines

@@ -80,10 +80,11 @@ def _say_figures(outcome: Outcome, request: BenchRequest, as_json: bool) -> None
         return
     for one in found:
         compiled_too = one.compiled.by_kernel
-        versus = f", {times(compiled_too)} over torch.compile" if compiled_too else ""
+        versus = f", {times(compiled_too)} that of torch.compile" if compiled_too else ""
         say(
             f"{one.group}: {one.accepted} of {one.counted} tasks that count have an accepted kernel;"
-            f" geomean {times(one.geomean)} over eager{versus}; fast_1 {share(one.fast_1)}"
+            f" geometric mean {times(one.geomean)} the speed of eager{versus};"
+            f" {share(one.fast_1)} are faster than eager (fast_1)"
         )
     say(f"summary: {request.where / SUMMARY}, {request.where / FIGURES}")
 

@@ -16,6 +16,19 @@ from foundry.graph.doors.bench.tasks import BenchTask
 from foundry.tools.words import make_printable
 
 LONGEST = 5  # tools of a task that its line names with their seconds
+WORK = {  # tool -> its work in words
+    "intake": "trying the task",
+    "baseline": "timing PyTorch",
+    "build": "compiling",
+    "verify": "checking",
+    "time": "timing",
+    "profile": "profiling",
+    "tune": "tuning",
+    "contest": "comparison",
+    "start workers": "starting processes",
+    "ceilings": "measuring the device",
+}
+STAGES = {"final": " of proofs", "full": " at length", "screen": " briefly"}
 Say = Callable[[str], None]
 
 
@@ -77,13 +90,17 @@ class BenchProgress:
 
 def task_line(result: TaskResult) -> str:
     """One finished task in one line."""
-    seconds = f"{result.wall_s:.0f} s" + "".join(
-        f"{', ' if number else ': '}{name} {spent:.0f}"
-        for number, (name, spent) in enumerate(list(result.spent_s.items())[:LONGEST])
-    )
+    parts = ", ".join(f"{_work(name)} {spent:.0f}" for name, spent in list(result.spent_s.items())[:LONGEST])
+    seconds = f"{result.wall_s:.0f} s" + (f" ({parts})" if parts else "")
     if result.is_accepted:
-        versus = f", {times(result.speedup_vs_compile)} over torch.compile" if result.speedup_vs_compile else ""
-        took = f"{milliseconds(result.candidate_ms)} ms for {milliseconds(result.baseline_ms)}"
-        return f"{result.task}: {interval(result)}{versus}, {took}, {seconds}"
+        versus = f", {times(result.speedup_vs_compile)} that of torch.compile" if result.speedup_vs_compile else ""
+        took = f"{milliseconds(result.candidate_ms)} ms against {milliseconds(result.baseline_ms)} ms"
+        return f"{result.task}: {interval(result)} the speed of eager{versus}, {took}; {seconds}"
     ending = f"not counted, {result.excluded}" if result.excluded else result.verdict
-    return f"{result.task}: {ending}: {result.reason}, {seconds}"
+    return f"{result.task}: {ending}: {result.reason}; {seconds}"
+
+
+def _work(tool: str) -> str:
+    """The work of a tool in words: `timing of proofs` for `time final`."""
+    name, _, stage = tool.rpartition(" ") if tool.endswith(tuple(STAGES)) else (tool, "", "")
+    return WORK.get(name, name) + STAGES.get(stage, "")

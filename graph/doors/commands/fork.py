@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from foundry.graph.doors.commands import model_flags
-from foundry.graph.doors.commands.options import JsonOption, PlainOption, RunArgument, RunsOption
-from foundry.graph.doors.commands.solve import conclude, drive, go_on
+from foundry.graph.doors.commands.options import JsonOption, PlainOption, RunArgument, RunsOption, VerboseOption
+from foundry.graph.doors.commands.solve import Display, conclude, drive, go_on
 from foundry.tools.command_line import one_line_errors, print_json, say
 
 
@@ -36,6 +36,7 @@ def fork(
     target_speedup: Annotated[float | None, typer.Option(min=0.0, help="Stop when proven this fast.")] = None,
     runs: RunsOption = Path("runs"),
     plain: PlainOption = False,
+    verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Go on from a run's end, or from just before a step, as a new run: more budget, other words, another model.
@@ -57,7 +58,7 @@ def fork(
     with closing(RunDirectory.inspect(path)) as opened:
         request = opened.request
     say(f"{path.name} goes on from {name}{f'@{step}' if step else ''}", err=True)
-    summary = drive(lambda *given: go_on(path, *given), request, as_json, plain, None)
+    summary = drive(lambda *given: go_on(path, *given), request, Display(as_json, plain, verbose), None)
     conclude(summary, request.task, as_json, 0.0)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from foundry.graph.doors.commands import prompts
 from foundry.graph.doors.commands.options import JsonOption, StoreOption
+from foundry.knowledge.step_words import key_words, spoken
 from foundry.tools.command_line import choose_target, one_line_errors, print_json
 
 app = typer.Typer(help="List, search, share and forget what earlier runs learnt.", no_args_is_help=True)
@@ -18,11 +19,11 @@ app.add_typer(prompts.app, name="prompts")
 
 def _record_line(record: Any) -> str:
     """A lesson in one line."""
-    child = f"{record.child_speedup:.2f}x" if record.child_speedup else record.outcome
+    child = f"{record.child_speedup:.2f}x" if record.child_speedup else spoken(record.outcome)
     lift = f" ({record.lift:.2f} of its parent)" if record.lift else ""
     lift += f" credited with {record.credit.words}" if record.credit else ""
     best = " best of its run" if record.is_run_best else ""
-    return f"x{record.id}  {record.task}  {record.target}  {record.move}  {child}{lift}{best}"
+    return f"x{record.id}  {record.task}  {record.target}  {key_words(record.move)}  {child}{lift}{best}"
 
 
 @app.command("list")
@@ -84,7 +85,7 @@ def show_credits(
             print_json([to_plain(credit) for credit in found])
             return
         for credit in found:
-            typer.echo(f"{credit.move}  {credit.words}")
+            typer.echo(f"{key_words(credit.move)}: {credit.words}")
         if not found:
             typer.echo("no move is credited with anything yet: the store fills as runs learn")
 

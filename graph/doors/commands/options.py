@@ -14,7 +14,10 @@ OtherShapesOption = Annotated[
 ]
 ClassOption = Annotated[str, typer.Option("--class", metavar="NAME", help="The model's class, if it is not Model.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
-PlainOption = Annotated[bool, typer.Option("--plain", help="A line a generation instead of the live view.")]
+PlainOption = Annotated[bool, typer.Option("--plain", help="A line an evaluation instead of the live view.")]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", help="Plain lines, with every candidate's whole recipe below its own.")
+]
 RunArgument = Annotated[str, typer.Argument(help='A run: its folder, the start of its id, or "last".')]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds run directories.")]
 ScaleOption = Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE.")]

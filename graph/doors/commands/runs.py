@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from foundry.graph.doors.commands.options import JsonOption, PlainOption, RunArgument, RunsOption
+from foundry.graph.doors.commands.options import JsonOption, PlainOption, RunArgument, RunsOption, VerboseOption
 from foundry.tools.command_line import one_line_errors, print_json
 
 
@@ -47,7 +47,12 @@ def show_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> N
 
 
 @one_line_errors
-def watch(run: RunArgument, runs: RunsOption = Path("runs"), plain: PlainOption = False) -> None:
+def watch(
+    run: RunArgument,
+    runs: RunsOption = Path("runs"),
+    plain: PlainOption = False,
+    verbose: VerboseOption = False,
+) -> None:
     """Show a run as it goes, from any terminal, with a line to talk to its experts; Ctrl-C only ends the watching."""
     import signal
     import sys
@@ -58,8 +63,8 @@ def watch(run: RunArgument, runs: RunsOption = Path("runs"), plain: PlainOption 
     from foundry.graph.show.terminal.watch import Window, can_draw, watch_plain
 
     path, console = find_run(runs, run), Console()
-    if plain or not can_draw(console):
-        watch_plain(path, typer.echo)
+    if plain or verbose or not can_draw(console):
+        watch_plain(path, typer.echo, verbose=verbose)
         return
     window = Window(console, path, typing=sys.stdin.isatty())
     signal.signal(signal.SIGTERM, lambda *_: window.leave())  # the terminal is given back as it was

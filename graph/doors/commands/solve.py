@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -19,7 +19,7 @@ from foundry.graph.doors.commands.options import (
     RunArgument,
     RunsOption,
     TargetOption,
-    choose_other_shapes,
+    VerboseOption,
     choose_policy,
 )
 from foundry.graph.doors.commands.search_flags import SearchFlags
@@ -56,6 +56,7 @@ def solve(
     ] = False,
     runs: RunsOption = Path("runs"),
     plain: PlainOption = False,
+    verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Search a fast, proven kernel for a task.
@@ -70,7 +71,8 @@ def solve(
     if dry:
         _show_dry_run(request, as_json)
         return
-    summary = drive(lambda *given: _solve(request, *given), request, as_json, plain, True if yes else None)
+    display = Display(as_json, plain, verbose)
+    summary = drive(lambda *given: _solve(request, *given), request, display, True if yes else None)
     conclude(summary, request.task, as_json, search.min_speedup)
 
 
@@ -139,6 +141,7 @@ def resume(
         bool | None, typer.Option("--yes/--no", help="Yes to all that the run asks; no to what it asks now.")
     ] = None,
     plain: PlainOption = False,
+    verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run that was interrupted or killed, or that asks something.
@@ -150,7 +153,7 @@ def resume(
     opened = RunDirectory.inspect(path)
     request = opened.request
     opened.close()
-    summary = drive(lambda *given: go_on(path, *given), request, as_json, plain, answer)
+    summary = drive(lambda *given: go_on(path, *given), request, Display(as_json, plain, verbose), answer)
     conclude(summary, request.task, as_json, min_speedup)
 
 
@@ -190,8 +193,17 @@ def _why_it_rests(path: Path) -> str:
         run.close()
 
 
-def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer: bool | None) -> Summary:
-    """Runs the search with its live view on a terminal, a line a generation elsewhere; Ctrl-C and SIGTERM stop it with
+@dataclass(frozen=True)
+class Display:
+    """Flags of what is shown of a search: only JSON at its end, plain lines, or these with whole recipes."""
+
+    as_json: bool = False
+    plain: bool = False
+    verbose: bool = False
+
+
+def drive(work: Work, request: SolveRequest, display: Display, answer: bool | None) -> Summary:
+    """Runs the search with its live view on a terminal, a line an evaluation elsewhere; Ctrl-C and SIGTERM stop it with
     its state kept. A chat model is introduced, with its price. `answer` is what flags say to the run's questions."""
     from contextlib import nullcontext
 
@@ -204,28 +216,32 @@ def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer:
     from foundry.graph.solve import silent, unseen
 
     console = Console(stderr=True)
-    view = Beside(console) if can_draw(console) and not as_json and not plain else None
+    view = Beside(console) if can_draw(console) and display == Display() else None
     lines = PlainLines(Scene(request), lambda line: say(line, err=True))
-    show = silent if as_json or view else lines.take
+    show = silent if display.as_json or view else lines.take
     introductions: list[str] = []
 
     def tell(event: Event) -> None:
         if (event.kind, event.name) == ("note", "model"):
             introductions.append(f"model: {event.data['text']}")
-            if not view and not as_json:
+            if not view and not display.as_json:
                 say(introductions.pop())
         show(event)
+
+    def begin(path: Path) -> None:
+        lines.remember(path, verbose=display.verbose)
 
     async def run() -> Summary:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         asker = asker_of(answer, view.hidden if view else nullcontext)
-        return await work(tell, stop, asker, view.begin if view else unseen if as_json else lines.remember)
+        return await work(tell, stop, asker, view.begin if view else unseen if display.as_json else begin)
 
     try:
         return asyncio.run(run())
     finally:
+        lines.close()
         if view:
             view.end()
             for line in introductions:

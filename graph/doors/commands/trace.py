@@ -156,7 +156,7 @@ def _show_tree(run: RunDirectory, depth: int, steps: int) -> None:
 
     Console(soft_wrap=True).print(tree.tree(run, depth=depth, latest=steps))
     summary = RunView(run).summary
-    typer.echo(f"{summary.wall_s:.1f} s of wall time ({summary.time_words})")
+    typer.echo(f"{summary.wall_s:.0f} s ({summary.time_words})")
 
 
 def _export(run: RunDirectory, events: Sequence[Event], form: str, *, out: Path | None, to: str, prompts: bool) -> None:

@@ -16,6 +16,7 @@ from foundry.graph.search.state import IslandState, Stop, Update
 from foundry.graph.search.tuning import with_numbers
 from foundry.knowledge.candidate import Candidate, Recipe
 from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.step_words import step_words
 from foundry.knowledge.thought import Proposal
 
 
@@ -78,9 +79,11 @@ def _digests(proposal: Proposal, recipe: Recipe | None, text: str) -> list[str]:
 
 
 def _proposal_facts(candidate: Candidate, proposal: Proposal, ordered: int) -> dict[str, Any]:
+    names_kernels = candidate.recipe is not None and len(candidate.recipe.choices) > 1
     return {
         "candidate": candidate.id,
         "parent": proposal.parent,
+        "words": step_words(proposal.moves, names_kernels=names_kernels),
         "moves": [move.key for move in proposal.moves],
         "rationale": proposal.rationale,
         "expected": proposal.expected,

@@ -9,6 +9,7 @@ from foundry.graph.run.events import Event
 from foundry.graph.show.effects import History, Step
 from foundry.graph.show.page.candidates import CandidateFacts
 from foundry.graph.show.view import RunView
+from foundry.knowledge.step_words import spoken
 
 MOST_SPANS = 8000  # the longest ones; a page of more would be slow to open
 LABEL_CHARS = 160
@@ -115,7 +116,7 @@ def directive_facts(view: RunView) -> list[DirectiveFacts]:
 
 def _effect(history: History, step: Step) -> DirectiveEffect:
     found = history.outcomes.get(step.candidate)
-    outcome, speedup = (found.outcome, found.speedup) if found else ("", None)
+    outcome, speedup = (spoken(found.outcome), found.speedup) if found else ("", None)
     return DirectiveEffect(step.candidate, step.expert, outcome, speedup, history.lift(step))
 
 

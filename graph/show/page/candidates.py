@@ -9,6 +9,7 @@ from foundry.graph.run.run_directory import Decision
 from foundry.graph.show.view import Measured, RunView
 from foundry.knowledge.candidate import Stage
 from foundry.knowledge.ruling import rule
+from foundry.knowledge.step_words import change_words, move_words, origin_words, spoken
 from foundry.knowledge.thought import Move, Proposal
 
 Change = Literal["seed", "numbers", "fusion", "rewrite", "code"]
@@ -75,7 +76,8 @@ def _facts(measured: Measured, decision: Decision | None, began: float, most: in
     is_timed = timing is not None and not timing.problem
     proposal = decision.proposal if decision else None
     diagnosis = decision.diagnosis if decision else None
-    found = f"{diagnosis.failure or diagnosis.limiter}: {diagnosis.evidence} {diagnosis.action}" if diagnosis else ""
+    what = spoken(str(diagnosis.failure or diagnosis.limiter)) if diagnosis else ""
+    found = f"{what}: {diagnosis.evidence} {diagnosis.action}" if diagnosis else ""
     return CandidateFacts(
         id=candidate.id,
         island=candidate.island,
@@ -84,7 +86,7 @@ def _facts(measured: Measured, decision: Decision | None, began: float, most: in
         stage=measured.stage,
         at_s=round(measured.at - began, 3),
         change=change_of(proposal),
-        expert=proposal.expert if proposal else candidate.proposal or candidate.origin,
+        expert=proposal.expert if proposal else origin_words(candidate.proposal or candidate.origin),
         brain=proposal.brain if proposal else "",
         parents=candidate.parents,
         moves=[_move_words(move) for move in proposal.moves] if proposal else [],
@@ -93,7 +95,7 @@ def _facts(measured: Measured, decision: Decision | None, began: float, most: in
         cites=proposal.cites if proposal else (),
         diagnosis=found[:most],
         verdict=ruling.verdict,
-        outcome=ruling.outcome,
+        outcome=spoken(ruling.outcome),
         evidence=ruling.evidence[:most],
         merit=measured.merit,
         speedup=timing.speedup if timing and is_timed else None,
@@ -103,7 +105,7 @@ def _facts(measured: Measured, decision: Decision | None, began: float, most: in
         bytes_per_s=profile.achieved_bytes_per_s if profile else None,
         flops_per_s=profile.achieved_flops_per_s if profile else None,
         floor_share=profile.fraction_of_floor if profile else None,
-        limiter=f"{profile.limiter or ''} {profile.cause}".strip() if profile else "",
+        limiter=f"{spoken(profile.limiter or '')} {profile.cause}".strip() if profile else "",
         labels=evaluation.audit.labels if evaluation.audit else (),
     )
 
@@ -117,7 +119,7 @@ def change_of(proposal: Proposal | None) -> Change:
 
 
 def _move_words(move: Move) -> str:
-    """`k_softmax.unroll 4 → 8`, or `rewrite welford`."""
+    """`unroll 4 -> 8 vectors in k_softmax`, or `rewrite welford`."""
     if move.kind == "set":
-        return f"{move.kernel}.{move.name} {'-' if move.was is None else move.was} → {move.value}"
-    return f"{move.kind} {move.name}"
+        return f"{change_words(move.name, move.was, move.value, move.unit)} in {move.kernel}"
+    return move_words(move)

@@ -136,8 +136,7 @@ class Scene:
             island.reason = f"{event.data.get('candidate', '')}: {event.data.get('found', '')}"
         elif event.kind == "proposal":
             step.candidate = event.data["candidate"]
-            moves = ", ".join(move.rpartition(":")[2] for move in event.data["moves"])
-            island.reason = ": ".join(filter(None, (moves, event.data["rationale"])))
+            island.reason = ": ".join(filter(None, (self.history.steps[-1].words, event.data["rationale"])))
         elif event.kind == "note" and event.name == "role":
             self.roles[number] = event.data["role"]
         elif event.kind == "note" and event.name == "paused":

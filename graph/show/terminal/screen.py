@@ -191,8 +191,7 @@ def _latest(scene: Scene, rows: int) -> list[Text]:
     done = [step for step in scene.history.steps if step.candidate in scene.history.outcomes]
     found = []
     for step in reversed(done[-rows:] if rows > 0 else []):
-        what = ", ".join(step.moves) or step.rationale
-        line = f"{step.step} {step.expert}: {step.parent} -> {scene.history.result(step)}  {make_printable(what)}"
+        line = f"{step.expert}: {step.parent} -> {scene.history.result(step)}  {make_printable(step.change)}"
         found.append(Text(line, DIM))
     return found
 

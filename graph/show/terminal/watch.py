@@ -44,10 +44,16 @@ def can_draw(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal
 
 
-def watch_plain(path: Path, print_line: Callable[[str], None], is_over: Callable[[], bool] | None = None) -> None:
-    """Prints a line for every generation, past ones first, until no process works on the run any more."""
+def watch_plain(
+    path: Path,
+    print_line: Callable[[str], None],
+    is_over: Callable[[], bool] | None = None,
+    *,
+    verbose: bool = False,
+) -> None:
+    """Prints a line for every evaluation, past ones first, until no process works on the run any more."""
     reader = RunReader(path)
-    lines = PlainLines(Scene(reader.request), print_line)
+    lines = PlainLines(Scene(reader.request), print_line, reader.run if verbose else None)
     try:
         while True:
             is_last = not reader.standing().is_active if is_over is None else is_over()

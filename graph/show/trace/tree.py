@@ -13,6 +13,7 @@ from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.show.trace.selection import facts_of
 from foundry.graph.show.view import RunView
+from foundry.knowledge.step_words import spoken
 
 Item = TypeVar("Item")
 
@@ -116,11 +117,12 @@ def _step_line(step: str, members: list[Event], children: dict[int | None, list[
     proposed = any(event.kind == "proposal" for event in everything)
     for event in everything:
         if event.kind == "proposal":
-            moves = ", ".join(event.data.get("moves", [])) or event.data.get("brain", "")
-            line.append(f"  {event.name}: {event.data['parent']} -> {event.data['candidate']}  {moves}")
+            what = event.data.get("words") or ", ".join(event.data.get("moves", [])) or event.data.get("brain", "")
+            line.append(f"  {event.name}: {event.data['parent']} -> {event.data['candidate']}  {what}")
         if event.kind == "evaluation":
             speedup = event.data.get("speedup")
             line.append("" if proposed else f"  {event.name}")
-            line.append(f"  {event.data['outcome']}", style="green" if event.data["outcome"] == "correct" else "red")
+            style = "green" if event.data["outcome"] == "correct" else "red"
+            line.append(f"  {spoken(event.data['outcome'])}", style=style)
             line.append(f" {speedup:.2f}x" if speedup else "")
     return line

@@ -60,8 +60,7 @@ def tried(view: RunView, about: str = "") -> str:
     lines = [f"{len(steps)} steps{f' about {about}' if about else ''}, {better} of them faster than where they began:"]
     for step in reversed(steps[-MOST_STEPS:]):
         cites = f" (follows {', '.join(step.cites)})" if step.cites else ""
-        what = ", ".join(step.moves) or step.rationale
-        lines.append(f"{step.step} @{step.expert}: {step.parent} -> {history.result(step)}: {what}{cites}")
+        lines.append(f"{step.step} @{step.expert}: {step.parent} -> {history.result(step)}: {step.change}{cites}")
     if len(steps) > MOST_STEPS:
         earlier = len(steps) - MOST_STEPS
         lines.append(f"and {earlier} earlier ones: {to_paste('foundry', 'agent', 'trace', view.run.id)}")
@@ -69,7 +68,7 @@ def tried(view: RunView, about: str = "") -> str:
 
 
 def _said_of(step: Step) -> str:
-    return " ".join((step.expert, step.rationale, *step.moves)).lower()
+    return " ".join((step.expert, step.rationale, step.words, *step.moves)).lower()
 
 
 def show(view: RunView, name: str) -> str:
@@ -138,7 +137,7 @@ def cost(view: RunView) -> str:
     """The run's time, tokens and dollars, in words."""
     found = view.summary
     return (
-        f"{found.wall_s:.1f} s of wall time for {found.evaluations} evaluations ({found.time_words}). "
+        f"{found.wall_s:.0f} s for {found.evaluations} evaluations ({found.time_words}). "
         f"{found.tokens} tokens, "
         f"{f'{found.dollars:.4f} dollars' if found.priced else 'price unknown'} with the {found.brain} brain."
     )

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 
 from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.search.orders import USER
+from foundry.graph.show.ranking import STAGE_WORDS
 from foundry.graph.show.view import RunView
-from foundry.knowledge.candidate import Candidate, Evaluation, Recipe, Stage
+from foundry.knowledge.candidate import Candidate, Evaluation, Stage
 from foundry.knowledge.reasons import WORDS
 from foundry.knowledge.ruling import rule
-from foundry.knowledge.thought import Move
+from foundry.knowledge.step_words import origin_words, recipe_changes, spoken, step_words, with_words_for_keys
 
+CHECKED: dict[Stage, str] = {"screen": "checked briefly", "full": "checked in full", "final": "proven"}
 NOT_YET = "It is not evaluated yet."
 
 
@@ -20,7 +22,7 @@ def story(view: RunView, name: str, *, details: bool = False) -> list[str]:
     """One candidate from proposal to verdict; with `details` every stage's measurements, the moves' credits and the
     family. Raises UsageError when the run does not know it."""
     decision, records = view.run.decision(name), view.records(name)
-    lines = [_origin(view.candidate(name), decision)]
+    lines = [_origin(view, view.candidate(name), decision)]
     if decision is not None and decision.proposal is not None:
         lines += _proposal_lines(view, decision, details=details)
     if not records:
@@ -41,12 +43,14 @@ def _proposal_lines(view: RunView, decision: Decision, *, details: bool) -> list
     proposal, diagnosis, lines, told = decision.proposal, decision.diagnosis, list[str](), ""
     assert proposal is not None
     if diagnosis is not None:
-        what = diagnosis.failure or diagnosis.limiter
-        lines.append(
-            f"Diagnosis of {proposal.parent}: {what}. {_sentence(diagnosis.evidence)} {diagnosis.action}".rstrip()
-        )
-        told = f"{what}: {diagnosis.evidence}. "  # the playbook's reasons begin with the diagnosis
-    lines.append(f"{_who(proposal.expert)} proposed {_moves(proposal.moves)}: {proposal.rationale.removeprefix(told)}")
+        what = str(diagnosis.failure or diagnosis.limiter)
+        found = f"{spoken(what)}. {_sentence(diagnosis.evidence)} {diagnosis.action}".rstrip()
+        lines.append(f"Diagnosis of {proposal.parent}: {found}")
+        told = f"{spoken(what)}: {diagnosis.evidence}. "  # the playbook's reasons begin with the diagnosis
+    recipe = decision.candidate.recipe
+    change = step_words(proposal.moves, names_kernels=recipe is not None and len(recipe.choices) > 1)
+    why = with_words_for_keys(proposal.rationale.removeprefix(told))
+    lines.append(f"{_who(proposal.expert)} proposed {change or 'a kernel of its own'}: {why}")
     credits = _credits(view, decision.candidate.id) if details else {}
     for move in proposal.moves if details else ():
         lines.append(f"  move {move.key}: {move.was} -> {move.value}  {move.reason}")
@@ -59,9 +63,11 @@ def _proposal_lines(view: RunView, decision: Decision, *, details: bool) -> list
     return lines
 
 
-def _origin(candidate: Candidate, decision: Decision | None) -> str:
+def _origin(view: RunView, candidate: Candidate, decision: Decision | None) -> str:
     if candidate.island < 0:
-        return f"{candidate.id} is a first candidate ({candidate.proposal or candidate.origin})."
+        firsts = (item.candidate.recipe for item in view.decisions.values() if item.candidate.island < 0)
+        words = origin_words(candidate.proposal or candidate.origin, candidate.recipe, next(firsts, None))
+        return f"{candidate.id} is {words}."
     step = f" at {decision.step}" if decision else ""
     return f"{candidate.id} was made from {', '.join(candidate.parents)} on island {candidate.island}{step}."
 
@@ -74,31 +80,30 @@ def _who(expert: str) -> str:
     return "The user" if expert == USER else f"The {expert} expert"
 
 
-def _moves(moves: tuple[Move, ...]) -> str:
-    return ", ".join(move.key for move in moves) or "a kernel of its own"
-
-
 def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
     lines = []
     if not evaluation.build.ok:
         return [f"It did not compile: {evaluation.build.first_error}"]
     verdict, timing, profile, ruling = evaluation.verdict, evaluation.timing, evaluation.profile, rule(evaluation)
     if verdict is not None and not verdict.correct:
-        return [f"It was rejected as {ruling.outcome}: {ruling.evidence}"]
+        return [f"It was rejected, {spoken(ruling.outcome)}: {ruling.evidence}"]
     if ruling.outcome in WORDS and not (timing and timing.problem):
         return [f"The auditor vetoed it, because {WORDS[ruling.outcome]}: {ruling.evidence}"]
     if verdict is not None:
-        lines.append(f"It is correct (class {verdict.accuracy_class}, checked at: {', '.join(stages)}).")
+        checked = " and ".join(CHECKED[stage] for stage in stages)
+        lines.append(f"It is correct (accuracy class {verdict.accuracy_class}, {checked}).")
     if timing is not None and timing.problem:
         lines.append(f"It could not be timed: {timing.problem}")
     elif timing is not None:
         low, high = timing.speedup_ci95
         lines.append(
             f"{timing.candidate_ms:.4g} ms against {timing.baseline_ms:.4g} ms eager: {timing.speedup:.2f}x "
-            f"({low:.2f} to {high:.2f}, {timing.pairs} pairs, {timing.stage})."
+            f"(95 % interval {low:.2f} to {high:.2f}; {STAGE_WORDS[timing.stage]}, {timing.pairs} pairs)."
         )
     if profile is not None:
-        lines.append(f"It reaches {100 * profile.fraction_of_floor:.0f} % of the roofline floor ({profile.rung}).")
+        lines.append(
+            f"It reaches {100 * profile.fraction_of_floor:.0f} % of the speed that memory and arithmetic allow."
+        )
     return lines
 
 
@@ -139,20 +144,3 @@ def compare_kernels(run: RunDirectory, one: str, other: str) -> list[str]:
     before, after = run.evaluation(one).candidate, run.evaluation(other).candidate
     old, new = run.text(before.source).splitlines(), run.text(after.source).splitlines()
     return [*recipe_changes(before.recipe, after.recipe), *difflib.unified_diff(old, new, one, other, lineterm="")]
-
-
-def recipe_changes(before: Recipe | None, after: Recipe | None) -> list[str]:
-    """Each tunable, cut and rewrite that differs."""
-    if before is None or after is None:
-        return []
-    lines = []
-    for kernel in sorted(before.choices.keys() | after.choices.keys()):
-        old, new = before.choices.get(kernel, {}), after.choices.get(kernel, {})
-        for name in sorted(old.keys() | new.keys()):
-            if old.get(name) != new.get(name):
-                lines.append(f"{kernel}.{name}: {old.get(name, '-')} -> {new.get(name, '-')}")
-    lines += [f"materialised: {name}" for name in after.materialise if name not in before.materialise]
-    lines += [f"fused again: {name}" for name in before.materialise if name not in after.materialise]
-    lines += [f"rewrite {name}" for name in after.rewrites if name not in before.rewrites]
-    lines += [f"without rewrite {name}" for name in before.rewrites if name not in after.rewrites]
-    return lines

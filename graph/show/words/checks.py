@@ -14,6 +14,7 @@ from foundry.graph.run.opening import Parts
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.ruling import rule
+from foundry.knowledge.step_words import spoken
 from foundry.knowledge.thought import Directive
 
 
@@ -76,7 +77,9 @@ def _check_candidate(run: RunDirectory, order: Directive, _parts: Parts) -> Chec
         return CheckedOrder(order, f"There is no candidate {name} that was evaluated.")
     ruling = rule(evaluation)
     if order.verb == "from" and not ruling.accepted:
-        return CheckedOrder(order, f"{name} is no place to start from: {ruling.outcome}. {ruling.evidence}".rstrip())
+        return CheckedOrder(
+            order, f"{name} is no place to start from: {spoken(ruling.outcome)}. {ruling.evidence}".rstrip()
+        )
     return CheckedOrder(order)
 
 

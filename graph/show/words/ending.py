@@ -15,9 +15,7 @@ _AGREEING = 1.1  # times beyond the interval, up to which two rounds are taken t
 def ending_lines(summary: Summary, task_path: str, page: Path | None = None) -> list[str]:
     """The lines that a user reads when a run ends, for every verdict; `page` is the path of its page."""
     lines = _verdict_lines(summary)
-    spent = {name.removesuffix("_s"): seconds for name, seconds in summary.time.items() if name.endswith("_s")}
-    parts = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent.items())
-    lines.append(f"{summary.evaluations} evaluations in {summary.wall_s:.0f} s ({parts})")
+    lines.append(f"{summary.evaluations} evaluations in {summary.wall_s:.0f} s ({summary.time_words})")
     if summary.tokens:
         dollars = f"${summary.dollars:.2f}" if summary.priced else "price unknown (--price IN,OUT)"
         lines.append(f"cost: {summary.tokens} tokens, {dollars}")
@@ -54,21 +52,23 @@ def _verdict_lines(summary: Summary) -> list[str]:
         why = closing.words if closing else summary.ending or "see the trace"
         return [f"no kernel was accepted{'.' if closing else ':'} {why}"]
     low, high = summary.speedup_ci95
-    sure = f"of pairs, 95 % interval {low:.2f} to {high:.2f}"
+    sure = f"95 % interval {low:.2f} to {high:.2f}, timed in pairs"
     times = f"medians {summary.candidate_ms:.3f} ms against {summary.baseline_ms:.3f} ms"
     found = standing((low, high))
     if found == "faster":
-        lines = [f"accepted: {summary.speedup:.2f}x faster than PyTorch eager ({times}; {sure})"]
+        lines = [f"accepted: {summary.speedup:.2f}x faster than PyTorch eager ({sure}; {times})"]
     elif found == "slower":
-        lines = [f"accepted: slower than PyTorch eager, though correct: {_times(summary.speedup)} ({times}; {sure})"]
+        lines = [f"accepted: slower than PyTorch eager, though correct: {_times(summary.speedup)} ({sure}; {times})"]
     else:
-        lines = [f"accepted: as fast as PyTorch eager within the noise: {summary.speedup:.2f}x ({times}; {sure})"]
+        lines = [f"accepted: as fast as PyTorch eager within the noise: {summary.speedup:.2f}x ({sure}; {times})"]
     if summary.speedup_vs_compile:
         versus = _beside_compile(summary.speedup_vs_compile, summary.compile_speedup or 0.0, (low, high))
         told = summary.contest.told_beside("compile") if summary.contest else ""
         lines.append(f"{versus} ({told})" if told else versus)
     if summary.fraction_of_floor:
-        lines.append(f"{100 * summary.fraction_of_floor:.0f} % of the roofline floor of this device")
+        lines.append(
+            f"{100 * summary.fraction_of_floor:.0f} % of the speed that this device's memory and arithmetic allow"
+        )
     return lines
 
 
@@ -85,10 +85,10 @@ def _beside_compile(over_compile: float, itself: float, proven: tuple[float, flo
     """
     there = over_compile * itself
     if proven[0] / _AGREEING <= there <= proven[1] * _AGREEING:
-        return f"{over_compile:.2f}x over torch.compile, which is itself {itself:.2f}x eager"
+        return f"{over_compile:.2f}x the speed of torch.compile, which has itself {itself:.2f}x the speed of eager"
     return (
-        f"{over_compile:.2f}x over torch.compile in a round of its own, whose times were others than the proof's: "
-        f"there torch.compile was {itself:.2f}x eager, and this kernel {there:.2f}x"
+        f"{over_compile:.2f}x the speed of torch.compile in a round of its own, whose times differ from the proof's: "
+        f"there torch.compile had {itself:.2f}x the speed of eager, and this kernel {there:.2f}x"
     )
 
 

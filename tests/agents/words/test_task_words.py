@@ -27,6 +27,7 @@ from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit
 from foundry.knowledge.merit import estimate_of
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.ruling import rule
+from foundry.knowledge.step_words import key_words
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Diagnosis
 from foundry.tools.task.capture import capture
@@ -190,7 +191,7 @@ def test_moves_that_were_only_made_together_are_one_line_and_seeds_none(toy: Any
         for name in names
     ]
     prompt = step_prompt(toy.brief(credits=(*together, Credit("tile=8", 0.3, 0.1, 2, 2, 2, 2))), WRONG, ()).text
-    assert [prompt.count(f"- move {name} ") for name in (*names, "tile=8")] == [1, 0, 0, 1]
+    assert [prompt.count(f"- {key_words(name)}: credited") for name in (*names, "tile=8")] == [1, 0, 0, 1]
 
 
 def test_what_the_compiler_said_is_shown_whole(toy: Any) -> None:

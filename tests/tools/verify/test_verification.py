@@ -140,13 +140,13 @@ def test_the_report_in_words() -> None:
         "rejected on cpu:Test CPU:2 (policy fair): it could not be judged or believed",
         "  judgement: line 12: torch.softmax did 98 % of the bytes\ufffd[2J",
         "  beside it, leads in the text: line 3: exec makes code",
-        "2.00x PyTorch eager, 95 % interval 1.90 to 2.10 (2.0000 ms against 4.0000 ms)",
-        "accuracy class: ieee",
-        "labels: layout",
+        "2.00x the speed of PyTorch eager, 95 % interval 1.90 to 2.10 (2.0000 ms against 4.0000 ms)",
+        "accuracy class: ieee (float32 arithmetic in full)",
+        "allowed practices that it uses (labels): layout",
         "not confirmed: rejected here",
-        "gates: 4 of 5 passed",
+        "checks (gates): 4 of 5 passed",
         f"isolation: session, limits, {', '.join(MEANS[1:])}; not active: {MEANS[0]}",
-        "time: 7.9 s (open 1.9, time 6.0)",
+        "time: 7.9 s (start 1.9, timing 6.0)",
     ]
 
 

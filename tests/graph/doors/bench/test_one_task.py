@@ -77,5 +77,7 @@ def test_a_line_says_where_the_seconds_went() -> None:
     found = spent_s(tools)
     assert found == {"audit final": 28.0, "time final": 5.0, "waiting": 2.0, "time screen": 1.0, "audit": 0.5}
     line = TaskResult("a/1", "d", "accepted", speedup=2.0, baseline_ms=3.0, candidate_ms=1.5, wall_s=38, spent_s=found)
-    said = "a/1: 2.00x, 1.500 ms for 3.000, 38 s: audit final 28, time final 5, waiting 2, time screen 1, audit 0"
-    assert task_line(line) == said
+    assert task_line(line) == (
+        "a/1: 2.00x the speed of eager, 1.500 ms against 3.000 ms; "
+        "38 s (audit of proofs 28, timing of proofs 5, waiting 2, timing briefly 1, audit 0)"
+    )

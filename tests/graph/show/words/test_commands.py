@@ -66,7 +66,7 @@ def test_a_ratio_stands_beside_the_times_that_it_was_made_of() -> None:
         baseline_ms=41.1, candidate_ms=18.7, compile_ms=6.3, compile_speedup=2.0, contest=contest,
     )  # fmt: skip
     (line,) = [line for line in ending_lines(summary, "task.py") if "torch.compile" in line]
-    assert line.startswith("1.10x over torch.compile") and "in the same turns compile 6.3 ms" in line
+    assert line.startswith("1.10x the speed of torch.compile") and "in the same turns compile 6.3 ms" in line
     assert "eager 12.6 ms, this kernel 5.73 ms" in line
     assert replace(contest, candidate_ms=None).told_beside("compile").endswith("eager 12.6 ms")
     assert contest.told_beside("eager") == ""
@@ -78,6 +78,8 @@ def test_numbers_of_two_rounds_are_not_shown_as_if_they_were_of_one() -> None:
         "runs/a", "accepted", 1.76, (1.74, 1.79), 2.79, 9, 60.0, None, None, baseline_ms=2.317, candidate_ms=1.322
     )
     agreeing = replace(summary, speedup_vs_compile=1.63, compile_speedup=1.08)
-    assert "1.63x over torch.compile, which is itself 1.08x eager" in ending_lines(agreeing, "task.py")
+    assert "1.63x the speed of torch.compile, which has itself 1.08x the speed of eager" in ending_lines(
+        agreeing, "task.py"
+    )
     (line,) = [line for line in ending_lines(replace(summary, compile_speedup=1.08), "task.py") if "compile" in line]
-    assert "in a round of its own" in line and "1.08x eager, and this kernel 3.01x" in line
+    assert "in a round of its own" in line and "1.08x the speed of eager, and this kernel 3.01x" in line
