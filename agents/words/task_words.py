@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
-from foundry.knowledge.opgraph import DType, OpGraph, Signature, TensorSpec
+from foundry.knowledge.opgraph import DType, OpGraph, Signature, TensorSpec, written_input
 from foundry.knowledge.task import TOLERANCE, Task, overridden_source
 
 MOST_CASES = 8  # further shapes and dtypes that are spelt out; the rest is counted

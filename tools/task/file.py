@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from foundry.knowledge.codec import to_plain
 from foundry.knowledge.errors import TaskError, UsageError
-from foundry.knowledge.task import AccuracyClass, Mode, Policy, Task, TaskOptions, module_constants
+from foundry.knowledge.task import AccuracyClass, Mode, OtherShapes, Policy, Task, TaskOptions, module_constants
 from foundry.tools.task.form.beside import files_beside
 from foundry.tools.task.form.members import check_members
 from foundry.tools.task.plain_file import parse_python, read_source

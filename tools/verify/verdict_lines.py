@@ -43,6 +43,7 @@ def verdict_lines(document: dict[str, Any]) -> list[str]:
         lines.append(f"accuracy class: {document['accuracy_class']} ({ACCURACY[document['accuracy_class']]})")
     if document["labels"]:
         lines.append("allowed practices that it uses (labels): " + ", ".join(document["labels"]))
+    lines += [f"  {gate['gate']}: {gate['evidence']}" for gate in document["gates"] if _is_one_sided(gate)]
     if "standing" in document:
         lines.append(f"{document['standing']}: {document['standing_evidence']}")
     return [

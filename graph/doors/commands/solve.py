@@ -20,6 +20,7 @@ from foundry.graph.doors.commands.options import (
     RunsOption,
     TargetOption,
     VerboseOption,
+    choose_other_shapes,
     choose_policy,
 )
 from foundry.graph.doors.commands.search_flags import SearchFlags
