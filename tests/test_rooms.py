@@ -58,6 +58,7 @@ ROOMS = (
     "tools.audit.acts",
     "tools.audit",
     "tools.profiling",
+    "tools.grade.messages",
     "tools.grade.runner",
     "tools.grade.questions.freedom",
     "tools.grade.questions.integers",

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from foundry.knowledge.candidate import Audit, Build, Gate
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import REFERENCE_ELSEWHERE, AccuracyClass, OtherShapes, Policy
 from foundry.tools.audit.acts.conduct import MAPPED_CODE, apply_policy
+from foundry.tools.audit.acts.observed import OperatorRow
 from foundry.tools.audit.acts.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
 from foundry.tools.audit.binary.dependence import DEPENDENCE
 from foundry.tools.audit.binary.symbols import symbol_gates
@@ -38,7 +38,7 @@ _BINDING = frozenset({"_begin_call", "_checked", "_flat"})  # functions of Found
 def audit(
     text: str,
     build: Build,
-    op_log: Sequence[dict[str, Any]] | None,
+    op_log: Sequence[OperatorRow] | None,
     graph: OpGraph | None,
     policy: Policy,
     *,
@@ -131,7 +131,7 @@ def _without_clocks(gate: Gate, is_excused: Callable[[Reason], bool], why: str) 
     return make_gate(gate.gate, reasons, why)
 
 
-def _weighed(gate: Gate, op_log: Sequence[dict[str, Any]], graph: OpGraph | None, reference_work: float | None) -> Gate:
+def _weighed(gate: Gate, op_log: Sequence[OperatorRow], graph: OpGraph | None, reference_work: float | None) -> Gate:
     """Judges PyTorch operators in a library by their measured share of the work. Operators that the dispatcher
     missed stay."""
     share = torch_share(op_log, graph, reference_work=reference_work)

@@ -76,7 +76,10 @@ class Channel:
 
     def send(self, message: Message, handles: Sequence[int] = ()) -> None:
         """Sends one message with open files; raises ChannelClosed."""
-        body = json.dumps(message).encode()
+        self.send_text(json.dumps(message).encode(), handles)
+
+    def send_text(self, body: bytes, handles: Sequence[int] = ()) -> None:
+        """Sends one text with open files; raises ChannelClosed."""
         spilled = -1
         try:
             if len(body) > INLINE_BYTES:
@@ -99,7 +102,21 @@ class Channel:
             raise ChannelClosed(str(error)) from error
 
     def receive(self, timeout_s: float | None = None, *, limit_bytes: int = MESSAGE_BYTES) -> tuple[Message, list[int]]:
-        """Returns the next message, at most `limit_bytes` long, and its open files, which the caller now owns.
+        """Returns the next message; see `receive_text`. Raises ChannelGarbled too if it is no JSON object."""
+        text, handles = self.receive_text(timeout_s, limit_bytes=limit_bytes)
+        try:
+            message = json.loads(text)
+            if not isinstance(message, dict):
+                raise ValueError("not an object")
+            return message, handles
+        except (ValueError, RecursionError) as error:
+            close_all(handles)
+            raise ChannelGarbled(f"not a message: {error}") from error
+
+    def receive_text(
+        self, timeout_s: float | None = None, *, limit_bytes: int = MESSAGE_BYTES
+    ) -> tuple[bytes, list[int]]:
+        """Returns the next text, at most `limit_bytes` long, and its open files, which the caller now owns.
 
         Raises ChannelTimeout after `timeout_s`, ChannelClosed at the end, ChannelGarbled for anything malformed.
         """
@@ -122,7 +139,7 @@ class Channel:
             raise ChannelGarbled("a packet larger than allowed")
         try:
             return _decode(packet, handles, limit_bytes), handles
-        except (ValueError, IndexError, OSError, RecursionError) as error:
+        except (ValueError, IndexError, OSError) as error:
             close_all(handles)
             raise ChannelGarbled(f"not a message: {error}") from error
 
@@ -189,25 +206,20 @@ def _sent_ns(rights: list[tuple[int, int, bytes]]) -> int:
     return 0
 
 
-def _decode(packet: bytes, handles: list[int], limit_bytes: int) -> Message:
-    """The JSON object in a packet, or in the memory that it came with; raises ValueError."""
+def _decode(packet: bytes, handles: list[int], limit_bytes: int) -> bytes:
+    """The text in a packet, or in the memory that it came with; raises ValueError."""
     if packet[:1] == b"J":
-        text = packet[1:]
-    elif packet[:1] == b"S":
+        return packet[1:]
+    if packet[:1] == b"S":
         size = int(packet[1:])
         if size > limit_bytes:
             raise ValueError("larger than a message may be")
         spilled = handles.pop()
         try:
-            text = _read_all(spilled, size)
+            return _read_all(spilled, size)
         finally:
             os.close(spilled)
-    else:
-        raise ValueError("unknown kind of packet")
-    message = json.loads(text)
-    if not isinstance(message, dict):
-        raise ValueError("not an object")
-    return message
+    raise ValueError("unknown kind of packet")
 
 
 def _read_all(handle: int, size: int) -> bytes:

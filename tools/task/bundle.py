@@ -17,8 +17,9 @@ import torch
 
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import ITEM_BYTES, TensorSpec
-from foundry.tools.process.channel import Message, map_memory, memory, seal
+from foundry.tools.process.channel import map_memory, memory, seal
 from foundry.tools.process.gpu_memory import SharedGpuMemory
+from foundry.tools.process.messages import Packing
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.task.form.calls import Keywords
 from foundry.tools.task.loading import spec_of, torch_dtype
@@ -40,18 +41,18 @@ class Parcel:
     (`held`).
     """
 
-    description: Message
+    description: Packing
     handle: int = -1
     held: tuple[torch.Tensor, ...] = ()
 
     @property
     def specs(self) -> list[TensorSpec]:
-        return [spec_from(item) for item in self.description["specs"]]
+        return self.description.specs
 
     @property
     def writes(self) -> list[int]:
         """Numbers of the tensors that the reference's forward writes to."""
-        return list(self.description.get("writes", ()))
+        return self.description.writes
 
     @property
     def nbytes(self) -> int:
@@ -100,7 +101,7 @@ def pack(value: Any, device: torch.device | None = None, writes: Sequence[int] =
     tensors: list[torch.Tensor] = []
     tree = _to_tree(value, tensors)
     specs = [spec_of(tensor) for tensor in tensors]
-    description = {"tree": tree, "specs": [plain_spec(spec) for spec in specs], "writes": list(writes)}
+    description = Packing(tree=tree, specs=specs, writes=list(writes))
     if device is not None and not torch_device_of(device).is_host:
         return Parcel(description, held=tuple(tensor.detach() for tensor in tensors))
     handle = memory("bundle", offsets(specs)[1])
@@ -109,28 +110,26 @@ def pack(value: Any, device: torch.device | None = None, writes: Sequence[int] =
     return Parcel(description, handle)
 
 
-def unpack(description: Message, handle: int, before: Callable[[], None] = lambda: None) -> Any:
+def unpack(description: Packing, handle: int, before: Callable[[], None] = lambda: None) -> Any:
     """The value behind a description, its tensors copied into memory of this process; strides are kept.
 
     `before` is called before memory for a tensor is taken.
     """
-    specs = [spec_from(item) for item in description["specs"]]
     tensors: list[torch.Tensor] = []
-    for spec, flat in zip(specs, flat_views(specs, handle), strict=True):
+    for spec, flat in zip(description.specs, flat_views(description.specs, handle), strict=True):
         before()
         tensors.append(flat.clone().as_strided(spec.shape, spec.strides))
     return from_description(description, tensors)
 
 
-def from_description(description: Message, tensors: list[torch.Tensor]) -> Any:
+def from_description(description: Packing, tensors: list[torch.Tensor]) -> Any:
     """The value behind a description with these tensors in it."""
-    return _from_tree(description["tree"], tensors)
+    return _from_tree(description.tree, tensors)
 
 
-def shared(description: Message, handle: int) -> list[torch.Tensor]:
+def shared(description: Packing, handle: int) -> list[torch.Tensor]:
     """The tensors behind a description without copying; never write to them."""
-    specs = [spec_from(item) for item in description["specs"]]
-    return shaped(specs, flat_views(specs, handle))
+    return shaped(description.specs, flat_views(description.specs, handle))
 
 
 def flat_views(specs: Sequence[TensorSpec], handle: int, *, writable: bool = False) -> list[torch.Tensor]:
@@ -243,18 +242,6 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     kind = kinds[one.element_size()]
     return one.shape == other.shape and torch.equal(one.view(kind), other.view(kind))
-
-
-def plain_spec(spec: TensorSpec) -> list[Any]:
-    return [list(spec.shape), list(spec.strides), spec.dtype]
-
-
-def spec_from(item: Any) -> TensorSpec:
-    """The spec in a message; raises ValueError for anything malformed."""
-    shape, strides, dtype = item
-    if dtype not in ITEM_BYTES or not all(isinstance(size, int) for size in [*shape, *strides]):
-        raise ValueError(f"not a tensor spec: {item!r}"[:200])
-    return TensorSpec(tuple(shape), tuple(strides), dtype)
 
 
 def fill(flats: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.forking import Forks
 
 from foundry.tools.audit.acts.conduct import conduct_gates
+from foundry.tools.audit.acts.observed import Observations
 from foundry.tools.grade.runner.programs import Programs
 
 BUILDS = {
@@ -44,7 +45,7 @@ OTHERS = {
 
 
 def spoken_against(event: str, command: str) -> str:
-    seen = {"events": [("load", event, command, 7)], "calls": (), "libraries": ()}
+    seen: Observations = {"events": [("load", event, command, 7)], "calls": [], "libraries": []}
     (gate,) = [gate for gate in conduct_gates(seen, "fair", on_cpu=False) if gate.gate == "process events"]
     return "" if gate.passed else gate.evidence
 

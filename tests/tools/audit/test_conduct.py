@@ -11,6 +11,7 @@ import torch
 from foundry.knowledge.task import Policy
 from foundry.tools.audit import provenance_gates
 from foundry.tools.audit.acts.conduct import conduct_gates
+from foundry.tools.audit.acts.observed import Observations
 from foundry.tools.audit.acts.provenance import more_work
 from foundry.tools.grade.runner.observe import Observer
 from foundry.tools.grade.runner.record import record_ops
@@ -56,36 +57,36 @@ def test_a_library_that_was_deleted_after_it_was_loaded_can_still_be_read(tmp_pa
 
 
 def test_a_lock_in_forward_and_settings_of_the_build_are_no_offence() -> None:
-    seen = {
-        "events": [["load", "os.putenv", "TORCH_EXTENSIONS_VERBOSE", 3], ["load", "os.putenv", "MAX_JOBS", 4]],
-        "calls": [["_thread.lock.__exit__", 7, 0.0], ["_thread.RLock.__enter__", 8, 0.0]],
+    seen: Observations = {
+        "events": [("load", "os.putenv", "TORCH_EXTENSIONS_VERBOSE", 3), ("load", "os.putenv", "MAX_JOBS", 4)],
+        "calls": [("_thread.lock.__exit__", 7, 0.0), ("_thread.RLock.__enter__", 8, 0.0)],
     }
     assert [gate for gate in conduct_gates(seen, "fair", on_cpu=True) if not gate.passed] == []
-    seen["calls"] = [["_thread.start_new_thread", 7, 0.0]]
-    seen["events"] = [["load", "os.putenv", "OMP_NUM_THREADS", 3]]
+    seen["calls"] = [("_thread.start_new_thread", 7, 0.0)]
+    seen["events"] = [("load", "os.putenv", "OMP_NUM_THREADS", 3)]
     assert len([gate for gate in conduct_gates(seen, "fair", on_cpu=True) if not gate.passed]) == 2
 
 
 @pytest.mark.parametrize("name", ["builtins.bytes.translate", "torch.storage._StorageBase.byteswap", "zlib.crc32"])
 def test_functions_of_python_that_take_a_calls_time_compute_for_the_kernel(name: str) -> None:
-    def failed(*calls: list[Any], policy: Policy = "fair") -> list[str]:
-        gates = conduct_gates({"calls": calls}, policy, on_cpu=True)
+    def failed(*calls: tuple[str, int, float], policy: Policy = "fair") -> list[str]:
+        gates = conduct_gates({"calls": list(calls)}, policy, on_cpu=True)
         return [gate.evidence for gate in gates if not gate.passed]
 
-    (evidence,) = failed([name, 7, 0.6])
+    (evidence,) = failed((name, 7, 0.6))
     assert f"line 7: {name.removeprefix('builtins.')} takes 60 % of each call's processor time" in evidence
-    assert failed([name, 7, 0.1]) == failed([name, 7, 0.6], policy="open") == []
-    assert failed(["k_tone_curve.load", 7, 0.9], ["torch._VariableFunctionsClass.empty", 8, 0.9]) == []
+    assert failed((name, 7, 0.1)) == failed((name, 7, 0.6), policy="open") == []
+    assert failed(("k_tone_curve.load", 7, 0.9), ("torch._VariableFunctionsClass.empty", 8, 0.9)) == []
 
 
-STREAM = [["torch.cuda.stream", 7, 0.0], ["torch.cuda.streams.Stream.__new__", 7, 0.0]]
+STREAM = [("torch.cuda.stream", 7, 0.0), ("torch.cuda.streams.Stream.__new__", 7, 0.0)]
 
 
 @pytest.mark.parametrize("waits", ["torch.cuda.streams.Stream.wait_stream", "torch.cuda.synchronize"])
 def test_a_stream_of_its_own_must_be_waited_for(waits: str) -> None:
     alone = {gate.gate: gate for gate in conduct_gates({"calls": STREAM}, "fair", on_cpu=False)}["steady calls"]
     assert not alone.passed and "waits for no stream" in alone.evidence
-    joined = conduct_gates({"calls": [*STREAM, [waits, 8, 0.0]]}, "fair", on_cpu=False)
+    joined = conduct_gates({"calls": [*STREAM, (waits, 8, 0.0)]}, "fair", on_cpu=False)
     assert [gate for gate in joined if not gate.passed] == []
 
 
@@ -109,6 +110,6 @@ def test_work_that_pytorch_does_in_one_call_and_not_in_another() -> None:
 )
 def test_a_launcher_that_opens_the_driver_in_every_call_brings_no_library(library: str, passes: bool) -> None:
     """PyTorch's own launcher of kernels compiled at run time looks the driver up each time."""
-    seen = {"events": [("steady", "ctypes.dlopen", library, 73)]}
+    seen: Observations = {"events": [("steady", "ctypes.dlopen", library, 73)]}
     (gate,) = [gate for gate in conduct_gates(seen, "fair", on_cpu=False) if gate.gate == "process events"]
     assert gate.passed is passes

@@ -11,6 +11,7 @@ from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.acts.conduct import apply_policy
+from foundry.tools.audit.acts.observed import OperatorRow
 from foundry.tools.audit.gates import audit
 from foundry.tools.protocol.reasons import make_gate
 
@@ -33,7 +34,7 @@ class ModelNew(torch.nn.Module):
         return extension.run(x)
 '''
 OPERATORS = ["relu", "sigmoid", "tanh", "silu", "abs", "neg"]
-DONE = [{"op": f"aten.{name}.default", "calls": 1, "flops": 4, "bytes": 32} for name in OPERATORS]
+DONE: list[OperatorRow] = [{"op": f"aten.{name}.default", "calls": 1, "flops": 4, "bytes": 32} for name in OPERATORS]
 SYSTEM = [Reason(ReasonKind.SYSTEM, name) for name in ("dlopen", "socket", "mprotect")]
 CALLED = [Reason(ReasonKind.TORCH_OPERATOR, name) for name in OPERATORS]
 

@@ -21,6 +21,7 @@ from foundry.knowledge.task import OtherShapes, Policy
 from foundry.tools.audit import audit, needs_watching, provenance_gates
 from foundry.tools.audit.acts.conduct import conduct_gates
 from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels, stream_gate
+from foundry.tools.audit.acts.observed import Launch, Observations
 from foundry.tools.audit.text.definitions import definition_gates
 from foundry.tools.audit.text.forbidden import Suspicion
 from foundry.tools.audit.text.leads import leads_of
@@ -439,13 +440,16 @@ def test_whose_kernels_ran_on_the_device() -> None:
     source = read_source(LOAD_INLINE)
     assert isinstance(source, CandidateSource)
     assert own_kernels(source) == {"scale_kernel"}
-    rows = [["void scale_kernel<4>(float const*, float*, int)", 95.0], ["Memcpy DtoD (Device -> Device)", 50.0]]
+    rows: list[Launch] = [
+        ("void scale_kernel<4>(float const*, float*, int)", 95.0, 1, 32),
+        ("Memcpy DtoD (Device -> Device)", 50.0, 0, 0),
+    ]
     assert kernel_gate(rows, {"scale_kernel"}).passed
     for own in ("void (anonymous namespace)::scale_kernel<float>(float const*)", "mine::scale_kernel(float*)"):
-        assert kernel_gate([[own, 9.0]], {"scale_kernel"}).passed
+        assert kernel_gate([(own, 9.0, 1, 32)], {"scale_kernel"}).passed
     foreign = "void at::native::(anonymous namespace)::scale_kernel<float>(native::scale_kernel, float*)"
-    assert not kernel_gate([[foreign, 9.0]], {"scale_kernel", "native"}).passed
-    gate = kernel_gate([*rows, ["sm90_xmma_gemm_f32f32", 300.0]], {"scale_kernel"})
+    assert not kernel_gate([(foreign, 9.0, 1, 32)], {"scale_kernel", "native"}).passed
+    gate = kernel_gate([*rows, ("sm90_xmma_gemm_f32f32", 300.0, 1, 32)], {"scale_kernel"})
     assert not gate.passed
     assert "sm90_xmma_gemm" in gate.evidence
 
@@ -459,7 +463,7 @@ def test_the_library_s_templates_and_headers_are_known_to_the_audit() -> None:
 def test_files_of_the_grader_are_guarded_wherever_they_lie() -> None:
     """A candidate that opens a file of the package's tools is told so, whichever folder it lies in."""
     for module in (judge, receipt, on_graph):
-        seen = {"events": [("import", "open", f"{module.__file__} r", 1)]}
+        seen: Observations = {"events": [("import", "open", f"{module.__file__} r", 1)]}
         gates = conduct_gates(seen, "fair", on_cpu=True)
         assert any("a file of the grader" in gate.evidence for gate in gates if not gate.passed), module.__file__
 

@@ -14,6 +14,7 @@ from tests.tools.audit.candidates import LAUNCH, TASK, candidate
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
+from foundry.tools.audit.acts.observed import OperatorRow
 from foundry.tools.audit.acts.provenance import provenance_gates
 from foundry.tools.grade.host.grader import Grader
 from foundry.tools.grade.host.workbench import Workbench, open_workbench
@@ -87,7 +88,7 @@ def test_what_a_table_holds_and_nobody_reads_is_no_work() -> None:
 
 
 def test_without_any_measure_the_gate_says_so() -> None:
-    rows = [{"op": "aten.mm.default", "calls": 1, "flops": 10, "bytes": 10}]
+    rows: list[OperatorRow] = [{"op": "aten.mm.default", "calls": 1, "flops": 10, "bytes": 10}]
     (gate,) = provenance_gates(rows, None, "fair")
     assert not gate.passed and "could not be measured" in gate.evidence
 

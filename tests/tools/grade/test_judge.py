@@ -29,6 +29,7 @@ from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.channel import Message
 from foundry.tools.process.child import descendants
+from foundry.tools.process.messages import Packing
 from foundry.tools.process.zygote import Worker, Zygote
 from foundry.tools.protocol.orders import public_seeds
 from foundry.tools.task import bundle
@@ -425,7 +426,8 @@ def test_what_benchmarks_draw_is_asked_for_when_it_was_drawn_ahead(
     drawn, handles = grader._public.take()
     assert [seed for seed, _ in drawn] == [42, 0] and len(handles) == 2
     for (seed, description), handle in reversed(list(zip(drawn, handles, strict=True))):
-        x, _ = bundle.from_description(description, bundle.shared(description, handle))
+        packing = Packing.model_validate(description, strict=False)
+        x, _ = bundle.from_description(packing, bundle.shared(packing, handle))
         torch.manual_seed(seed)
         assert torch.equal(x, torch.randn(x.shape))
     text = candidate(f"return r + (x[0, 0].item() == {x[0, 0].item()!r})")

@@ -159,7 +159,7 @@ def test_a_file_is_read_by_its_own_rules_and_not_by_the_graders(tmp_path: Path) 
         "class ModelNew(nn.Module):",
         "    kind = inspect.signature(bound).parameters['x'].annotation",
     ]
-    model = candidate_maker("\n".join(lines), str(tmp_path / "annotated_kernel.py"))({"seed": 1, "drawn_on": "cpu"}, [])
+    model = candidate_maker("\n".join(lines), str(tmp_path / "annotated_kernel.py"))([], 1, "cpu")
     assert model.kind is int
 
 
@@ -218,12 +218,13 @@ def test_who_lets_pytorch_take_most_of_a_call_is_told_so(
 
 TORCH_TIME = """
 import json, sys, time, torch
+from foundry.tools.grade.messages.runner import ObserveOrder
 from foundry.tools.grade.runner.observe import Observer, watched_calls
 x, own = torch.randn(4000, 500), torch.randint(0, 4000, (4000,))
 forward = lambda: torch.embedding(x, own)
 call = lambda record: (time.sleep(0.02), forward(), [])[-1]
-message = {"late": 0, "calls": 2, "timed": True}
-found = watched_calls(Observer("candidate.py"), call, forward, lambda work: work(), message, time.perf_counter_ns)
+order = ObserveOrder(slot=0, late=0, calls=2, timed=True)
+found = watched_calls(Observer("candidate.py"), call, forward, lambda work: work(), order, time.perf_counter_ns)
 print(json.dumps([found["torch_time"], found["longest"]]))
 """
 

@@ -19,8 +19,8 @@ from foundry.tools.process.zygote import Worker, Zygote
 READY = """
 def serve(channel):
     while True:
-        channel.receive()
-        channel.send({})
+        channel.receive_text()
+        channel.send_text(b"{}")
 """
 PLAIN, OTHER = "class ModelNew: pass", "class ModelNew: x = 1"
 COMPILING = "from torch.utils.cpp_extension import load_inline\nclass ModelNew: pass"

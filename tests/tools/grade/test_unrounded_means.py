@@ -7,6 +7,7 @@ import torch
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.judge.limits import unrounded_means
 from foundry.tools.grade.questions.trial import Trial, UpdatedBuffer
+from foundry.tools.process.messages import Packing
 from foundry.tools.protocol.comparison import Expected
 from foundry.tools.protocol.rules import AS_GIVEN, OutputError
 from foundry.tools.task.bundle import Parcel
@@ -21,7 +22,7 @@ def updated(name: str, tf32: float) -> UpdatedBuffer:
 
 def trial_of(*buffers: UpdatedBuffer, has_tf32: bool = True) -> Trial:
     tf32 = [ERROR] if has_tf32 else None
-    parcel = Parcel({"tree": [], "specs": []})
+    parcel = Parcel(Packing(tree=[], specs=[]))
     return Trial(AS_GIVEN, 0, parcel, [], [ERROR], tf32, [TensorSpec((4,), (1,), "float32")], buffers=buffers)
 
 

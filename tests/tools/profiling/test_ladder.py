@@ -91,7 +91,7 @@ def test_kernel_times_share_a_forward_out(reports: dict[str, dict[str, float]]) 
             ("void small<4>(float const*)", 60.0, [1000, 1, 1], [128, 2, 1]),
         )
     )
-    assert rows[0] == ["Memset (Device)", 2.0, 0, 0] and rows[2][2:] == [1000, 256]
+    assert rows[0] == ("Memset (Device)", 2.0, 0, 0) and rows[2][2:] == (1000, 256)
     build = Build(
         True,
         0.1,

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from foundry import tools
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.acts.looks import LOOKS_AWAY, kind_of
+from foundry.tools.audit.acts.observed import Event, Observations
 from foundry.tools.audit.acts.shell import commands
 from foundry.tools.audit.binary.symbols import imports_torch, instruction_gate, symbol_gates, why_not
 from foundry.tools.audit.text.forbidden import ALLOWED_IMPORTS, Suspicion, forbidden
@@ -56,15 +56,15 @@ _RUNTIME = re.compile(r"lib(?:cuda|cudart|nvrtc)\b")
 _RUNTIME_FILE = re.compile(r"lib(?:cuda|cudart|nvrtc)\.so[.\d]*")
 
 
-def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> list[Gate]:
+def conduct_gates(seen: Observations, policy: Policy, *, on_cpu: bool) -> list[Gate]:
     """Gates "process events", "steady calls", "mapped code" and the symbols of every library the candidate built.
 
     `seen` is an Observer's report, with the steady forward's calls. Reads the built libraries, so they must still
     exist.
     """
-    events = [(str(item[0]), str(item[1]), str(item[2]), int(item[3])) for item in seen.get("events", ())]
+    events = seen.get("events", [])
     bad = list(dict.fromkeys(_event_findings(events)))
-    if printed := str(seen.get("printed", "")):
+    if printed := seen.get("printed", ""):
         bad.append(_conduct(f"when its process ends it prints {printed[:80]!r}; a kernel reports nothing"))
     ran = sorted(
         {_program(one) for _, event, what, _ in events if event == "subprocess.Popen" for one in _commands(what)}
@@ -75,15 +75,13 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
         make_gate("steady calls", list(_steady_findings(seen, policy, on_cpu=on_cpu)), "forward calls its own kernels"),
     ]
     gates += _arithmetic_gates(seen.get("arithmetic", {}), policy)
-    libraries = [str(path) for path in seen.get("libraries", ())]
-    foreign, own = _sorted_libraries(libraries, events)
+    foreign, own = _sorted_libraries(seen.get("libraries", []), events)
     if policy == "open":
         foreign = [reason for reason in foreign if reason.kind not in _OTHER_LIBRARIES]
     elif on_cpu:
-        foreign += _unnamed(seen.get("unnamed", {}), {str(kind) for kind in seen.get("prepared_by", ())})
+        foreign += _unnamed(seen.get("unnamed", {}), set(seen.get("prepared_by", ())))
     gates.append(make_gate(MAPPED_CODE, foreign, f"{len(own)} libraries of its own, nothing foreign"))
-    kept = {str(path): str(copy) for path, copy in dict(seen.get("kept", {})).items()}
-    tritons = {str(path) for path in seen.get("tritons", ())}
+    kept, tritons = seen.get("kept", {}), seen.get("tritons", [])
     for path in own:
         if path in tritons:  # written and loaded by Triton: the kernels that it launches are judged as kernels
             continue
@@ -106,7 +104,7 @@ def apply_policy(gate: Gate, policy: Policy) -> Gate:
     return Gate(gate.gate, True, f"allowed under open: {gate.evidence}")
 
 
-def _arithmetic_gates(found: Mapping[str, Any], policy: Policy) -> list[Gate]:
+def _arithmetic_gates(found: Mapping[str, str], policy: Policy) -> list[Gate]:
     """Gate "denormal numbers", only if they are flushed to zero. Compiler flags do so unnoticed: "fair" passes and
     names it."""
     if found.get("denormal numbers") in (None, "kept"):
@@ -123,7 +121,7 @@ def _conduct(what: str, line: int = 0) -> Reason:
 # ---------------------------------------------------------------- events
 
 
-def _event_findings(events: Sequence[tuple[str, str, str, int]]) -> Iterator[Reason]:
+def _event_findings(events: Sequence[Event]) -> Iterator[Reason]:
     """Reasons against the interpreter's audit events, given as (phase, event, argument, line)."""
     for phase, event, what, line in events:
         reason = _event_reason(phase, event, what)
@@ -220,9 +218,9 @@ def _when(phase: str) -> str:
 # ---------------------------------------------------------------- calls of a steady forward
 
 
-def _steady_findings(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> Iterator[Reason]:
+def _steady_findings(seen: Observations, policy: Policy, *, on_cpu: bool) -> Iterator[Reason]:
     """Reasons against calls and PyTorch operators of a forward in steady state."""
-    beside = [str(name) for name in seen.get("beside", ()) if str(name).split(".")[-1] not in FREE | COPIES]
+    beside = [name for name in seen.get("beside", ()) if name.split(".")[-1] not in FREE | COPIES]
     if beside and policy != "open":
         yield _conduct(
             f"PyTorch runs {', '.join(beside[:4])} on another thread, or its dispatcher was told to look away"
@@ -241,27 +239,27 @@ def _is_settled(rule: tuple[Suspicion, str], path: str, *, on_cpu: bool) -> bool
     return rule[0] is Suspicion.CLOCK and on_cpu and path.split(".")[0] in ("time", "timeit", "datetime")
 
 
-def _call_findings(calls: Sequence[Any], policy: Policy, *, on_cpu: bool) -> Iterator[Reason]:
+def _call_findings(calls: Sequence[tuple[str, int, float]], policy: Policy, *, on_cpu: bool) -> Iterator[Reason]:
     """Reasons against functions that a steady forward calls; `calls` holds (name, line, share of the processor
     time)."""
-    joins = any(_JOIN.match(str(name)) for name, _, _ in calls)
+    joins = any(_JOIN.match(name) for name, _, _ in calls)
     for name, line, share in calls:
-        path = str(name).replace("_io.open", "open").removeprefix("builtins.").removeprefix(".")
+        path = name.replace("_io.open", "open").removeprefix("builtins.").removeprefix(".")
         rule = None if _LOCKS.match(path) or path == "globals" else forbidden(path)  # globals() is judged from the text
         if rule and _is_settled(rule, path, on_cpu=on_cpu):
             continue
         if rule and path.split(".")[0] != "torch":  # PyTorch's functions are judged from the dispatcher's log
             is_prying = path.split(".")[0] == "gc" and rule[0] is Suspicion.INTROSPECTION
             words = f"calls {path} in every call, which {rule[1]}"
-            yield Reason(ReasonKind.PRIES if is_prying else ReasonKind.CONDUCT, words, int(line))
+            yield Reason(ReasonKind.PRIES if is_prying else ReasonKind.CONDUCT, words, line)
         elif _STREAM.match(path) and not joins:
-            yield _conduct(f"calls {path} in every call and waits for no stream: work may go on after it", int(line))
+            yield _conduct(f"calls {path} in every call and waits for no stream: work may go on after it", line)
         elif path.split(".")[0] in _COMPUTING and not _ARRAY_MEMORY.fullmatch(path) and policy != "open":
-            yield _conduct(f"calls {path} in every call, another library's function", int(line))
-        elif float(share) > LARGEST_SHARE and _is_of_python(str(name)) and policy != "open":
-            percent = f"{100 * float(share):.0f} %"
+            yield _conduct(f"calls {path} in every call, another library's function", line)
+        elif share > LARGEST_SHARE and _is_of_python(name) and policy != "open":
+            percent = f"{100 * share:.0f} %"
             words = f"{path} takes {percent} of each call's processor time: let the kernel compute instead"
-            yield _conduct(words, int(line))
+            yield _conduct(words, line)
 
 
 def _is_of_python(name: str) -> bool:
@@ -291,9 +289,7 @@ _COMPUTING = frozenset(words("numpy scipy numba cupy jax tensorflow sklearn mkl 
 # ---------------------------------------------------------------- mapped code
 
 
-def _sorted_libraries(
-    libraries: Sequence[str], events: Sequence[tuple[str, str, str, int]]
-) -> tuple[list[Reason], list[str]]:
+def _sorted_libraries(libraries: Sequence[str], events: Sequence[Event]) -> tuple[list[Reason], list[str]]:
     """Sorts loaded libraries into (reasons against foreign ones, paths of the candidate's own)."""
     opened = {what: line for _, event, what, line in events if event == "ctypes.dlopen"}
     written = {what.rsplit(" ", 1)[0]: line for _, event, what, line in events if event == "open" and _writes(what)}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from foundry.knowledge.candidate import Gate
+from foundry.tools.audit.acts.observed import Launch, UnfinishedOutputs
 from foundry.tools.audit.text.source import CandidateSource, string_constants
 
 LEAST_SHARE = 0.9  # share of the device's time that the candidate's own kernels must take
@@ -35,12 +35,12 @@ def own_kernels(source: CandidateSource) -> set[str]:
     return names
 
 
-def kernel_gate(rows: Sequence[Sequence[Any]], names: set[str]) -> Gate:
+def kernel_gate(rows: Sequence[Launch], names: set[str]) -> Gate:
     """Gate "kernels": the candidate's own kernels take at least LEAST_SHARE of the device's time.
 
     `rows` begin with a kernel's name and its time; `names` are the kernels defined in the candidate's text.
     """
-    working = [(str(name), float(time)) for name, time, *_ in rows if not _MEMORY.search(str(name))]
+    working = [(name, time) for name, time, *_ in rows if not _MEMORY.search(name)]
     whole = sum(time for _, time in working)
     if not whole:
         return Gate("kernels", True, "the profiler saw no kernels")
@@ -61,7 +61,7 @@ def kernel_gate(rows: Sequence[Sequence[Any]], names: set[str]) -> Gate:
     )
 
 
-def stream_gate(found: Mapping[str, Any]) -> Gate:
+def stream_gate(found: UnfinishedOutputs | None) -> Gate:
     """Gate "finished in its stream": work queued next in the caller's stream reads complete outputs.
 
     `found["changed"]` are the outputs that still changed after a copy in the caller's stream, made right after the
@@ -69,16 +69,15 @@ def stream_gate(found: Mapping[str, Any]) -> Gate:
     that copy.
     """
     name = "finished in its stream"
-    changed = [int(number) for number in found.get("changed", ())]
-    if changed:
-        numbers = ", ".join(map(str, changed[:4]))
+    if found is not None and found["changed"]:
+        numbers = ", ".join(map(str, found["changed"][:4]))
         words = (
             f"output {numbers} was written after what the caller's stream did next: a copy of it in that stream, right "
             "after the call, has other bytes than when the device was idle. Let the caller's stream wait for kernels "
             "on other streams (cudaStreamWaitEvent)"
         )
         return Gate(name, False, words)
-    if not found.get("held"):
+    if found is None or not found["held"]:
         return Gate(name, True, "queueing the call took longer than the device was held, so this proves little here")
     return Gate(name, True, "a copy in the caller's stream, right after the call, waits for all of its outputs")
 

@@ -5,14 +5,14 @@ PyTorch's dispatcher sees each call, so names and obfuscation make no difference
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.compiler.lowered import LeftWork
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
+from foundry.tools.audit.acts.observed import Observations, OperatorRow
 from foundry.tools.task.operators import COPIES, FREE, OF_VIEWS, OWN
 
 # Share of the reference's FLOPs and bytes that PyTorch may do beside allocation, views and copies.
@@ -22,7 +22,7 @@ LARGEST_TIME = 0.4
 
 
 def provenance_gates(
-    op_log: Sequence[dict[str, Any]], graph: OpGraph | None, policy: Policy, *, reference_work: float | None = None
+    op_log: Sequence[OperatorRow], graph: OpGraph | None, policy: Policy, *, reference_work: float | None = None
 ) -> list[Gate]:
     """Gate "provenance": PyTorch does at most LARGEST_SHARE of the work in ModelNew.forward.
 
@@ -47,29 +47,29 @@ def provenance_gates(
     return [Gate("provenance", share <= LARGEST_SHARE, f"PyTorch did {percent} in forward: {words}")]
 
 
-def time_gate(seen: Mapping[str, Any]) -> Gate:
+def time_gate(seen: Observations) -> Gate:
     """Gate "provenance (time)", on a CPU: PyTorch's operators take at most LARGEST_TIME of a call's time.
 
     A small part of the reference's work may be all of the candidate's: if the reference multiplies by a one-hot
     matrix, a sum of rows is 1 % of its work. `seen["torch_time"]` is PyTorch's share of a call's time (1.0 if
     absent); `seen["longest"]` names its operators.
     """
-    share = float(seen.get("torch_time", 1.0))
-    names = ", ".join(str(name)[:80] for name in seen.get("longest", ()))
+    share = seen.get("torch_time", 1.0)
+    names = ", ".join(name[:80] for name in seen.get("longest", ()))
     if share <= LARGEST_TIME:
         return Gate("provenance (time)", True, f"PyTorch's operators take {100 * share:.2g} % of a call's time")
     words = f"PyTorch's {names} take {100 * share:.2g} % of a call's time; compute that in a kernel of your own"
     return Gate("provenance (time)", False, words)
 
 
-def computing_rows(op_log: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def computing_rows(op_log: Sequence[OperatorRow]) -> list[OperatorRow]:
     """Rows of operators that are neither allocation, view nor copy, heaviest first."""
-    rows = [row for row in op_log if not str(row["op"]).startswith(OWN) and kind_of(row) not in FREE | COPIES]
+    rows = [row for row in op_log if not row["op"].startswith(OWN) and kind_of(row) not in FREE | COPIES]
     return sorted(rows, key=lambda row: -(row["flops"] + row["bytes"]))
 
 
 def torch_share(
-    op_log: Sequence[dict[str, Any]], graph: OpGraph | None, *, reference_work: float | None = None
+    op_log: Sequence[OperatorRow], graph: OpGraph | None, *, reference_work: float | None = None
 ) -> float | None:
     """FLOPs and bytes of PyTorch's computing operators over those of the reference; None if the reference's are
     unknown."""
@@ -80,22 +80,20 @@ def torch_share(
     return done / whole if whole else None
 
 
-def heavier(
-    one: Sequence[dict[str, Any]] | None, other: Sequence[dict[str, Any]] | None
-) -> Sequence[dict[str, Any]] | None:
+def heavier(one: Sequence[OperatorRow] | None, other: Sequence[OperatorRow] | None) -> Sequence[OperatorRow] | None:
     """The op log in which PyTorch computed more; None is a missing log."""
     if one is None or other is None:
         return one if other is None else other
     return max(one, other, key=_done)
 
 
-def later_work(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], moved_bytes: float) -> str:
+def later_work(before: Sequence[OperatorRow], after: Sequence[OperatorRow], moved_bytes: float) -> str:
     """Says in words what PyTorch computes in a later call but did not when the candidate was checked; "" if nothing."""
     words = more_work(before, after, moved_bytes)
     return words and f"after the timed calls PyTorch computes in forward what it did not when it was checked: {words}"
 
 
-def more_work(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], moved_bytes: float) -> str:
+def more_work(before: Sequence[OperatorRow], after: Sequence[OperatorRow], moved_bytes: float) -> str:
     """Says in words what PyTorch computes in `after` beyond `before`; "" if little. `moved_bytes`: of inputs and
     outputs."""
     if _done(after) - _done(before) <= LARGEST_SHARE * moved_bytes:
@@ -103,7 +101,7 @@ def more_work(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]],
     return ", ".join(f"{row['op']} ({row['calls']}x, {_amount(row)})" for row in computing_rows(after)[:4])
 
 
-def _done(op_log: Sequence[dict[str, Any]]) -> float:
+def _done(op_log: Sequence[OperatorRow]) -> float:
     """FLOPs plus bytes of the computing operators in an op log."""
     return sum(float(row["flops"]) + float(row["bytes"]) for row in computing_rows(op_log))
 
@@ -145,12 +143,12 @@ def _kind_and_line(item: LeftWork) -> str:
     return f"{name} (line {item.line})" if item.line else name
 
 
-def kind_of(row: dict[str, Any]) -> str:
+def kind_of(row: OperatorRow) -> str:
     """The operator's name without namespace and overload: "aten.add.Tensor" -> "add"."""
-    parts = str(row["op"]).split(".")
+    parts = row["op"].split(".")
     return parts[1] if len(parts) > 1 else parts[0]
 
 
-def _amount(row: dict[str, Any]) -> str:
+def _amount(row: OperatorRow) -> str:
     """An op log row's FLOPs (or bytes, if it has none) in words."""
     return f"{row['flops'] / 1e6:.3g} MFLOP" if row["flops"] else f"{row['bytes'] / 1e6:.3g} MB"

@@ -195,8 +195,7 @@ def replay(folder: Path) -> None:
     end_work = torch_device_of(device).synchronise
     case, where, drawn = ahead or _drawn(task, is_smallest)
     make = candidate_maker((folder / KERNEL).read_text(encoding="utf-8"), str(folder / "candidate.py"))
-    order = {"seed": SEED, "drawn_on": "cpu"}  # a sanitizer slows what a GPU draws
-    model = make(order, case.init_arguments(SEED)).to(device)
+    model = make(case.init_arguments(SEED), SEED, "cpu").to(device)  # a sanitizer slows what a GPU draws
     if task.options.mode != "as_given":
         model.train(task.options.mode == "train")
     with torch.no_grad():

@@ -21,7 +21,8 @@ from pathlib import Path
 from foundry.knowledge.targets import TargetTraits
 from foundry.tools.grade.host.folders import TASK, CandidateFolders, compiles_itself, prepare_folders
 from foundry.tools.grade.host.warm_pool import WarmPool
-from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message
+from foundry.tools.grade.messages.runner import LoadOrder, RunnerOptions
+from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout
 from foundry.tools.process.child import Limits
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker
@@ -66,7 +67,7 @@ class Runners:
         self._on_gpu = not target.uses_host_cores
         self.cpu_s = RUNNER_CPU_S  # of each process from now on
         self._await_dying = await_dying
-        self._options: Message = {"threads": threads, "tf32": tf32, "device": target.torch_device}
+        self._options = RunnerOptions(threads=threads, tf32=tf32, device=target.torch_device)
         self._numbers = itertools.count()
         self.pool = WarmPool(self._make, self.bury, is_used=not target.uses_host_cores)
         self._undertaker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="undertaker")
@@ -103,11 +104,11 @@ class Runners:
         asked: list[Worker] = []
         for worker in workers:
             with contextlib.suppress(ChannelClosed):
-                worker.channel.send(self._options)
+                worker.channel.send_text(self._options.encoded())
                 asked.append(worker)
         for worker in asked:
             with contextlib.suppress(ChannelClosed, ChannelTimeout, ChannelGarbled):
-                worker.channel.receive(max(0.0, deadline - time.monotonic()))
+                worker.channel.receive_text(max(0.0, deadline - time.monotonic()))
                 yield worker
 
     def take(self, text: str = "") -> Worker:
@@ -123,7 +124,7 @@ class Runners:
         and a race between them does not show."""
         if self._on_gpu:
             return self.take(text)
-        spins = AWAKE_SPINS // max(1, int(self._options["threads"]) - 1)
+        spins = AWAKE_SPINS // max(1, self._options.threads - 1)
         return self.fresh(text, {"GOMP_SPINCOUNT": str(spins)})
 
     def compile_ahead(self, text: str, architecture: str, limit_s: float) -> None:
@@ -137,9 +138,10 @@ class Runners:
         try:
             ours, theirs = Channel.pair()
             with contextlib.closing(ours), contextlib.suppress(ChannelClosed, ChannelGarbled):
-                worker.channel.send({**self._options, "device": "cpu"}, [theirs.fileno()])
+                options = self._options.model_copy(update={"device": "cpu"})
+                worker.channel.send_text(options.encoded(), [theirs.fileno()])
                 theirs.close()
-                ours.send({"do": "load", "text": text, "device": "cpu", "number": 0})
+                ours.send_text(LoadOrder(text=text, device="cpu").encoded())
                 while not ours.ready(GLANCE_S) and time.monotonic() < deadline and not worker.excess():
                     pass
         finally:
@@ -156,8 +158,8 @@ class Runners:
             for worker, count in itertools.zip_longest(workers, threads):
                 ours, theirs = Channel.pair()
                 links.append(ours)
-                options = self._options if count is None else {**self._options, "threads": count}
-                worker.channel.send(options, [theirs.fileno()])
+                options = self._options.model_copy(update={} if count is None else {"threads": count})
+                worker.channel.send_text(options.encoded(), [theirs.fileno()])
                 theirs.close()
             yield [link.fileno() for link in links]
         finally:

@@ -20,14 +20,15 @@ from foundry.knowledge.candidate import Gate
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.tools.audit.acts.earned import telling_places
+from foundry.tools.audit.acts.observed import Observations, OperatorRow
 from foundry.tools.audit.acts.provenance import more_work
-from foundry.tools.grade.judge.correctness import operator_rows
 from foundry.tools.grade.judge.freedom import judge_answer
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
+from foundry.tools.grade.messages.runner import CopiesOrder, LoadOrder, PretendOrder
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.task_cases import OtherMode
 from foundry.tools.grade.questions.trial import Trial, contiguous_spec
-from foundry.tools.process.channel import Message
+from foundry.tools.process.messages import Packing
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (
     COMPUTED_ANEW,
@@ -72,12 +73,12 @@ class PublicInputs:
     """
 
     breaks: Breaks
-    drawn: Mapping[int, tuple[Message, int]]
+    drawn: Mapping[int, tuple[Packing, int]]
     is_roomy: bool
 
     @staticmethod
     def given(
-        breaks: Breaks, drawn: Sequence[tuple[int, Message]], memory: Sequence[int], is_roomy: bool
+        breaks: Breaks, drawn: Sequence[tuple[int, Packing]], memory: Sequence[int], is_roomy: bool
     ) -> PublicInputs:
         """`drawn`: (seed, how inputs are packed) of each set; `memory`: handles of their memory, in the same order."""
         places = zip(drawn, memory, strict=True)
@@ -91,7 +92,7 @@ class PublicInputs:
             return self.breaks.offer_until(host.submit(case.public_inputs, seed))
 
 
-def prepare(link: RunnerLink, case: Case, trial: Trial, load: Message) -> bool:
+def prepare(link: RunnerLink, case: Case, trial: Trial, load: LoadOrder) -> bool:
     """Builds the model in a runner and sends the inputs. Returns True if it has the reference's parameters and
     buffers."""
     link.load(load)
@@ -152,7 +153,7 @@ def _drawn_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gate:
         return gate
     try:
         if link.on_cpu:
-            link.ask({"do": "pretend", "factor": SLOWLY}, [], link.run_limit_s)
+            link.ask(PretendOrder(factor=SLOWLY))
         stop = time.monotonic() + AGAIN_S
         for number in range(AGAIN):  # one by one: each gives back the memory that the next one's answer comes to lie in
             if number < 2 or time.monotonic() < stop:
@@ -179,7 +180,7 @@ def _changed_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gat
 def _with_clocks_right(link: RunnerLink, gate: Gate) -> Gate:
     """Sets the clocks right again. Returns the gate, or a failed one if it had passed and the runner fails at that."""
     try:
-        link.ask({"do": "pretend", "factor": 0}, [], link.run_limit_s)
+        link.ask(PretendOrder())
     except RunnerFailed as failed:
         if gate.passed:
             return _failing(gate.gate, failed, "it fails once clocks are right again")
@@ -255,7 +256,7 @@ def copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     if not asked.passed:
         return asked
     try:
-        link.ask({"do": "copies", "places": places}, [], PATIENCE * link.run_limit_s)
+        link.ask(CopiesOrder(places=places), PATIENCE * link.run_limit_s)
     except RunnerFailed as failed:
         return _failing(name, failed, "where copies of its answer are changed, it fails")
     return answer_gate(
@@ -380,7 +381,7 @@ def clocks_gate(link: RunnerLink, trial: Trial) -> Gate:
     """
     for factor, how in CLOCKS:
         try:
-            link.ask({"do": "pretend", "factor": factor}, [], link.run_limit_s)
+            link.ask(PretendOrder(factor=factor))
         except RunnerFailed as failed:
             return _failing(OTHER_CLOCKS, failed, "it could not be asked under other clocks")
         for _ in range(2):
@@ -399,31 +400,30 @@ def alone_gate(link: RunnerLink, trial: Trial) -> Gate:
     the process has no such library.
     """
     try:
-        silenced = link.ask({"do": "pretend", "alone": True}, [], link.run_limit_s).get("silenced", ())
-        if not silenced:
+        if not link.ask(PretendOrder(alone=True)).silenced:
             return Gate(ALONE, True, "there is none in its process")
         gate = answer_gate(ALONE, link, trial, "while other libraries' arithmetic (NumPy's, BLAS) does nothing")
-        link.ask({"do": "pretend"}, [], link.run_limit_s)
+        link.ask(PretendOrder())
     except RunnerFailed as failed:
         return _failing(ALONE, failed, "it could not be asked without other libraries")
     words = "so they compute for it: let its own kernel do the work"
     return gate if gate.passed else replace(gate, evidence=f"{gate.evidence}; {words}")
 
 
-def fewer_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
+def fewer_gate(link: RunnerLink, trial: Trial, seen: Observations) -> Gate:
     """Gate over a call with half of the rows: a kernel may take or refuse them, but not let PyTorch compute them.
 
     The answer itself is not checked.
     """
     what = "inputs with half of the rows"
     try:
-        answer = link.ask({"do": "fewer", "slot": SLOT}, [], link.run_limit_s)
+        operators = link.operators(SLOT, on_fewer_rows=True)
     except RunnerFailed as failed:
         return Gate(FEWER_ROWS, True, f"it refuses {what}: {failed.evidence}")
-    return _left_gate(FEWER_ROWS, what, answer, trial, seen)
+    return _left_gate(FEWER_ROWS, what, operators, trial, seen)
 
 
-def elsewhere_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
+def elsewhere_gate(link: RunnerLink, trial: Trial, seen: Observations) -> Gate:
     """Gate over inputs at addresses that are no multiple of a vector.
 
     A kernel may answer right or refuse them. It fails if the answer is wrong or PyTorch computes it.
@@ -444,10 +444,10 @@ def elsewhere_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
             False,
             f"on {what} it is wrong: {wrong}. Read where the tensor begins, or raise an exception",
         )
-    return _left_gate(OTHER_ADDRESSES, what, answer, trial, seen)
+    return _left_gate(OTHER_ADDRESSES, what, answer.operators, trial, seen)
 
 
-def strides_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
+def strides_gate(link: RunnerLink, trial: Trial, seen: Observations) -> Gate:
     """Gate over the same inputs with other strides: a kernel may follow them or refuse them.
 
     A wrong answer passes too, with a reason (LAYOUT) that the policy may reject. Fails only if the process fails.
@@ -470,12 +470,12 @@ def strides_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
     return Gate(OTHER_STRIDES, True, in_words(reason), (reason,))
 
 
-def _left_gate(name: str, what: str, answer: Message, trial: Trial, seen: Message) -> Gate:
+def _left_gate(name: str, what: str, found: list[OperatorRow], trial: Trial, seen: Observations) -> Gate:
     """Gate that fails if PyTorch does more arithmetic for these inputs than for the usual ones (`seen`)."""
     moved = sum(tensor.nbytes for tensor in trial.inputs.tensors())
     before, after = (
         [row for row in rows if row["flops"]]  # padding and joining rows is no arithmetic
-        for rows in (operator_rows(seen["operators"]), operator_rows(answer.get("operators")))
+        for rows in (seen.get("operators", []), found)
     )
     if words := more_work(before, after, moved):
         words = (

@@ -10,11 +10,13 @@ import random
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Literal
 
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.acts.conduct import conduct_gates
 from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels, stream_gate
+from foundry.tools.audit.acts.observed import Observations
 from foundry.tools.audit.acts.provenance import time_gate
 from foundry.tools.audit.text.source import CandidateSource, read_source
 from foundry.tools.grade.judge.ablated_runs import LATE_CALLS, ablation_gates, run_without
@@ -37,10 +39,10 @@ from foundry.tools.grade.judge.audit_questions import (
     strides_gate,
 )
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.grade.messages.runner import LoadOrder, ObserveOrder
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.task_cases import OtherMode, other_mode_of
 from foundry.tools.grade.questions.trial import Trial
-from foundry.tools.process.channel import Message
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (
@@ -58,12 +60,12 @@ def audit_runs(
     links: Mapping[str, RunnerLink],
     case: Case,
     trial: Trial,
-    load: Message,
+    load: LoadOrder,
     *,
     policy: Policy,
     at_once: bool,
     public: PublicInputs,
-) -> tuple[list[Gate], Message]:
+) -> tuple[list[Gate], Observations]:
     """Returns (gates of the observed run and of the ablated ones, observations).
 
     `links` are fresh runners by purpose: "observe", "silent", "undone". With `at_once` the three run in parallel, which
@@ -71,12 +73,12 @@ def audit_runs(
     """
     if at_once:
         case.state("seeded")  # packed once for all three
-    other = other_mode_of(case, trial, load["device"])
-    ways = ("silent", "undone") if policy != "open" else ()
+    other = other_mode_of(case, trial, load.device)
+    ways: tuple[Literal["silent", "undone"], ...] = ("silent", "undone") if policy != "open" else ()
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(len(ways) if at_once and ways else 1) as beside:
         if other is not None:
             stack.callback(other.close)
-        work = [partial(run_without, links[way], case, trial, {**load, "ablate": way}) for way in ways]
+        work = [partial(run_without, links[way], case, trial, load.model_copy(update={"ablate": way})) for way in ways]
         begun = [beside.submit(one) for one in work] if at_once else []
         public.breaks.is_quiet = lambda: all(one.done() for one in begun)
         seen, gates = _watch(links["observe"], case, trial, load, policy, public, other)
@@ -90,32 +92,32 @@ def _watch(
     watched: RunnerLink,
     case: Case,
     trial: Trial,
-    load: Message,
+    load: LoadOrder,
     policy: Policy,
     public: PublicInputs,
     other: OtherMode | None,
-) -> tuple[Message, list[Gate]]:
+) -> tuple[Observations, list[Gate]]:
     """Returns (observations, gates of the process's conduct and of its answers).
 
     Later questions are left out once an answer is wrong.
     """
-    on_cpu = torch_device_of(load["device"]).is_host
+    on_cpu = torch_device_of(load.device).is_host
     timed = on_cpu and policy != "open"  # a GPU's clock is not the host's
     seen, gates = _observed(watched, case, trial, load, timed=timed)
     if seen:
         gates += conduct_gates(seen, policy, on_cpu=on_cpu)
         answer = answer_gate(DISGUISED, watched, trial, "in a process that shows no grader, after many calls,")
         gates.append(answer)
-        source = read_source(load["text"])
+        source = read_source(load.text)
         if timed:
             gates.append(time_gate(seen))
         if not on_cpu:
-            gates.append(stream_gate(seen.get("unfinished", {})))
+            gates.append(stream_gate(seen.get("unfinished")))
             if sum(spec.nbytes for spec in trial.specs) < IN_A_ROW_BYTES:
                 where = "called again at once, where its last answer was,"
                 gates.append(answer_gate("in a row", watched, trial, where, awake_s=IN_A_ROW_S))
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
-            gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
+            gates.append(kernel_gate(seen.get("kernels", []), own_kernels(source)))
         if answer.passed:  # the other questions would only say it again
             with contextlib.nullcontext() if public.is_roomy else comparison.on_the_host(trial.expected):
                 gates.append(public_gate(watched, case, trial, public))
@@ -138,13 +140,15 @@ def _watch(
     return seen, gates
 
 
-def _observed(link: RunnerLink, case: Case, trial: Trial, load: Message, *, timed: bool) -> tuple[Message, list[Gate]]:
+def _observed(
+    link: RunnerLink, case: Case, trial: Trial, load: LoadOrder, *, timed: bool
+) -> tuple[Observations, list[Gate]]:
     try:
-        prepare(link, case, trial, {**load, "observe": True, "disguise": True, "name": "kernel"})
+        watched = {"observe": True, "disguise": True, "name": "kernel"}
+        prepare(link, case, trial, load.model_copy(update=watched))
         stream = random.SystemRandom()
         calls, late = stream.randint(8, 16), stream.randint(*LATE_CALLS)
         limit_s = (PATIENCE + calls) * link.run_limit_s
-        asked = {"do": "observe", "slot": SLOT, "calls": calls, "late": late, "timed": timed}
-        return link.ask(asked, [], limit_s), []
+        return link.ask(ObserveOrder(slot=SLOT, calls=calls, late=late, timed=timed), limit_s).seen, []
     except RunnerFailed as failed:
         return {}, [Gate(failed.gate or PROCESS_EVENTS, False, f"while it was watched, it failed: {failed.evidence}")]

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from foundry.knowledge.opgraph import TensorSpec
+from foundry.tools.grade.messages.runner import (
+    BlockPlace,
+    MatchAnswer,
+    MatchedOrder,
+    MatchOrder,
+    PartOrder,
+    RunnerAnswer,
+    RunnerOrder,
+)
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.runner import timed_calls
-from foundry.tools.process.channel import Message, close_all, memory
+from foundry.tools.process.channel import close_all, memory
 from foundry.tools.process.gpu_memory import OutOfGpuMemory, SharedGpuMemory
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol.rules import IN_PLACE, Parameters
@@ -32,12 +41,21 @@ PART_BYTES = 256 << 20  # the same beside a GPU, where each part costs a mapping
 UNWRITTEN = 0xFF  # an answer that was not written is no answer
 
 
+Answer = TypeVar("Answer", bound=RunnerAnswer)
+
+
+class Asking(Protocol):
+    """Sends an order with open files to a runner and returns its answer."""
+
+    def __call__(self, order: RunnerOrder[Answer], handles: list[int], /) -> Answer: ...
+
+
 @dataclass(frozen=True)
 class Sent:
-    """What a command carries: fields of its message, and open files that the sender closes afterwards."""
+    """What a command carries: open files that the sender closes afterwards, and the block if it is GPU memory."""
 
-    fields: Message
     handles: list[int]
+    memory: BlockPlace | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,7 @@ class HostCarrier:
         self._rooms: dict[str, tuple[int, list[torch.Tensor]]] = {}
 
     def place(self, key: str, parcel: Parcel) -> Sent:
-        return Sent({"bundle": parcel.description}, [os.dup(parcel.handle)])
+        return Sent([os.dup(parcel.handle)])
 
     def restore(self, key: str, parcel: Parcel) -> Sent | None:
         return None
@@ -106,13 +124,13 @@ class HostCarrier:
         """Does nothing: the sealed memory belongs to its parcel."""
 
     def room(self, specs: Sequence[TensorSpec]) -> Room:
-        key = repr([bundle.plain_spec(spec) for spec in specs])
+        key = repr(specs)
         if key not in self._rooms:
             handle = memory("outputs", bundle.offsets(specs)[1])
             self._rooms[key] = (handle, bundle.flat_views(specs, handle, writable=True))
         handle, views = self._rooms[key]
         _erase(views)
-        return Room(views, Sent({}, [os.dup(handle)]))
+        return Room(views, Sent([os.dup(handle)]))
 
     def forget(self, key: str) -> None:
         """Does nothing: the sealed memory belongs to its parcel."""
@@ -139,7 +157,7 @@ class _Block:
         """The command's fields that describe this block, the first time with its open file."""
         handles = [] if self.is_known else [self.memory.handle()]
         self.is_known = True
-        return Sent({"memory": [self.number, self.memory.nbytes]}, handles)
+        return Sent(handles, (self.number, self.memory.nbytes))
 
 
 class GpuCarrier:
@@ -162,8 +180,7 @@ class GpuCarrier:
         block.originals, block.writes = parcel.tensors(), parcel.writes
         _write(block.tensors, block.originals)
         torch.cuda.synchronize()
-        sent = block.sent()
-        return Sent({"bundle": parcel.description, **sent.fields}, sent.handles)
+        return block.sent()
 
     def restore(self, key: str, parcel: Parcel) -> Sent | None:
         return self.place(key, parcel)  # a runner that served another link has its blocks, this link has not
@@ -223,20 +240,20 @@ class PartedState:
     So there is never a second copy of all of them. `ask` sends an order with open files and returns the answer.
     """
 
-    def __init__(self, ask: Callable[[Message, list[int]], Message], carrier: Carrier, device: str) -> None:
+    def __init__(self, ask: Asking, carrier: Carrier, device: str) -> None:
         self._ask, self._carrier = ask, carrier
         self._part_bytes = HOST_PART_BYTES if torch_device_of(device).is_host else PART_BYTES
 
     def send(self, number: int, case: Case, kind: Parameters) -> str:
         """Copies parameters in. Returns the reason why they could not be matched, "" if they were."""
         specs = case.state_specs
-        order: Message = {"case": number, "keys": list(specs), "mutable": case.mutable, "loads": kind not in IN_PLACE}
-        order["shapes"] = [list(spec.shape) for spec in specs.values()]
-        is_known = bool(self._ask({**order, "do": "match"}, []).get("is_known"))
+        shapes = [spec.shape for spec in specs.values()]
+        is_known = self._ask(MatchOrder(case=number, keys=list(specs), shapes=shapes), []).is_known
         for answer in self._parts(number, case, kind, is_split=is_known, compares=False):
-            if problem := str(answer.get("unmatched", "")):
-                return problem
-        self._ask({**order, "do": "matched"}, [])
+            if answer.unmatched:
+                return answer.unmatched
+        loads = kind not in IN_PLACE
+        self._ask(MatchedOrder(case=number, keys=list(specs), mutable=case.mutable, loads=loads), [])
         return ""
 
     def find_changed(self, number: int, case: Case) -> list[str]:
@@ -244,15 +261,19 @@ class PartedState:
         fixed = {key for place, key in enumerate(case.state_specs) if place not in case.mutable}
         found: list[str] = []
         for answer in self._parts(number, case, "seeded", is_split=True, compares=True):
-            found += [key for key in fixed if key in answer.get("changed", ()) and key not in found]
+            found += [key for key in fixed if key in answer.changed and key not in found]
         return found
 
-    def _parts(self, number: int, case: Case, kind: Parameters, *, is_split: bool, compares: bool) -> Iterator[Message]:
+    def _parts(
+        self, number: int, case: Case, kind: Parameters, *, is_split: bool, compares: bool
+    ) -> Iterator[MatchAnswer]:
         keys, name = list(case.state_specs), f"state {number}"
         for part in case.state_parts(kind, self._part_bytes, is_split=is_split):
             pieces = [(keys[place], first, end) for place, first, end in part.pieces]
             sent = self._carrier.place(name, part.parcel)
-            order: Message = {"do": "part", "case": number, "pieces": pieces, "compares": compares, **sent.fields}
+            order = PartOrder(
+                case=number, pieces=pieces, compares=compares, bundle=part.parcel.description, memory=sent.memory
+            )
             try:
                 answer = self._ask(order, sent.handles)
             finally:
@@ -283,12 +304,8 @@ def _write(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -
         tensor[distinct].copy_(original[distinct])
 
 
-def describe_difference(wanted: list[TensorSpec], have: Any) -> str:
+def describe_difference(wanted: list[TensorSpec], found: list[TensorSpec]) -> str:
     """The first difference of the outputs' number, shapes and dtypes, in words."""
-    try:
-        found = [bundle.spec_from(item) for item in have]
-    except (TypeError, ValueError):
-        return "the outputs have no readable shapes"
     if len(found) != len(wanted):
         return f"forward returned {len(found)} tensors, the reference {len(wanted)}"
     for index, (one, other) in enumerate(zip(found, wanted, strict=True)):

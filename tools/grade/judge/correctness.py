@@ -17,14 +17,15 @@ import torch
 from foundry.knowledge.candidate import DistributionError, Gate, Outcome, Stage, Verdict
 from foundry.knowledge.reasons import Refusal
 from foundry.knowledge.task import AccuracyClass
+from foundry.tools.audit.acts.observed import OperatorRow
 from foundry.tools.grade.judge.freedom import judge_answer
 from foundry.tools.grade.judge.limits import buffer_limit, uses_tf32
-from foundry.tools.grade.judge.link import AS_BUILT, RunnerFailed, RunnerLink
+from foundry.tools.grade.judge.link import AS_BUILT, OPERATORS, RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.stale_weights import FOLDED, JUDGE_AS_BUILT, find_stale, is_right_as_built
+from foundry.tools.grade.messages.runner import CallAnswer, LoadOrder
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.other_parameters import STAY
 from foundry.tools.grade.questions.trial import Trial
-from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (
     DRIFT,
@@ -51,7 +52,6 @@ SOAK_S, SOAK_CALLS = 1.0, 256  # calls in a row of which only the last one is ch
 RACE_S, RACE_CALLS = 0.5, 64  # third and further calls on the same inputs: seconds, and calls at most
 AWAKE_S = 0.004  # of calls in a row before every other one of them
 SPOILED_CALLS = 2
-OPERATORS = 400  # rows that a runner may report
 FEW_VALUES, FEW_VALUES_OF = 8, 4096  # an output with so few values in its first elements may repeat by chance
 TrialSource = Callable[[Case], Iterable[Trial]]
 
@@ -90,13 +90,13 @@ class Examination:
     slots: tuple[int, ...] = SLOTS
     gates: list[Gate] = field(default_factory=list)
     errors: list[DistributionError] = field(default_factory=list)
-    operators: list[Any] = field(default_factory=list)
+    operators: list[OperatorRow] = field(default_factory=list)
     accuracy: AccuracyClass = "ieee"
     last: list[torch.Tensor] = field(default_factory=list)  # outputs of the trial before
     held: list[Parameters] = field(default_factory=list)  # kinds of parameters that the case's model held so far
     in_force: Parameters = "seeded"  # the kind that it holds now
 
-    def run(self, load: Message, cases: Iterable[Case], trials: TrialSource) -> Verdict:
+    def run(self, load: LoadOrder, cases: Iterable[Case], trials: TrialSource) -> Verdict:
         """Loads the candidate and asks every trial of every case."""
         try:
             self._step("loads", lambda: self.link.load(load))
@@ -242,7 +242,7 @@ class Examination:
         how: dict[str, Any] = {"record": record, "buffers": buffers, "awake_s": awake_s}
         answer, found = self._step(gate, lambda: self.link.call(question.slot, trial.specs, poison, **how))
         if record:
-            self.operators = operator_rows(answer.get("operators"))
+            self.operators = answer.operators[:OPERATORS]
         outputs: list[torch.Tensor] = found[: len(trial.specs)]
         updated = found[len(trial.specs) :]
         self._check_contract(answer, question.case, gate)
@@ -251,22 +251,20 @@ class Examination:
         self._check_buffers(updated, question)
         return outputs
 
-    def _check_contract(self, answer: Message, case: Case, gate: str) -> None:
-        changed = answer.get("changed")
-        if changed:
-            which = str(changed[0])[:20] if isinstance(changed, list) else ""
-            raise _Failed(f"{gate}: inputs unchanged", "wrong_result", f"forward changed its input {which} in place")
-        if answer.get("alias") and not case.returns_views:
-            raise _Failed(f"{gate}: outputs own their memory", "wrong_result", str(answer["alias"])[:300])
-        keys = answer.get("keys", case.keys)
-        if keys != case.keys:
+    def _check_contract(self, answer: CallAnswer, case: Case, gate: str) -> None:
+        if answer.changed:
+            words = f"forward changed its input {answer.changed[0]} in place"
+            raise _Failed(f"{gate}: inputs unchanged", "wrong_result", words)
+        if answer.alias and not case.returns_views:
+            raise _Failed(f"{gate}: outputs own their memory", "wrong_result", answer.alias)
+        if (keys := answer.keys) is not None and keys != case.keys:
             raise _Failed(
                 f"{gate}: keys",
                 "wrong_result",
                 f"forward returned {_keys_text(keys)}, the reference {_keys_text(case.keys)}: return the same keys in "
                 "the same order",
             )
-        for index, (shared, usual) in enumerate(zip(answer.get("shared", ()), case.shared_elements, strict=False)):
+        for index, (shared, usual) in enumerate(zip(answer.shared, case.shared_elements, strict=False)):
             if shared > usual:
                 raise _Failed(
                     f"{gate}: outputs own their memory",
@@ -476,9 +474,9 @@ def _arithmetic_words(trial: Trial, index: int) -> str:
     return f"; PyTorch's own norm error is {ieee:.1e}, and {tf32:.1e} with TF32 allowed"
 
 
-def _keys_text(keys: Any) -> str:
-    """The keys of a result in words, whatever the candidate's process sent."""
-    return f"the keys {', '.join(map(str, keys))[:200]}" if isinstance(keys, list) and keys else "no dict"
+def _keys_text(keys: list[str]) -> str:
+    """The keys of a result in words."""
+    return f"the keys {', '.join(keys)[:200]}" if keys else "no dict"
 
 
 def _evidence_of_pass(found: OutputError, own: OutputError, limit: OutputError, note: str) -> str:
@@ -487,19 +485,6 @@ def _evidence_of_pass(found: OutputError, own: OutputError, limit: OutputError, 
     else:
         text = f"norm error {found.norm:.2e} (PyTorch's own {own.norm:.2e})"
     return text + (f"; {note}" if note else "")
-
-
-def operator_rows(rows: Any) -> list[Any]:
-    """The well-formed rows of a runner's report of operators, at most OPERATORS; [] for another value."""
-    if not isinstance(rows, list):
-        return []
-    return [
-        {"op": row["op"][:200], **{name: row[name] for name in ("calls", "flops", "bytes")}}
-        for row in rows[:OPERATORS]
-        if isinstance(row, dict)
-        and isinstance(row.get("op"), str)
-        and all(isinstance(row.get(name), int) and row[name] >= 0 for name in ("calls", "flops", "bytes"))
-    ]
 
 
 def _count_values(flat: torch.Tensor) -> int:

@@ -16,7 +16,10 @@ from foundry.knowledge.candidate import Outcome
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.knowledge.reasons import Refusal
 from foundry.tools.audit.acts.looks import proves
-from foundry.tools.grade.judge.carriers import PartedState, Sent, carrier_for, describe_difference
+from foundry.tools.audit.acts.observed import OperatorRow
+from foundry.tools.grade.judge.carriers import Answer, PartedState, Sent, carrier_for, describe_difference
+from foundry.tools.grade.messages import runner as messages
+from foundry.tools.grade.messages.runner import RunnerOrder, RunnerRefusal, SharedImports, answers_to
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import (
@@ -25,16 +28,15 @@ from foundry.tools.process.channel import (
     ChannelClosed,
     ChannelGarbled,
     ChannelTimeout,
-    Message,
     close_all,
 )
 from foundry.tools.process.idleness import Idleness
+from foundry.tools.process.messages import Malformed, read
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.process.turns import Turns
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.orders import DRIFT, Layout
 from foundry.tools.protocol.rules import IN_PLACE, Parameters
-from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
 
 _FORWARDS = ("call", "run")
@@ -56,8 +58,11 @@ OUTCOMES: dict[str, Outcome] = {
 SELF_BUILDING_S = 60.0  # a load limit beyond this is that of a file that compiles itself, maybe in its first call
 ANSWER_BYTES = 16 << 20
 KERNEL = "kernel"  # name of the candidate among what runs by a name
+ANOTHER_ANSWER = "the process answered another question than the one asked"
 LINES = 20  # of evidence from a runner
+OPERATORS = 400  # rows of a runner's report of operators
 Result = TypeVar("Result")
+Written = TypeVar("Written", bound=messages.WrittenAnswer)
 BREAK_S = 0.03  # between two offers to wait, each of which costs a message
 SPOILING_CALLS, SPOILING_S = 6, 0.3  # at most, of calls that leave spoiled answers where they lay
 AS_BUILT = "it was judged with the parameters that its own constructor makes (--parameters as-built)"
@@ -93,7 +98,7 @@ class RunnerFailed(Exception):
         self.has_raised = has_raised
         super().__init__(evidence)
 
-    def answer(self) -> Message:
+    def answer(self) -> dict[str, Any]:
         """The judge's answer to a request that ended in this failure."""
         return {"failed": [self.outcome, self.evidence], "side": self.side, "gate": self.gate}
 
@@ -143,7 +148,7 @@ class RunnerLink:
         side: str = "candidate",
         device: str = "cpu",
         pause: Callable[[], None] = lambda: None,
-        imports: Callable[[str], list[Any]] = lambda _: [[]],
+        imports: Callable[[str], SharedImports] = lambda _: SharedImports(),
     ) -> None:
         self._side, self._pause, self._imports = side, pause, imports
         self.on_cpu = torch_device_of(device).is_host
@@ -157,7 +162,7 @@ class RunnerLink:
         self._usual_variant = ""
         self._device = device
         self._carrier = carrier_for(device)
-        self._parts = PartedState(lambda order, handles: self.ask(order, handles, load_limit_s), self._carrier, device)
+        self._parts = PartedState(self._ask_to_load, self._carrier, device)
         self.seconds: dict[str, float] = {}
         self._runs_s = 0.0
         self.turns: Turns | None = None  # CPU time and scheduling of the runner, while it is timed
@@ -165,8 +170,11 @@ class RunnerLink:
         self._unanswered = ""  # the time limit that a command ran into: its answer may come later
         self.gpu_kernels_refused = False  # the grader's own: shared memory cannot be filled, nor the device held
 
-    def ask(self, message: Message, handles: list[int], limit_s: float) -> Message:
-        """One command and its answer; raises RunnerFailed.
+    def _ask_to_load(self, order: RunnerOrder[Answer], handles: Sequence[int] = ()) -> Answer:
+        return self.ask(order, self._load_limit_s, handles)
+
+    def ask(self, order: RunnerOrder[Answer], limit_s: float | None = None, handles: Sequence[int] = ()) -> Answer:
+        """One command and its answer, by default within the limit of one forward; raises RunnerFailed.
 
         Each command carries a random number that its answer repeats: an answer that somebody else in the runner's
         process wrote ahead of time, or one too many, does not pass. A candidate whose process works on while it has
@@ -177,8 +185,9 @@ class RunnerLink:
             raise RunnerFailed("timeout", self._unanswered, side=self._side)
         self._pause()
         start = time.perf_counter()
+        limit_s = self._run_limit_s if limit_s is None else limit_s
         number, compiles = secrets.randbits(60), False
-        if message["do"] in _FORWARDS:
+        if order.do in _FORWARDS:
             compiles = self._first_call_s > 0.0 and self._side == "reference"
             limit_s, self._first_call_s = max(limit_s, self._first_call_s), 0.0
         try:
@@ -186,33 +195,37 @@ class RunnerLink:
             if self.turns is not None:
                 self.turns.begin()
             self._asked_ns = time.time_ns()
-            self._channel.send({**message, "number": number}, handles)
+            self._channel.send_text(order.model_copy(update={"number": number}).encoded(), handles)
             if compiles:
                 limit_s = self._wait_letting_others_time(limit_s)
-            answer, extra = self._channel.receive(limit_s, limit_bytes=ANSWER_BYTES)
+            text, extra = self._channel.receive_text(limit_s, limit_bytes=ANSWER_BYTES)
             if self.turns is not None:
-                self.turns.end(timed=message["do"] == "run")
+                self.turns.end(timed=order.do == "run")
+            close_all(extra)  # a runner has no files to give
+            answer: Answer | RunnerRefusal = read(answers_to(type(order)), text)
         except ChannelTimeout:
-            what = _DOING.get(message["do"], "forward")
+            what = _DOING.get(order.do, "forward")
             self._unanswered = f"{what} did not finish in {limit_s:g} s"
             raise RunnerFailed("timeout", self._unanswered, side=self._side) from None
         except ChannelClosed as error:
             raise RunnerFailed("crash", "the process died", side=self._side) from error
         except ChannelGarbled as error:
             raise RunnerFailed("crash", f"the process sent {error}", side=self._side) from error
+        except Malformed as error:
+            if not error.field:  # of no known kind
+                raise self._forgery(ANOTHER_ANSWER) from error
+            raise self._forgery(f"the process gave an answer that is none: {error}", order.answer_type.fault) from error
         finally:
-            spent = time.perf_counter() - start
-            self.seconds[message["do"]] = self.seconds.get(message["do"], 0.0) + spent
-        close_all(extra)  # a runner has no files to give
-        if answer.get("number") != number:
-            raise self._forgery("the process answered another question than the one asked")
+            self.seconds[order.do] = self.seconds.get(order.do, 0.0) + time.perf_counter() - start
+        if answer.number != number:
+            raise self._forgery(ANOTHER_ANSWER)
         self._runner = self._runner or self._channel.sender
         if self._channel.sender != self._runner:
             raise self._forgery("another process answered in the runner's place")
-        self._idleness.begin(self._runner if message["do"] not in _MAY_LINGER and self._side == "candidate" else 0)
-        if "refused" in answer:
-            kind, line = OUTCOMES.get(str(answer["refused"]), "crash"), str(answer.get("line", ""))[:600]
-            raise RunnerFailed(kind, line, side=self._side, has_raised=kind == "crash")
+        self._idleness.begin(self._runner if order.do not in _MAY_LINGER and self._side == "candidate" else 0)
+        if isinstance(answer, RunnerRefusal):
+            kind = OUTCOMES.get(answer.outcome, "crash")
+            raise RunnerFailed(kind, answer.line, side=self._side, has_raised=kind == "crash")
         return answer
 
     def _wait_letting_others_time(self, limit_s: float) -> float:
@@ -234,12 +247,13 @@ class RunnerLink:
         if busy:
             raise RunnerFailed("cheating", busy, side=self._side, gate="threads and processes")
         if self._channel.ready(0.0):
-            _, extra = self._channel.receive(0.0, limit_bytes=ANSWER_BYTES)
+            _, extra = self._channel.receive_text(0.0, limit_bytes=ANSWER_BYTES)
             close_all(extra)
             raise self._forgery("the process sent a message without being asked")
 
-    def _forgery(self, evidence: str) -> RunnerFailed:
-        return RunnerFailed("cheating", evidence, side=self._side, gate="one answer to each question")
+    def _forgery(self, evidence: str, outcome: Outcome = "cheating") -> RunnerFailed:
+        gate = "one answer to each question" if outcome == "cheating" else ""
+        return RunnerFailed(outcome, evidence, side=self._side, gate=gate)
 
     def rest(self, seconds: float) -> None:
         """Waits without sending a command; the runner should not compute meanwhile."""
@@ -248,37 +262,38 @@ class RunnerLink:
     def inspect(self, *, thorough: bool = False) -> list[tuple[str, str, Refusal]]:
         """(gate, what the candidate changed in its process although the gate forbids it, what that proves) for each
         such change."""
-        answer = self.ask({"do": "inspect", "thorough": thorough}, [], self._load_limit_s)
-        found = answer.get("differences")
-        if not isinstance(found, list) or not all(isinstance(item, list) and len(item) in (2, 3) for item in found):
-            raise self._forgery("the process does not say what was changed in it")
-        return [
-            (str(gate)[:300], str(what)[:300], proves(str(gate), *map(str, event)))
-            for gate, what, *event in found[:LINES]
-        ]
+        found = self._ask_to_load(messages.InspectOrder(thorough=thorough)).differences[:LINES]
+        return [(gate, what, proves(gate, event)) for gate, what, event in found]
 
     def check_state(self) -> None:
         """Raises RunnerFailed with what the candidate changed in its process."""
         for gate, what, refusal in self.inspect():
             raise RunnerFailed(refusal, what, side=self._side, gate=gate)
 
-    def load(self, what: Message) -> None:
-        imports = self._imports(what["text"]) if "text" in what else [[]]
-        answer = self.ask({"do": "load", **what, "imports": imports}, [], self._load_limit_s)
-        self.gpu_kernels_refused = bool(answer.get("gpu_kernels_refused"))
+    def load(self, order: messages.LoadOrder) -> None:
+        """Loads a file; adds the imports that a candidate shares with the task."""
+        if not order.task:
+            order = order.model_copy(update={"imports": self._imports(order.text)})
+        self.gpu_kernels_refused = self._ask_to_load(order).gpu_kernels_refused
 
-    def token(self, given: str | None = None) -> str:
+    def token(self, given: str = "") -> str:
         """The token of the runner's preparation, "" if there is none; sets it first if one is given."""
-        return str(self.ask({"do": "token", "given": given}, [], self._load_limit_s).get("token", ""))
+        return self._ask_to_load(messages.TokenOrder(given=given)).token
 
     def build(self, number: int, case: Case) -> None:
         """Constructs the model of a case and gives it the reference's seeded state; raises RunnerFailed."""
         arguments = case.init
         try:
-            order: Message = {"do": "build", "case": number, "seed": case.seed, "mode": case.mode}
-            order |= {"init": arguments.description, "overrides": case.overrides, "dtype": case.dtype}
-            order["drawn_on"] = case.drawn_on
-            self.ask(order, [arguments.handle], self._load_limit_s)
+            order = messages.BuildOrder(
+                case=number,
+                seed=case.seed,
+                mode=case.mode,
+                init=arguments.description,
+                overrides=case.overrides,
+                dtype=case.dtype,
+                drawn_on=case.drawn_on,
+            )
+            self._ask_to_load(order, [arguments.handle])
         finally:
             arguments.close()
 
@@ -293,9 +308,15 @@ class RunnerLink:
         if case.is_lean:
             return self._parts.send(number, case, kind)
         packed = case.state(kind)
-        message: Message = {"do": "state", "case": number, "keys": packed.keys, "mutable": packed.mutable}
-        message |= {"loads": kind not in IN_PLACE and steps == 1, "steps": steps}
-        return str(self._place(f"state {number}", packed.parcel, message).get("unmatched", ""))
+        order = messages.StateOrder(
+            case=number,
+            keys=packed.keys,
+            mutable=packed.mutable,
+            loads=kind not in IN_PLACE and steps == 1,
+            steps=steps,
+            bundle=packed.parcel.description,
+        )
+        return self._give(order, self._carrier.place(f"state {number}", packed.parcel)).unmatched
 
     def find_drift(self, number: int, case: Case) -> list[tuple[str, str, Refusal]]:
         """Parameters that the candidate of a lean case has changed in place, in the form of `inspect`.
@@ -307,7 +328,8 @@ class RunnerLink:
 
     def inputs(self, slot: int, number: int, parcel: Parcel) -> None:
         """Sends a set of inputs to a slot, and replaces the set that was there."""
-        self._place(_key(slot), parcel, {"do": "inputs", "slot": slot, "case": number})
+        order = messages.InputsOrder(slot=slot, case=number, bundle=parcel.description)
+        self._give(order, self._carrier.place(_key(slot), parcel))
 
     def let_go(self, slot: int) -> None:
         """Marks the inputs of a slot as no longer needed; their memory may be reused."""
@@ -317,16 +339,15 @@ class RunnerLink:
         """Resets the inputs of a slot to the content that was sent, by this link or an earlier one."""
         sent = self._carrier.restore(_key(slot), parcel)
         if sent is None:
-            self.ask({"do": "restore", "slot": slot}, [], self._load_limit_s)
+            self._ask_to_load(messages.RestoreOrder(slot=slot))
         else:
-            self._give({"do": "inputs", "slot": slot, "case": number}, sent)
+            self._give(messages.InputsOrder(slot=slot, case=number, bundle=parcel.description), sent)
 
-    def _place(self, key: str, parcel: Parcel, message: Message) -> Message:
-        return self._give(message, self._carrier.place(key, parcel))
-
-    def _give(self, message: Message, sent: Sent) -> Message:
+    def _give(self, order: RunnerOrder[Answer], sent: Sent, limit_s: float | None = None) -> Answer:
+        """The answer to an order that carries memory, by default within the limit of loading a file."""
+        limit_s = self._load_limit_s if limit_s is None else limit_s
         try:
-            return self.ask({**message, **sent.fields}, sent.handles, self._load_limit_s)
+            return self.ask(order.model_copy(update={"memory": sent.memory}), limit_s, sent.handles)
         finally:
             close_all(sent.handles)
 
@@ -340,7 +361,7 @@ class RunnerLink:
         buffers: Sequence[TensorSpec] = (),
         awake_s: float = 0.0,
         layout: Layout = "",
-    ) -> tuple[Message, list[torch.Tensor]]:
+    ) -> tuple[messages.CallAnswer, list[torch.Tensor]]:
         """Makes one checked call. Returns (the runner's remarks, copies of the outputs and then of updated `buffers`).
 
         With `awake_s` the call follows unchecked ones that take as long, and memory is not poisoned before it. With a
@@ -348,28 +369,30 @@ class RunnerLink:
 
         Raises RunnerFailed with wrong_result when shapes or dtypes differ.
         """
-        message: Message = {"do": "call", "slot": slot, "poison": poison, "record": record, "buffers": len(buffers)}
-        message |= {"awake": awake_s, "layout": layout}
-        answer, outputs = self._fetch(message, specs, buffers)
+        order = messages.CallOrder(
+            slot=slot, poison=poison, record=record, buffers=bool(buffers), awake_s=awake_s, layout=layout
+        )
+        answer, outputs = self._fetch(order, specs, buffers)
         changed = self._carrier.changed(_key(slot))
-        return answer if changed is None else {**answer, "changed": changed}, outputs
+        return answer if changed is None else answer.model_copy(update={"changed": changed}), outputs
 
     def spoil(self, slot: int) -> None:
         """Writes the last checked answer, with a few elements changed, to the candidate's free memory.
 
         Repeats this until its outputs come to addresses that were seen, or SPOILING_S or SPOILING_CALLS are used up.
         """
-        seen: list[Any] = []
+        seen: list[list[int]] = []
         stop = time.monotonic() + SPOILING_S
         while not seen or (len(seen) < SPOILING_CALLS and time.monotonic() < stop):
-            places = self.ask({"do": "spoil", "slot": slot, "blocks": not seen}, [], self._run_limit_s)["places"]
+            places = self.ask(messages.SpoilOrder(slot=slot, blocks=not seen)).places
             if places in seen:
                 break
             seen.append(places)
 
-    def operators(self, slot: int) -> list[Any]:
-        """The operators that PyTorch runs in one more call."""
-        return list(self.ask({"do": "operators", "slot": slot}, [], self._run_limit_s).get("operators", ()))
+    def operators(self, slot: int, *, on_fewer_rows: bool = False) -> list[OperatorRow]:
+        """The operators that PyTorch runs in one more call, OPERATORS of them at most."""
+        order = messages.OperatorsOrder(slot=slot, do="fewer" if on_fewer_rows else "operators")
+        return self.ask(order).operators[:OPERATORS]
 
     def watch(self) -> None:
         """Records the runner's CPU time at every later command. Does nothing if the runner has not answered yet."""
@@ -377,8 +400,7 @@ class RunnerLink:
 
     def vary(self, name: str, number: int, *, compile_mode: str = "", tf32: Tf32) -> None:
         """Adds a variant of a case's model, named for `run`: compiled in its first call, or with other arithmetic."""
-        order: Message = {"do": "vary", "name": name, "case": number, "compile_mode": compile_mode, "tf32": tf32}
-        self.ask(order, [], self._load_limit_s)
+        self._ask_to_load(messages.VaryOrder(name=name, case=number, compile_mode=compile_mode, tf32=tf32))
 
     def lay_out(self, slot: int, number: int, strides: Sequence[Sequence[int]]) -> None:
         """Makes timed calls of a case's model return results in PyTorch's `strides`; these are copied if they differ.
@@ -387,10 +409,9 @@ class RunnerLink:
         with one call more before its first timed one seems faster. PyTorch against itself (15 us, H200) came out 5 %
         faster so. 1 was outside the interval in 28 of 50 screens, and in 1 of 57 with equal calls.
         """
-        order: Message = {"do": "vary", "name": KERNEL, "case": number, "slot": slot}
+        order = messages.VaryOrder(name=KERNEL, case=number, slot=slot, strides=[tuple(item) for item in strides])
         limit_s, self._first_call_s = max(self._run_limit_s, self._first_call_s), 0.0
-        answer = self.ask({**order, "strides": [list(item) for item in strides]}, [], limit_s)
-        self._usual_variant = KERNEL if answer.get("made") else ""
+        self._usual_variant = KERNEL if self.ask(order, limit_s).made else ""
 
     def may_build(self, seconds: float) -> None:
         """Sets the limit in seconds of the next forward, which compiles."""
@@ -402,14 +423,13 @@ class RunnerLink:
         On a GPU this is all memory that PyTorch manages. On a CPU it follows the kernel's account of the process; None
         if that cannot be read.
         """
-        order: Message = {"do": "memory", "slot": slot}
-        held = self.ask({**order, "forget": True}, [], self._load_limit_s)["bytes"]
+        held = self._ask_to_load(messages.MemoryOrder(slot=slot, forget=True)).bytes
         before = procfs.forget_peak(self._runner)
         self.run([slot])
         if not self.on_cpu:
-            return int(self.ask({**order, "forget": False}, [], self._load_limit_s)["bytes"])
+            return self._ask_to_load(messages.MemoryOrder(slot=slot, forget=False)).bytes
         peak = procfs.peak_bytes(self._runner)
-        return None if before is None or peak is None else int(held) + max(0, peak - before)
+        return None if before is None or peak is None else held + max(0, peak - before)
 
     def run(self, slots: Sequence[int], keep: int = 0, *, take: bool = False, variant: str = "") -> Sample:
         """Makes one timed sample, a call on each slot. Returns ms of a call by both clocks, and page faults.
@@ -418,22 +438,16 @@ class RunnerLink:
         stopped. The judge's time ends when the kernel saw the answer sent, so that its own wake-up is not in it.
         Raises RunnerFailed.
         """
-        message: Message = {"do": "run", "slots": list(slots), "keep": keep, "take": take}
-        message["variant"] = variant or self._usual_variant
+        order = messages.RunOrder(slots=list(slots), keep=keep, take=take, variant=variant or self._usual_variant)
         # The limit is many times the baseline's time: a sample of n calls needs one of it, and n such times.
-        answer = self.ask(message, [], self._run_limit_s * (1 + len(slots) / CALLS_IN_A_LIMIT))
+        answer = self.ask(order, self._run_limit_s * (1 + len(slots) / CALLS_IN_A_LIMIT))
         waited_ns = time.time_ns() - self._asked_ns
         stamped_ns = self._channel.sent_ns - self._asked_ns
-        nanoseconds = answer.get("ns")
-        if not isinstance(nanoseconds, int) or nanoseconds <= 0:
-            raise RunnerFailed("cheating", f"the runner reported a time of {nanoseconds!r} ns", gate="clock")
+        if answer.ns <= 0:
+            raise RunnerFailed("cheating", f"the runner reported a time of {answer.ns} ns", gate="clock")
         wall_ns = stamped_ns if 0 < stamped_ns < waited_ns else waited_ns
-        device_ns = answer.get("device_ns")
-        self._runs_s += min(device_ns, waited_ns) / 1e9 if isinstance(device_ns, int) and device_ns > 0 else 0.0
-        faults = answer.get("faults")
-        return Sample(
-            nanoseconds / 1e6 / len(slots), wall_ns / 1e6 / len(slots), faults if isinstance(faults, int) else 0
-        )
+        self._runs_s += max(0, min(answer.device_ns, waited_ns)) / 1e9
+        return Sample(answer.ns / 1e6 / len(slots), wall_ns / 1e6 / len(slots), answer.faults)
 
     @property
     def device_s(self) -> float:
@@ -445,37 +459,31 @@ class RunnerLink:
 
     def collect(self, specs: list[TensorSpec]) -> list[torch.Tensor]:
         """Outputs of the last timed sample."""
-        return self._fetch({"do": "collect"}, specs)[1]
+        return self._fetch(messages.CollectOrder(), specs)[1]
 
     def look(self, specs: list[TensorSpec], back: int) -> list[torch.Tensor]:
         """The outputs of an earlier checked call as they are now; `back` = 1 is the last one."""
-        return self._fetch({"do": "look", "back": back}, specs)[1]
+        return self._fetch(messages.LookOrder(back=back), specs)[1]
 
     def gradients(self, slot: int, learned: Sequence[int], specs: list[TensorSpec]) -> list[torch.Tensor]:
         """The gradients of a forward with a backward of its own, [] without one.
 
         They are by its floating inputs, then by the `learned` tensors of the state.
         """
-        answer, found = self._fetch({"do": "gradients", "slot": slot, "learned": list(learned)}, specs)
-        return found if answer.get("is_own") else []
+        answer, found = self._fetch(messages.GradientsOrder(slot=slot, learned=list(learned)), specs)
+        return found if answer.is_own else []
 
     def soak(self, slot: int, calls: int, seconds: float) -> tuple[int, str]:
         """Makes many calls in a row. Returns (number of calls, outputs that shared memory or "")."""
-        order: Message = {"do": "soak", "slot": slot, "calls": calls, "seconds": seconds}
-        answer = self.ask(order, [], self._run_limit_s + seconds)
-        done = answer.get("calls")
-        return done if isinstance(done, int) else 0, str(answer.get("alias", ""))[:300]
+        answer = self.ask(messages.SoakOrder(slot=slot, calls=calls, seconds=seconds), self._run_limit_s + seconds)
+        return answer.calls, answer.alias
 
     def peek(self, places: Sequence[Sequence[int]]) -> list[list[float]]:
         """Some elements of each output of the last timed sample; `places`: row-major positions for each output.
 
         Raises RunnerFailed if an output has other elements.
         """
-        answer = self.ask({"do": "peek", "places": [list(item) for item in places]}, [], self._run_limit_s)
-        try:
-            found = [[float(value) for value in item] for item in answer["elements"]]
-        except (KeyError, TypeError, ValueError):
-            found = []
+        found = self.ask(messages.PeekOrder(places=[list(item) for item in places])).elements
         if [len(item) for item in found] != [len(item) for item in places]:
             raise RunnerFailed("wrong_result", "a timed call gave other outputs than a checked one", side=self._side)
         return found
@@ -484,12 +492,11 @@ class RunnerLink:
         """Changes the content of the floating inputs of these slots by `timed_calls.change`."""
         for slot in slots:
             self._carrier.change(_key(slot), factor, shift)
-        order: Message = {"do": "perturb", "slots": list(slots), "factor": factor, "shift": shift}
-        self.ask(order, [], self._run_limit_s)
+        self.ask(messages.PerturbOrder(slots=list(slots), factor=factor, shift=shift))
 
     def forget(self, *, slot: int, case: int) -> None:
         """Drops a set of inputs and a case."""
-        self.ask({"do": "forget", "slot": slot, "case": case}, [], self._run_limit_s)
+        self.ask(messages.ForgetOrder(slot=slot, case=case))
         for key in (_key(slot), f"state {case}"):
             self._carrier.forget(key)
 
@@ -502,17 +509,13 @@ class RunnerLink:
         self._channel.close()
 
     def _fetch(
-        self, message: Message, specs: list[TensorSpec], buffers: Sequence[TensorSpec] = ()
-    ) -> tuple[Message, list[torch.Tensor]]:
+        self, order: messages.ExpectOrder[Written], specs: list[TensorSpec], buffers: Sequence[TensorSpec] = ()
+    ) -> tuple[Written, list[torch.Tensor]]:
         wanted = [*specs, *buffers]
         room = self._carrier.room(wanted)
-        order = {**message, **room.sent.fields, "expect": [bundle.plain_spec(spec) for spec in wanted]}
-        try:
-            answer = self.ask(order, room.sent.handles, self._run_limit_s)
-        finally:
-            close_all(room.sent.handles)
-        if answer.get("written") is not True:
-            raise RunnerFailed("wrong_result", describe_difference(specs, answer.get("specs")))
+        answer = self._give(order.model_copy(update={"expect": wanted}), room.sent, self._run_limit_s)
+        if not answer.written:
+            raise RunnerFailed("wrong_result", describe_difference(specs, answer.specs))
         # The runner's process can write to the shared memory as long as it likes: what counts is a copy of now.
         return answer, [view.clone().view(spec.shape) for view, spec in zip(room.views, wanted, strict=True)]
 

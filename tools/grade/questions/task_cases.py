@@ -7,13 +7,13 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
 from foundry.tools.audit.text.source import shared_imports
+from foundry.tools.grade.messages.runner import SharedImports
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.lean import ROOMY, CaseRoom
 from foundry.tools.grade.questions.trial import Trial
@@ -36,18 +36,15 @@ def cases_of(
         yield Case(task, dict(overrides), dtype, seed, device, room=room)
 
 
-def imports_of(text: str, task: Task) -> list[Any]:
-    """Imports that a candidate's file shares with the task.
-
-    [statements, the task's folder, the text by path of each module in it that belongs to the task]; [[]] if none is
-    shared.
-    """
+def imports_of(text: str, task: Task) -> SharedImports:
+    """Imports that a candidate's file shares with the task, with the texts of the task's own modules."""
     shared = shared_imports(text, task.source)
     if not shared:
-        return [[]]
+        return SharedImports()
     folder = Path(task.path).absolute().parent
     names = [name for name in task.options.files if name.endswith(".py")]
-    return [shared, str(folder), {name: (folder / name).read_text(errors="replace") for name in names}]
+    texts = {name: (folder / name).read_text(errors="replace") for name in names}
+    return SharedImports(statements=shared, folder=str(folder), texts=texts)
 
 
 @dataclass(frozen=True)

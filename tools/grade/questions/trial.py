@@ -9,6 +9,7 @@ import torch
 
 from foundry.knowledge.opgraph import TensorSpec, contiguous_strides
 from foundry.tools.grade.questions.freedom.reruns import Reruns
+from foundry.tools.process.messages import Packing
 from foundry.tools.protocol.comparison import Expected, scale_only
 from foundry.tools.protocol.rules import Distribution, OutputError
 from foundry.tools.task import loading
@@ -62,7 +63,7 @@ class Trial:
         """The trial without its tensors and without functions that would run its case again: shapes and PyTorch's
         errors."""
         buffers = tuple(replace(buffer, expected=scale_only(buffer.expected)) for buffer in self.buffers)
-        bare = replace(self, inputs=Parcel({"tree": [], "specs": []}), expected=[], buffers=buffers)
+        bare = replace(self, inputs=Parcel(Packing(tree=[], specs=[])), expected=[], buffers=buffers)
         return replace(bare, luck=lambda _: [], unstable=list, reruns=Reruns())
 
 

@@ -24,9 +24,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from foundry.tools.audit.acts.observed import UnfinishedOutputs
 from foundry.tools.grade.runner import timed_calls
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
-from foundry.tools.process.channel import Message
 from foundry.tools.task import loading
 
 Result = TypeVar("Result")
@@ -187,7 +187,7 @@ def settle() -> None:
     _usual_afterwards()
 
 
-def find_unfinished(call: Callable[[], list[torch.Tensor]], others: Sequence[torch.Tensor]) -> Message:
+def find_unfinished(call: Callable[[], list[torch.Tensor]], others: Sequence[torch.Tensor]) -> UnfinishedOutputs:
     """Finds outputs of a call that are not finished when a copy in the caller's stream reads them.
 
     Returns {"changed": numbers of outputs, "held": true if the device was held until the copy was queued}. If it was

@@ -23,7 +23,6 @@ import torch
 
 from foundry.tools.machine.installed import is_installed
 from foundry.tools.process import procfs
-from foundry.tools.process.channel import Message
 
 OURS = __name__.split(".")[0]  # name of this package
 CACHE = "FOUNDRY_BUILD_CACHE"
@@ -111,15 +110,15 @@ class OtherClocks:
 _CHANGED = contextlib.ExitStack()
 
 
-def pretend(message: Message) -> Message:
-    """Applies an order of the audit, after undoing the one before; returns which libraries were disabled.
+def pretend(factor: float, *, alone: bool) -> list[str]:
+    """Undoes the change before, then sets the speed of clocks to `factor` (0: as usual).
 
-    `factor` sets the speed of clocks; `alone` disables the arithmetic of other libraries.
+    `alone` also disables the arithmetic of other libraries; returns which.
     """
     _CHANGED.close()
-    if message.get("factor"):
-        _CHANGED.enter_context(OtherClocks(float(message["factor"])))
-    return {"silenced": _silence_others() if message.get("alone") else []}
+    if factor:
+        _CHANGED.enter_context(OtherClocks(factor))
+    return _silence_others() if alone else []
 
 
 # ---------------------------------------------------------------- other libraries' arithmetic

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 import torch.nn.functional
 import torch.nn.modules.module as module_hooks
+from pydantic import BaseModel
 from torch._dynamo.mutation_guard import install_generation_tagging_init
 
 from foundry.tools.process import imports, procfs
@@ -52,6 +53,7 @@ _CLASSES = (
     torch.nn.Parameter,
     torch.cuda.Event,
     torch.cuda.Stream,
+    BaseModel,
     json.JSONEncoder,
     json.JSONDecoder,
     Model,

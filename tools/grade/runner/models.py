@@ -19,21 +19,21 @@ from torch import nn
 
 from foundry.knowledge import codec
 from foundry.knowledge.task import Task
+from foundry.tools.grade.messages import runner as messages
 from foundry.tools.grade.runner.failures import Refused
 from foundry.tools.grade.runner.tensors import State, find_drifted_parameters
-from foundry.tools.process.channel import Message
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.form.values import same_numbers
 
 
-def reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
-    """A function that builds the reference's model for a command's case."""
-    task = codec.decode(Task, message["task"])
+def reference_maker(text: str) -> Callable[[messages.BuildOrder, Any], nn.Module]:
+    """A function that builds the reference's model for a command's case; `text` is the encoded task."""
+    task = codec.decode(Task, text)
 
-    def make(order: Message, arguments: Any) -> nn.Module:
-        loaded = loading.load(task, overrides=order["overrides"], dtype=order["dtype"])
-        return loaded.build_model(order["seed"], torch.device(order["drawn_on"]))
+    def make(order: messages.BuildOrder, arguments: Any) -> nn.Module:
+        loaded = loading.load(task, overrides=order.overrides, dtype=order.dtype)
+        return loaded.build_model(order.seed, torch.device(order.drawn_on))
 
     return make
 
@@ -72,22 +72,25 @@ class TextModules(Loader):
         return compile(text, origin, "exec", dont_inherit=True)
 
 
-def import_first(statements: Sequence[str], folder: str = "", texts: Mapping[str, str] | None = None) -> bool:
-    """Runs import statements that a candidate shares with the task, whose own modules are in `texts`.
+def import_first(imports: messages.SharedImports) -> bool:
+    """Runs import statements that a candidate shares with the task.
 
     True if they brought new modules. A statement that fails here fails in the candidate's file too.
     """
     known = len(sys.modules)
-    if texts:
-        sys.meta_path.insert(0, TextModules(folder, texts))
-    for statement in statements:
+    if imports.texts:
+        sys.meta_path.insert(0, TextModules(imports.folder, imports.texts))
+    for statement in imports.statements:
         with contextlib.suppress(Exception), torch.enable_grad():
             exec(compile(statement, "<the task's imports>", "exec", dont_inherit=True), {"__name__": "imports"})
     return len(sys.modules) > known
 
 
-def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]:
-    """Executes the candidate's file as a module of its own and returns a function that builds its ModelNew."""
+def candidate_maker(text: str, path: str) -> Callable[[Any, int, str], nn.Module]:
+    """Executes the candidate's file as a module of its own.
+
+    Returns a function that builds its ModelNew from arguments, a seed and the device on which parameters are drawn.
+    """
     Path(path).write_text(text)
     module = types.ModuleType(Path(path).stem)
     module.__file__ = path
@@ -98,12 +101,12 @@ def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise Refused("compile_error", "the file defines no class ModelNew(nn.Module)")
 
-    def make(order: Message, arguments: Any) -> nn.Module:
+    def make(arguments: Any, seed: int, drawn_on: str) -> nn.Module:
         def construct() -> nn.Module:
-            loading.seed_everything(order["seed"])
+            loading.seed_everything(seed)
             return cast(nn.Module, loading.call(found, arguments))
 
-        return loading.drawn_on(torch.device(order["drawn_on"]), construct)
+        return loading.drawn_on(torch.device(drawn_on), construct)
 
     return make
 
@@ -154,19 +157,18 @@ class LaidOut:
         return loading.rebuilt(arrangement, map(laid, leaves))
 
 
-def variant_of(model: nn.Module, message: Message, arguments: Sequence[Any]) -> Variant | LaidOut | None:
+def variant_of(model: nn.Module, order: messages.VaryOrder, arguments: Sequence[Any]) -> Variant | LaidOut | None:
     """The variant that a command asks for; None if a call shows that its strides are the usual ones.
 
-    With "strides": a LaidOut. Else the model compiled by torch.compile in "compile_mode" (it compiles in the first
-    call), or eager if that is "", with "tf32".
+    With `strides`: a LaidOut. Else the model compiled by torch.compile in `compile_mode` (it compiles in the first
+    call), or eager if that is "", with `tf32`.
     """
-    if "strides" in message:
-        strides = [tuple(item) for item in message["strides"]]
+    if (strides := order.strides) is not None:
         results = [item for item in loading.flatten(loading.call(model, arguments)) if isinstance(item, torch.Tensor)]
         is_usual = len(results) != len(strides) or all(map(_lies_as, results, strides))
         return None if is_usual else LaidOut(model, strides)
-    mode, tf32 = message["compile_mode"], message["tf32"]
-    return Variant(cast(nn.Module, torch.compile(model, mode=mode)) if mode else model, tf32)
+    mode = order.compile_mode
+    return Variant(cast(nn.Module, torch.compile(model, mode=mode)) if mode else model, order.tf32)
 
 
 def _lies_as(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
@@ -226,49 +228,52 @@ class Parameters:
         self.states: dict[int, State] = {}
         self._drift: list[tuple[str, str]] = []  # found in models that are gone
 
-    def take(self, model: nn.Module, message: Message, given: list[torch.Tensor], guard: Guard) -> Message:
+    def take(
+        self, model: nn.Module, order: messages.StateOrder, given: list[torch.Tensor], guard: Guard
+    ) -> messages.MatchAnswer:
         """A whole state."""
-        own, case = plain_state(model), message["case"]
-        names = self._names.get(case) or match_names(message["keys"], given, own)
+        own, case = plain_state(model), order.case
+        names = self._names.get(case) or match_names(order.keys, given, own)
         if isinstance(names, str):
-            return {"unmatched": names}
+            return messages.MatchAnswer(unmatched=names)
         self._names[case] = names
-        loaded = {names[key]: tensor for key, tensor in zip(message["keys"], given, strict=True)}
-        guard(lambda: load_tensors(model, loaded, message["steps"], loads=message["loads"]))
-        self._hold(model, message, dict(enumerate(given)))
-        return {}
+        loaded = {names[key]: tensor for key, tensor in zip(order.keys, given, strict=True)}
+        guard(lambda: load_tensors(model, loaded, order.steps, loads=order.loads))
+        self._hold(model, order, dict(enumerate(given)))
+        return messages.MatchAnswer()
 
-    def match(self, model: nn.Module, message: Message) -> Message:
+    def match(self, model: nn.Module, order: messages.MatchOrder) -> messages.MatchAnswer:
         """Begins a state that comes in parts."""
-        case, keys = message["case"], message["keys"]
-        if case not in self._names and are_there(keys, message["shapes"], plain_state(model)):
+        case, keys = order.case, order.keys
+        if case not in self._names and are_there(keys, order.shapes, plain_state(model)):
             self._names[case] = {key: key for key in keys}
-        return {"is_known": len(self._names.setdefault(case, {})) == len(keys)}
+        return messages.MatchAnswer(is_known=len(self._names.setdefault(case, {})) == len(keys))
 
-    def take_part(self, model: nn.Module, message: Message, given: list[torch.Tensor], guard: Guard) -> Message:
-        """Rows of some tensors; or only which of these differ, where the message `compares`."""
-        own, names, changed = plain_state(model), self._names[message["case"]], list[str]()
-        for (key, first, end), values in zip(message["pieces"], given, strict=True):
+    def take_part(
+        self, model: nn.Module, order: messages.PartOrder, given: list[torch.Tensor], guard: Guard
+    ) -> messages.MatchAnswer:
+        """Rows of some tensors; or only which of these differ, where the order `compares`."""
+        own, names, changed = plain_state(model), self._names[order.case], list[str]()
+        for (key, first, end), values in zip(order.pieces, given, strict=True):
             if key not in names and (problem := match_value(key, values, own, names)):
-                return {"unmatched": problem}
+                return messages.MatchAnswer(unmatched=problem)
             place = own[names[key]].detach()
             rows = place[first:end] if place.dim() else place
-            if not message["compares"]:
+            if not order.compares:
                 guard(partial(load_rows, rows, values))
             elif not bundle.same_bits(rows, values.to(rows.device)):
                 changed.append(key)
-        return {"changed": changed}
+        return messages.MatchAnswer(changed=changed)
 
-    def end_parts(self, model: nn.Module, message: Message, guard: Guard) -> Message:
+    def end_parts(self, model: nn.Module, order: messages.MatchedOrder, guard: Guard) -> None:
         """After the last part."""
-        if message["loads"]:
+        if order.loads:
             own = plain_state(model)
-            tensors = {name: own[name].detach() for name in self._names[message["case"]].values()}
+            tensors = {name: own[name].detach() for name in self._names[order.case].values()}
             guard(partial(call_load_hooks, model, tensors))
-        self._hold(model, message, {})
-        state = self.states[message["case"]]
+        self._hold(model, order, {})
+        state = self.states[order.case]
         state.originals = {index: state.tensors[index].detach().clone() for index in state.mutable}
-        return {}
 
     def drop(self, case: int) -> None:
         """Frees what belongs to a model; what is to be said of its parameters is noted first."""
@@ -280,15 +285,17 @@ class Parameters:
         """(gate, evidence) for each parameter that forward changed although the reference's forward does not."""
         return [*self._drift, *itertools.chain(*map(find_drifted_parameters, self.states.values()))]
 
-    def _hold(self, model: nn.Module, message: Message, originals: dict[int, torch.Tensor]) -> None:
-        case, keys = message["case"], list(message["keys"])
+    def _hold(
+        self, model: nn.Module, order: messages.StateOrder | messages.MatchedOrder, originals: dict[int, torch.Tensor]
+    ) -> None:
+        case, keys = order.case, order.keys
         own, names = plain_state(model), self._names[case]
 
         def current() -> list[torch.Tensor]:
             now = plain_state(model)
             return [now.get(names[key], own[names[key]]) for key in keys]
 
-        self.states[case] = State(keys, current(), originals, message["mutable"], current)
+        self.states[case] = State(keys, current(), originals, order.mutable, current)
 
 
 def call_load_hooks(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:

@@ -28,12 +28,13 @@ import numpy as np
 import torch
 
 from foundry.tools.audit.acts.looks import LOOKS_AWAY, looks_away
+from foundry.tools.audit.acts.observed import Observations, OperatorRow
+from foundry.tools.grade.messages.runner import ObserveOrder
 from foundry.tools.grade.runner.ablate import follow_cffi
 from foundry.tools.grade.runner.programs import Programs, plain
 from foundry.tools.grade.runner.record import record_beside, record_hidden, time_operators
 from foundry.tools.grade.runner.sentry import AtExit, line_of
 from foundry.tools.process import procfs
-from foundry.tools.process.channel import Message
 from foundry.tools.words import words
 
 Phase = Literal["load", "build", "first", "steady"]
@@ -281,8 +282,8 @@ class Observer:
         self._anonymous = {**self._anonymous, **anonymous}
         self.phase = phase
 
-    def steady(self, run: Callable[[], Any]) -> list[list[Any]]:
-        """Calls `run` three times and lists [name, line, share] of calls from the candidate's lines to code outside its
+    def steady(self, run: Callable[[], Any]) -> list[tuple[str, int, float]]:
+        """Calls `run` three times and lists (name, line, share) of calls from the candidate's lines to code outside its
         file.
 
         `share` (0 to 1) is the part of the processor time of its own frames and their calls, 0 if it is next to
@@ -292,7 +293,7 @@ class Observer:
         looks = [self._look(run) for _ in range(STEADY_CALLS)]
         keys = dict.fromkeys(key for look in looks for key in look)
         middle = STEADY_CALLS // 2
-        return [[*key, sorted(look.get(key, 0.0) for look in looks)[middle]] for key in keys]
+        return [(*key, sorted(look.get(key, 0.0) for look in looks)[middle]) for key in keys]
 
     def _look(self, run: Callable[[], Any]) -> dict[tuple[str, int], float]:
         """The share of each (name, line) in one call."""
@@ -343,12 +344,12 @@ class Observer:
         self._watch(run)
         return min(spent_ns)
 
-    def report(self) -> Message:
-        """All records so far, as JSON."""
+    def report(self) -> Observations:
+        """All records so far."""
         self.enter(self.phase)
         libraries, _ = executable_maps()
         return {
-            "events": [list(item) for item in self._seen],
+            "events": list(self._seen),
             "libraries": sorted(libraries - self._libraries),
             "kept": self._kept,
             "tritons": sorted(self._tritons),
@@ -360,13 +361,13 @@ class Observer:
 
 def watched_calls(
     observer: Observer,
-    call: Callable[[bool], list[Any]],
+    call: Callable[[bool], list[OperatorRow]],
     forward: Callable[[], Any],
     hide: Callable[[Callable[[], Any]], Any],
-    message: Message,
+    order: ObserveOrder,
     clock: Callable[[], int],
-) -> Message:
-    """The message with all observations: acts since loading, calls of a steady forward, and PyTorch's operators.
+) -> Observations:
+    """All observations: acts since loading, calls of a steady forward, and PyTorch's operators.
 
     `call` makes one call, and returns PyTorch's operators in it if told to record them. The steady calls come after
     `late` others; the operators are those of the heaviest of `calls` later ones, so that a candidate that alternates
@@ -376,25 +377,25 @@ def watched_calls(
     observer.enter("first")
     first = call(True)
     stop = clock() + LATE_NS
-    for _ in range(int(message["late"])):
+    for _ in range(order.late):
         if clock() > stop:
             break
         call(False)
     calls = observer.steady(lambda: call(False))
     seen = observer.report()
-    logs: list[list[Any]] = []
+    logs: list[list[OperatorRow]] = []
     begin = clock()
-    while len(logs) < 2 or (len(logs) < message["calls"] and clock() - begin < OBSERVED_NS):
+    while len(logs) < 2 or (len(logs) < order.calls and clock() - begin < OBSERVED_NS):
         logs.append(call(True))
     heaviest = max(logs, key=lambda log: sum(row["flops"] + row["bytes"] for row in log), default=[])
     beside = record_beside(lambda: call(False)) if observer.has_threads or observer.is_called_back else []
     beside += record_hidden(lambda: call(False), heaviest, clock)
     prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
-    found = {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by, "beside": beside}
-    if message["timed"]:
+    seen |= {"calls": calls, "operators": heaviest, "prepared_by": prepared_by, "beside": beside}
+    if order.timed:
         share, longest = hide(lambda: time_operators(forward, clock))
-        found |= {"torch_time": share, "longest": longest[:4]}
-    return found
+        seen |= {"torch_time": share, "longest": longest[:4]}
+    return seen
 
 
 def _idle_ns(function: Callable[[int], Any]) -> int:

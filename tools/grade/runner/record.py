@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foundry.tools.audit.acts.observed import Launch, OperatorRow
+from foundry.tools.grade.messages.runner import ProfileAnswer
 from foundry.tools.task.flops import known_flops
 from foundry.tools.task.operators import COPIES, FREE, OF_VIEWS, OWN, TAKEN
 
@@ -26,7 +28,7 @@ HIDDEN_US, HIDDEN_SHARE = 20.0, 0.1
 TIMED_CALLS, TIMED_US = 5, 50.0  # calls that are timed; us below which operators' time is only the profiler's
 
 
-def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
+def record_ops(run: Callable[[], Any]) -> list[OperatorRow]:
     """Calls `run` and returns the operators that PyTorch's dispatcher saw, one row each with calls, FLOPs and bytes.
 
     Rows are {"op": "aten.mm.default", "calls": n, "flops": f, "bytes": b}, heaviest first; bytes are those of tensor
@@ -36,11 +38,11 @@ def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, OperatorRow] = {}
 
     class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            inside: list[dict[str, Any]] | None = None
+            inside: list[OperatorRow] | None = None
             if func.namespace in TAKEN:
                 result = func(*args, **(kwargs or {}))
             else:
@@ -62,13 +64,14 @@ def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: -(row["flops"] + row["bytes"]))
 
 
-def _add(row: dict[str, Any], part: dict[str, Any]) -> None:
+def _add(row: OperatorRow, part: OperatorRow) -> None:
     """Adds the counts of one row to another."""
-    for key in ("calls", "flops", "bytes"):
-        row[key] += part[key]
+    row["calls"] += part["calls"]
+    row["flops"] += part["flops"]
+    row["bytes"] += part["bytes"]
 
 
-def _looked_into(run: Callable[[], Any]) -> tuple[Any, list[dict[str, Any]] | None]:
+def _looked_into(run: Callable[[], Any]) -> tuple[Any, list[OperatorRow] | None]:
     """(result of an operator that the candidate registered, PyTorch's operators inside it; None if they cannot be
     seen).
 
@@ -82,7 +85,7 @@ def _looked_into(run: Callable[[], Any]) -> tuple[Any, list[dict[str, Any]] | No
         events = list(seen.function_events or ())
     except RuntimeError:
         return run(), None
-    rows: list[dict[str, Any]] = []
+    rows: list[OperatorRow] = []
     for event in events:
         namespace, _, kind = event.name.partition("::")
         shapes = [shape for shape in event.input_shapes or () if shape]
@@ -133,7 +136,7 @@ def record_beside(run: Callable[[], Any]) -> list[str]:
     return sorted({f"{namespace}.{kind}" for namespace, _, kind in names if kind and namespace in TAKEN})
 
 
-def record_hidden(run: Callable[[], Any], dispatched: Sequence[dict[str, Any]], clock: Callable[[], int]) -> list[str]:
+def record_hidden(run: Callable[[], Any], dispatched: Sequence[OperatorRow], clock: Callable[[], int]) -> list[str]:
     """PyTorch's operators on this thread that take a good part of a call but are missing in `dispatched`.
 
     The dispatcher can be told to look away; the old profiler used here cannot. `dispatched` are its rows of such a
@@ -208,8 +211,8 @@ def _add_times(event: Any, times: dict[str, float]) -> None:
         _add_times(inner, times)
 
 
-def record_launches(run: Callable[[], Any]) -> list[list[Any]]:
-    """[name, microseconds, blocks, threads a block] of every kernel, copy and fill of one call in order, from CUPTI.
+def record_launches(run: Callable[[], Any]) -> list[Launch]:
+    """(name, microseconds, blocks, threads a block) of every kernel, copy and fill of one call in order, from CUPTI.
 
     0 blocks for a copy. Empty if the profiler sees no device.
     """
@@ -225,15 +228,15 @@ def record_launches(run: Callable[[], Any]) -> list[list[Any]]:
         return read_trace(path.read_text(encoding="utf-8", errors="replace"))
 
 
-def read_trace(text: str) -> list[list[Any]]:
+def read_trace(text: str) -> list[Launch]:
     """The device's work in a trace of PyTorch's profiler; see `record_launches`."""
-    rows = []
+    rows: list[tuple[float, Launch]] = []
     for event in json.loads(text).get("traceEvents", ()):
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and float(event.get("dur", 0)) > 0:
             facts = event.get("args", {})
             blocks, threads = (math.prod(facts.get(name, ())) if name in facts else 0 for name in ("grid", "block"))
-            rows.append([float(event.get("ts", 0)), str(event["name"]), float(event["dur"]), blocks, threads])
-    return [row[1:] for row in sorted(rows)]
+            rows.append((float(event.get("ts", 0)), (str(event["name"]), float(event["dur"]), blocks, threads)))
+    return [launch for _, launch in sorted(rows)]
 
 
 def held_bytes(inputs: Sequence[torch.Tensor], model: torch.nn.Module, ground_bytes: int, device: torch.device) -> int:
@@ -258,7 +261,7 @@ def forget_peak(device: torch.device) -> None:
 
 def profiled(
     run: Callable[[], Any], seconds: float, clock: Callable[[], int], renew: Callable[[], None], *, on_gpu: bool
-) -> dict[str, Any]:
+) -> ProfileAnswer:
     """Calls `run` for a while, each time after `renew`: the mean time of a call in ms, and on a GPU what the device did
     in one more call. Runs in a candidate's process: what comes of it is a diagnosis, never a verdict."""
     run()
@@ -268,7 +271,5 @@ def profiled(
         start = clock()
         run()
         calls, spent_ns = calls + 1, spent_ns + clock() - start
-    answer: dict[str, Any] = {"ms": spent_ns / 1e6 / calls, "calls": calls, "launches": []}
-    if on_gpu and seconds:
-        answer["launches"] = record_launches(run)
-    return answer
+    ms = spent_ns / 1e6 / calls
+    return ProfileAnswer(ms=ms, calls=calls, launches=record_launches(run) if on_gpu and seconds else [])

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from foundry.knowledge.opgraph import TensorSpec
+from foundry.tools.grade.messages.runner import BlockPlace
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
-from foundry.tools.process.channel import Message
 from foundry.tools.process.gpu_memory import SharedGpuMemory
+from foundry.tools.process.messages import Packing
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol.orders import DRIFT, ELSEWHERE, STRIDED, Layout
 from foundry.tools.task import bundle, loading
@@ -38,7 +39,7 @@ class Slot:
     """
 
     case: int
-    description: Message
+    description: Packing
     arguments: list[Any]
     tensors: list[torch.Tensor]
     originals: list[torch.Tensor] | None
@@ -48,7 +49,7 @@ class Slot:
     @property
     def writes(self) -> list[int]:
         """Numbers of the tensors that the reference's forward writes to."""
-        return list(self.description.get("writes", ()))
+        return self.description.writes
 
     @property
     def written(self) -> list[torch.Tensor]:
@@ -78,25 +79,23 @@ class GpuBlocks:
         self._known: weakref.WeakValueDictionary[int, SharedGpuMemory] = weakref.WeakValueDictionary()
         self._last: SharedGpuMemory | None = None  # the block for outputs
 
-    def tensors(self, which: Sequence[int], handles: Sequence[int], description: Message) -> list[torch.Tensor]:
+    def tensors(self, which: BlockPlace, handles: Sequence[int], description: Packing) -> list[torch.Tensor]:
         """The tensors of a description.
 
         An empty block (a model without parameters) is never mapped: no tensor would keep it until its number comes
         again.
         """
-        specs = [bundle.spec_from(item) for item in description["specs"]]
-        if not specs:
-            return []
-        return bundle.shaped(specs, bundle.gpu_views(specs, self._block(which, handles)))
+        specs = description.specs
+        return bundle.shaped(specs, bundle.gpu_views(specs, self._block(which, handles))) if specs else []
 
-    def flats(self, which: Sequence[int], handles: Sequence[int], specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
+    def flats(self, which: BlockPlace, handles: Sequence[int], specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
         """Flat views for outputs, in a block that is kept until the next one comes."""
         if handles:
             self._last = None
         self._last = self._block(which, handles)
         return bundle.gpu_views(specs, self._last)
 
-    def _block(self, which: Sequence[int], handles: Sequence[int]) -> SharedGpuMemory:
+    def _block(self, which: BlockPlace, handles: Sequence[int]) -> SharedGpuMemory:
         """The block of a number, mapped at its first use."""
         number, nbytes = which
         if handles:
@@ -206,11 +205,6 @@ def same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
-def same_layout(one: Message, other: Message) -> bool:
-    """True if two sets of inputs differ at most in the elements of their tensors."""
-    return bool(one["specs"] == other["specs"] and one["tree"] == other["tree"])
-
-
 def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
     """Writes new elements at the same address, through `.data`, so that the tensor's version counter does not move."""
     extent = (bundle.extent(loading.spec_of(tensor)),)
@@ -309,13 +303,6 @@ def alias(outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], ke
                 if _overlap(output, other):
                     return f"output {index} shares memory with {name} {place}"
     return ""
-
-
-def memory_facts(
-    outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], kept: list[list[torch.Tensor]]
-) -> Message:
-    """The alias of the outputs, and the number of their elements that share memory with each other."""
-    return {"alias": alias(outputs, slot, state, kept), "shared": shared_elements(outputs)}
 
 
 def share_memory(ones: list[torch.Tensor], others: list[Any]) -> bool:

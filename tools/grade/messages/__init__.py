@@ -1,0 +1,1 @@
+"""Messages between the processes of grading, typed: one module for each border."""
