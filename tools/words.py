@@ -10,6 +10,11 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+def count_words(number: int, thing: str) -> str:
+    """`1 evaluation`, `8 evaluations`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def make_printable(text: str) -> str:
     """One line for a terminal: what a file's name or a kernel's last words hold beside text cannot steer it."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(text.split()))

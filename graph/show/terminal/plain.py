@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +60,7 @@ class PlainLines:
         if event.kind == "directive" and event.name == "taken":
             return self._taken(event)
         if event.kind == "note" and event.name == "island ends":
-            return f"{self._clock(event)}  island {event.island} ends: {data.get('reason', '')}"
+            return f"{self._clock(event)}  island {event.island} ends: {ending_words(str(data.get('reason', '')))}"
         if event.kind == "note" and event.name in TOLD and data.get("reason"):
             return f"{self._clock(event)}  {data['reason']}"
         if event.kind == "tool" and event.name == "baseline" and event.ended is not None and data.get("eager_ms"):
@@ -106,6 +107,12 @@ class PlainLines:
 
     def _clock(self, event: Event) -> str:
         return f"{(event.started - (self._began or event.started)) / 60:4.1f} min"
+
+
+def ending_words(reason: str) -> str:
+    """Why an island ended: `the budget of 8 evaluations is spent (6 candidates, 2 kept for steps under way)`."""
+    budget = re.fullmatch(r"budget: ([^(]+?)( \(.*)?", reason)
+    return f"the budget of {budget[1]} is spent{budget[2] or ''}" if budget else reason
 
 
 def _short(text: str) -> str:

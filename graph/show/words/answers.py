@@ -12,7 +12,7 @@ from foundry.graph.run.summary import kept_state
 from foundry.graph.show.effects import Step
 from foundry.graph.show.view import RunView
 from foundry.graph.show.words.candidate import compare_kernels, diff, story
-from foundry.tools.words import to_paste
+from foundry.tools.words import count_words, to_paste
 
 NOTHING_YET = "No candidate is correct and clean yet."
 MOST_STEPS = 40  # that an answer lists
@@ -137,7 +137,7 @@ def cost(view: RunView) -> str:
     """The run's time, tokens and dollars, in words."""
     found = view.summary
     return (
-        f"{found.wall_s:.0f} s for {found.evaluations} evaluations ({found.time_words}). "
+        f"{found.wall_s:.0f} s for {count_words(found.evaluations, 'evaluation')} ({found.time_words}). "
         f"{found.tokens} tokens, "
         f"{f'{found.dollars:.4f} dollars' if found.priced else 'price unknown'} with the {found.brain} brain."
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from foundry.graph.run.summary import Summary
 from foundry.knowledge.merit import standing
-from foundry.tools.words import to_paste
+from foundry.tools.words import count_words, to_paste
 
 COMPARED = 100  # characters of a reason by which two texts are taken to say the same
 _AGREEING = 1.1  # times beyond the interval, up to which two rounds are taken to have found the same speedup
@@ -15,7 +15,7 @@ _AGREEING = 1.1  # times beyond the interval, up to which two rounds are taken t
 def ending_lines(summary: Summary, task_path: str, page: Path | None = None) -> list[str]:
     """The lines that a user reads when a run ends, for every verdict; `page` is the path of its page."""
     lines = _verdict_lines(summary)
-    lines.append(f"{summary.evaluations} evaluations in {summary.wall_s:.0f} s ({summary.time_words})")
+    lines.append(f"{count_words(summary.evaluations, 'evaluation')} in {summary.wall_s:.0f} s ({summary.time_words})")
     if summary.tokens:
         dollars = f"${summary.dollars:.2f}" if summary.priced else "price unknown (--price IN,OUT)"
         lines.append(f"cost: {summary.tokens} tokens, {dollars}")

@@ -58,7 +58,8 @@ def time_gate(seen: Observations) -> Gate:
     names = ", ".join(name[:80] for name in seen.get("longest", ()))
     if share <= LARGEST_TIME:
         return Gate("provenance (time)", True, f"PyTorch's operators take {100 * share:.2g} % of a call's time")
-    words = f"PyTorch's {names} take {100 * share:.2g} % of a call's time; compute that in a kernel of your own"
+    part = f"{100 * share:.3g} % of a call's time"
+    words = f"PyTorch's operators ({names}) take {part}; compute that in a kernel of your own"
     return Gate("provenance (time)", False, words)
 
 

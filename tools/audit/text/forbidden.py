@@ -24,7 +24,7 @@ class Suspicion(Enum):
     SHORTCUT = "decides by an input's values or address"
     FALLBACK = "runs other code where the kernel fails"
     LAZY = "stands between the caller and the result"
-    OTHERS_WORK = "may let somebody else do the work"
+    OTHERS_WORK = "may leave the work to other code"
     SYSTEM = "calls the operating system from the kernel"
     HIDDEN = "hides what is called"
 

@@ -69,7 +69,7 @@ def ablation_gates(silent: _Without, undone: _Without) -> list[Gate]:
             percent = f"{100 * run.result.share:.3g} %"
             words = (
                 f"with its native functions ({', '.join(reached[:6]) or 'none was found'}) doing nothing, forward "
-                f"still returns {percent} of the elements right that had to be computed: somebody else computes them"
+                f"still returns {percent} of the elements right that had to be computed: other code computes them"
             )
             return [own, Gate("ablation", False, words)]
     return [own, Gate("ablation", True, _harmless(silent))]
