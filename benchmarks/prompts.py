@@ -21,8 +21,8 @@ from foundry.agents.chat.calls import declarations, tools_words
 from foundry.agents.expert import experts
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prompt import template
-from foundry.agents.words.sections import tokens
-from foundry.agents.words.words import MOST_MOVES, step_prompt
+from foundry.agents.prompt_text.messages import MOST_MOVES, step_prompt
+from foundry.agents.prompt_text.sections import tokens
 from foundry.graph.doors.commands.dry_run import first_brief
 from foundry.graph.run.services import KernelLibrary
 from foundry.knowledge.compiler.lower import lower

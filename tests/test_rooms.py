@@ -75,7 +75,7 @@ ROOMS = (
     "agents.prompts",
     "agents.experts",
     "agents.playbook",
-    "agents.words",
+    "agents.prompt_text",
     "agents.chat",
     "agents.models",
     "graph.run",

@@ -33,10 +33,10 @@ from foundry.agents.ledger import BudgetExhausted, ModelCost, ModelLedger
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prices import in_words
 from foundry.agents.prompt import PromptText, render, template, with_sections
+from foundry.agents.prompt_text.messages import judge_prompt, seen_by_auditor, step_prompt
+from foundry.agents.prompt_text.sections import Prompt, tokens
 from foundry.agents.talk import Talk, ToolRequest
 from foundry.agents.tuning import tuning_step
-from foundry.agents.words.sections import Prompt, tokens
-from foundry.agents.words.words import judge_prompt, seen_by_auditor, step_prompt
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 

@@ -15,9 +15,9 @@ from foundry.agents.chat.authoring import authored_recipe
 from foundry.agents.expert import Expert
 from foundry.agents.playbook.brain import MoveLibrary, fresh_recipe
 from foundry.agents.playbook.ranking import rank
+from foundry.agents.prompt_text.messages import MOST_MOVES
+from foundry.agents.prompt_text.source import WHOLE_CHARS, fold
 from foundry.agents.situation import Situation
-from foundry.agents.words.source import WHOLE_CHARS, fold
-from foundry.agents.words.words import MOST_MOVES
 from foundry.knowledge import syntax
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.compiler.whole_file import expand_foundry_lines

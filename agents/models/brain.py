@@ -17,8 +17,8 @@ from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
 from foundry.agents.models.models import Models
 from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.agents.prompt_text.sections import Prompt
 from foundry.agents.talk import ToolRequest
-from foundry.agents.words.sections import Prompt
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 

@@ -23,7 +23,7 @@ from foundry.agents.playbook.diagnosis import diagnose
 from foundry.agents.playbook.estimates import Elsewhere, Estimates, tunables_of
 from foundry.agents.playbook.leaps import Leaps
 from foundry.agents.playbook.ranking import Ranked, rank
-from foundry.agents.playbook.words import Draft, proposal_of
+from foundry.agents.playbook.rationale import Draft, proposal_of
 from foundry.agents.situation import Situation
 from foundry.agents.steps import far_settings, moves_towards
 from foundry.agents.tuning import tuning_step

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from foundry.agents.brief import Attempt, Brief, Example
-from foundry.agents.words.findings import brief_words
-from foundry.agents.words.standing import FIRST
+from foundry.agents.prompt_text.findings import brief_words
+from foundry.agents.prompt_text.standing import FIRST
 from foundry.graph.run.run_directory import Mark
 from foundry.graph.run.services import Recalled, Services
 from foundry.graph.search.known import known_kernels

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from foundry.agents.brief import Brief
 from foundry.agents.expert import experts
 from foundry.agents.playbook.diagnosis import diagnose
-from foundry.agents.talk import TOOLS, ToolAnswer, ToolCall, ToolRequest
-from foundry.agents.words.authored import authored_words
-from foundry.agents.words.findings import (
+from foundry.agents.prompt_text.authored import authored_words
+from foundry.agents.prompt_text.findings import (
     attempt_line,
     beside_line,
     build_lines,
@@ -29,9 +28,10 @@ from foundry.agents.words.findings import (
     profile_lines,
     time_lines,
 )
-from foundry.agents.words.load import load_words
-from foundry.agents.words.sections import cut
-from foundry.agents.words.source import WHOLE_CHARS, code_words
+from foundry.agents.prompt_text.load import load_words
+from foundry.agents.prompt_text.sections import cut
+from foundry.agents.prompt_text.source import WHOLE_CHARS, code_words
+from foundry.agents.talk import TOOLS, ToolAnswer, ToolCall, ToolRequest
 from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.services import Services
 from foundry.graph.search.tuning import NoNumbers, find_numbers

@@ -3,7 +3,7 @@
 A task that no tracer follows has no graph to wrap a kernel for, so its author writes the Python around it. With these
 lines that is a few lines more than the kernel. The file is built as the kernel compiler's own: in a second, with the
 compiler's errors, its registers and its machine code. `expand_foundry_lines` writes the texts out, and
-`agents/words/source.py` shows a file with the lines in their place.
+`agents/prompt_text/source.py` shows a file with the lines in their place.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ from tests.graph.untraced_tasks import BREAK, EXPERTS, TASKS, Untraced
 
 from foundry.agents.models.models import one_model
 from foundry.agents.playbook.brain import PlaybookBrain
-from foundry.agents.words.sections import tokens
-from foundry.agents.words.source import show, show_to_judge
-from foundry.agents.words.standing import contract
-from foundry.agents.words.words import step_prompt
+from foundry.agents.prompt_text.messages import step_prompt
+from foundry.agents.prompt_text.sections import tokens
+from foundry.agents.prompt_text.source import show, show_to_judge
+from foundry.agents.prompt_text.standing import contract
 from foundry.graph.doors.commands.dry_run import first_brief
 from foundry.graph.history.replay import replay
 from foundry.graph.run.request import RunLimits, SolveRequest

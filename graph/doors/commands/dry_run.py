@@ -15,9 +15,9 @@ from foundry.agents.chat.proposal import Menu
 from foundry.agents.expert import experts
 from foundry.agents.models.estimate import CostEstimate, estimate
 from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.agents.prompt_text.messages import step_prompt
+from foundry.agents.prompt_text.sections import tokens
 from foundry.agents.route import ranking
-from foundry.agents.words.sections import tokens
-from foundry.agents.words.words import step_prompt
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.services import Library

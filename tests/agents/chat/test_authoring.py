@@ -20,8 +20,8 @@ from foundry.agents.chat.proposal import Menu, drafted, proposal_of
 from foundry.agents.expert import experts
 from foundry.agents.ledger import TokenUsage
 from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.agents.prompt_text.authored import head_of
 from foundry.agents.talk import Talk, ToolAnswer, ToolCall, ToolRequest, Turn
-from foundry.agents.words.authored import head_of
 from foundry.knowledge.candidate import AuthoredKernel, Recipe
 from foundry.knowledge.compiler.lower import lower
 from foundry.knowledge.compiler.lowered import Lowered

@@ -6,7 +6,7 @@ import pytest
 
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer
 from foundry.agents.chat.proposal import place_edits
-from foundry.agents.words.source import (
+from foundry.agents.prompt_text.source import (
     SOURCE_CHARS,
     WHOLE_CHARS,
     code_words,

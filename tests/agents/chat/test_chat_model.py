@@ -23,7 +23,7 @@ from foundry.agents.chat.answers import AnswerError, JudgementAnswer, ProposalAn
 from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
-from foundry.agents.words.source import show, unfold
+from foundry.agents.prompt_text.source import show, unfold
 from foundry.knowledge.candidate import Audit, Gate, Judgement
 from foundry.knowledge.compiler.file.texts import library_texts, read_library_text
 from foundry.knowledge.errors import UsageError

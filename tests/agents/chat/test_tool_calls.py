@@ -32,8 +32,8 @@ from foundry.agents.expert import experts
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger, TokenUsage
 from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.agents.prompt_text.findings import code_lines, profile_lines
 from foundry.agents.talk import TOOLS, Talk, ToolAnswer, ToolRequest, Turn
-from foundry.agents.words.findings import code_lines, profile_lines
 from foundry.knowledge.candidate import Build, KernelProfile, Resources
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Proposal

@@ -12,8 +12,8 @@ from tests.knowledge.compiler.test_accuracy import TASK, graph_of_task
 from foundry.agents.brief import Brief
 from foundry.agents.expert import experts
 from foundry.agents.playbook.brain import PlaybookBrain, _Search
+from foundry.agents.prompt_text.messages import step_prompt
 from foundry.agents.situation import Situation
-from foundry.agents.words.words import step_prompt
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.compiler.lower import lower
 from foundry.knowledge.compiler.lowered import Lowered

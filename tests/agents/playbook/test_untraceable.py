@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from foundry.agents.playbook.diagnosis import diagnose
-from foundry.agents.words.standing import operators
+from foundry.agents.prompt_text.standing import operators
 from foundry.knowledge.candidate import REFERENCE
 from foundry.knowledge.codec import unpack
 from foundry.knowledge.opgraph import OperatorRun

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from foundry.agents.expert import experts
 from foundry.agents.prompt import PromptText, shipped_digest
-from foundry.agents.words.findings import attempt_line
+from foundry.agents.prompt_text.findings import attempt_line
 from foundry.graph.run.services import Services
 from foundry.graph.search.strategies.evolving.advice import FROZEN
 from foundry.graph.search.strategies.evolving.rewriting import PromptEditor, RewriteBrief, RewrittenSection, ask_editor

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from foundry.agents.expert import experts
 from foundry.agents.prompt import PromptText, render
-from foundry.agents.words.sections import Prompt, tokens
+from foundry.agents.prompt_text.sections import Prompt, tokens
 from foundry.graph.search.strategies.evolving.advice import MOST_CHARS, REASON_CHARS, objection, sections_of, wrapped
 from foundry.graph.search.strategies.evolving.standing import VariantStanding
 from foundry.knowledge.device import TargetName

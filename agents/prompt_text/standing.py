@@ -10,9 +10,9 @@ from collections import Counter
 
 from foundry.agents.brief import Brief
 from foundry.agents.prompt import render, template
+from foundry.agents.prompt_text.source import code_words, is_shown_whole, outline_of_file
+from foundry.agents.prompt_text.task_words import describe_task, reference
 from foundry.agents.situation import COSTLY_KINDS, Situation
-from foundry.agents.words.source import code_words, is_shown_whole, outline_of_file
-from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.compiler.authored.planning import authored_buffers
 from foundry.knowledge.compiler.ir.kernels import Buffer
 from foundry.knowledge.compiler.printers import find_printer

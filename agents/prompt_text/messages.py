@@ -9,13 +9,11 @@ from dataclasses import replace
 from foundry.agents.brief import Brief, Example
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.prompt import render
-from foundry.agents.situation import Situation
-from foundry.agents.tuning import is_tuned
-from foundry.agents.words.authored import authored_words
-from foundry.agents.words.findings import attempt_line, brief_words, measured
-from foundry.agents.words.load import load_words
-from foundry.agents.words.sections import Prompt, Section, cut, first_lines, fit, tokens
-from foundry.agents.words.source import (
+from foundry.agents.prompt_text.authored import authored_words
+from foundry.agents.prompt_text.findings import attempt_line, brief_words, measured
+from foundry.agents.prompt_text.load import load_words
+from foundry.agents.prompt_text.sections import Prompt, Section, cut, first_lines, fit, tokens
+from foundry.agents.prompt_text.source import (
     WHOLE_CHARS,
     code_words,
     is_shown_whole,
@@ -24,8 +22,10 @@ from foundry.agents.words.source import (
     show,
     show_to_judge,
 )
-from foundry.agents.words.standing import FIRST, RULES, standing_words
-from foundry.agents.words.task_words import describe_task, reference
+from foundry.agents.prompt_text.standing import FIRST, RULES, standing_words
+from foundry.agents.prompt_text.task_words import describe_task, reference
+from foundry.agents.situation import Situation
+from foundry.agents.tuning import is_tuned
 from foundry.knowledge.candidate import REFERENCE, Gate, Recipe, Rival
 from foundry.knowledge.cards import cards
 from foundry.knowledge.experience.record import SEED, Credit, ExperienceRecord

@@ -14,11 +14,11 @@ from foundry.agents.brief import Example
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.playbook.diagnosis import diagnose
 from foundry.agents.prompt import template
+from foundry.agents.prompt_text.findings import beside_line, check_lines, measured, profile_lines
+from foundry.agents.prompt_text.load import load_words
+from foundry.agents.prompt_text.messages import judge_prompt, step_prompt
+from foundry.agents.prompt_text.sections import CHARS_PER_TOKEN
 from foundry.agents.tuning import tuned_mark
-from foundry.agents.words.findings import beside_line, check_lines, measured, profile_lines
-from foundry.agents.words.load import load_words
-from foundry.agents.words.sections import CHARS_PER_TOKEN
-from foundry.agents.words.words import judge_prompt, step_prompt
 from foundry.knowledge.candidate import Baseline, DistributionError, Recipe, Timing
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.lower import lower
