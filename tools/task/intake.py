@@ -49,7 +49,7 @@ def serve(control: Channel) -> None:
             _stay_within(device, message.get("gpu_bytes", 0))
             if message["do"] == "draw":
                 parcel = bundle.pack(loading.load(task).inputs(message["seed"]))
-                answer = {"inputs": parcel.description.model_dump()}
+                answer = {"inputs": codec.to_plain(parcel.description)}
                 handles = [parcel.handle]
             else:
                 looks: dict[str, Callable[[Task, torch.device], Message]]

@@ -12,13 +12,13 @@ import pytest
 
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.judge.link import ANSWER_BYTES, RunnerFailed, RunnerLink
-from foundry.tools.grade.messages.runner import ObserveOrder
+from foundry.tools.grade.messages.runner import RunnerCommands
 from foundry.tools.process.channel import Channel
+from foundry.tools.process.messages import asking
 
 SPECS = [TensorSpec((2,), (1,), "float32")]
 NUMBER = "the order's own number"
-SAYS = {"says": "done", "number": NUMBER}
-RAN = {**SAYS, "ns": 1_000_000, "device_ns": 0, "faults": 0}
+RAN = {"ns": 1_000_000, "device_ns": 0, "faults": 0}
 OBSERVED: dict[str, Any] = {"events": [], "calls": [], "operators": []}
 FORGED, DIED, WRONG = ("cheating", "one answer to each question"), ("crash", ""), ("wrong_result", "")
 
@@ -40,7 +40,7 @@ def inspect(link: RunnerLink) -> object:
 
 
 def observe(link: RunnerLink) -> object:
-    return link.ask(ObserveOrder(slot=0, calls=1, late=0, timed=False))
+    return link.ask(asking(RunnerCommands.observe, slot=0, calls=1, late=0, timed=False))
 
 
 def asked(ask: Callable[[RunnerLink], object], answer: object) -> object:
@@ -64,44 +64,45 @@ def asked(ask: Callable[[RunnerLink], object], answer: object) -> object:
         theirs.close()
 
 
-def without(answer: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in answer.items() if key != name}
+def says(answer: object, **other: object) -> dict[str, Any]:
+    return {"says": "done", "number": NUMBER, "answer": answer, **other}
 
 
 @pytest.mark.parametrize(
     ("ask", "answer", "outcome", "words"),
     [
-        (run, {**RAN, "ns": "1000"}, FORGED, "ns: Input should be a valid integer"),
-        (run, {**RAN, "ns": True}, FORGED, "ns: Input should be a valid integer"),
-        (run, {**RAN, "ns": float("nan")}, FORGED, "ns: Input should be a valid integer"),
-        (run, {**RAN, "ns": 1e999}, FORGED, "ns: Input should be a valid integer"),
-        (run, without(RAN, "ns"), FORGED, "ns: Field required"),
-        (run, {**RAN, "ns": 0}, ("cheating", "clock"), "reported a time of 0 ns"),
-        (run, {**RAN, "ns": -(10**30)}, ("cheating", "clock"), "reported a time of -1"),
-        (run, {**RAN, "number": 7}, FORGED, "answered another question"),
-        (run, without(RAN, "number"), FORGED, "answered another question"),
-        (run, {**RAN, "says": "stolen"}, FORGED, "answered another question"),
-        (run, without(RAN, "says"), FORGED, "answered another question"),
+        (run, says({**RAN, "ns": "1000"}), FORGED, "answer.ns: Input should be a valid integer"),
+        (run, says({**RAN, "ns": True}), FORGED, "answer.ns: Input should be a valid integer"),
+        (run, says({**RAN, "ns": float("nan")}), FORGED, "answer.ns: Input should be a valid integer"),
+        (run, says({**RAN, "ns": 1e999}), FORGED, "answer.ns: Input should be a valid integer"),
+        (run, says({"device_ns": 0, "faults": 0}), FORGED, "answer.ns: Field required"),
+        (run, says([RAN]), FORGED, "answer: "),
+        (run, says({**RAN, "ns": 0}), ("cheating", "clock"), "reported a time of 0 ns"),
+        (run, says({**RAN, "ns": -(10**30)}), ("cheating", "clock"), "reported a time of -1"),
+        (run, says(RAN, number=7), FORGED, "answered another question"),
+        (run, {"says": "done", "answer": RAN}, FORGED, "answered another question"),
+        (run, says(RAN, says="stolen"), FORGED, "answered another question"),
+        (run, {"number": NUMBER, "answer": RAN}, FORGED, "answered another question"),
         (run, {}, FORGED, "answered another question"),
-        (run, {"says": "refused", "number": NUMBER, "outcome": "what it likes", "line": "x" * 9999}, DIED, "x" * 600),
-        (run, {"says": "refused", "number": NUMBER, "outcome": 3}, FORGED, "outcome"),
-        (run, [RAN], DIED, "not a message"),
+        (run, {"says": "failed", "number": NUMBER, "kind": "what it likes", "line": "x" * 9999}, DIED, "x" * 600),
+        (run, {"says": "failed", "number": NUMBER, "kind": 3, "line": ""}, FORGED, "kind"),
+        (run, [says(RAN)], DIED, "not a message"),
         (run, b"\xff{}", DIED, "not a message"),
         (run, b"[" * 50_000, DIED, "not a message"),
-        (run, b'{"says": "done", "ns": ' + b"9" * 50_000 + b"}", DIED, "not a message"),
-        (run, {**RAN, "more": "x" * (ANSWER_BYTES + 1)}, DIED, "larger than a message may be"),
-        (peek, {**SAYS, "elements": [["fast"]]}, WRONG, "elements.0.0"),
-        (peek, {**SAYS, "elements": [[1.0, 2.0]]}, WRONG, "gave other outputs"),
-        (peek, SAYS, WRONG, "elements: Field required"),
-        (fetch, {**SAYS, "written": 1}, WRONG, "written"),
-        (fetch, {**SAYS, "written": False, "specs": [[[2], [1], "text"]]}, WRONG, "specs.0"),
-        (fetch, {**SAYS, "written": False, "specs": []}, WRONG, "forward returned 0 tensors"),
-        (inspect, SAYS, FORGED, "differences: Field required"),
-        (inspect, {**SAYS, "differences": [["gate"]]}, FORGED, "differences.0"),
-        (inspect, {**SAYS, "differences": [7] * 1_000_000}, FORGED, "differences.0"),
-        (observe, {**SAYS, "seen": {**OBSERVED, "events": [["load"]]}}, FORGED, "seen.events.0"),
-        (observe, {**SAYS, "seen": {**OBSERVED, "operators": [{"op": "aten.mm"}]}}, FORGED, "seen.operators.0.calls"),
-        (observe, {**SAYS, "seen": {**OBSERVED, "kept": {str(n): "" for n in range(999)}}}, FORGED, "999 entries"),
+        (run, b'{"says": "done", "number": ' + b"9" * 50_000 + b"}", DIED, "not a message"),
+        (run, says(RAN, more="x" * (ANSWER_BYTES + 1)), DIED, "larger than a message may be"),
+        (peek, says([["fast"]]), WRONG, "answer.0.0"),
+        (peek, says([[1.0, 2.0]]), WRONG, "gave other outputs"),
+        (peek, {"says": "done", "number": NUMBER}, WRONG, "answer: Field required"),
+        (fetch, says({"written": 1}), WRONG, "written"),
+        (fetch, says({"written": False, "specs": [[[2], [1], "text"]]}), WRONG, "specs.0"),
+        (fetch, says({"written": False, "specs": []}), WRONG, "forward returned 0 tensors"),
+        (inspect, says(None), FORGED, "answer: Input should be a valid array"),
+        (inspect, says([["gate"]]), FORGED, "answer.0"),
+        (inspect, says([7] * 1_000_000), FORGED, "answer.0"),
+        (observe, says({**OBSERVED, "events": [["load"]]}), FORGED, "answer.events.0"),
+        (observe, says({**OBSERVED, "operators": [{"op": "aten.mm"}]}), FORGED, "answer.operators.0.calls"),
+        (observe, says({**OBSERVED, "kept": {str(n): "" for n in range(999)}}), FORGED, "999 entries"),
     ],
 )
 def test_what_is_no_answer_is_the_candidate_s_failure(
@@ -115,5 +116,5 @@ def test_what_is_no_answer_is_the_candidate_s_failure(
 
 
 def test_unknown_fields_and_numbers_that_are_none_are_ordinary_in_an_answer() -> None:
-    assert asked(run, {**RAN, "more": {"of": "it"}})
-    assert asked(peek, {**SAYS, "elements": [[float("-inf")]]}) == [[float("-inf")]]
+    assert asked(run, says({**RAN, "more": 1}, more={"of": "it"}))
+    assert asked(peek, says([[float("-inf")]])) == [[float("-inf")]]

@@ -16,6 +16,7 @@ from tests.tools.grade import asking
 from tests.waiting import PATIENCE_S, until
 
 from foundry.knowledge.candidate import Baseline, Build, Stage, Verdict
+from foundry.knowledge.codec import unpack
 from foundry.knowledge.device import Device
 from foundry.tools.audit.gates import LABELS
 from foundry.tools.audit.policies import policy_gates
@@ -24,6 +25,7 @@ from foundry.tools.grade.host.answers import digest_of
 from foundry.tools.grade.host.grader import Grader
 from foundry.tools.grade.judge import audit_questions
 from foundry.tools.grade.judge.link import RunnerFailed
+from foundry.tools.grade.messages.runner import CallFacts
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock
@@ -426,7 +428,7 @@ def test_what_benchmarks_draw_is_asked_for_when_it_was_drawn_ahead(
     drawn, handles = grader._public.take()
     assert [seed for seed, _ in drawn] == [42, 0] and len(handles) == 2
     for (seed, description), handle in reversed(list(zip(drawn, handles, strict=True))):
-        packing = Packing.model_validate(description, strict=False)
+        packing = unpack(Packing, description)
         x, _ = bundle.from_description(packing, bundle.shared(packing, handle))
         torch.manual_seed(seed)
         assert torch.equal(x, torch.randn(x.shape))
@@ -473,9 +475,9 @@ def test_inputs_at_other_addresses_are_those_that_the_truth_is_of() -> None:
         def inputs(self, *given: object) -> None:
             asked.append("inputs")
 
-        def call(self, *given: object, layout: str, **how: object) -> tuple[dict[str, object], list[object]]:
+        def call(self, *given: object, layout: str, **how: object) -> tuple[object, list[object]]:
             asked.append(f"call {layout}")
-            return {"operators": []}, []
+            return CallFacts(written=True), []
 
     inputs = SimpleNamespace(tensors=lambda: [])
     trial = SimpleNamespace(inputs=inputs, buffers=(), specs=[], expected=[], ieee=[], tf32=None)
@@ -492,8 +494,8 @@ def test_whoever_dies_when_clocks_are_right_again_has_not_passed() -> None:
         def call(self, *given: object, **how: object) -> tuple[dict[str, object], list[object]]:
             return {}, []
 
-        def ask(self, message: dict[str, float], *rest: object) -> None:
-            if not message["factor"]:
+        def pretend(self, factor: float = 0.0) -> None:
+            if not factor:
                 raise RunnerFailed("crash", "it ended with signal 11")
 
     inputs = SimpleNamespace(tensors=lambda: [])

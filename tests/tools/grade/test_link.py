@@ -24,7 +24,7 @@ def answers_late(channel: Channel, counted: mmap) -> None:
         end = time.process_time() + slices * SLICE_S
         while time.process_time() < end:
             counted[0] = (counted[0] + 1) % 256
-        channel.send({"says": "done", "number": message["number"], "ns": 1_000_000})
+        channel.send({"says": "done", "number": message["number"], "answer": {"ns": 1_000_000}})
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_late_answer_passes_for_no_forged_one() -> None:
         for wait_s in (0.0, 0.6, 0.0, 0.0):
             message, _ = theirs.receive()
             time.sleep(wait_s)
-            theirs.send({"says": "done", "number": message["number"], "ns": 1_000_000})
+            theirs.send({"says": "done", "number": message["number"], "answer": {"ns": 1_000_000}})
         os._exit(0)
     theirs.close()
     link = RunnerLink(os.dup(ours.fileno()), load_limit_s=30.0, run_limit_s=0.3, side="candidate", pause=lambda: None)

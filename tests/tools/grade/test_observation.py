@@ -218,13 +218,12 @@ def test_who_lets_pytorch_take_most_of_a_call_is_told_so(
 
 TORCH_TIME = """
 import json, sys, time, torch
-from foundry.tools.grade.messages.runner import ObserveOrder
-from foundry.tools.grade.runner.observe import Observer, watched_calls
+from foundry.tools.grade.runner.observe import Observer, WatchPlan, watched_calls
 x, own = torch.randn(4000, 500), torch.randint(0, 4000, (4000,))
 forward = lambda: torch.embedding(x, own)
 call = lambda record: (time.sleep(0.02), forward(), [])[-1]
-order = ObserveOrder(slot=0, late=0, calls=2, timed=True)
-found = watched_calls(Observer("candidate.py"), call, forward, lambda work: work(), order, time.perf_counter_ns)
+plan = WatchPlan(calls=2, late=0, timed=True)
+found = watched_calls(Observer("candidate.py"), call, forward, lambda work: work(), plan, time.perf_counter_ns)
 print(json.dumps([found["torch_time"], found["longest"]]))
 """
 

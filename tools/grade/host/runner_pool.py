@@ -21,9 +21,10 @@ from pathlib import Path
 from foundry.knowledge.targets import TargetTraits
 from foundry.tools.grade.host.folders import TASK, CandidateFolders, compiles_itself, prepare_folders
 from foundry.tools.grade.host.warm_pool import WarmPool
-from foundry.tools.grade.messages.runner import LoadOrder, RunnerOptions
+from foundry.tools.grade.messages.runner import FileToLoad, RunnerCommands, RunnerOptions, SharedImports
 from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout
 from foundry.tools.process.child import Limits
+from foundry.tools.process.messages import asking
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker
 from foundry.tools.task.limits import RUNNER_CPU_S
@@ -141,7 +142,8 @@ class Runners:
                 options = self._options.model_copy(update={"device": "cpu"})
                 worker.channel.send_text(options.encoded(), [theirs.fileno()])
                 theirs.close()
-                ours.send_text(LoadOrder(text=text, device="cpu").encoded())
+                what = FileToLoad("cpu", text=text)
+                ours.send_text(asking(RunnerCommands.load, what=what, imports=SharedImports()).encoded())
                 while not ours.ready(GLANCE_S) and time.monotonic() < deadline and not worker.excess():
                     pass
         finally:

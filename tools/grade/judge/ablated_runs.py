@@ -12,9 +12,10 @@ from foundry.knowledge.candidate import Gate
 from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, measure_earned
 from foundry.tools.grade.judge.audit_questions import SLOT, given, part_from, prepare
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
-from foundry.tools.grade.messages.runner import LoadOrder, SilencedOrder
+from foundry.tools.grade.messages.runner import FileToLoad, RunnerCommands
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.trial import Trial
+from foundry.tools.process.messages import asking
 from foundry.tools.protocol.orders import NAN_BYTES
 
 LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than a fraction of a second
@@ -32,7 +33,7 @@ class _Without:
 
 
 @torch.no_grad()  # whether gradients are kept is a thread's own affair
-def run_without(link: RunnerLink, case: Case, trial: Trial, load: LoadOrder) -> _Without:
+def run_without(link: RunnerLink, case: Case, trial: Trial, load: FileToLoad) -> _Without:
     """Runs forward CALLS times in a process where the candidate's native code does nothing.
 
     Returns the call with the largest share of right elements, and the native functions that were reached. A failure of
@@ -54,7 +55,7 @@ def run_without(link: RunnerLink, case: Case, trial: Trial, load: LoadOrder) -> 
     except RunnerFailed as failed:
         run.failed = failed.evidence
     try:
-        run.reached = link.ask(SilencedOrder()).silenced
+        run.reached = link.ask(asking(RunnerCommands.silenced))
     except RunnerFailed:  # its process ended over the missing code
         run.reached = ["its native code"]
     part_from(link, case)

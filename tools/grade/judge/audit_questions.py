@@ -24,11 +24,11 @@ from foundry.tools.audit.acts.observed import Observations, OperatorRow
 from foundry.tools.audit.acts.provenance import more_work
 from foundry.tools.grade.judge.freedom import judge_answer
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
-from foundry.tools.grade.messages.runner import CopiesOrder, LoadOrder, PretendOrder
+from foundry.tools.grade.messages.runner import FileToLoad, RunnerCommands
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.task_cases import OtherMode
 from foundry.tools.grade.questions.trial import Trial, contiguous_spec
-from foundry.tools.process.messages import Packing
+from foundry.tools.process.messages import Packing, asking
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (
     COMPUTED_ANEW,
@@ -92,7 +92,7 @@ class PublicInputs:
             return self.breaks.offer_until(host.submit(case.public_inputs, seed))
 
 
-def prepare(link: RunnerLink, case: Case, trial: Trial, load: LoadOrder) -> bool:
+def prepare(link: RunnerLink, case: Case, trial: Trial, load: FileToLoad) -> bool:
     """Builds the model in a runner and sends the inputs. Returns True if it has the reference's parameters and
     buffers."""
     link.load(load)
@@ -153,7 +153,7 @@ def _drawn_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gate:
         return gate
     try:
         if link.on_cpu:
-            link.ask(PretendOrder(factor=SLOWLY))
+            link.pretend(SLOWLY)
         stop = time.monotonic() + AGAIN_S
         for number in range(AGAIN):  # one by one: each gives back the memory that the next one's answer comes to lie in
             if number < 2 or time.monotonic() < stop:
@@ -180,7 +180,7 @@ def _changed_gate(link: RunnerLink, case: Case, trial: Trial, where: str) -> Gat
 def _with_clocks_right(link: RunnerLink, gate: Gate) -> Gate:
     """Sets the clocks right again. Returns the gate, or a failed one if it had passed and the runner fails at that."""
     try:
-        link.ask(PretendOrder())
+        link.pretend()
     except RunnerFailed as failed:
         if gate.passed:
             return _failing(gate.gate, failed, "it fails once clocks are right again")
@@ -256,7 +256,7 @@ def copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     if not asked.passed:
         return asked
     try:
-        link.ask(CopiesOrder(places=places), PATIENCE * link.run_limit_s)
+        link.ask(asking(RunnerCommands.copies, places=places), PATIENCE * link.run_limit_s)
     except RunnerFailed as failed:
         return _failing(name, failed, "where copies of its answer are changed, it fails")
     return answer_gate(
@@ -381,7 +381,7 @@ def clocks_gate(link: RunnerLink, trial: Trial) -> Gate:
     """
     for factor, how in CLOCKS:
         try:
-            link.ask(PretendOrder(factor=factor))
+            link.pretend(factor)
         except RunnerFailed as failed:
             return _failing(OTHER_CLOCKS, failed, "it could not be asked under other clocks")
         for _ in range(2):
@@ -400,10 +400,10 @@ def alone_gate(link: RunnerLink, trial: Trial) -> Gate:
     the process has no such library.
     """
     try:
-        if not link.ask(PretendOrder(alone=True)).silenced:
+        if not link.pretend(alone=True):
             return Gate(ALONE, True, "there is none in its process")
         gate = answer_gate(ALONE, link, trial, "while other libraries' arithmetic (NumPy's, BLAS) does nothing")
-        link.ask(PretendOrder())
+        link.pretend()
     except RunnerFailed as failed:
         return _failing(ALONE, failed, "it could not be asked without other libraries")
     words = "so they compute for it: let its own kernel do the work"

@@ -9,6 +9,7 @@ import contextlib
 import random
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -39,10 +40,11 @@ from foundry.tools.grade.judge.audit_questions import (
     strides_gate,
 )
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
-from foundry.tools.grade.messages.runner import LoadOrder, ObserveOrder
+from foundry.tools.grade.messages.runner import FileToLoad, RunnerCommands
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.task_cases import OtherMode, other_mode_of
 from foundry.tools.grade.questions.trial import Trial
+from foundry.tools.process.messages import asking
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (
@@ -60,7 +62,7 @@ def audit_runs(
     links: Mapping[str, RunnerLink],
     case: Case,
     trial: Trial,
-    load: LoadOrder,
+    load: FileToLoad,
     *,
     policy: Policy,
     at_once: bool,
@@ -78,7 +80,7 @@ def audit_runs(
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(len(ways) if at_once and ways else 1) as beside:
         if other is not None:
             stack.callback(other.close)
-        work = [partial(run_without, links[way], case, trial, load.model_copy(update={"ablate": way})) for way in ways]
+        work = [partial(run_without, links[way], case, trial, replace(load, ablate=way)) for way in ways]
         begun = [beside.submit(one) for one in work] if at_once else []
         public.breaks.is_quiet = lambda: all(one.done() for one in begun)
         seen, gates = _watch(links["observe"], case, trial, load, policy, public, other)
@@ -92,7 +94,7 @@ def _watch(
     watched: RunnerLink,
     case: Case,
     trial: Trial,
-    load: LoadOrder,
+    load: FileToLoad,
     policy: Policy,
     public: PublicInputs,
     other: OtherMode | None,
@@ -141,14 +143,13 @@ def _watch(
 
 
 def _observed(
-    link: RunnerLink, case: Case, trial: Trial, load: LoadOrder, *, timed: bool
+    link: RunnerLink, case: Case, trial: Trial, load: FileToLoad, *, timed: bool
 ) -> tuple[Observations, list[Gate]]:
     try:
-        watched = {"observe": True, "disguise": True, "name": "kernel"}
-        prepare(link, case, trial, load.model_copy(update=watched))
+        prepare(link, case, trial, replace(load, observe=True, disguise=True, name="kernel"))
         stream = random.SystemRandom()
         calls, late = stream.randint(8, 16), stream.randint(*LATE_CALLS)
         limit_s = (PATIENCE + calls) * link.run_limit_s
-        return link.ask(ObserveOrder(slot=SLOT, calls=calls, late=late, timed=timed), limit_s).seen, []
+        return link.ask(asking(RunnerCommands.observe, slot=SLOT, calls=calls, late=late, timed=timed), limit_s), []
     except RunnerFailed as failed:
         return {}, [Gate(failed.gate or PROCESS_EVENTS, False, f"while it was watched, it failed: {failed.evidence}")]

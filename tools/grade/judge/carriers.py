@@ -12,24 +12,17 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
 from foundry.knowledge.opgraph import TensorSpec
-from foundry.tools.grade.messages.runner import (
-    BlockPlace,
-    MatchAnswer,
-    MatchedOrder,
-    MatchOrder,
-    PartOrder,
-    RunnerAnswer,
-    RunnerOrder,
-)
+from foundry.tools.grade.messages.runner import Block, Matched, RunnerCommands, StateForm
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.runner import timed_calls
 from foundry.tools.process.channel import close_all, memory
 from foundry.tools.process.gpu_memory import OutOfGpuMemory, SharedGpuMemory
+from foundry.tools.process.messages import A, Question, asking
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.protocol.rules import IN_PLACE, Parameters
 from foundry.tools.task import bundle
@@ -41,13 +34,10 @@ PART_BYTES = 256 << 20  # the same beside a GPU, where each part costs a mapping
 UNWRITTEN = 0xFF  # an answer that was not written is no answer
 
 
-Answer = TypeVar("Answer", bound=RunnerAnswer)
+class Asks(Protocol):
+    """Sends a command with open files to a runner and returns its answer."""
 
-
-class Asking(Protocol):
-    """Sends an order with open files to a runner and returns its answer."""
-
-    def __call__(self, order: RunnerOrder[Answer], handles: list[int], /) -> Answer: ...
+    def __call__(self, question: Question[A], handles: Sequence[int] = (), /) -> A: ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +45,7 @@ class Sent:
     """What a command carries: open files that the sender closes afterwards, and the block if it is GPU memory."""
 
     handles: list[int]
-    memory: BlockPlace | None = None
+    memory: Block = None
 
 
 @dataclass(frozen=True)
@@ -240,20 +230,20 @@ class PartedState:
     So there is never a second copy of all of them. `ask` sends an order with open files and returns the answer.
     """
 
-    def __init__(self, ask: Asking, carrier: Carrier, device: str) -> None:
+    def __init__(self, ask: Asks, carrier: Carrier, device: str) -> None:
         self._ask, self._carrier = ask, carrier
         self._part_bytes = HOST_PART_BYTES if torch_device_of(device).is_host else PART_BYTES
 
     def send(self, number: int, case: Case, kind: Parameters) -> str:
         """Copies parameters in. Returns the reason why they could not be matched, "" if they were."""
         specs = case.state_specs
-        shapes = [spec.shape for spec in specs.values()]
-        is_known = self._ask(MatchOrder(case=number, keys=list(specs), shapes=shapes), []).is_known
+        keys, shapes = list(specs), [spec.shape for spec in specs.values()]
+        is_known = self._ask(asking(RunnerCommands.match, case=number, keys=keys, shapes=shapes))
         for answer in self._parts(number, case, kind, is_split=is_known, compares=False):
             if answer.unmatched:
                 return answer.unmatched
-        loads = kind not in IN_PLACE
-        self._ask(MatchedOrder(case=number, keys=list(specs), mutable=case.mutable, loads=loads), [])
+        form = StateForm(keys, case.mutable, loads=kind not in IN_PLACE)
+        self._ask(asking(RunnerCommands.matched, case=number, form=form))
         return ""
 
     def find_changed(self, number: int, case: Case) -> list[str]:
@@ -264,18 +254,21 @@ class PartedState:
             found += [key for key in fixed if key in answer.changed and key not in found]
         return found
 
-    def _parts(
-        self, number: int, case: Case, kind: Parameters, *, is_split: bool, compares: bool
-    ) -> Iterator[MatchAnswer]:
+    def _parts(self, number: int, case: Case, kind: Parameters, *, is_split: bool, compares: bool) -> Iterator[Matched]:
         keys, name = list(case.state_specs), f"state {number}"
         for part in case.state_parts(kind, self._part_bytes, is_split=is_split):
             pieces = [(keys[place], first, end) for place, first, end in part.pieces]
             sent = self._carrier.place(name, part.parcel)
-            order = PartOrder(
-                case=number, pieces=pieces, compares=compares, bundle=part.parcel.description, memory=sent.memory
+            question = asking(
+                RunnerCommands.part,
+                case=number,
+                pieces=pieces,
+                compares=compares,
+                content=part.parcel.description,
+                memory=sent.memory,
             )
             try:
-                answer = self._ask(order, sent.handles)
+                answer = self._ask(question, sent.handles)
             finally:
                 close_all(sent.handles)
                 part.parcel.close()

@@ -22,7 +22,7 @@ from foundry.tools.grade.judge.freedom import judge_answer
 from foundry.tools.grade.judge.limits import buffer_limit, uses_tf32
 from foundry.tools.grade.judge.link import AS_BUILT, OPERATORS, RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.stale_weights import FOLDED, JUDGE_AS_BUILT, find_stale, is_right_as_built
-from foundry.tools.grade.messages.runner import CallAnswer, LoadOrder
+from foundry.tools.grade.messages.runner import CallFacts, FileToLoad
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.other_parameters import STAY
 from foundry.tools.grade.questions.trial import Trial
@@ -96,7 +96,7 @@ class Examination:
     held: list[Parameters] = field(default_factory=list)  # kinds of parameters that the case's model held so far
     in_force: Parameters = "seeded"  # the kind that it holds now
 
-    def run(self, load: LoadOrder, cases: Iterable[Case], trials: TrialSource) -> Verdict:
+    def run(self, load: FileToLoad, cases: Iterable[Case], trials: TrialSource) -> Verdict:
         """Loads the candidate and asks every trial of every case."""
         try:
             self._step("loads", lambda: self.link.load(load))
@@ -251,7 +251,7 @@ class Examination:
         self._check_buffers(updated, question)
         return outputs
 
-    def _check_contract(self, answer: CallAnswer, case: Case, gate: str) -> None:
+    def _check_contract(self, answer: CallFacts, case: Case, gate: str) -> None:
         if answer.changed:
             words = f"forward changed its input {answer.changed[0]} in place"
             raise _Failed(f"{gate}: inputs unchanged", "wrong_result", words)

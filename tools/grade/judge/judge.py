@@ -12,7 +12,7 @@ import os
 import secrets
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache, PreparedGroup, TimedInputs, check_scheduling
 from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
-from foundry.tools.grade.messages.runner import LoadOrder, ProfileOrder
+from foundry.tools.grade.messages.runner import FileToLoad, RunnerCommands
 from foundry.tools.grade.questions.affordable import QuestionBudget
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.grade.questions.integers.decisions import Decisions
@@ -40,7 +40,7 @@ from foundry.tools.grade.questions.lean import CaseRoom, Learned, return_freed_m
 from foundry.tools.grade.questions.task_cases import cases_of, imports_of
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Message
-from foundry.tools.process.messages import Packing
+from foundry.tools.process.messages import Packing, asking
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.process.turns import scheduling_of
 from foundry.tools.protocol.foreign import SEED as FOREIGN_SEED
@@ -146,7 +146,7 @@ class Judge:
         examination = Examination(link, stage, self._worst, slots=SLOTS[: self._plan.slots])
         if not self._on_host:  # whether a float64 run fits, before a candidate is there that could take the memory
             self._outline("")
-        load = LoadOrder(text=message["text"], device=self._place)
+        load = FileToLoad(self._place, text=message["text"])
         try:
             if stage == "screen":
                 verdict = examination.run(load, [self._case()], lambda case: self._screen(message["told_by"]))
@@ -194,7 +194,7 @@ class Judge:
                 how = {"side": "candidate", "load_limit_s": float(message["load_limit_s"])}
             link = group.links[side] = self._link(handle, self._run_limit(message), **how)
             try:
-                what = LoadOrder(text=text, device=self._place) if text else self._reference()
+                what = FileToLoad(self._place, text=text) if text else self._reference()
                 self._make_ready(link, group, f"{message['stage']}-{case.seed}", what)
             except RunnerFailed as failed:
                 return {**failed.answer(), "group": number}
@@ -259,9 +259,9 @@ class Judge:
         case, timed = self._timed_inputs_of(message)
         link = self._link(handles[0], self._run_limit(message), float(message["load_limit_s"]))
         try:
-            self._prepare(link, timed, case, "profile", LoadOrder(text=message["text"], device=self._place))
+            self._prepare(link, timed, case, "profile", FileToLoad(self._place, text=message["text"]))
             limit_s = link.run_limit_s * PROFILED_CALLS + float(message["seconds"])
-            return link.ask(ProfileOrder(slot=0, seconds=message["seconds"]), limit_s).model_dump()
+            return asdict(link.ask(asking(RunnerCommands.profile, slot=0, seconds=message["seconds"]), limit_s))
         finally:
             link.close()
 
@@ -278,7 +278,7 @@ class Judge:
         """Adds the kernel that won to the prepared sides."""
         group, limits = self._groups[CONTEST], (self._run_limit(message), float(message["load_limit_s"]))
         link = group.links["candidate"] = self._link(handles[0], *limits)
-        self._prepare(link, group.timed, group.case, "contest", LoadOrder(text=message["text"], device=self._place))
+        self._prepare(link, group.timed, group.case, "contest", FileToLoad(self._place, text=message["text"]))
         self._entered = join(self._entered, link, group.timed)
         return {}
 
@@ -334,8 +334,8 @@ class Judge:
         ready = handles[: len(handles) - len(message["public"])]
         links = {purpose: self._link(handle, *limits) for purpose, handle in zip(PURPOSES, ready, strict=False)}
         at_once = not self._on_host and self._plan.pairs > 1 and message["is_quick"]  # with room for two pairs
-        load, asked = LoadOrder(text=message["text"], device=self._place), (self._case(), self._as_given())
-        drawn = [(seed, Packing.model_validate(packed, strict=False)) for seed, packed in message["public"]]
+        load, asked = FileToLoad(self._place, text=message["text"]), (self._case(), self._as_given())
+        drawn = [(seed, codec.unpack(Packing, packed)) for seed, packed in message["public"]]
         public = PublicInputs.given(self.breaks, drawn, handles[len(ready) :], self._plan.keeps_trials)
         try:
             gates, seen = audit_runs(links, *asked, load, policy=policy, at_once=at_once, public=public)
@@ -499,7 +499,7 @@ class Judge:
             self._screen_inputs = timed
         return timed
 
-    def _prepare(self, link: RunnerLink, timed: TimedInputs, case: Case, token: str, load: LoadOrder) -> None:
+    def _prepare(self, link: RunnerLink, timed: TimedInputs, case: Case, token: str, load: FileToLoad) -> None:
         """Gives the runner model, parameters and inputs, unless it has them from an earlier link."""
         if link.token() == token:
             for slot, parcel in enumerate(timed.inputs):
@@ -513,7 +513,7 @@ class Judge:
             link.token(token)
         link.lay_out(0, 0, case.strides)
 
-    def _make_ready(self, link: RunnerLink, group: PreparedGroup, token: str, load: LoadOrder) -> None:
+    def _make_ready(self, link: RunnerLink, group: PreparedGroup, token: str, load: FileToLoad) -> None:
         """Prepares a side. On a GPU it makes one call of each kind, so that libraries and kernels are loaded."""
         self._prepare(link, group.timed, group.case, token, load)
         if not self._on_host:
@@ -521,9 +521,9 @@ class Judge:
             link.run([0])
             link.peek([[0] if spec.numel else [] for spec in group.timed.specs])
 
-    def _reference(self) -> LoadOrder:
+    def _reference(self) -> FileToLoad:
         """The order that loads the reference in a runner."""
-        return LoadOrder(task=codec.encode(self._task), device=self._place)
+        return FileToLoad(self._place, task=codec.encode(self._task))
 
     def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0, side: str = "candidate") -> RunnerLink:
         return RunnerLink(

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -17,9 +17,10 @@ from foundry.knowledge.opgraph import TensorSpec
 from foundry.knowledge.reasons import Refusal
 from foundry.tools.audit.acts.looks import proves
 from foundry.tools.audit.acts.observed import OperatorRow
-from foundry.tools.grade.judge.carriers import Answer, PartedState, Sent, carrier_for, describe_difference
-from foundry.tools.grade.messages import runner as messages
-from foundry.tools.grade.messages.runner import RunnerOrder, RunnerRefusal, SharedImports, answers_to
+from foundry.tools.grade.judge.carriers import PartedState, Sent, carrier_for, describe_difference
+from foundry.tools.grade.messages.runner import Block, CallFacts, FileToLoad, ModelForm, SharedImports, StateForm
+from foundry.tools.grade.messages.runner import RunnerCommands as Runner
+from foundry.tools.grade.messages.runner import Written as WrittenFacts
 from foundry.tools.grade.questions.cases import Case
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import (
@@ -31,7 +32,7 @@ from foundry.tools.process.channel import (
     close_all,
 )
 from foundry.tools.process.idleness import Idleness
-from foundry.tools.process.messages import Malformed, read
+from foundry.tools.process.messages import LINE_CHARS, A, Malformed, NotDone, Question, asking
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.process.turns import Turns
 from foundry.tools.protocol.foreign import Tf32
@@ -62,7 +63,8 @@ ANOTHER_ANSWER = "the process answered another question than the one asked"
 LINES = 20  # of evidence from a runner
 OPERATORS = 400  # rows of a runner's report of operators
 Result = TypeVar("Result")
-Written = TypeVar("Written", bound=messages.WrittenAnswer)
+Written = TypeVar("Written", bound=WrittenFacts)
+_OF_RESULTS = ("peek", "call", "collect", "look", "gradients")  # commands whose malformed answer is a wrong result
 BREAK_S = 0.03  # between two offers to wait, each of which costs a message
 SPOILING_CALLS, SPOILING_S = 6, 0.3  # at most, of calls that leave spoiled answers where they lay
 AS_BUILT = "it was judged with the parameters that its own constructor makes (--parameters as-built)"
@@ -170,10 +172,10 @@ class RunnerLink:
         self._unanswered = ""  # the time limit that a command ran into: its answer may come later
         self.gpu_kernels_refused = False  # the grader's own: shared memory cannot be filled, nor the device held
 
-    def _ask_to_load(self, order: RunnerOrder[Answer], handles: Sequence[int] = ()) -> Answer:
-        return self.ask(order, self._load_limit_s, handles)
+    def _ask_to_load(self, question: Question[A], handles: Sequence[int] = ()) -> A:
+        return self.ask(question, self._load_limit_s, handles)
 
-    def ask(self, order: RunnerOrder[Answer], limit_s: float | None = None, handles: Sequence[int] = ()) -> Answer:
+    def ask(self, question: Question[A], limit_s: float | None = None, handles: Sequence[int] = ()) -> A:
         """One command and its answer, by default within the limit of one forward; raises RunnerFailed.
 
         Each command carries a random number that its answer repeats: an answer that somebody else in the runner's
@@ -187,7 +189,7 @@ class RunnerLink:
         start = time.perf_counter()
         limit_s = self._run_limit_s if limit_s is None else limit_s
         number, compiles = secrets.randbits(60), False
-        if order.do in _FORWARDS:
+        if question.do in _FORWARDS:
             compiles = self._first_call_s > 0.0 and self._side == "reference"
             limit_s, self._first_call_s = max(limit_s, self._first_call_s), 0.0
         try:
@@ -195,16 +197,16 @@ class RunnerLink:
             if self.turns is not None:
                 self.turns.begin()
             self._asked_ns = time.time_ns()
-            self._channel.send_text(order.model_copy(update={"number": number}).encoded(), handles)
+            self._channel.send_text(question.encoded(number), handles)
             if compiles:
                 limit_s = self._wait_letting_others_time(limit_s)
             text, extra = self._channel.receive_text(limit_s, limit_bytes=ANSWER_BYTES)
             if self.turns is not None:
-                self.turns.end(timed=order.do == "run")
+                self.turns.end(timed=question.do == "run")
             close_all(extra)  # a runner has no files to give
-            answer: Answer | RunnerRefusal = read(answers_to(type(order)), text)
+            answer = question.read(text)
         except ChannelTimeout:
-            what = _DOING.get(order.do, "forward")
+            what = _DOING.get(question.do, "forward")
             self._unanswered = f"{what} did not finish in {limit_s:g} s"
             raise RunnerFailed("timeout", self._unanswered, side=self._side) from None
         except ChannelClosed as error:
@@ -214,19 +216,22 @@ class RunnerLink:
         except Malformed as error:
             if not error.field:  # of no known kind
                 raise self._forgery(ANOTHER_ANSWER) from error
-            raise self._forgery(f"the process gave an answer that is none: {error}", order.answer_type.fault) from error
+            evidence = f"the process gave an answer that is none: {error}"
+            if question.do in _OF_RESULTS:
+                raise RunnerFailed("wrong_result", evidence, side=self._side) from error
+            raise self._forgery(evidence) from error
         finally:
-            self.seconds[order.do] = self.seconds.get(order.do, 0.0) + time.perf_counter() - start
+            self.seconds[question.do] = self.seconds.get(question.do, 0.0) + time.perf_counter() - start
         if answer.number != number:
             raise self._forgery(ANOTHER_ANSWER)
         self._runner = self._runner or self._channel.sender
         if self._channel.sender != self._runner:
             raise self._forgery("another process answered in the runner's place")
-        self._idleness.begin(self._runner if order.do not in _MAY_LINGER and self._side == "candidate" else 0)
-        if isinstance(answer, RunnerRefusal):
-            kind = OUTCOMES.get(answer.outcome, "crash")
-            raise RunnerFailed(kind, answer.line, side=self._side, has_raised=kind == "crash")
-        return answer
+        self._idleness.begin(self._runner if question.do not in _MAY_LINGER and self._side == "candidate" else 0)
+        if isinstance(answer, NotDone):
+            kind = OUTCOMES.get(answer.kind, "crash")
+            raise RunnerFailed(kind, answer.line[:LINE_CHARS], side=self._side, has_raised=kind == "crash")
+        return answer.answer
 
     def _wait_letting_others_time(self, limit_s: float) -> float:
         """Waits for an answer until at most SLICE_S of the limit is left. Returns the seconds left.
@@ -251,9 +256,8 @@ class RunnerLink:
             close_all(extra)
             raise self._forgery("the process sent a message without being asked")
 
-    def _forgery(self, evidence: str, outcome: Outcome = "cheating") -> RunnerFailed:
-        gate = "one answer to each question" if outcome == "cheating" else ""
-        return RunnerFailed(outcome, evidence, side=self._side, gate=gate)
+    def _forgery(self, evidence: str) -> RunnerFailed:
+        return RunnerFailed("cheating", evidence, side=self._side, gate="one answer to each question")
 
     def rest(self, seconds: float) -> None:
         """Waits without sending a command; the runner should not compute meanwhile."""
@@ -262,38 +266,30 @@ class RunnerLink:
     def inspect(self, *, thorough: bool = False) -> list[tuple[str, str, Refusal]]:
         """(gate, what the candidate changed in its process although the gate forbids it, what that proves) for each
         such change."""
-        found = self._ask_to_load(messages.InspectOrder(thorough=thorough)).differences[:LINES]
-        return [(gate, what, proves(gate, event)) for gate, what, event in found]
+        found = self._ask_to_load(asking(Runner.inspect, thorough=thorough))
+        return [(gate, what, proves(gate, event)) for gate, what, event in found[:LINES]]
 
     def check_state(self) -> None:
         """Raises RunnerFailed with what the candidate changed in its process."""
         for gate, what, refusal in self.inspect():
             raise RunnerFailed(refusal, what, side=self._side, gate=gate)
 
-    def load(self, order: messages.LoadOrder) -> None:
-        """Loads a file; adds the imports that a candidate shares with the task."""
-        if not order.task:
-            order = order.model_copy(update={"imports": self._imports(order.text)})
-        self.gpu_kernels_refused = self._ask_to_load(order).gpu_kernels_refused
+    def load(self, what: FileToLoad) -> None:
+        """Loads a file, a candidate's after the imports that it shares with the task."""
+        imports = SharedImports() if what.task else self._imports(what.text)
+        self.gpu_kernels_refused = self._ask_to_load(asking(Runner.load, what=what, imports=imports))
 
     def token(self, given: str = "") -> str:
         """The token of the runner's preparation, "" if there is none; sets it first if one is given."""
-        return self._ask_to_load(messages.TokenOrder(given=given)).token
+        return self._ask_to_load(asking(Runner.token, given=given))
 
     def build(self, number: int, case: Case) -> None:
         """Constructs the model of a case and gives it the reference's seeded state; raises RunnerFailed."""
         arguments = case.init
         try:
-            order = messages.BuildOrder(
-                case=number,
-                seed=case.seed,
-                mode=case.mode,
-                init=arguments.description,
-                overrides=case.overrides,
-                dtype=case.dtype,
-                drawn_on=case.drawn_on,
-            )
-            self._ask_to_load(order, [arguments.handle])
+            form = ModelForm(case.seed, case.mode, case.overrides, case.dtype, case.drawn_on)
+            question = asking(Runner.build, case=number, form=form, init=arguments.description)
+            self._ask_to_load(question, [arguments.handle])
         finally:
             arguments.close()
 
@@ -308,15 +304,10 @@ class RunnerLink:
         if case.is_lean:
             return self._parts.send(number, case, kind)
         packed = case.state(kind)
-        order = messages.StateOrder(
-            case=number,
-            keys=packed.keys,
-            mutable=packed.mutable,
-            loads=kind not in IN_PLACE and steps == 1,
-            steps=steps,
-            bundle=packed.parcel.description,
-        )
-        return self._give(order, self._carrier.place(f"state {number}", packed.parcel)).unmatched
+        form = StateForm(packed.keys, packed.mutable, loads=kind not in IN_PLACE and steps == 1)
+        sent, content = self._carrier.place(f"state {number}", packed.parcel), packed.parcel.description
+        question = asking(Runner.state, case=number, form=form, steps=steps, content=content, memory=sent.memory)
+        return self._give(question, sent).unmatched
 
     def find_drift(self, number: int, case: Case) -> list[tuple[str, str, Refusal]]:
         """Parameters that the candidate of a lean case has changed in place, in the form of `inspect`.
@@ -328,8 +319,11 @@ class RunnerLink:
 
     def inputs(self, slot: int, number: int, parcel: Parcel) -> None:
         """Sends a set of inputs to a slot, and replaces the set that was there."""
-        order = messages.InputsOrder(slot=slot, case=number, bundle=parcel.description)
-        self._give(order, self._carrier.place(_key(slot), parcel))
+        self._give_inputs(slot, number, parcel, self._carrier.place(_key(slot), parcel))
+
+    def _give_inputs(self, slot: int, number: int, parcel: Parcel, sent: Sent) -> None:
+        content = parcel.description
+        self._give(asking(Runner.inputs, slot=slot, case=number, content=content, memory=sent.memory), sent)
 
     def let_go(self, slot: int) -> None:
         """Marks the inputs of a slot as no longer needed; their memory may be reused."""
@@ -339,15 +333,13 @@ class RunnerLink:
         """Resets the inputs of a slot to the content that was sent, by this link or an earlier one."""
         sent = self._carrier.restore(_key(slot), parcel)
         if sent is None:
-            self._ask_to_load(messages.RestoreOrder(slot=slot))
+            self._ask_to_load(asking(Runner.restore, slot=slot))
         else:
-            self._give(messages.InputsOrder(slot=slot, case=number, bundle=parcel.description), sent)
+            self._give_inputs(slot, number, parcel, sent)
 
-    def _give(self, order: RunnerOrder[Answer], sent: Sent, limit_s: float | None = None) -> Answer:
-        """The answer to an order that carries memory, by default within the limit of loading a file."""
-        limit_s = self._load_limit_s if limit_s is None else limit_s
+    def _give(self, question: Question[A], sent: Sent) -> A:
         try:
-            return self.ask(order.model_copy(update={"memory": sent.memory}), limit_s, sent.handles)
+            return self._ask_to_load(question, sent.handles)
         finally:
             close_all(sent.handles)
 
@@ -361,7 +353,7 @@ class RunnerLink:
         buffers: Sequence[TensorSpec] = (),
         awake_s: float = 0.0,
         layout: Layout = "",
-    ) -> tuple[messages.CallAnswer, list[torch.Tensor]]:
+    ) -> tuple[CallFacts, list[torch.Tensor]]:
         """Makes one checked call. Returns (the runner's remarks, copies of the outputs and then of updated `buffers`).
 
         With `awake_s` the call follows unchecked ones that take as long, and memory is not poisoned before it. With a
@@ -369,12 +361,23 @@ class RunnerLink:
 
         Raises RunnerFailed with wrong_result when shapes or dtypes differ.
         """
-        order = messages.CallOrder(
-            slot=slot, poison=poison, record=record, buffers=bool(buffers), awake_s=awake_s, layout=layout
-        )
-        answer, outputs = self._fetch(order, specs, buffers)
+
+        def question(expect: list[TensorSpec], memory: Block) -> Question[CallFacts]:
+            return asking(
+                Runner.call,
+                slot=slot,
+                poison=poison,
+                record=record,
+                buffers=bool(buffers),
+                awake_s=awake_s,
+                layout=layout,
+                expect=expect,
+                memory=memory,
+            )
+
+        facts, outputs = self._fetch(question, specs, buffers)
         changed = self._carrier.changed(_key(slot))
-        return answer if changed is None else answer.model_copy(update={"changed": changed}), outputs
+        return facts if changed is None else replace(facts, changed=changed), outputs
 
     def spoil(self, slot: int) -> None:
         """Writes the last checked answer, with a few elements changed, to the candidate's free memory.
@@ -384,15 +387,18 @@ class RunnerLink:
         seen: list[list[int]] = []
         stop = time.monotonic() + SPOILING_S
         while not seen or (len(seen) < SPOILING_CALLS and time.monotonic() < stop):
-            places = self.ask(messages.SpoilOrder(slot=slot, blocks=not seen)).places
+            places = self.ask(asking(Runner.spoil, slot=slot, blocks=not seen))
             if places in seen:
                 break
             seen.append(places)
 
     def operators(self, slot: int, *, on_fewer_rows: bool = False) -> list[OperatorRow]:
         """The operators that PyTorch runs in one more call, OPERATORS of them at most."""
-        order = messages.OperatorsOrder(slot=slot, do="fewer" if on_fewer_rows else "operators")
-        return self.ask(order).operators[:OPERATORS]
+        return self.ask(asking(Runner.operators, slot=slot, on_fewer_rows=on_fewer_rows))[:OPERATORS]
+
+    def pretend(self, factor: float = 0.0, *, alone: bool = False) -> list[str]:
+        """Sets the speed of the runner's clocks (0: as usual), or disables other libraries and returns which."""
+        return self.ask(asking(Runner.pretend, factor=factor, alone=alone))
 
     def watch(self) -> None:
         """Records the runner's CPU time at every later command. Does nothing if the runner has not answered yet."""
@@ -400,7 +406,7 @@ class RunnerLink:
 
     def vary(self, name: str, number: int, *, compile_mode: str = "", tf32: Tf32) -> None:
         """Adds a variant of a case's model, named for `run`: compiled in its first call, or with other arithmetic."""
-        self._ask_to_load(messages.VaryOrder(name=name, case=number, compile_mode=compile_mode, tf32=tf32))
+        self._ask_to_load(asking(Runner.vary, name=name, case=number, compile_mode=compile_mode, tf32=tf32))
 
     def lay_out(self, slot: int, number: int, strides: Sequence[Sequence[int]]) -> None:
         """Makes timed calls of a case's model return results in PyTorch's `strides`; these are copied if they differ.
@@ -409,9 +415,10 @@ class RunnerLink:
         with one call more before its first timed one seems faster. PyTorch against itself (15 us, H200) came out 5 %
         faster so. 1 was outside the interval in 28 of 50 screens, and in 1 of 57 with equal calls.
         """
-        order = messages.VaryOrder(name=KERNEL, case=number, slot=slot, strides=[tuple(item) for item in strides])
+        wanted = [tuple(item) for item in strides]
+        question = asking(Runner.lay_out, name=KERNEL, case=number, slot=slot, strides=wanted)
         limit_s, self._first_call_s = max(self._run_limit_s, self._first_call_s), 0.0
-        self._usual_variant = KERNEL if self.ask(order, limit_s).made else ""
+        self._usual_variant = KERNEL if self.ask(question, limit_s) else ""
 
     def may_build(self, seconds: float) -> None:
         """Sets the limit in seconds of the next forward, which compiles."""
@@ -423,11 +430,11 @@ class RunnerLink:
         On a GPU this is all memory that PyTorch manages. On a CPU it follows the kernel's account of the process; None
         if that cannot be read.
         """
-        held = self._ask_to_load(messages.MemoryOrder(slot=slot, forget=True)).bytes
+        held = self._ask_to_load(asking(Runner.memory, slot=slot, forget=True))
         before = procfs.forget_peak(self._runner)
         self.run([slot])
         if not self.on_cpu:
-            return self._ask_to_load(messages.MemoryOrder(slot=slot, forget=False)).bytes
+            return self._ask_to_load(asking(Runner.memory, slot=slot, forget=False))
         peak = procfs.peak_bytes(self._runner)
         return None if before is None or peak is None else held + max(0, peak - before)
 
@@ -438,9 +445,9 @@ class RunnerLink:
         stopped. The judge's time ends when the kernel saw the answer sent, so that its own wake-up is not in it.
         Raises RunnerFailed.
         """
-        order = messages.RunOrder(slots=list(slots), keep=keep, take=take, variant=variant or self._usual_variant)
+        question = asking(Runner.run, slots=list(slots), keep=keep, take=take, variant=variant or self._usual_variant)
         # The limit is many times the baseline's time: a sample of n calls needs one of it, and n such times.
-        answer = self.ask(order, self._run_limit_s * (1 + len(slots) / CALLS_IN_A_LIMIT))
+        answer = self.ask(question, self._run_limit_s * (1 + len(slots) / CALLS_IN_A_LIMIT))
         waited_ns = time.time_ns() - self._asked_ns
         stamped_ns = self._channel.sent_ns - self._asked_ns
         if answer.ns <= 0:
@@ -459,31 +466,34 @@ class RunnerLink:
 
     def collect(self, specs: list[TensorSpec]) -> list[torch.Tensor]:
         """Outputs of the last timed sample."""
-        return self._fetch(messages.CollectOrder(), specs)[1]
+        return self._fetch(lambda *room: asking(Runner.collect, expect=room[0], memory=room[1]), specs)[1]
 
     def look(self, specs: list[TensorSpec], back: int) -> list[torch.Tensor]:
         """The outputs of an earlier checked call as they are now; `back` = 1 is the last one."""
-        return self._fetch(messages.LookOrder(back=back), specs)[1]
+        return self._fetch(lambda *room: asking(Runner.look, back=back, expect=room[0], memory=room[1]), specs)[1]
 
     def gradients(self, slot: int, learned: Sequence[int], specs: list[TensorSpec]) -> list[torch.Tensor]:
         """The gradients of a forward with a backward of its own, [] without one.
 
         They are by its floating inputs, then by the `learned` tensors of the state.
         """
-        answer, found = self._fetch(messages.GradientsOrder(slot=slot, learned=list(learned)), specs)
+
+        def question(expect: list[TensorSpec], memory: Block) -> Question[WrittenFacts]:
+            return asking(Runner.gradients, slot=slot, learned=list(learned), expect=expect, memory=memory)
+
+        answer, found = self._fetch(question, specs)
         return found if answer.is_own else []
 
     def soak(self, slot: int, calls: int, seconds: float) -> tuple[int, str]:
         """Makes many calls in a row. Returns (number of calls, outputs that shared memory or "")."""
-        answer = self.ask(messages.SoakOrder(slot=slot, calls=calls, seconds=seconds), self._run_limit_s + seconds)
-        return answer.calls, answer.alias
+        return self.ask(asking(Runner.soak, slot=slot, calls=calls, seconds=seconds), self._run_limit_s + seconds)
 
     def peek(self, places: Sequence[Sequence[int]]) -> list[list[float]]:
         """Some elements of each output of the last timed sample; `places`: row-major positions for each output.
 
         Raises RunnerFailed if an output has other elements.
         """
-        found = self.ask(messages.PeekOrder(places=[list(item) for item in places])).elements
+        found = self.ask(asking(Runner.peek, places=[list(item) for item in places]))
         if [len(item) for item in found] != [len(item) for item in places]:
             raise RunnerFailed("wrong_result", "a timed call gave other outputs than a checked one", side=self._side)
         return found
@@ -492,11 +502,11 @@ class RunnerLink:
         """Changes the content of the floating inputs of these slots by `timed_calls.change`."""
         for slot in slots:
             self._carrier.change(_key(slot), factor, shift)
-        self.ask(messages.PerturbOrder(slots=list(slots), factor=factor, shift=shift))
+        self.ask(asking(Runner.perturb, slots=list(slots), factor=factor, shift=shift))
 
     def forget(self, *, slot: int, case: int) -> None:
         """Drops a set of inputs and a case."""
-        self.ask(messages.ForgetOrder(slot=slot, case=case))
+        self.ask(asking(Runner.forget, slot=slot, case=case))
         for key in (_key(slot), f"state {case}"):
             self._carrier.forget(key)
 
@@ -509,11 +519,18 @@ class RunnerLink:
         self._channel.close()
 
     def _fetch(
-        self, order: messages.ExpectOrder[Written], specs: list[TensorSpec], buffers: Sequence[TensorSpec] = ()
+        self,
+        question: Callable[[list[TensorSpec], Block], Question[Written]],
+        specs: list[TensorSpec],
+        buffers: Sequence[TensorSpec] = (),
     ) -> tuple[Written, list[torch.Tensor]]:
+        """The answer to a question that asks for tensors in some memory, and the tensors."""
         wanted = [*specs, *buffers]
         room = self._carrier.room(wanted)
-        answer = self._give(order.model_copy(update={"expect": wanted}), room.sent, self._run_limit_s)
+        try:
+            answer = self.ask(question(wanted, room.sent.memory), handles=room.sent.handles)
+        finally:
+            close_all(room.sent.handles)
         if not answer.written:
             raise RunnerFailed("wrong_result", describe_difference(specs, answer.specs))
         # The runner's process can write to the shared memory as long as it likes: what counts is a copy of now.

@@ -19,7 +19,7 @@ from torch import nn
 
 from foundry.knowledge import codec
 from foundry.knowledge.task import Task
-from foundry.tools.grade.messages import runner as messages
+from foundry.tools.grade.messages.runner import Matched, ModelForm, SharedImports, StateForm
 from foundry.tools.grade.runner.failures import Refused
 from foundry.tools.grade.runner.tensors import State, find_drifted_parameters
 from foundry.tools.protocol.foreign import Tf32
@@ -27,13 +27,13 @@ from foundry.tools.task import bundle, loading
 from foundry.tools.task.form.values import same_numbers
 
 
-def reference_maker(text: str) -> Callable[[messages.BuildOrder, Any], nn.Module]:
+def reference_maker(text: str) -> Callable[[ModelForm, Any], nn.Module]:
     """A function that builds the reference's model for a command's case; `text` is the encoded task."""
     task = codec.decode(Task, text)
 
-    def make(order: messages.BuildOrder, arguments: Any) -> nn.Module:
-        loaded = loading.load(task, overrides=order.overrides, dtype=order.dtype)
-        return loaded.build_model(order.seed, torch.device(order.drawn_on))
+    def make(form: ModelForm, arguments: Any) -> nn.Module:
+        loaded = loading.load(task, overrides=form.overrides, dtype=form.dtype)
+        return loaded.build_model(form.seed, torch.device(form.drawn_on))
 
     return make
 
@@ -72,7 +72,7 @@ class TextModules(Loader):
         return compile(text, origin, "exec", dont_inherit=True)
 
 
-def import_first(imports: messages.SharedImports) -> bool:
+def import_first(imports: SharedImports) -> bool:
     """Runs import statements that a candidate shares with the task.
 
     True if they brought new modules. A statement that fails here fails in the candidate's file too.
@@ -157,18 +157,16 @@ class LaidOut:
         return loading.rebuilt(arrangement, map(laid, leaves))
 
 
-def variant_of(model: nn.Module, order: messages.VaryOrder, arguments: Sequence[Any]) -> Variant | LaidOut | None:
-    """The variant that a command asks for; None if a call shows that its strides are the usual ones.
+def variant_of(model: nn.Module, mode: str, tf32: Tf32) -> Variant:
+    """The model compiled by torch.compile in a mode (it compiles in the first call), or eager if that is ""."""
+    return Variant(cast(nn.Module, torch.compile(model, mode=mode)) if mode else model, tf32)
 
-    With `strides`: a LaidOut. Else the model compiled by torch.compile in `compile_mode` (it compiles in the first
-    call), or eager if that is "", with `tf32`.
-    """
-    if (strides := order.strides) is not None:
-        results = [item for item in loading.flatten(loading.call(model, arguments)) if isinstance(item, torch.Tensor)]
-        is_usual = len(results) != len(strides) or all(map(_lies_as, results, strides))
-        return None if is_usual else LaidOut(model, strides)
-    mode = order.compile_mode
-    return Variant(cast(nn.Module, torch.compile(model, mode=mode)) if mode else model, order.tf32)
+
+def variant_in_strides(model: nn.Module, strides: list[tuple[int, ...]], arguments: Sequence[Any]) -> LaidOut | None:
+    """The model with results in other strides; None if a call shows that they are the usual ones."""
+    results = [item for item in loading.flatten(loading.call(model, arguments)) if isinstance(item, torch.Tensor)]
+    is_usual = len(results) != len(strides) or all(map(_lies_as, results, strides))
+    return None if is_usual else LaidOut(model, strides)
 
 
 def _lies_as(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
@@ -229,50 +227,54 @@ class Parameters:
         self._drift: list[tuple[str, str]] = []  # found in models that are gone
 
     def take(
-        self, model: nn.Module, order: messages.StateOrder, given: list[torch.Tensor], guard: Guard
-    ) -> messages.MatchAnswer:
+        self, model: nn.Module, case: int, form: StateForm, given: list[torch.Tensor], guard: Guard, *, steps: int
+    ) -> Matched:
         """A whole state."""
-        own, case = plain_state(model), order.case
-        names = self._names.get(case) or match_names(order.keys, given, own)
+        names = self._names.get(case) or match_names(form.keys, given, plain_state(model))
         if isinstance(names, str):
-            return messages.MatchAnswer(unmatched=names)
+            return Matched(names)
         self._names[case] = names
-        loaded = {names[key]: tensor for key, tensor in zip(order.keys, given, strict=True)}
-        guard(lambda: load_tensors(model, loaded, order.steps, loads=order.loads))
-        self._hold(model, order, dict(enumerate(given)))
-        return messages.MatchAnswer()
+        loaded = {names[key]: tensor for key, tensor in zip(form.keys, given, strict=True)}
+        guard(lambda: load_tensors(model, loaded, steps, loads=form.loads))
+        self._hold(model, case, form, dict(enumerate(given)))
+        return Matched()
 
-    def match(self, model: nn.Module, order: messages.MatchOrder) -> messages.MatchAnswer:
+    def match(self, model: nn.Module, case: int, keys: list[str], shapes: list[tuple[int, ...]]) -> bool:
         """Begins a state that comes in parts."""
-        case, keys = order.case, order.keys
-        if case not in self._names and are_there(keys, order.shapes, plain_state(model)):
+        if case not in self._names and are_there(keys, shapes, plain_state(model)):
             self._names[case] = {key: key for key in keys}
-        return messages.MatchAnswer(is_known=len(self._names.setdefault(case, {})) == len(keys))
+        return len(self._names.setdefault(case, {})) == len(keys)
 
     def take_part(
-        self, model: nn.Module, order: messages.PartOrder, given: list[torch.Tensor], guard: Guard
-    ) -> messages.MatchAnswer:
-        """Rows of some tensors; or only which of these differ, where the order `compares`."""
-        own, names, changed = plain_state(model), self._names[order.case], list[str]()
-        for (key, first, end), values in zip(order.pieces, given, strict=True):
+        self,
+        model: nn.Module,
+        case: int,
+        given: list[tuple[tuple[str, int, int], torch.Tensor]],
+        guard: Guard,
+        *,
+        compares: bool,
+    ) -> Matched:
+        """Rows of some tensors, each with its (name, first row, end); or only which tensors differ."""
+        own, names, changed = plain_state(model), self._names[case], list[str]()
+        for (key, first, end), values in given:
             if key not in names and (problem := match_value(key, values, own, names)):
-                return messages.MatchAnswer(unmatched=problem)
+                return Matched(problem)
             place = own[names[key]].detach()
             rows = place[first:end] if place.dim() else place
-            if not order.compares:
+            if not compares:
                 guard(partial(load_rows, rows, values))
             elif not bundle.same_bits(rows, values.to(rows.device)):
                 changed.append(key)
-        return messages.MatchAnswer(changed=changed)
+        return Matched(changed=changed)
 
-    def end_parts(self, model: nn.Module, order: messages.MatchedOrder, guard: Guard) -> None:
+    def end_parts(self, model: nn.Module, case: int, form: StateForm, guard: Guard) -> None:
         """After the last part."""
-        if order.loads:
+        if form.loads:
             own = plain_state(model)
-            tensors = {name: own[name].detach() for name in self._names[order.case].values()}
+            tensors = {name: own[name].detach() for name in self._names[case].values()}
             guard(partial(call_load_hooks, model, tensors))
-        self._hold(model, order, {})
-        state = self.states[order.case]
+        self._hold(model, case, form, {})
+        state = self.states[case]
         state.originals = {index: state.tensors[index].detach().clone() for index in state.mutable}
 
     def drop(self, case: int) -> None:
@@ -285,17 +287,15 @@ class Parameters:
         """(gate, evidence) for each parameter that forward changed although the reference's forward does not."""
         return [*self._drift, *itertools.chain(*map(find_drifted_parameters, self.states.values()))]
 
-    def _hold(
-        self, model: nn.Module, order: messages.StateOrder | messages.MatchedOrder, originals: dict[int, torch.Tensor]
-    ) -> None:
-        case, keys = order.case, order.keys
+    def _hold(self, model: nn.Module, case: int, form: StateForm, originals: dict[int, torch.Tensor]) -> None:
+        keys = form.keys
         own, names = plain_state(model), self._names[case]
 
         def current() -> list[torch.Tensor]:
             now = plain_state(model)
             return [now.get(names[key], own[names[key]]) for key in keys]
 
-        self.states[case] = State(keys, current(), originals, order.mutable, current)
+        self.states[case] = State(keys, current(), originals, form.mutable, current)
 
 
 def call_load_hooks(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:

@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -29,7 +30,6 @@ import torch
 
 from foundry.tools.audit.acts.looks import LOOKS_AWAY, looks_away
 from foundry.tools.audit.acts.observed import Observations, OperatorRow
-from foundry.tools.grade.messages.runner import ObserveOrder
 from foundry.tools.grade.runner.ablate import follow_cffi
 from foundry.tools.grade.runner.programs import Programs, plain
 from foundry.tools.grade.runner.record import record_beside, record_hidden, time_operators
@@ -359,12 +359,21 @@ class Observer:
         }
 
 
+@dataclass(frozen=True)
+class WatchPlan:
+    """Numbers of calls that are recorded, and of those before; whether PyTorch's operators are timed."""
+
+    calls: int
+    late: int
+    timed: bool
+
+
 def watched_calls(
     observer: Observer,
     call: Callable[[bool], list[OperatorRow]],
     forward: Callable[[], Any],
     hide: Callable[[Callable[[], Any]], Any],
-    order: ObserveOrder,
+    plan: WatchPlan,
     clock: Callable[[], int],
 ) -> Observations:
     """All observations: acts since loading, calls of a steady forward, and PyTorch's operators.
@@ -377,7 +386,7 @@ def watched_calls(
     observer.enter("first")
     first = call(True)
     stop = clock() + LATE_NS
-    for _ in range(order.late):
+    for _ in range(plan.late):
         if clock() > stop:
             break
         call(False)
@@ -385,14 +394,14 @@ def watched_calls(
     seen = observer.report()
     logs: list[list[OperatorRow]] = []
     begin = clock()
-    while len(logs) < 2 or (len(logs) < order.calls and clock() - begin < OBSERVED_NS):
+    while len(logs) < 2 or (len(logs) < plan.calls and clock() - begin < OBSERVED_NS):
         logs.append(call(True))
     heaviest = max(logs, key=lambda log: sum(row["flops"] + row["bytes"] for row in log), default=[])
     beside = record_beside(lambda: call(False)) if observer.has_threads or observer.is_called_back else []
     beside += record_hidden(lambda: call(False), heaviest, clock)
     prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
     seen |= {"calls": calls, "operators": heaviest, "prepared_by": prepared_by, "beside": beside}
-    if order.timed:
+    if plan.timed:
         share, longest = hide(lambda: time_operators(forward, clock))
         seen |= {"torch_time": share, "longest": longest[:4]}
     return seen

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foundry.tools.audit.acts.observed import Launch, OperatorRow
-from foundry.tools.grade.messages.runner import ProfileAnswer
+from foundry.tools.grade.messages.runner import MeanTime
 from foundry.tools.task.flops import known_flops
 from foundry.tools.task.operators import COPIES, FREE, OF_VIEWS, OWN, TAKEN
 
@@ -261,7 +261,7 @@ def forget_peak(device: torch.device) -> None:
 
 def profiled(
     run: Callable[[], Any], seconds: float, clock: Callable[[], int], renew: Callable[[], None], *, on_gpu: bool
-) -> ProfileAnswer:
+) -> MeanTime:
     """Calls `run` for a while, each time after `renew`: the mean time of a call in ms, and on a GPU what the device did
     in one more call. Runs in a candidate's process: what comes of it is a diagnosis, never a verdict."""
     run()
@@ -271,5 +271,4 @@ def profiled(
         start = clock()
         run()
         calls, spent_ns = calls + 1, spent_ns + clock() - start
-    ms = spent_ns / 1e6 / calls
-    return ProfileAnswer(ms=ms, calls=calls, launches=record_launches(run) if on_gpu and seconds else [])
+    return MeanTime(spent_ns / 1e6 / calls, calls, record_launches(run) if on_gpu and seconds else [])

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from foundry.knowledge.opgraph import TensorSpec
-from foundry.tools.grade.messages.runner import BlockPlace
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.process.gpu_memory import SharedGpuMemory
 from foundry.tools.process.messages import Packing
@@ -79,7 +78,7 @@ class GpuBlocks:
         self._known: weakref.WeakValueDictionary[int, SharedGpuMemory] = weakref.WeakValueDictionary()
         self._last: SharedGpuMemory | None = None  # the block for outputs
 
-    def tensors(self, which: BlockPlace, handles: Sequence[int], description: Packing) -> list[torch.Tensor]:
+    def tensors(self, which: tuple[int, int], handles: Sequence[int], description: Packing) -> list[torch.Tensor]:
         """The tensors of a description.
 
         An empty block (a model without parameters) is never mapped: no tensor would keep it until its number comes
@@ -88,14 +87,14 @@ class GpuBlocks:
         specs = description.specs
         return bundle.shaped(specs, bundle.gpu_views(specs, self._block(which, handles))) if specs else []
 
-    def flats(self, which: BlockPlace, handles: Sequence[int], specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
+    def flats(self, which: tuple[int, int], handles: Sequence[int], specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
         """Flat views for outputs, in a block that is kept until the next one comes."""
         if handles:
             self._last = None
         self._last = self._block(which, handles)
         return bundle.gpu_views(specs, self._last)
 
-    def _block(self, which: BlockPlace, handles: Sequence[int]) -> SharedGpuMemory:
+    def _block(self, which: tuple[int, int], handles: Sequence[int]) -> SharedGpuMemory:
         """The block of a number, mapped at its first use."""
         number, nbytes = which
         if handles:
@@ -224,7 +223,7 @@ def plain_output(tensor: torch.Tensor) -> torch.Tensor:
     return plain
 
 
-def poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
+def fill_free_memory(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
     """Fills memory of the outputs' sizes with `byte` and frees it, so that a kernel that reads unwritten memory is
     wrong.
 
