@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, cast
 
 from foundry.knowledge.candidate import (
     Audit,
@@ -27,16 +27,16 @@ from foundry.knowledge.candidate import (
     Timing,
     Verdict,
 )
-from foundry.knowledge.codec import pack, unpack
 from foundry.knowledge.compiler.lowered import Lowered
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.task import Policy, Task
-from foundry.tools.grade.host.answers import raise_error
-from foundry.tools.grade.host.workbench import BenchNotes, Intake
-from foundry.tools.process.channel import Message
+from foundry.tools.grade.host.answers import error_of
+from foundry.tools.grade.host.workbench import BenchNotes, Intake, Workbench
+from foundry.tools.process.channel import ChannelGarbled
+from foundry.tools.process.messages import A, Malformed, NotDone, P, Question, asking
 from foundry.tools.profiling.gather import Seen
-from foundry.tools.remote.wire import CALLS, question, read_message, write_message
+from foundry.tools.remote.wire import AnswerHead, BenchOpening, Cancel, read_text, write_text
 from foundry.tools.tune.tuner import TunedPlan
 
 SERVER = (sys.executable, "-m", "foundry.tools.remote.server")
@@ -55,7 +55,7 @@ class RemoteWorkbench:
         self._process = process
         self._writer = process.stdin
         self._numbers = itertools.count()
-        self._asked: dict[int, asyncio.Future[Message]] = {}
+        self._asked: dict[int, asyncio.Future[bytes]] = {}
         self._said = b""
         self._listening = [
             asyncio.create_task(self._listen(process.stdout)),
@@ -90,9 +90,7 @@ class RemoteWorkbench:
         )
         made = cls(process)
         try:
-            opening = {"task": pack(Task, task), "target": target, "seed": seed, "share": list(share)}
-            answer = await made._exchange(-1, opening)
-            made.device = unpack(Device, answer["device"])
+            made.device = await made._ask(asking(BenchOpening.open, task=task, target=target, seed=seed, share=share))
         except BaseException:
             await made.aclose()
             raise
@@ -100,58 +98,49 @@ class RemoteWorkbench:
 
     async def intake(self) -> Intake:
         """The task's intake: what the remote process found on reading and tracing it."""
-        found: Intake = await self._ask("intake")
-        return found
+        return await self._call(Workbench.intake)
 
     async def baseline(self) -> Baseline:
-        found: Baseline = await self._ask("baseline")
-        return found
+        return await self._call(Workbench.baseline)
 
     async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
         """Announces which further baselines will be compared, so that they can be prepared early."""
-        await self._ask("expect_contest", tuple(rivals))
+        await self._call(Workbench.expect_contest, rivals=tuple(rivals))
 
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:
         """The comparison of a candidate with further baselines on the remote device."""
-        found: Contest = await self._ask("contest", text, build, tuple(rivals), foreign)
-        return found
+        return await self._call(Workbench.contest, text=text, build=build, rivals=tuple(rivals), foreign=foreign)
 
     async def build(self, text: str) -> Build:
-        found: Build = await self._ask("build", text)
-        return found
+        return await self._call(Workbench.build, text=text)
 
     async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
-        found: Verdict = await self._ask("verify", text, build, stage)
-        return found
+        return await self._call(Workbench.verify, text=text, build=build, stage=stage)
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
-        found: Audit = await self._ask("audit", text, build, verdict, policy)
-        return found
+        return await self._call(Workbench.audit, text=text, build=build, verdict=verdict, policy=policy)
 
     async def time(
         self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
     ) -> Timing:
-        found: Timing = await self._ask("time", text, build, stage, incumbent_ms, beside)
-        return found
+        return await self._call(
+            Workbench.time, text=text, build=build, stage=stage, incumbent_ms=incumbent_ms, beside=beside
+        )
 
     async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profile:
-        found: Profile = await self._ask("profile", text, build, audit, timing, lowered)
-        return found
+        return await self._call(Workbench.profile, text=text, build=build, audit=audit, timing=timing, lowered=lowered)
 
     async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
-        found: TunedPlan = await self._ask("tune", recipe, seconds, seed, dict(hints))
-        return found
+        return await self._call(Workbench.tune, recipe=recipe, seconds=seconds, seed=seed, hints=dict(hints))
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
-        found: Seen = await self._ask("observe", text, build, seconds, counted)
-        return found
+        return await self._call(Workbench.observe, text=text, build=build, seconds=seconds, counted=counted)
 
     async def sanitize(self, text: str, build: Build) -> list[Gate]:
         """The gates of the GPU sanitizer's run of a candidate."""
-        found: list[Gate] = await self._ask("sanitize", text, build)
-        return found
+        return await self._call(Workbench.sanitize, text=text, build=build)
 
     async def aclose(self) -> None:
         """Closes the stream; the process ends with all that it started."""
@@ -166,42 +155,46 @@ class RemoteWorkbench:
 
     # ------------------------------------------------------------ messages
 
-    async def _ask(self, name: str, *given: object) -> Any:
-        """Calls a method of the remote workbench by name and returns its record."""
-        number = next(self._numbers)
-        answer = await self._exchange(number, question(number, name, given))
-        return unpack(CALLS[name].gives, answer["answer"])
+    async def _call(
+        self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, A]], *_: P.args, **given: P.kwargs
+    ) -> A:
+        """The answer of the remote workbench's method."""
+        return await self._ask(asking(cast(Any, method), **given))
 
-    async def _exchange(self, number: int, message: Message) -> Message:
-        """Sends a message and waits for the answer with its number; cancels the call there if it is cancelled here."""
+    async def _ask(self, question: Question[A]) -> A:
+        """Sends a question and waits for the answer with its number; cancels it there if it is cancelled here."""
         if self._listening[0].done():
             raise self._gone()
-        waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        number = next(self._numbers)
+        waiting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked[number] = waiting
         try:
-            write_message(self._writer, message)
+            write_text(self._writer, question.encoded(number))
             with contextlib.suppress(ConnectionError):  # the listening task notices the end
                 await self._writer.drain()
-            answer = await waiting
+            answer = question.read(await waiting)
+        except (ChannelGarbled, Malformed) as error:
+            raise FoundryError(f"a worker of this run gave an answer that is none: {error}") from error
         except asyncio.CancelledError:
-            write_message(self._writer, {"cancel": number})
+            write_text(self._writer, Cancel(number=number).encoded())
             raise
         finally:
             self._asked.pop(number, None)
-        raise_error(answer)
-        return answer
+        if isinstance(answer, NotDone):
+            raise error_of(answer.kind, answer.line, answer.remedy)
+        return answer.answer
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         """Hands each answer to the call that waits for it, until the process ends."""
         try:
             while True:
-                message = await read_message(reader)
-                if "notes" in message:
-                    self.notes = unpack(BenchNotes, message["notes"])
-                waiting = self._asked.get(int(message.get("number", -1)))
+                text = await read_text(reader)
+                head = AnswerHead.model_validate_json(text)
+                self.notes = head.notes or self.notes
+                waiting = self._asked.get(head.number)
                 if waiting is not None and not waiting.done():
-                    waiting.set_result(message)
-        except (EOFError, ValueError, KeyError, FoundryError):  # the process ended, or sent something that is no answer
+                    waiting.set_result(text)
+        except (EOFError, ValueError):  # the process ended, or sent something that is no answer
             await asyncio.wait([self._listening[1]], timeout=1.0)
             for waiting in self._asked.values():
                 if not waiting.done():

@@ -11,15 +11,12 @@ import contextlib
 import os
 from typing import Any
 
-from foundry.knowledge.codec import pack, unpack
-from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError
-from foundry.knowledge.task import Task
 from foundry.tools.grade.host.workbench import Workbench, open_workbench
 from foundry.tools.machine.device import describe, take_share_of_cores
 from foundry.tools.machine.scratch import scratch_folder
-from foundry.tools.process.channel import Message
-from foundry.tools.remote.wire import answer, read_message, write_message
+from foundry.tools.process.messages import Asked, Done, Message, NotDone, questions_of
+from foundry.tools.remote.wire import BenchDone, BenchOpening, Cancel, read_text, write_text
 
 
 class BenchServer:
@@ -33,52 +30,46 @@ class BenchServer:
         """Answers until the other side closes the stream."""
         with contextlib.suppress(EOFError):  # IncompleteReadError is one
             while True:
-                message = await read_message(reader)
-                if "cancel" in message:
-                    if (task := self._tasks.get(int(message["cancel"]))) is not None:
-                        task.cancel()
-                    continue
-                task = asyncio.create_task(self._answer(message))
-                self._tasks[int(message["number"])] = task
+                asked = questions_of(Workbench, Cancel).validate_json(await read_text(reader))
+                if not isinstance(asked, Cancel):
+                    self._tasks[asked.number] = asyncio.create_task(self._answer(asked))
+                elif (task := self._tasks.get(asked.number)) is not None:
+                    task.cancel()
         for task in self._tasks.values():
             task.cancel()
 
-    async def _answer(self, message: Message) -> None:
+    async def _answer(self, asked: Asked) -> None:
         """Runs one call and sends its answer, or its error."""
-        number = int(message["number"])
+        found: Message
         try:
-            found = await answer(self._bench, message)
+            answer = await asked.answered_by(self._bench)
+            notes = await asyncio.to_thread(lambda: self._bench.notes)  # may wait for a process's start
+            found = BenchDone(number=asked.number, answer=answer, notes=notes)
         except FoundryError as error:
-            found = {"number": number, **failure(error)}
+            found = NotDone.because(error, asked.number)
         except Exception as error:  # our own fault: the caller must hear of it
-            found = {"number": number, **failure(FoundryError(f"{type(error).__name__}: {error}"))}
+            found = NotDone.because(FoundryError(f"{type(error).__name__}: {error}"), asked.number)
         finally:
-            self._tasks.pop(number, None)
-        write_message(self._writer, found)
+            self._tasks.pop(asked.number, None)
+        write_text(self._writer, found.encoded())
         await self._writer.drain()
-
-
-def failure(error: FoundryError) -> Message:
-    """An error as a message."""
-    return {"error": [type(error).__name__, error.problem, error.remedy]}
 
 
 async def _serve() -> None:
     """Opens the workbench as the first message says, and serves it."""
     reader, writer = await _streams()
-    opening = await read_message(reader)
-    take_share_of_cores(*opening["share"])
+    opening = questions_of(BenchOpening).validate_json(await read_text(reader))
+    take_share_of_cores(*opening.share)
     with scratch_folder("bench") as scratch:
         try:
-            device = describe(opening["target"])
-            task: Task = unpack(Task, opening["task"])
-            bench = await open_workbench(task, device, scratch, seed=int(opening["seed"]))
+            device = describe(opening.target)
+            bench = await open_workbench(opening.task, device, scratch, seed=opening.seed)
         except FoundryError as error:
-            write_message(writer, failure(error))
+            write_text(writer, NotDone.because(error, opening.number).encoded())
             await writer.drain()
             return
         try:
-            write_message(writer, {"device": pack(Device, device)})
+            write_text(writer, Done(number=opening.number, answer=device).encoded())
             await BenchServer(bench, writer).serve(reader)
         finally:
             await bench.aclose()

@@ -132,8 +132,12 @@ def ask_about_task(
 def raise_error(answer: Message) -> None:
     """Raises the error that an answer tells of."""
     if "error" in answer:
-        kind, problem, remedy = answer["error"]
-        raise _ERRORS.get(kind, FoundryError)(problem, remedy)
+        raise error_of(*answer["error"])
+
+
+def error_of(kind: str, problem: str, remedy: str) -> FoundryError:
+    """The error of a kind that another process names."""
+    return _ERRORS.get(kind, FoundryError)(problem, remedy)
 
 
 def problem_of(answer: Message, ended: str) -> str:
