@@ -18,17 +18,11 @@ from torch import nn
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import Arrangement, DType, TensorSpec
 from foundry.knowledge.task import Mode, Task
-from foundry.tools.grade.questions import other_parameters, patterns
+from foundry.tools.grade.questions import index_ranges, other_parameters, patterns
 from foundry.tools.grade.questions.case_parameters import CaseParameters
 from foundry.tools.grade.questions.freedom.products import tf32_allowed
 from foundry.tools.grade.questions.freedom.reruns import Reruns, reruns_of
 from foundry.tools.grade.questions.freedom.ties import may_order
-from foundry.tools.grade.questions.index_ranges import (
-    changes_any,
-    index_ranges,
-    redraw_each,
-    without_overflow,
-)
 from foundry.tools.grade.questions.integers.counts import Counts, Kind
 from foundry.tools.grade.questions.integers.decisions import Decisions
 from foundry.tools.grade.questions.integers.limits import InRange, indices_wrap, with_limits
@@ -138,7 +132,7 @@ class Case(CaseParameters):
         if distribution.pattern == "alike rows":
             return self.has_floats and self.decisions.has_routes
         if distribution.pattern in OF_INTEGERS:
-            return changes_any(self._ranges, distribution.pattern)
+            return index_ranges.changes_any(self._ranges, distribution.pattern)
         return self.has_floats or not distribution.pattern
 
     def other_mode(self, inputs: Parcel) -> tuple[Mode, OtherAnswer]:
@@ -469,7 +463,7 @@ class Case(CaseParameters):
             return []
         self._load_state(self._model, "seeded")
         try:
-            ranges = index_ranges(lambda: self._forward(self._model, inputs), tensors)
+            ranges = index_ranges.index_ranges(lambda: self._forward(self._model, inputs), tensors)
         except TaskError:  # it does not bear to be watched
             return [None] * len(tensors)
 
@@ -479,7 +473,7 @@ class Case(CaseParameters):
         if any(isinstance(kind, Counts) for kind in ranges):
             self._may_wrap = indices_wrap(inputs, run)
             ranges = with_limits(ranges, inputs, run, may_wrap=self._may_wrap)
-        return without_overflow(ranges, inputs, run)
+        return index_ranges.without_overflow(ranges, inputs, run)
 
     def _check_indices(self, distribution: Distribution, inputs: list[Any]) -> None:
         """Raises TaskError if other lengths or classes lead to indices that would end the process on a GPU."""
@@ -504,7 +498,7 @@ class Case(CaseParameters):
             return list(inputs)
         generator = torch.Generator(self._device).manual_seed(seed ^ 0x5EED)
         if distribution.pattern in OF_INTEGERS:
-            return redraw_each(inputs, self._ranges, generator, distribution.pattern)
+            return index_ranges.redraw_each(inputs, self._ranges, generator, distribution.pattern)
         structures = self._structures_of(inputs)
         own = inputs
         inputs = as_reals(inputs)
