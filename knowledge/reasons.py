@@ -95,6 +95,7 @@ OF_GATES: dict[str, Refusal] = {
     "approximations": "not_allowed",
     "build_flags": "not_allowed",
     "compute-sanitizer": "not_allowed",
+    "decisions": "not_allowed",
     "denormal numbers": "not_allowed",
     "dependent launches": "not_allowed",
     "global state": "not_allowed",
