@@ -92,6 +92,7 @@ OF_GATES: dict[str, Refusal] = {
     # refused by the policy or the contract
     "accuracy class": "not_allowed",
     "algebra": "not_allowed",
+    "foreign operators": "not_allowed",
     "approximations": "not_allowed",
     "build_flags": "not_allowed",
     "compute-sanitizer": "not_allowed",

@@ -6,7 +6,7 @@ it is a lead, which decides which runs are made. Allowed practices that a reader
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from foundry.knowledge.candidate import Audit, Build, Gate
@@ -15,7 +15,15 @@ from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import REFERENCE_ELSEWHERE, AccuracyClass, OtherShapes, Policy
 from foundry.tools.audit.acts.conduct import MAPPED_CODE, apply_policy
 from foundry.tools.audit.acts.observed import OperatorRow
-from foundry.tools.audit.acts.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
+from foundry.tools.audit.acts.provenance import (
+    FOREIGN,
+    LARGEST_SHARE,
+    computing_rows,
+    foreign_names,
+    kind_of,
+    provenance_gates,
+    torch_share,
+)
 from foundry.tools.audit.binary.dependence import DEPENDENCE
 from foundry.tools.audit.binary.symbols import symbol_gates
 from foundry.tools.audit.policies import open_labels, policy_gates, practices, spelled
@@ -26,6 +34,7 @@ from foundry.tools.audit.text.source import CandidateSource, Unreadable, read_so
 from foundry.tools.protocol.orders import FEWER_ROWS, LEADS, NO_LEADS, OTHER_CLOCKS
 from foundry.tools.protocol.reasons import make_gate
 from foundry.tools.targets.base import built_file
+from foundry.tools.task.operators import foreign_name
 
 LABELS = {  # labels of measured behaviour
     ReasonKind.FLUSHES: "flushes-denormals",
@@ -73,6 +82,11 @@ def audit(
         provenance = provenance_gates(op_log, graph, policy, reference_work=reference_work)
         gates = [_weighed(gate, op_log, graph, reference_work) for gate in gates] + provenance
         labels.update(f"torch:{row['op']}" for row in computing_rows(op_log))
+        share = torch_share(op_log, graph, reference_work=reference_work)
+        if policy != "open" and share is not None and share > LARGEST_SHARE:
+            names = foreign_names(op_log, graph)
+            gates = [_excused(gate, names) for gate in gates]
+            labels.update(f"{FOREIGN}{name}" for name in names)
     if isinstance(source, CandidateSource):
         labels |= practices(source)
         labels |= open_labels(source, leads) if policy == "open" else set()
@@ -129,6 +143,16 @@ def _without_clocks(gate: Gate, is_excused: Callable[[Reason], bool], why: str) 
     if gate.passed or len(reasons) == len(gate.reasons):
         return gate
     return make_gate(gate.gate, reasons, why)
+
+
+def _excused(gate: Gate, names: Collection[str]) -> Gate:
+    """The gate; passed if only foreign operators speak against the candidate, all of them under these names."""
+    are_foreign = all(
+        reason.kind == ReasonKind.TORCH_OPERATOR and foreign_name(reason.subject) in names for reason in gate.reasons
+    )
+    if gate.passed or not gate.reasons or not are_foreign:
+        return gate
+    return Gate(gate.gate, True, f"only {', '.join(names)}, which is not written for one task: {gate.evidence}")
 
 
 def _weighed(gate: Gate, op_log: Sequence[OperatorRow], graph: OpGraph | None, reference_work: float | None) -> Gate:

@@ -51,6 +51,12 @@ _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
         "algebra",
         "it computes the same function from other operations than the task's; strict asks for the task's own",
     ),
+    "foreign": (
+        frozenset({"strict"}),
+        "foreign operators",
+        "it leaves an operator to PyTorch that is not written for one task (a sort, an FFT, a factorisation); strict "
+        "asks for code of its own",
+    ),
     "own-strides": (
         frozenset({"fair", "strict"}),
         OTHER_STRIDES,

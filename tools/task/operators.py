@@ -40,3 +40,26 @@ OF_VIEWS = frozenset(
 )
 
 OWN = "own::"  # prefix of an operator that the candidate registered and whose inside was recorded
+
+
+# Operators that are not written for one task, by the name in the label `foreign:NAME`: as a task calls them, and as
+# PyTorch's dispatcher sees them.
+_FOREIGN = {
+    "sort": words("sort argsort msort"),
+    "fft": words("stft istft _fft_r2c _fft_c2r _fft_c2c"),  # and all that begin with "fft_"
+    "eig": words("linalg_eig linalg_eigvals linalg_eigh linalg_eigvalsh _linalg_eigh _linalg_eigvals"),
+    "svd": words("svd linalg_svd linalg_svdvals _linalg_svd pinverse linalg_pinv"),
+    "qr": words("qr linalg_qr geqrf orgqr ormqr linalg_householder_product"),
+    "lu": words(
+        "det logdet slogdet inverse linalg_det linalg_slogdet linalg_inv linalg_inv_ex linalg_solve linalg_solve_ex "
+        "linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve lu_solve lu_unpack _lu_with_info _linalg_det "
+        "_linalg_slogdet _linalg_solve_ex"
+    ),
+    "cholesky": words("cholesky cholesky_inverse cholesky_solve linalg_cholesky linalg_cholesky_ex"),
+}
+_FOREIGN_NAMES = {kind: name for name, kinds in _FOREIGN.items() for kind in kinds}
+
+
+def foreign_name(kind: str) -> str:
+    """The name of a foreign operator by its kind ("fft_rfft" -> "fft"); "" for all others."""
+    return "fft" if kind.startswith("fft_") else _FOREIGN_NAMES.get(kind, "")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from tests.knowledge.compiler.lowering import as_module
 from tests.tools.audit.test_symbols import KERNEL, compiled
 
 from foundry.knowledge.candidate import Audit, Build, Gate, Recipe
@@ -17,6 +19,7 @@ from foundry.knowledge.compiler.plan import plan
 from foundry.knowledge.compiler.printers import module_file, print_kernel
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import OtherShapes, Policy
 from foundry.tools.audit import audit, needs_watching, provenance_gates
 from foundry.tools.audit.acts.conduct import conduct_gates
@@ -370,6 +373,43 @@ def test_a_negligible_operator_passes_and_an_uncaptured_graph_allows_none(graph:
     counter = torch.zeros((), dtype=torch.int64)
     assert judged(lambda: counter + 1, graph).passed
     assert not judged(lambda: counter + 1, None).passed
+
+
+class Spectrum(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.log1p(torch.sort(torch.tanh(x) * torch.sigmoid(x), dim=-1).values.abs()) * 2
+
+
+SORTING: dict[str, tuple[Callable[[torch.Tensor], object], bool]] = {
+    "the sort alone": (torch.sort, True),
+    "the sort and a little": (lambda x: (torch.sort(x), x[:1] + 1), True),
+    "the rest as well": (lambda x: torch.log1p(torch.sort(torch.tanh(x)).values), False),
+    "more sorts than the task has": (lambda x: [torch.sort(x) for _ in range(3)], False),
+    "another foreign operator": (torch.fft.rfft, False),
+}
+
+
+@pytest.mark.parametrize("name", SORTING)
+def test_only_foreign_operators_of_the_task_are_excused(name: str) -> None:
+    run, passes = SORTING[name]
+    x = torch.randn(128, 64)
+    graph, log = capture(Spectrum(), [x]), record_ops(lambda: run(x))
+    slow = Gate("provenance (time)", False, "", (Reason(ReasonKind.TORCH_OPERATOR, "sort"),))
+    for policy, expected in (("fair", passes), ("strict", False)):
+        watched = [Gate("mapped code", True, ""), slow]
+        small = forward("return torch.relu(x)")
+        found = audit(small, Build(True, 0.1), log, graph, policy, task_source=TASK, watched=watched)  # type: ignore[arg-type]
+        failed = {gate.gate for gate in found.gates if not gate.passed}
+        assert (failed == set()) is expected, failed
+        assert ("foreign:sort" in found.labels) is passes
+        assert passes or {"provenance", "provenance (time)"} <= failed
+        assert policy == "fair" or not passes or "foreign operators" in failed
+
+
+def test_a_task_that_only_sorts_has_no_work_of_its_own_to_do() -> None:
+    x = torch.randn(128, 64)
+    graph = capture(as_module(lambda x: torch.sort(x).values), [x])
+    assert not judged(lambda: torch.sort(x), graph).passed
 
 
 def test_rows_carry_flops_and_bytes() -> None:

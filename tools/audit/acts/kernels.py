@@ -11,12 +11,15 @@ import re
 from collections.abc import Sequence
 
 from foundry.knowledge.candidate import Gate
+from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.tools.audit.acts.observed import Launch, UnfinishedOutputs
 from foundry.tools.audit.text.source import CandidateSource, string_constants
 
 LEAST_SHARE = 0.9  # share of the device's time that the candidate's own kernels must take
 # PyTorch kernels that a binding may use: allocate, fill, copy.
 _MEMORY = re.compile(r"Memcpy|Memset|FillFunctor|fill_kernel|copy_kernel|CatArrayBatchedCopy|elementwise_kernel.*copy")
+# Kernels of operators that the audit may excuse (`operators.foreign_name`), by the operator.
+_FOREIGN = {"sort": re.compile(r"[sS]ort"), "fft_fft": re.compile(r"fft", re.IGNORECASE)}
 _KERNEL = re.compile(r"__global__\s+(?:[\w:<>,\s*&()]*?)\b(\w+)\s*(?:<[^<>;{}]*>)?\s*\([^;{}]*\)\s*\{")
 _LIBRARIES = frozenset({"at", "c10", "torch", "cub", "thrust", "cutlass", "cudnn", "cublas", "cublasLt"})
 _MANGLED_LIBRARIES = tuple(f"_ZN{len(name)}{name}" for name in _LIBRARIES)
@@ -38,7 +41,8 @@ def own_kernels(source: CandidateSource) -> set[str]:
 def kernel_gate(rows: Sequence[Launch], names: set[str]) -> Gate:
     """Gate "kernels": the candidate's own kernels take at least LEAST_SHARE of the device's time.
 
-    `rows` begin with a kernel's name and its time; `names` are the kernels defined in the candidate's text.
+    `rows` begin with a kernel's name and its time; `names` are the kernels defined in the candidate's text. If only
+    kernels of foreign operators are too long, these operators are the gate's reasons, and the audit may excuse them.
     """
     working = [(name, time) for name, time, *_ in rows if not _MEMORY.search(name)]
     whole = sum(time for _, time in working)
@@ -56,9 +60,12 @@ def kernel_gate(rows: Sequence[Launch], names: set[str]) -> Gate:
             "kernels", True, f"{100 * share:.3g} % of the device's time is spent in the candidate's own kernels"
         )
     words = ", ".join(f"{name[:80]} ({100 * time / whole:.2g} %)" for name, time in foreign[:4])
-    return Gate(
-        "kernels", False, f"only {100 * share:.2g} % of the device's time is its own kernels'; others ran: {words}"
-    )
+    said = f"only {100 * share:.2g} % of the device's time is its own kernels'; others ran: {words}"
+    excusable = {name: kind for name, _ in foreign for kind, mark in _FOREIGN.items() if mark.search(name)}
+    rest = sum(time for name, time in foreign if name not in excusable)
+    is_rest_short = rest <= (1 - LEAST_SHARE) * (whole - sum(times[name] for name in excusable))
+    reasons = [Reason(ReasonKind.TORCH_OPERATOR, kind) for kind in dict.fromkeys(excusable.values())]
+    return Gate("kernels", False, said, tuple(reasons) if is_rest_short else ())
 
 
 def stream_gate(found: UnfinishedOutputs | None) -> Gate:

@@ -42,6 +42,6 @@ class Observations(TypedDict, total=False):
     prepared_by: Items[str]  # operators of the first call
     beside: Items[Line]  # operators that the dispatcher did not see
     torch_time: float  # share of a call's time in PyTorch's operators
-    longest: Items[Line]  # names of these
+    longest: Items[tuple[Line, float]]  # names of these, and their shares of that time
     unfinished: UnfinishedOutputs
     kernels: Items[Launch]

@@ -13,12 +13,14 @@ from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.acts.observed import Observations, OperatorRow
-from foundry.tools.task.operators import COPIES, FREE, OF_VIEWS, OWN
+from foundry.tools.task.operators import COPIES, FREE, OF_VIEWS, OWN, foreign_name
 
 # Share of the reference's FLOPs and bytes that PyTorch may do beside allocation, views and copies.
 LARGEST_SHARE = 0.02
 # Share of a call's time. PyTorch alone summing rows takes 0.84 to 0.86 of it, honest kernels 0.02 at most.
 LARGEST_TIME = 0.4
+FOREIGN = "foreign:"  # label of an operator that is not written for one task, and that PyTorch may do
+MOST_FOREIGN = 2.0  # times the work of the reference's own operators of that name, which PyTorch does in several steps
 
 
 def provenance_gates(
@@ -44,7 +46,43 @@ def provenance_gates(
         why = "the reference's own work could not be measured, so that PyTorch may compute nothing in forward"
         return [Gate("provenance", False, f"{why}; it ran {words}", (Reason(ReasonKind.UNDECIDED, why),))]
     percent = f"{100 * share:.3g} % of the reference's work"
-    return [Gate("provenance", share <= LARGEST_SHARE, f"PyTorch did {percent} in forward: {words}")]
+    if share > LARGEST_SHARE and (names := foreign_names(op_log, graph)):
+        parts = ", ".join(f"{name} {100 * part:.3g} %" for name, part in names.items())
+        why = "which is not written for one task; its other operators are within the limit"
+        return [Gate("provenance", True, f"PyTorch did {percent} in forward, nearly all of it {parts}, {why}: {words}")]
+    limit = f"policy {policy} allows {100 * LARGEST_SHARE:g} %"
+    return [Gate("provenance", share <= LARGEST_SHARE, f"PyTorch did {percent} in forward ({limit}): {words}")]
+
+
+def foreign_names(op_log: Sequence[OperatorRow], graph: OpGraph | None) -> dict[str, float]:
+    """The foreign operators that PyTorch may do for this reference, with their shares of its work.
+
+    Empty if there are none, or if PyTorch does more than that: operators that the reference has not, more work in
+    them than the reference has, more than LARGEST_SHARE of the reference's other work, or all of the work.
+    """
+    done = [(foreign_name(kind_of(row)), float(row["flops"]) + float(row["bytes"])) for row in computing_rows(op_log)]
+    return {} if graph is None else _foreign_shares(done, graph)
+
+
+def _foreign_shares(done: Sequence[tuple[str, float]], graph: OpGraph) -> dict[str, float]:
+    """Shares of the reference's work by foreign name of (foreign name or "", work) pairs; empty if that is too much."""
+    whole, own = graph_work(graph), _work_by_name(graph)
+    by_name = {name: sum(work for other, work in done if other == name) for name, _ in done}
+    rest = by_name.pop("", 0.0)
+    others = whole - sum(own.get(name, 0.0) for name in by_name)
+    if any(work > MOST_FOREIGN * own.get(name, 0.0) for name, work in by_name.items()):
+        return {}
+    is_little = others > 0 and rest <= LARGEST_SHARE * others
+    return {name: work / whole for name, work in by_name.items()} if is_little else {}
+
+
+def _work_by_name(graph: OpGraph) -> dict[str, float]:
+    """FLOPs plus bytes of the reference's own foreign operators by name."""
+    found: dict[str, float] = {}
+    for op in graph.ops:
+        if name := foreign_name(op.kind):
+            found[name] = found.get(name, 0.0) + op.flops + graph.moved_bytes(op)
+    return found
 
 
 def time_gate(seen: Observations) -> Gate:
@@ -52,15 +90,21 @@ def time_gate(seen: Observations) -> Gate:
 
     A small part of the reference's work may be all of the candidate's: if the reference multiplies by a one-hot
     matrix, a sum of rows is 1 % of its work. `seen["torch_time"]` is PyTorch's share of a call's time (1.0 if
-    absent); `seen["longest"]` names its operators.
+    absent); `seen["longest"]` gives its operators' shares of that by name, the longest first. If only foreign
+    operators are too long, they are the gate's reasons, and the audit may excuse them.
     """
     share = seen.get("torch_time", 1.0)
-    names = ", ".join(name[:80] for name in seen.get("longest", ()))
+    longest = {name[:80]: part for name, part in seen.get("longest", ())}
+    names = ", ".join(list(longest)[:4])
     if share <= LARGEST_TIME:
         return Gate("provenance (time)", True, f"PyTorch's operators take {100 * share:.2g} % of a call's time")
     part = f"{100 * share:.3g} % of a call's time"
     words = f"PyTorch's operators ({names}) take {part}; compute that in a kernel of your own"
-    return Gate("provenance (time)", False, words)
+    foreign = {name: part for name, part in longest.items() if foreign_name(_kind(name))}
+    left = share * (1 - sum(foreign.values()))
+    is_rest_short = left <= LARGEST_TIME * (1 - share * sum(foreign.values()))
+    reasons = [Reason(ReasonKind.TORCH_OPERATOR, _kind(name)) for name in foreign]
+    return Gate("provenance (time)", False, words, tuple(reasons) if is_rest_short else ())
 
 
 def computing_rows(op_log: Sequence[OperatorRow]) -> list[OperatorRow]:
@@ -117,16 +161,27 @@ def refused_plan(left: Sequence[LeftWork], graph: OpGraph, policy: Policy) -> st
     would not.
 
     The estimate is made before the build and is cautious: inside such an operator PyTorch may run others that move
-    more.
+    more. What is left may be foreign operators that the task itself calls.
     """
     computing = [item for item in left if item.kind not in FREE | COPIES | OF_VIEWS]
     whole = graph_work(graph)
-    share = sum(item.flops + item.moved_bytes for item in computing) / whole if whole else 0.0
+    work = sum(item.flops + item.moved_bytes for item in computing)
+    share = work / whole if whole else 0.0
     if policy == "open" or share <= LARGEST_SHARE:
         return ""
-    kinds = ", ".join(dict.fromkeys(_kind_and_line(item) for item in computing))
-    most = f"policy {policy} leaves it at most {100 * LARGEST_SHARE:g} %"
-    return f"it has no kernel for {kinds}, so that PyTorch would do {100 * share:.2g} % of the work; {most}"
+    if _foreign_shares([(foreign_name(item.kind), item.flops + item.moved_bytes) for item in computing], graph):
+        return ""
+    shares: dict[str, float] = {}
+    for item in computing:
+        name = _kind_and_line(item)
+        shares[name] = shares.get(name, 0.0) + (item.flops + item.moved_bytes) / whole
+    kinds = ", ".join(shares)
+    each = ", ".join(f"{name} {100 * part:.2g} %" for name, part in shares.items()) if len(shares) > 1 else ""
+    most = f"policy {policy} leaves it at most {100 * LARGEST_SHARE:g} %, {100 * (share - LARGEST_SHARE):.2g} % less"
+    return (
+        f"it has no kernel for {kinds}, so that PyTorch would do {100 * share:.2g} % of the work"
+        f"{f' ({each})' if each else ''}; {most}"
+    )
 
 
 # Operators of ATen under the names by which people call them.
@@ -146,7 +201,11 @@ def _kind_and_line(item: LeftWork) -> str:
 
 def kind_of(row: OperatorRow) -> str:
     """The operator's name without namespace and overload: "aten.add.Tensor" -> "add"."""
-    parts = row["op"].split(".")
+    return _kind(row["op"])
+
+
+def _kind(operator: str) -> str:
+    parts = operator.split(".")
     return parts[1] if len(parts) > 1 else parts[0]
 
 

@@ -403,7 +403,7 @@ def watched_calls(
     seen |= {"calls": calls, "operators": heaviest, "prepared_by": prepared_by, "beside": beside}
     if plan.timed:
         share, longest = hide(lambda: time_operators(forward, clock))
-        seen |= {"torch_time": share, "longest": longest[:4]}
+        seen |= {"torch_time": share, "longest": longest}
     return seen
 
 

@@ -168,8 +168,8 @@ def record_hidden(run: Callable[[], Any], dispatched: Sequence[OperatorRow], clo
     return sorted(found)
 
 
-def time_operators(run: Callable[[], Any], clock: Callable[[], int]) -> tuple[float, list[str]]:
-    """(share of a call's time in PyTorch's computing operators on this thread, their names, longest first).
+def time_operators(run: Callable[[], Any], clock: Callable[[], int]) -> tuple[float, list[tuple[str, float]]]:
+    """(share of a call's time in PyTorch's computing operators on this thread, their parts of it, longest first).
 
     The middle share of TIMED_CALLS calls under PyTorch's profiler. A call's time is the shorter of its own and that
     of a call without the profiler just before it: a busy neighbour then slows both parts of a share, and a candidate
@@ -190,7 +190,8 @@ def time_operators(run: Callable[[], Any], clock: Callable[[], int]) -> tuple[fl
         is_long = whole_us > 0.0 and taken_us >= TIMED_US
         found.append((min(1.0, taken_us / whole_us) if is_long else 0.0, times))
     share, times = sorted(found, key=lambda one: one[0])[TIMED_CALLS // 2]
-    return share, sorted(times, key=lambda name: -times[name])
+    whole_us = sum(times.values())
+    return share, [(name, times[name] / whole_us) for name in sorted(times, key=lambda name: -times[name])]
 
 
 def _took_us(run: Callable[[], Any], clock: Callable[[], int]) -> float:
