@@ -16,7 +16,7 @@ from typing import Literal
 
 from typing_extensions import TypeAliasType
 
-# The compiler has no kernels for complex numbers and the types that end with "fnuz"; tasks may hold any.
+# The compiler has no kernels for the types that end with "fnuz", and sees complex numbers as pairs; tasks may hold any.
 DType = Literal[
     "float64",
     "float32",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import NOWHERE, Recipe, Unrounded
+from foundry.knowledge.compiler.algebra.complex import VIEWS
 from foundry.knowledge.compiler.authored.planning import plan_authored
 from foundry.knowledge.compiler.file.assemble import Entry, Reference
 from foundry.knowledge.compiler.ir.access import is_prepared
@@ -110,7 +111,8 @@ def _left_work(planned: Plan, captured: OpGraph) -> tuple[LeftWork, ...]:
     graph = planned.graph or captured
     calls = [step for step in planned.steps if isinstance(step, TorchCall) and not is_prepared(step, planned.buffers)]
     names = {name for step in calls for name in step.ops}
-    return tuple(LeftWork(op.kind, op.flops, graph.moved_bytes(op), op.line) for op in graph.ops if op.name in names)
+    left = [op for op in graph.ops if op.name in names and op.kind not in VIEWS]
+    return tuple(LeftWork(op.kind, op.flops, graph.moved_bytes(op), op.line) for op in left)
 
 
 def outline_of(recipe: Recipe, printed: Printed) -> Outline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.compiler.algebra.complex import VIEWS, without_complex
 from foundry.knowledge.compiler.algebra.rewrites import LABEL, Rewritten, rewrite_graph
 from foundry.knowledge.compiler.fusion.finish.aliases import with_aliases
 from foundry.knowledge.compiler.fusion.finish.overwritten import with_overwritten
@@ -81,8 +82,11 @@ def plan(
 
 
 def _rewrite(graph: OpGraph, recipe: Recipe) -> Rewritten:
-    """The graph after the recipe's algebra. Policy strict, which asks for IEEE products, asks for the task's own
-    operations as well."""
+    """The graph in real numbers, after the recipe's algebra.
+
+    Policy strict, which asks for IEEE products, asks for the task's own operations as well.
+    """
+    graph = without_complex(graph)
     return Rewritten(graph, (), ()) if recipe.ieee_only else rewrite_graph(graph, recipe.rewrites)
 
 
@@ -170,7 +174,7 @@ def _call_torch(builder: Builder, op: Op) -> None:
         assert isinstance(tensor.expr, Load)
         builder.tensors[value.name] = tensor
         results.append(tensor.expr.buffer)
-    builder.labels.append(f"torch:{op.kind}")
+    builder.labels += [] if op.kind in VIEWS else [f"torch:{op.kind}"]
     name = f"t_{builder.identifier(op.name)}"
     builder.emit(TorchCall(name, op.target, args, kwargs, results=tuple(results), ops=(op.name,)))
 
