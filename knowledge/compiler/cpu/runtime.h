@@ -191,18 +191,31 @@ FOUNDRY_INLINE float log_of_parts(float f, float exponent) {
   return (f + (tail - 0.5f * square)) + exponent * 0.693359375f;
 }
 
-FOUNDRY_INLINE float log(float x) {
+struct LogReduced { float f, exponent; };
+FOUNDRY_INLINE LogReduced reduce_log(float x) {  // x is 2^exponent * (1 + f)
   const bool subnormal = x < 1.17549435e-38f;
   const float scaled = subnormal ? x * 0x1p23f : x;
   const int32_t bits = bits_of<int32_t>(scaled), steps = (bits - 0x3f3504f3) >> 23;  // 0x3f3504f3 is sqrt(1/2)
-  const float mantissa = bits_of<float>(bits - (steps << 23));
-  const float exponent = (float)(subnormal ? steps - 23 : steps);
-  const float finite = log_of_parts(mantissa - 1.0f, exponent);
+  return {bits_of<float>(bits - (steps << 23)) - 1.0f, (float)(subnormal ? steps - 23 : steps)};
+}
+FOUNDRY_INLINE float limit_log(float x, float finite) {
   const float limited = x == INFINITY ? x : finite;
   return x > 0.0f ? limited : (x == 0.0f ? -INFINITY : NAN);
 }
-FOUNDRY_INLINE float log2(float x) { return math::log(x) * 1.44269504f; }
-FOUNDRY_INLINE float log10(float x) { return math::log(x) * 0.434294482f; }
+FOUNDRY_INLINE float log(float x) {
+  const LogReduced parts = reduce_log(x);
+  return limit_log(x, log_of_parts(parts.f, parts.exponent));
+}
+// Exact for powers of the base: scales of blocks are powers of two by floor(log2(x)).
+FOUNDRY_INLINE float log2(float x) {
+  const LogReduced parts = reduce_log(x);
+  return limit_log(x, parts.exponent + log_of_parts(parts.f, 0.0f) * 1.44269504f);
+}
+FOUNDRY_INLINE float log10(float x) {  // 0.30102539 has few bits: its multiple is exact
+  const LogReduced parts = reduce_log(x);
+  const float rest = parts.exponent * 4.60503881e-6f + log_of_parts(parts.f, 0.0f) * 0.434294482f;
+  return limit_log(x, parts.exponent * 0.301025391f + rest);
+}
 
 FOUNDRY_INLINE float log1p(float x) {
   const float u = 1.0f + x;

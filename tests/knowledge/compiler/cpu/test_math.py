@@ -168,3 +168,15 @@ def test_every_float32_function_vectorises(folder: Path) -> None:
     text = (folder / "vectorised").read_text()
     missing = [name for name in UNARY if f" f_{name}(" not in text]
     assert not missing
+
+
+def test_logarithms_of_powers_are_exact(library: ctypes.CDLL) -> None:
+    """A block's scale is a power of two by floor(log2(x)): just below an integer it would be half as large."""
+    twos = 2.0 ** torch.arange(-149, 128).double()
+    assert torch.equal(call(library, "f_log2", twos.float()), torch.arange(-149, 128).float())
+    above = torch.nextafter(twos.float(), torch.tensor(math.inf))
+    for x in (above, torch.nextafter(above, torch.tensor(math.inf)), torch.nextafter(twos.float(), torch.tensor(0.0))):
+        normal = x[x > 2.0**-126]
+        assert torch.equal(call(library, "f_log2", normal).floor(), torch.log2(normal).floor())
+    tens = torch.tensor([float(f"1e{power}") for power in range(-37, 39)])
+    assert torch.equal(call(library, "f_log10", tens), torch.arange(-37, 39).float())
