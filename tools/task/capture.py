@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from foundry.knowledge.opgraph import WRITTEN, Argument, Arrangement, Op, OpGraph, Ref, Role, TensorSpec, Value
 from foundry.tools.task.construction.tree import plain_attributes
 from foundry.tools.task.flops import operator_flops
-from foundry.tools.task.loading import arrange, lines_in, rebuilt, spec_of
+from foundry.tools.task.loading import arrange, dtype_name, lines_in, rebuilt, spec_of
 from foundry.tools.task.modes import other_answer
 from foundry.tools.task.ran import with_flops_ran
 from foundry.tools.task.tracers import (
@@ -368,7 +368,7 @@ def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
             f"data-dependent: {target} gives a {type(result).__name__}, not a tensor: sizes depend on the data"
         )
     try:
-        args = [_argument(builder, item) for item in node.args]
+        args = [_complex_tensor(builder, node, item) or _argument(builder, item) for item in node.args]
         kwargs = {key: _argument(builder, item) for key, item in node.kwargs.items()}
     except ComplexNumber as error:
         line = _line_of(node, builder.file)
@@ -385,6 +385,20 @@ def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
     module = _module_path(node)
     line = _line_of(node, builder.file)
     builder.ops.append(Op(target, args, kwargs, outputs, flops=int(flops), module=module, line=line))
+
+
+def _complex_tensor(builder: _Builder, node: fx.Node, item: Any) -> Ref | None:
+    """A complex number beside a tensor as a tensor made of two constants; None for anything else."""
+    result = node.meta.get("val")
+    kind = cast(torch._ops.OpOverload, node.target)._schema.name.removeprefix("aten::")
+    if not isinstance(item, complex) or kind not in ("add", "sub", "rsub", "mul", "div") or result is None:
+        return None
+    name, real = node.name, spec_of(torch.zeros((), dtype=result.dtype.to_real()))
+    numbers = {f"{name}_real": item.real, f"{name}_imaginary": item.imag}
+    builder.state += [Value(part, real, "constant", part, [number]) for part, number in numbers.items()]
+    made = Value(f"{name}_number", replace(real, dtype=dtype_name(result.dtype)), "op")
+    builder.ops.append(Op("aten.complex.default", list(map(Ref, numbers)), {}, [made]))
+    return Ref(made.name)
 
 
 def _check_sizes(result: Any, target: str, line: int) -> None:

@@ -337,7 +337,7 @@ def test_data_dependent_models_are_refused_with_the_reasons() -> None:
 
 def test_complex_numbers_among_arguments_are_named() -> None:
     with pytest.raises(CannotCapture, match="line 13 has the complex number 1j; the kernel compiler has real numbers"):
-        graph_of(loaded("return torch.view_as_real(x * 1j)"))
+        graph_of(loaded("return torch.view_as_real(torch.full_like(x + 0j, 1j))"))
 
 
 def test_one_reason_of_all_tracers_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:

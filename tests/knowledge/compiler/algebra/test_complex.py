@@ -33,6 +33,7 @@ def arithmetic(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
     return (
         *(w.abs(), w.angle(), (w / (z + 3)).real, torch.exp(z * 0.1).imag, z @ w.mT, 1 / z, 3 - chosen),
         *(chosen.sum(0), torch.cat([chosen, z], 1), z.unbind(0)[1], chosen * x, x - chosen, z / x, z**2, -z[:, 1:]),
+        *(torch.exp(1j * y) * (2 - 1j), z / 2j, x + 3j),
         torch.view_as_real(z.mT),
     )
 
