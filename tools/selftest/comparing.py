@@ -26,7 +26,7 @@ from foundry.tools.grade.questions.task_cases import cases_of
 from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.channel import Channel, Message
 from foundry.tools.protocol.rules import AS_GIVEN, Parameters, distributions
-from foundry.tools.task import loading
+from foundry.tools.task import bundle, loading
 
 
 def serve(control: Channel) -> None:
@@ -115,7 +115,8 @@ def _same(models: list[nn.Module], case: Case, trial: Trial, place: str) -> bool
             inputs = _place(trial.inputs.value(), place)
             result = [leaf for leaf in loading.flatten(loading.call(model, inputs)) if isinstance(leaf, torch.Tensor)]
             state = [tensor for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)]
-            left.append([tensor.detach().clone() for tensor in (*result, *state)])
+            after = (*result, *state, *bundle.tensors_in(inputs))  # forward may write to its inputs
+            left.append([tensor.detach().clone() for tensor in after])
         if not all(_equal(one, other) for one, other in zip(*left, strict=True)):
             return False
     return True

@@ -87,7 +87,8 @@ def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
             )
         inputs = [loading.spec_of(tensor) for tensor in bundle.tensors_in(loaded.inputs(0, device))]
         described.append((inputs, checked.outputs))
-        (given, wide_given), (made, wide_made) = _bytes(inputs), _bytes([*checked.outputs, *checked.written])
+        copied = [*inputs, *checked.written]  # a process keeps what an input held before a call that writes to it
+        (given, wide_given), (made, wide_made) = _bytes(copied), _bytes([*checked.outputs, *checked.written])
         model = {"parameters": checked.parameter_bytes, "work": checked.work_bytes, "piece": checked.piece_bytes}
         sizes.append(Sizes(given, made, wide_given, wide_made, **model))
         bundle.give_back()
