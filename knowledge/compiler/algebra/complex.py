@@ -7,6 +7,7 @@ such views (a Fourier transform), and PyTorch computes it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from foundry.knowledge.opgraph import Argument, DType, Op, OpGraph, Ref, TensorS
 Shape = tuple[int, ...]
 Pair = tuple[Ref, Ref]
 
+LONGEST_FRAME = 1024  # elements; longer transforms are better off with fewer steps, by PyTorch
 REAL: dict[DType, DType] = {"complex64": "float32", "complex128": "float64"}
 VIEWS = frozenset({"view_as_real", "view_as_complex"})  # operators that PyTorch runs without work
 # Operators that move elements, or add them up: the same for both parts.
@@ -49,9 +51,8 @@ class _Pass:
         name = name or f"{op.name}_real{len(self.ops)}"
         spec = TensorSpec(shape, contiguous_strides(shape), dtype)
         flops = 0 if target.split(".")[1] in ("select", "stack", "expand", *VIEWS, *_OF_BOTH) else spec.numel
-        self.ops.append(
-            Op(f"aten.{target.removeprefix('aten.')}", args, {}, [Value(name, spec, "op")], flops, op.module, op.line)
-        )
+        made = Op(f"aten.{target.removeprefix('aten.')}", args, {}, [Value(name, spec, "op")])
+        self.ops.append(replace(made, flops=flops, module=op.module, line=op.line))
         self.specs[name] = spec
         return Ref(name)
 
@@ -84,7 +85,12 @@ class _Pass:
             self.made.add(name)
             spec = self.graph.values[name].spec
             self.emit(
-                op, "aten.view_as_complex.default", [self.joined(op, self.pairs[name])], spec.shape, spec.dtype, name
+                op,
+                "aten.view_as_complex.default",
+                [self.joined(op, self.pairs[name])],
+                spec.shape,
+                spec.dtype,
+                name=name,
             )
 
     # ------------------------------------------------ arithmetic on parts
@@ -124,6 +130,7 @@ def without_complex(graph: OpGraph) -> OpGraph:
             for name in dict.fromkeys(touched):
                 made.materialise(op, name)
             made.ops.append(op)
+            made.made |= {value.name for value in op.outputs}
     last = graph.ops[-1]
     for name in dict.fromkeys([*graph.output_names, *graph.mutations.values()]):
         made.materialise(last, name)
@@ -139,7 +146,7 @@ def _replace(made: _Pass, op: Op) -> bool:
             return False
         value = op.outputs[0]
         if isinstance(found, Ref):
-            made.emit(op, "aten.alias.default", [found], value.spec.shape, value.spec.dtype, value.name)
+            made.emit(op, "aten.alias.default", [found], value.spec.shape, value.spec.dtype, name=value.name)
         else:
             one, other = (made.expanded(op, part, value.spec.shape) for part in found)
             made.pairs[value.name] = one, other
@@ -287,6 +294,54 @@ def _given(item: Argument) -> Ref:
     return item
 
 
+def _stft(made: _Pass, op: Op) -> Pair | None:
+    """A short-time transform as two products of overlapping frames with tables of cosines and sines.
+
+    The window is part of the tables: they are made of it alone, once for all calls. None for long or bare frames.
+    """
+    signal, size, hop, length, window, normalized, onesided, *_ = [*op.args, *([None] * 8)][:8]
+    hop, is_half = hop or (int(size) // 4 if isinstance(size, int) else 0), onesided is not False
+    if not (isinstance(signal, Ref) and isinstance(window, Ref) and isinstance(size, int) and isinstance(hop, int)):
+        return None
+    if made.is_complex(signal) or made.is_complex(window) or op.kwargs or size > LONGEST_FRAME:
+        return None
+    width = length if isinstance(length, int) else size
+    dtype, shape, first = made.spec(signal).dtype, made.spec(signal).shape, (size - width) // 2
+    count, bins = 1 + (shape[-1] - size) // hop, size // 2 + 1 if is_half else size
+    axis = len(shape) - 1
+    part = made.emit(op, "aten.slice.Tensor", [signal, axis, first, shape[-1]], (*shape[:-1], shape[-1] - first), dtype)
+    frames = made.emit(op, "aten.unfold.default", [part, axis, width, hop], (*shape[:-1], count, width), dtype)
+    own = made.emit(op, "aten.view.default", [window, [width, 1]], (width, 1), made.spec(window).dtype)
+
+    def numbers(end: int, target: list[int]) -> Ref:
+        found = made.emit(op, "aten.arange.default", [end], (end,), "int64")
+        return made.emit(op, "aten.view.default", [found, list(target)], tuple(target), "int64")
+
+    place = made.emit(op, "aten.add.Tensor", [numbers(width, [width, 1]), first], (width, 1), "int64")
+    turns = made.emit(op, "aten.mul.Tensor", [place, numbers(bins, [1, bins])], (width, bins), "int64")
+    turns = made.emit(op, "aten.remainder.Scalar", [turns, size], (width, bins), "int64")
+    halves = made.emit(op, "aten.mul.Tensor", [turns, 2], (width, bins), "int64")
+    halves = made.emit(op, "aten.remainder.Scalar", [halves, size], (width, bins), "int64")
+    is_whole = made.emit(op, "aten.eq.Scalar", [halves, 0], (width, bins), "bool")  # a sine there is 0, not nearly
+    angle = made.emit(op, "aten.to.dtype", [turns, dtype], (width, bins), dtype)
+    angle = made.emit(op, "aten.mul.Tensor", [angle, 2 * math.pi / size], (width, bins), dtype)
+    results = []
+    for kind, sign in (("cos", 1.0), ("sin", -1.0)):
+        wave = made.emit(op, f"aten.{kind}.default", [angle], (width, bins), dtype)
+        if kind == "sin":
+            wave = made.emit(op, "aten.masked_fill.Scalar", [wave, is_whole, 0.0], (width, bins), dtype)
+        table = made.emit(op, "aten.mul.Tensor", [wave, own], (width, bins), dtype)
+        table = made.emit(
+            op, "aten.mul.Tensor", [table, sign * (size**-0.5 if normalized else 1.0)], (width, bins), dtype
+        )
+        product = made.emit(op, "aten.matmul.default", [frames, table], (*shape[:-1], count, bins), dtype)
+        made.ops[-1] = replace(made.ops[-1], flops=2 * width * math.prod((*shape[:-1], count, bins)))
+        results.append(
+            made.emit(op, "aten.transpose.int", [product, axis, axis + 1], (*shape[:-1], bins, count), dtype)
+        )
+    return results[0], results[1]
+
+
 _HANDLERS: dict[str, Callable[[_Pass, Op], Ref | Pair | None]] = {
     "view_as_complex": lambda made, op: made.halves(op, _given(op.args[0])),
     "view_as_real": lambda made, op: made.joined(op, made.parts(op, op.args[0])),
@@ -306,6 +361,7 @@ _HANDLERS: dict[str, Callable[[_Pass, Op], Ref | Pair | None]] = {
     **dict.fromkeys(("square", "pow"), _power),
     "where": _where,
     **dict.fromkeys(("_to_copy", "to"), _copy),
+    "stft": _stft,
 }
 
 

@@ -39,7 +39,8 @@ def arithmetic(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
 
 
 def of_inputs(z: torch.Tensor, x: torch.Tensor) -> tuple[Any, ...]:
-    return z * 2 @ z.conj(), z.real + x, torch.fft.fft(z, dim=-1).abs(), z.mT
+    turned = torch.fft.fft(z, dim=-1)
+    return z * 2 @ z.conj(), z.real + x, turned.abs(), turned, z.mT
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -75,6 +76,32 @@ def test_in_cpp() -> None:
     found = outputs_of(candidate(together, INPUTS, native_device()), INPUTS)
     for got, wanted in zip(found, together(*INPUTS), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+class Spectrum(nn.Module):
+    window: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.hann_window(40))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        options: Any = {"window": self.window, "center": False, "return_complex": True}
+        whole = torch.stft(x, 64, 16, win_length=40, normalized=True, onesided=False, **options)
+        return torch.stft(x, 40, 16, **options).abs(), whole
+
+
+def test_a_short_time_transform_is_products_with_prepared_tables() -> None:
+    model, x = Spectrum(), draw(2, 300)
+    for device in (native_device(), H200):
+        planned = print_plan(graph_of(model, x), Recipe(device.target), device).plan
+        assert called(planned) <= VIEWS and planned.labels == ("prepared_weights",)
+    namespace: dict[str, Any] = {}
+    exec(compile(candidate(model, [x], native_device()), "candidate.py", "exec"), namespace)
+    kernel = namespace["ModelNew"]()
+    kernel.register_buffer("window", model.window)
+    for got, want in zip(kernel(x), model(x), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
 class Table(nn.Module):
