@@ -45,15 +45,15 @@ CUDA_DIALECT = Dialect(
 
 @cache
 def runtime_header() -> str:
-    """The device helpers every candidate carries: math, vectors, reduction states."""
+    """CUDA text of the device functions that every candidate carries: math, vectors, states of reductions."""
     return read_library_text("cuda/runtime.cuh")
 
 
 def element(dtype: DType) -> str:
-    """C++ type of a stored element."""
+    """C++ type of an element of this dtype in memory."""
     return CUDA_DIALECT.storage[dtype]
 
 
 def register(dtype: DType) -> str:
-    """C++ type of a value in a register."""
+    """C++ type of a value of this dtype in a register; 16-bit floats are kept as float32."""
     return CUDA_DIALECT.register[dtype]

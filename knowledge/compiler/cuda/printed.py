@@ -19,7 +19,8 @@ def print_launches(
     shared: Sequence[str] = (),
     workspace_bytes: int = 0,
 ) -> PrintedKernel:
-    """A kernel as its launches in order. `shared` names library texts."""
+    """The printed kernel of these C++ functions and launches, which run in order, with the values and tunables of
+    `tuning`. `shared` names library files below cuda/ that the functions need."""
     return PrintedKernel(
         functions=functions,
         call=encode(launches),

@@ -1,5 +1,5 @@
-"""Writes items into a tensor that stays as it is elsewhere, in CUDA: a thread takes the same place within each item,
-one item after the other, so that of items with one place the last one counts."""
+"""Writes items into a tensor that keeps its other elements, in CUDA. A thread takes the same place within each item,
+one item after the other: if several items go to one place, the last one counts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _THREADS = 128
 
 
 def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """CUDA of a SegmentKernel in place; it has no choices. Raises CannotLower for 2^30 items or places, or larger
-    items."""
+    """CUDA of a SegmentKernel that writes in place; it has no choices. Raises CannotLower for 2^30 items or places, or
+    items of as many elements."""
     assert kernel.key is not None
     inner = math.prod(kernel.shape[1:])
     if max(kernel.items, kernel.shape[0], inner) > LARGEST_INT // 2:

@@ -1,10 +1,9 @@
-"""Kernels that differ in names and sizes only have one text: fifty layers that are alike compile as one of them does.
+"""Kernels that differ only in names and sizes share one text, so that fifty alike layers compile as fast as one.
 
 Sizes that differ become arguments of the launches where that costs no time: strides, offsets and ends, as they are
-multiplied, added and compared. Divisors, ends of loops, sizes of arrays and arguments of templates stay numbers, so
-kernels that differ in one of these have texts of their own; so has a kernel that is like no other. Tables that differ
-stand one behind the other in one array, and where a kernel's own begins is an argument.
-"""
+multiplied, added and compared. Divisors, ends of loops, sizes of arrays and template arguments stay numbers; kernels
+that differ in one of these keep texts of their own. Tables that differ are joined to one array, and the index where a
+kernel's own table begins is an argument."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ from foundry.knowledge.compiler.ir.kernels import Kernel, PrintedKernel, TorchCa
 # a name.
 _OWN_NAME = re.compile(r"\b([bsaSnwj])_\w+")
 _HEAD = re.compile(r'^extern "C" __global__ [^{;]*?\b(\w+)\(([^()]*)\)\s*\{', re.MULTILINE)
-# Not 0 and 1, which compilers make use of, nor what is divided afterwards.
+# 0 and 1 stay, because compilers make use of them, and so do numbers before a division.
 _NUMBER = r"(?:[2-9]|[1-9]\d+)(?:LL)?\b"
-# Sizes by name, whatever is done with them, divisions too.
+# Variables of kernels that hold a size: their values may become arguments even if they divide.
 _NAMED = ("all_steps", "split_steps", "all_splits", "pieces", "each", "blocks", "point", "chunks", "channels")
 _SIZE = re.compile(
     rf"(?<=\* ){_NUMBER}(?=[\]),;]| [-+<?&|])"  # a stride
@@ -51,7 +50,8 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Text:
-    """A printed kernel, its own name, its tables by name, and what may differ."""
+    """A printed kernel, its function's name, the elements of its tables by table name, and the places that may
+    differ."""
 
     printed: PrintedKernel
     own: str
@@ -59,12 +59,13 @@ class _Text:
     places: tuple[_Place, ...]
 
     def value(self, place: _Place) -> str:
+        """The text at a place: a number, or all elements of the table that the place indexes."""
         return self.tables[place.table] if place.table else self.printed.functions[place.begin : place.end]
 
     @property
     def key(self) -> str:
-        """The text without what kernels of one text may differ in: the kernel's name, its buffers' and values' in
-        their order of appearance, its sizes, and the elements of its tables."""
+        """A text that is equal for kernels that can share one: buffers and values are numbered in order of appearance,
+        and sizes, elements of tables and the kernel's own name are left out."""
         text, kept, behind = self.printed.functions, [], 0
         for place in self.places:
             kept += [text[behind : place.begin], "LL@" if text[place.begin : place.end].endswith("LL") else "@"]
@@ -98,6 +99,8 @@ def share_texts(
 
 
 def _find_places(printed: PrintedKernel, own: str) -> _Text:
+    """The kernel's text with all places where it may differ from an alike kernel. `own` is its function's name. A table
+    has places only if kernels alone read it."""
     functions = printed.functions
     bodies = [(head[1], head.end(), _end_of_body(functions, head.end())) for head in _HEAD.finditer(functions)]
     places = [_Place(kernel, *size) for kernel, begin, end in bodies for size in _sizes(functions, begin, end)]
@@ -124,6 +127,7 @@ def _sizes(functions: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_body(text: str, begin: int) -> int:
+    """The position of the brace that closes the body which begins at `begin`; the text's end if there is none."""
     depth = 1
     for brace in re.compile(r"[{}]").finditer(text, begin):
         depth += 1 if brace[0] == "{" else -1
@@ -133,10 +137,9 @@ def _end_of_body(text: str, begin: int) -> int:
 
 
 def _shared(group: list[_Text]) -> Iterator[PrintedKernel]:
-    """Yields kernels that are alike as launches of the first one's functions.
+    """Yields the kernels of a group, in order, all with the functions of the first one and launches of their own.
 
-    Numbers that are equal in all of them stay; those that differ in the same way become one argument.
-    """
+    Numbers that are equal in all of them stay; those that differ in the same way become one argument."""
     first = group[0]
     given: dict[tuple[str, tuple[str, ...]], str] = {}  # (kernel, the size in each of the group) -> argument
     joined: dict[str, str] = {}
@@ -162,7 +165,7 @@ def _shared(group: list[_Text]) -> Iterator[PrintedKernel]:
 
 
 def _join_tables(tables: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """(elements of all different tables, index at which each table begins)."""
+    """(elements of all different tables as one text, index as text at which each given table begins)."""
     begins: dict[str, int] = {}
     total = 0
     for table in tables:
@@ -173,6 +176,7 @@ def _join_tables(tables: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def _with_elements(table: re.Match[str], joined: dict[str, str]) -> str:
+    """The declaration of a table, with the elements of the joined table if it was joined."""
     elements = joined.get(table[1])
     if elements is None:
         return table[0]
@@ -180,6 +184,7 @@ def _with_elements(table: re.Match[str], joined: dict[str, str]) -> str:
 
 
 def _with_parameters(head: re.Match[str], given: dict[tuple[str, tuple[str, ...]], str]) -> str:
+    """The head of a kernel function, with a parameter added for each of its numbers that became an argument."""
     added = "".join(
         f", {'long long' if values[0].endswith('LL') else 'int'} {name}"
         for (kernel, values), name in given.items()
@@ -190,5 +195,7 @@ def _with_parameters(head: re.Match[str], given: dict[tuple[str, tuple[str, ...]
 
 
 def _of_first(launch: Launch, own: str, first: str, more: dict[str, list[int]]) -> Launch:
+    """The launch as one of the first kernel's functions: `own` is the function name it had, `first` the name it gets.
+    `more` has the arguments to append, by function."""
     kernel = first + launch.kernel.removeprefix(own)
     return replace(launch, kernel=kernel, args=(*launch.args, *more.get(kernel, ())))

@@ -21,12 +21,13 @@ WIDEST_BYTES = 16  # widest load of one thread
 
 
 def identifier(name: str) -> str:
-    """`name` as a C identifier."""
+    """`name` as a C identifier: each character that C does not allow becomes an underscore."""
     return re.sub(r"\W", "_", name)
 
 
 def collapse(sizes: Sequence[int], strides: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Drops dimensions of size 1 and merges neighbours that every stride tuple walks as one."""
+    """Drops dimensions of size 1 and merges neighbours that every stride tuple walks as one. Returns (the sizes left,
+    the stride tuples over them in the order of `strides`)."""
     groups = joint_groups(sizes, strides)
     shape = tuple(math.prod(sizes[d] for d in group) for group in groups)
     return shape, [tuple(walk[group[-1]] for group in groups) for walk in strides]
@@ -34,9 +35,10 @@ def collapse(sizes: Sequence[int], strides: Sequence[tuple[int, ...]]) -> tuple[
 
 @dataclass(frozen=True)
 class Space:
-    """A collapsed iteration space. `sizes` and `names` are its dimensions; `where` the views seen over it: over the
-    sizes of `split`, where views see several dimensions in the place of one. `step` is added to the innermost of all
-    of them."""
+    """A collapsed iteration space: the loop over `sizes`, whose index variables in C are `names`, outermost first.
+
+    `where` maps each original view to the same view over the collapsed dimensions. If `split` is set, views see a
+    dimension as several (its sizes in `split`). `step` is C text that is added to the innermost index."""
 
     sizes: tuple[int, ...]
     names: tuple[str, ...]
@@ -51,8 +53,8 @@ class Space:
         return self.split[-1][-1] if self.split else self.sizes[-1]
 
     def _terms(self, seen: ir.View) -> Iterator[tuple[int, str]]:
-        """(stride, C text of an index) along each dimension; of a split one, along each of the parts that no stride
-        joins with its neighbour."""
+        """Yields (stride in elements, C text of the index) for each dimension that `seen` walks. A split dimension
+        gives one pair for each group of its parts that one stride covers."""
         first = 0
         for number, (name, size) in enumerate(zip(self.names, self.sizes, strict=True)):
             parts = self.split[number] if self.split else (size,)
@@ -66,34 +68,39 @@ class Space:
                 yield stride, f"({text} + {step})" if step and radix == 1 else text
 
     def _digit(self, name: str, size: int, above: int, radix: int) -> str:
-        """C text of what an index is in steps of `radix` within `above`."""
+        """C text of `(name mod above) / radix`, an index within `size` points; operations that change nothing are left
+        out."""
         text = f"({'unsigned' if size <= LARGEST_INT else 'unsigned long long'}){name}"
         text = f"{text} / {radix}" if radix > 1 else text
         text = f"{text} % {above // radix}" if above < size else text
         return f"({self.index})({text})" if radix > 1 or above < size else name
 
     def offset(self, view: ir.View) -> str:
-        """C text of the element offset of `view` at the current point."""
+        """C text of the offset of `view` at the current point, in elements."""
         seen = self.where[view]
         return affine(seen.offset, self._terms(seen))
 
     def stride(self, view: ir.View, dimension: int = -1) -> int:
+        """The stride of `view` along a dimension of the space, in elements (the innermost by default); 0 in a space
+        without dimensions."""
         return self.where[view].strides[dimension] if self.sizes else 0
 
     def with_inner(self, text: str) -> Space:
-        """The same space with the innermost index written as `text`."""
+        """A copy of the space in which `text` is the C text of the innermost index."""
         return replace(self, names=(*self.names[:-1], text))
 
     def neighbour(self, vector: int) -> Space:
-        """The same space at element `j` of `vector` neighbours along the innermost dimension."""
+        """A copy of the space at element `j` of a vector: `j` is a C variable below `vector`, added to the innermost
+        index."""
         if vector == 1:
             return self
-        if self.split and self.innermost % vector == 0:  # all of them are in one place of the dimensions further out
+        if self.split and self.innermost % vector == 0:  # a vector never crosses into the next outer index
             return replace(self, step="j")
         return self.with_inner(f"({self.names[-1]} + j)")
 
     def aligned(self, view: ir.View, vector: int) -> bool:
-        """True when `vector` neighbours along the innermost dimension are one aligned block of memory."""
+        """True if `vector` neighbours along the innermost dimension are one block of memory, aligned to its own size,
+        everywhere in the space."""
         seen = self.where[view]
         if not self.sizes or seen.strides[-1] != 1 or self.innermost % vector:
             return False
@@ -101,7 +108,8 @@ class Space:
 
 
 def index_type(sizes: Sequence[int], views: Iterable[ir.View]) -> str:
-    """32-bit indices where every offset and the number of points fit."""
+    """The C type for indices: "int" if the number of points and every offset of the views stay below 2^30, else "long
+    long"."""
     reach = math.prod(sizes)
     for view in views:
         reach = max(reach, abs(view.offset) + sum(abs(s) * (n - 1) for s, n in zip(view.strides, sizes, strict=True)))
@@ -109,7 +117,8 @@ def index_type(sizes: Sequence[int], views: Iterable[ir.View]) -> str:
 
 
 def decompose(flat: str, sizes: Sequence[int], names: Sequence[str], index: str) -> list[str]:
-    """Statements that define `names` from the row-major flat index; divisions by constants become multiplications."""
+    """C statements that define the variables `names` (at least one) from `flat`, the row-major index over `sizes`.
+    Divisors are constants, which compilers turn into multiplications."""
     lines = []
     rest = flat
     for d in range(len(sizes) - 1, 0, -1):
@@ -124,14 +133,16 @@ def decompose(flat: str, sizes: Sequence[int], names: Sequence[str], index: str)
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """The leaves of a body by the way they are loaded: `vectors` as one wide load, `broadcast` once a vector, the rest
-    one by one."""
+    """Loads of a body that are not read element by element: `vectors` are read by one wide load, `broadcast` once for a
+    whole vector."""
 
     vectors: tuple[ir.Load, ...]
     broadcast: tuple[ir.Load, ...]
 
 
 def load_plan(space: Space, leaves_: Iterable[Leaf], vector: int) -> LoadPlan:
+    """Sorts loads by how they are read when a thread takes `vector` neighbours: aligned contiguous ones as vectors,
+    those that do not move along the innermost dimension once. Other leaves appear in neither list."""
     loads = [leaf for leaf in leaves_ if isinstance(leaf, ir.Load)]
     wide = tuple(leaf for leaf in loads if vector > 1 and space.aligned(leaf.view, vector))
     fixed = tuple(leaf for leaf in loads if leaf not in wide and (not space.sizes or space.stride(leaf.view) == 0))
@@ -139,11 +150,12 @@ def load_plan(space: Space, leaves_: Iterable[Leaf], vector: int) -> LoadPlan:
 
 
 def vector_type(dtype: DType, vector: int) -> str:
+    """The C++ type of `vector` stored elements of `dtype` that are loaded or stored at once."""
     return f"Vec<{element(dtype)}, {vector}>"
 
 
 def widest_vector(dtypes: Iterable[DType]) -> int:
-    """Elements of the smallest type that one 16-byte access moves, at most 8."""
+    """Elements of the smallest of `dtypes` (4 bytes if there are none) that one 16-byte access moves, at most 8."""
     sizes = [ITEM_BYTES[dtype] for dtype in dtypes] or [4]
     return max(1, min(8, WIDEST_BYTES // min(sizes)))
 
@@ -154,27 +166,31 @@ whole tree."""
 
 
 def emitter(space: Space, known: Known, names: Mapping[str, str], prefix: str = "t") -> Emitter:
-    """An expression printer over `space` in which the `known` values are in registers."""
+    """An expression printer over `space`, which collects C statements in its `lines`.
+
+    `known`: expressions whose values are in registers already. `names`: C text of the IR's named values. `prefix`: the
+    beginning of the names of its temporaries."""
     return Emitter(CUDA_DIALECT, loader(CUDA_DIALECT, space.offset), names, known=known, prefix=prefix)
 
 
 def over_vector(vector: int, body: Iterable[str]) -> list[str]:
-    """`body` for each element j of a vector; a scope in which j is 0 where that is all."""
+    """C statements that run `body` for each element j of a vector: an unrolled loop, or a scope with j = 0 for a vector
+    of one."""
     return unrolled(vector, body) if vector > 1 else ["{", "const int j = 0;", *body, "}"]
 
 
 def unrolled(vector: int, body: Iterable[str]) -> list[str]:
-    """`body` for each j below `vector`, side by side."""
+    """An unrolled C loop that runs `body` for each j below `vector`."""
     return ["#pragma unroll", f"for (int j = 0; j < {vector}; ++j) {{", *body, "}"]
 
 
 def vector_stores(
     body: Emitter, stores: Sequence[ir.Store], place: Space, vector: int, plan: ir.Plan, form: str = "store_vec"
 ) -> tuple[list[str], list[str]]:
-    """Appends to `body` what element j of each stored vector is: (declarations before it, stores of whole vectors).
+    """Appends to `body` statements that compute element j of each stored vector. Returns (declarations of the vectors,
+    to stand before the loop over j; stores of whole vectors, to stand behind it).
 
-    `place` is the space at the vectors' first elements, `form` the function that stores a vector.
-    """
+    `place` is the space at the vectors' first elements, `form` the C++ function that stores a vector."""
     body.reserve(store.value for store in stores)
     before: list[str] = []
     after: list[str] = []
@@ -187,8 +203,11 @@ def vector_stores(
 
 
 def wide_gathers(space: Space, values: Iterable[ir.Expr], vector: int, known: Known) -> tuple[list[str], Known]:
-    """Statements that read whole vectors of the rows that an index of their own chooses (an embedding's), and where
-    their elements j are then. `known`: the index's loads."""
+    """C statements that read whole vectors from rows chosen by an index (an embedding's), and (gather, C text of its
+    element j) for each.
+
+    Only gathers whose vectors lie within one row are read so. `known`: values in registers, such as the index's
+    loads."""
     lines: list[str] = []
     made: Known = []
     found = [leaf for leaf in leaves(values) if isinstance(leaf, ir.Gather) and _is_wide(space, leaf, vector)]
@@ -208,7 +227,8 @@ def wide_gathers(space: Space, values: Iterable[ir.Expr], vector: int, known: Kn
 
 
 def _is_wide(space: Space, leaf: ir.Gather, vector: int) -> bool:
-    """True if neighbours along the innermost dimension are neighbours in one row, at a place that vectors begin at."""
+    """True if `vector` neighbours along the innermost dimension have the same index and are one aligned block of the
+    row."""
     inside = list(views.nodes(leaf.index))
     seen = [node.view for node in inside if isinstance(node, Leaf)]
     same = all(space.stride(view) == 0 for view in seen) and not any(isinstance(node, ir.Named) for node in inside)
@@ -216,11 +236,13 @@ def _is_wide(space: Space, leaf: ir.Gather, vector: int) -> bool:
 
 
 def body_leaves(stores: Iterable[ir.Store]) -> list[Leaf]:
+    """The leaves (loads, gathers, positions) of all stored values, each once."""
     return leaves(store.value for store in stores)
 
 
 def buffers_of(leaves_: Iterable[Leaf], stores: Iterable[ir.Store]) -> tuple[list[str], list[str]]:
-    """Names of the buffers that are read and of those that are written, each once."""
+    """(names of the buffers that the leaves only read, names of those that the stores write), each name once. A buffer
+    that is read and written counts as written."""
     reads = dict.fromkeys(leaf.buffer for leaf in leaves_ if not isinstance(leaf, ir.Iota))
     writes = dict.fromkeys(store.buffer for store in stores)
     return [name for name in reads if name not in writes], list(writes)
@@ -239,12 +261,14 @@ def parameters(plan: ir.Plan, reads: Iterable[str], writes: Iterable[str]) -> tu
 
 
 def signature_of(plan: ir.Plan, read: Iterable[Leaf], stores: Iterable[ir.Store]) -> tuple[str, list[str]]:
-    """The parameter list of a kernel that reads these leaves and stores, and the buffers to launch it with."""
+    """(C++ parameter list of a kernel that reads `read` and writes `stores`, names of the buffers to launch it
+    with)."""
     return parameters(plan, *buffers_of(read, stores))
 
 
 def indent(lines: Iterable[str], depth: int = 1) -> str:
-    """Lines with four blanks a level; braces inside keep their own depth, preprocessor lines stay at the margin."""
+    """Joins lines of C with four blanks a level, beginning at `depth`. Braces inside change the level, preprocessor
+    lines stay at the margin."""
     out = []
     level = depth
     for line in lines:
@@ -256,24 +280,28 @@ def indent(lines: Iterable[str], depth: int = 1) -> str:
 
 
 def pick(choices: Mapping[str, Choice], name: str, values: Sequence[Choice], default: Choice) -> Choice:
-    """The chosen value where it is legal here, else the default: an inherited choice may not fit a changed kernel."""
+    """The chosen value of `name` if it is one of `values`, else the default: an inherited choice may not fit a changed
+    kernel."""
     wanted = choices.get(name, default)
     return wanted if wanted in values else default
 
 
 def number(choices: Mapping[str, Choice], name: str, values: Sequence[int], default: int) -> int:
+    """The chosen integer of `name` if it is one of `values`, else the default."""
     wanted = choices.get(name, default)
     return wanted if isinstance(wanted, int) and wanted in values else default
 
 
 def tunable(name: str, values: Sequence[Choice], default: Choice, aspect: str, meaning: str) -> ir.Tunable:
+    """A tunable as kernels declare it: legal values, default, the aspect it belongs to, and its meaning in words."""
     return ir.Tunable(name, tuple(values), default, aspect, meaning)  # type: ignore[arg-type]
 
 
 def element_load(text: str, dtype: DType) -> str:
-    """The register value of a stored element."""
+    """C text of a stored element as a register value: 16-bit floats become float32."""
     return CUDA_DIALECT.load(text, dtype)
 
 
 def zero(dtype: DType) -> str:
+    """C text of a zero of the register type of `dtype`."""
     return f"({register(dtype)})0"
