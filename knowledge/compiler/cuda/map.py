@@ -1,9 +1,8 @@
 """Pointwise kernels in CUDA: every thread moves a few 16-byte vectors, all loads before the first store.
 
-What a candidate's kernel looks like is in `_KERNEL`; the printer decides the vector width from alignment and strides,
-how many vectors a thread keeps in flight, and which loads are broadcast. Transposed operands go through shared memory
-(`cuda_map_tile`).
-"""
+A candidate's kernel looks like `_KERNEL`. The printer decides the vector width from alignment and strides, how many
+vectors a thread keeps in flight, and which loads are broadcast. Transposed operands go through shared memory
+(`map_tile`)."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ USUAL_THREADS = 128  # 12.9 GB on an H200: 3.01 ms, 3.02 with 256, 3.04 in PyTor
 # measured apart.
 LONG = frozenset({"softplus", "logsigmoid", "log1p"})
 
-MANY_PARTS = 150  # of a point, whose values fill the registers of a thread
+MANY_PARTS = 150  # parts of an element's expression; the values of more fill the registers of a thread
 
 _KERNEL = """\
 extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{
@@ -77,6 +76,9 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{
 
 @dataclass(frozen=True)
 class _Shape:
+    """How a pointwise kernel is divided: elements of a vector, threads of a block, and vectors of a thread
+    (`unroll`)."""
+
     space: Space
     vector: int
     threads: int
@@ -84,6 +86,7 @@ class _Shape:
 
     @property
     def points(self) -> int:
+        """Number of vectors in the whole space."""
         return math.prod(self.space.sizes) // self.vector
 
 
@@ -105,12 +108,13 @@ def _space(kernel: ir.MapKernel) -> Space:
 
 
 def _moved(kernel: ir.MapKernel, plan: ir.Plan) -> list[DType]:
-    """The types of what is stored and loaded."""
+    """The dtypes of all stored buffers, then those of all loads."""
     dtypes = [plan.buffers[store.buffer].dtype for store in kernel.stores]
     return dtypes + [leaf.dtype for leaf in body_leaves(kernel.stores) if isinstance(leaf, ir.Load)]
 
 
 def _legal_vectors(kernel: ir.MapKernel, space: Space, plan: ir.Plan) -> list[int]:
+    """Vector widths in elements that every store allows, 1 first."""
     widest = widest_vector(_moved(kernel, plan))
     legal = [1]
     for vector in (2, 4, 8, 16):
@@ -120,6 +124,7 @@ def _legal_vectors(kernel: ir.MapKernel, space: Space, plan: ir.Plan) -> list[in
 
 
 def _shape(kernel: ir.MapKernel, plan: ir.Plan, device: Device, choices: dict[str, Choice]) -> tuple[_Shape, list[int]]:
+    """(the kernel's shape by `choices` or defaults, legal vector widths)."""
     space = _space(kernel)
     vectors = _legal_vectors(kernel, space, plan)
     vector = number(choices, "vector", vectors, _usual_vector(kernel, vectors))
@@ -129,16 +134,18 @@ def _shape(kernel: ir.MapKernel, plan: ir.Plan, device: Device, choices: dict[st
 
 
 def _usual_vector(kernel: ir.MapKernel, vectors: list[int]) -> int:
+    """The default vector width: the widest, but 1 for a body of so many parts that a vector of values would spill."""
     return 1 if parts_of(kernel) > MANY_PARTS else vectors[-1]
 
 
 def _is_long(kernel: ir.MapKernel) -> bool:
-    """True if each element takes so much arithmetic that memory waits."""
+    """True if each element takes so much arithmetic that memory waits for it."""
     found = (node for store in kernel.stores for node in views.nodes(store.value))
     return any(isinstance(node, ir.Apply) and node.op in LONG for node in found)
 
 
 def _usual_threads(kernel: ir.MapKernel) -> int:
+    """The default number of threads of a block: 256 before long arithmetic, else 128."""
     return 2 * USUAL_THREADS if _is_long(kernel) else USUAL_THREADS
 
 
@@ -157,7 +164,8 @@ def _usually_in_flight(kernel: ir.MapKernel, plan: ir.Plan, vector: int, space: 
 
 
 def _loads(shape: _Shape, plan: LoadPlan) -> tuple[list[str], list[str], Known]:
-    """(declarations of the loaded values, statements that load them, C expression that holds each leaf after that)."""
+    """(declarations of arrays for the loaded values, statements of round `u` that fill them, C text of each leaf's
+    value afterwards)."""
     declared, lines = [], []
     known: Known = []
     for i, leaf in enumerate(plan.vectors):
@@ -173,7 +181,7 @@ def _loads(shape: _Shape, plan: LoadPlan) -> tuple[list[str], list[str], Known]:
 
 
 def _position(shape: _Shape) -> list[str]:
-    """Statements that define the indices of the vector's first element."""
+    """C statements that define the indices of the first element of vector number `point`."""
     space = shape.space
     if not space.sizes:
         return []
@@ -186,6 +194,7 @@ def _position(shape: _Shape) -> list[str]:
 
 
 def _compute(shape: _Shape, stores: tuple[ir.Store, ...], plan: ir.Plan, known: Known) -> list[str]:
+    """C statements of round `u`: compute the stored values of a vector from the loaded ones and store them."""
     inner = shape.space.with_inner(f"({shape.space.names[-1]} + j)") if shape.vector > 1 else shape.space
     lines, gathered = wide_gathers(shape.space, [store.value for store in stores], shape.vector, known)
     body = emitter(inner, [*gathered, *known], {})
@@ -193,7 +202,7 @@ def _compute(shape: _Shape, stores: tuple[ir.Store, ...], plan: ir.Plan, known: 
         body.store_all(stores, shape.space.offset, plan.buffers)
         return [*lines, *body.lines]
     form = "write_vec" if shape.space.index == "long long" else "store_vec"
-    before, after = vector_stores(body, stores, shape.space, shape.vector, plan, form)
+    before, after = vector_stores(body, stores, shape.space, vector=shape.vector, plan=plan, form=form)
     return [*lines, *before, *unrolled(shape.vector, body.lines), *after]
 
 
@@ -220,6 +229,7 @@ def _print_turned(kernel: ir.MapKernel, plan: ir.Plan, choices: dict[str, Choice
 
 
 def _tunables(kernel: ir.MapKernel, turned: Turned | None, vectors: list[int]) -> tuple[ir.Tunable, ...]:
+    """The tunables of a kernel that does not go through tiles; "in_flight" always names 1 as its default."""
     usual = _usual_threads(kernel)
     return (
         *_tile_tunable(turned),
@@ -230,6 +240,7 @@ def _tunables(kernel: ir.MapKernel, turned: Turned | None, vectors: list[int]) -
 
 
 def _print_shape(kernel: ir.MapKernel, plan: ir.Plan, shape: _Shape) -> tuple[str, launches.Launch]:
+    """(CUDA text, launch) of a kernel that does not go through tiles."""
     found = body_leaves(kernel.stores)
     loading = load_plan(shape.space, found, shape.vector)
     if shape.vector == 1:  # all plain loads come first, so that a thread has several in flight

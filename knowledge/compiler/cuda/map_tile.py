@@ -1,6 +1,5 @@
-"""Pointwise CUDA kernels with transposed operands: what lies along another dimension than the results is turned in
-shared memory, so that loads and stores are both coalesced.
-"""
+"""Pointwise CUDA kernels with transposed operands. Operands that are contiguous along another dimension than the
+results are turned in shared memory, so that loads and stores are both coalesced."""
 
 from __future__ import annotations
 
@@ -65,23 +64,28 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{
 
 @dataclass(frozen=True)
 class Turned:
-    """The operands that are contiguous along `dim`, where the results are along the last dimension."""
+    """Operands that are contiguous along dimension `dim`, while the results are contiguous along the last one."""
 
     dim: int
     loads: tuple[Load, ...]
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Sides of tiles that fit a block, 0 for none."""
+        """Sides in elements of square tiles that fit the shared memory of a block; 0 (no tiles) first."""
         return (0, *(side for side in _SIDES if _tile_bytes(self.loads, side) <= _STATIC_BYTES))
 
 
 def _tile_bytes(loads: Iterable[Load], side: int) -> int:
+    """Bytes of shared memory for one padded tile of each load."""
     return sum(ITEM_BYTES[load.dtype] for load in loads) * side * (side + 1)
 
 
 def find_turned(kernel: MapKernel, space: Space) -> Turned | None:
-    """The transposed operands, all along the same dimension; None without any."""
+    """The transposed operands of a kernel, all contiguous along the same dimension; None if there are none or if a
+    result is not contiguous.
+
+    If operands lie along several dimensions, the one with the most operands counts. Operands that do not fit shared
+    memory are left out, and then read in place."""
     if len(space.sizes) < 2 or any(space.stride(store.view) != 1 for store in kernel.stores):
         return None
     found: dict[int, list[Load]] = {}
@@ -95,14 +99,14 @@ def find_turned(kernel: MapKernel, space: Space) -> Turned | None:
         return None
     dim = max(found, key=lambda dim: len(found[dim]))
     loads: list[Load] = []
-    for load in found[dim]:  # what does not fit is read as it lies
+    for load in found[dim]:  # further ones are read in place
         if _tile_bytes([*loads, load], _SIDES[0]) <= _STATIC_BYTES:
             loads.append(load)
     return Turned(dim, tuple(loads))
 
 
 def print_turned(kernel: MapKernel, plan: Plan, space: Space, turned: Turned, side: int) -> tuple[str, launches.Launch]:
-    """The kernel's text and its launch, with tiles of `side` by `side`."""
+    """(CUDA text, launch) of the kernel with tiles of `side` by `side` elements."""
     rows, columns = space.sizes[turned.dim], space.sizes[-1]
     row, column = space.names[turned.dim], space.names[-1]
     declared, copies = [], []

@@ -46,9 +46,12 @@ from foundry.knowledge.opgraph import contiguous_strides
 COMPILER = "nvcc"
 # No fast-math forms: NaN and infinities keep their meaning. 177 and 550: unused index variables of generated loops.
 FLAGS = ("-cubin", "-std=c++17", "-O3", "--diag-suppress=177,550", "-Xptxas=-v")
-_HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h"}  # by the type that needs one; each takes 0.1 s
+_HEADERS = {
+    "__half": "cuda_fp16.h",
+    "__nv_bfloat16": "cuda_bf16.h",
+}  # header by the C++ type that needs it; each takes 0.1 s
 _ALIGN = 256
-_DEVICES = {"cpu": "device", "cuda": "device"}  # a device that an operator is given: the one of the call
+_DEVICES = {"cpu": "device", "cuda": "device"}  # an operator's device argument becomes the device of the call
 _WORKSPACE = "workspace+"
 _PREPARED = "prepared+"
 _MAP_TYPES = {"bool": 0, "float16": 6, "float32": 7, "bfloat16": 9}  # CUtensorMapDataType
@@ -96,6 +99,7 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
 
 
 def _launch_fact(launch: Launch) -> dict[str, object]:
+    """A launch's grid, block and dynamic shared memory in bytes, as the candidate's record of facts has them."""
     return {"grid": list(launch.grid), "block": list(launch.block), "shared_bytes": launch.shared_bytes}
 
 
@@ -111,13 +115,13 @@ def _moved(argument: Argument, by: int) -> Argument:
 def _shapes(plan: Plan) -> str:
     """Python text of (number, shape, required strides) of each input that the plan reads.
 
-    Single numbers are left out: they may come without a shape.
-    """
+    Single numbers are left out: they may come without a shape."""
     inputs = [buffer for buffer in inputs_of(plan) if buffer.shape]
     return tuple_text([f"({b.source}, {tuple_text(b.shape)}, {exact_strides(b)})" for b in inputs])
 
 
 def _empty(buffer: Buffer) -> str:
+    """Python text that allocates a buffer's tensor on `device`, with its strides."""
     tail = f"dtype=torch.{buffer.dtype}, device=device)"
     if buffer.strides == contiguous_strides(buffer.shape):
         return f"torch.empty({tuple_text(buffer.shape)}, {tail}"
@@ -125,7 +129,8 @@ def _empty(buffer: Buffer) -> str:
 
 
 class _EntryText:
-    """The CUDA and Python text of one entry."""
+    """The texts of one captured shape: `source` is its CUDA, `forward` its Python, `launches` its launches, those that
+    prepare memory first."""
 
     def __init__(self, entry: Entry, index: int, parameters: Sequence[str], *, alone: bool) -> None:
         self._plan, self._index = entry.plan, index
@@ -157,10 +162,10 @@ class _EntryText:
         self.forward = self._forward()
 
     def _decoded(self) -> dict[int, list[Launch]]:
-        """The launches of each kernel, by its position in the plan.
+        """The launches of each kernel, by its position in the plan, under the kernel names of this shape.
 
-        Every kernel, and every value made of parameters, gets its own part of the prepared memory.
-        """
+        Gives every kernel, and every value made of parameters, its own part of the prepared memory (256-byte aligned):
+        sets `_prepared_bytes` and, for values, their offsets in `_derived`."""
         found: dict[int, list[Launch]] = {}
         self._prepared_bytes = 0
         for position, kernel in enumerate(self._kernels):
@@ -179,20 +184,23 @@ class _EntryText:
         return text if self._alone else re.sub(rf"\b{KERNEL_PREFIX}(?=\w)", f"shape{self._index}_{KERNEL_PREFIX}", text)
 
     def _renamed(self, launch: Launch, prepared: int) -> Launch:
+        """The launch with the kernel name of this shape and its prepared memory shifted by `prepared` bytes."""
         args = tuple(_moved(argument, prepared) for argument in launch.args)
         return replace(launch, kernel=self._rename(launch.kernel), args=args)
 
     def _literal(self, launch: Launch) -> str:
+        """Python text of a launch, as the candidate's `_table` takes it: name, grid, block, shared bytes, slots of its
+        arguments, and the cluster if there is one."""
         slots = [self._slot(argument) for argument in launch.args]
         sizes = f"{launch.grid}, {launch.block}, {launch.shared_bytes}"
         together = f", {launch.cluster}" if launch.cluster != 1 else ""
         return f"({launch.kernel!r}, {sizes}, {tuple_text(slots)}{together})"
 
     def _slot(self, argument: Argument) -> object:
-        """The slot number of a launch argument.
+        """The number of the slot that holds a launch argument at run time; new arguments get the next slot.
 
-        For a tensor map: (slot of its memory, the driver's number of its type, sizes, strides, box, byte offset).
-        """
+        For a tensor map it is (slot of its memory, the driver's number of its type, sizes, strides, box, byte
+        offset)."""
         if isinstance(argument, TensorMap):
             kind = _MAP_TYPES[argument.dtype]
             shape = (argument.sizes, argument.stride_bytes, argument.box)
@@ -206,6 +214,8 @@ class _EntryText:
     # -- Python
 
     def _forward(self) -> str:
+        """Python text of the launches and the function `_forward_<index>` of this shape: it checks inputs and
+        parameters, allocates scratch memory, runs all steps and returns the results."""
         index = self._index
         table = f"_table({index}, _LAUNCHES_{index}, {self._constants!r}, {len(self._slots)})"
         lines = [
@@ -237,10 +247,12 @@ class _EntryText:
         return f"{head}\n\n\ndef _forward_{index}(inputs, parameters, state):\n{body}"
 
     def _offsets_of(self, memory: str) -> list[int]:
+        """The byte offsets that launch arguments use in a memory; `memory` is "workspace+" or "prepared+"."""
         return [int(key.removeprefix(memory)) for key in self._slots if key.startswith(memory)]
 
     def _prepare_lines(self) -> list[str]:
-        """Lines that make prepared memory again when a parameter, or the stream of the launches, has changed."""
+        """Lines of Python that make prepared memory again when a parameter, or the stream of the launches, has
+        changed."""
         if not self._preparing:
             return []
         given = [item for launch in self.launches[: self._preparing] for item in launch.args]
@@ -265,15 +277,20 @@ class _EntryText:
         ]
 
     def _check(self, buffer: Buffer, source: str) -> list[str]:
+        """Lines of Python that check a tensor's shape, strides and dtype and put its pointer into its slot. `source` is
+        Python text of the tensor and its name for messages."""
         name = variable(buffer.name)
         facts = f"{tuple_text(buffer.shape)}, {tuple_text(buffer.strides)}, torch.{buffer.dtype}"
         lines = [f"{name} = _checked({source}, {facts})"]
         return [*lines, *self._point(buffer.name)]
 
     def _point(self, name: str) -> list[str]:
+        """The line of Python that puts a buffer's pointer into its slot; [] if no launch uses the buffer."""
         return [f"slots[{self._slots[name]}] = {variable(name)}.data_ptr()"] if name in self._slots else []
 
     def _parameter_lines(self) -> list[str]:
+        """Lines of Python that check the model's parameters, buffers and plain attributes; those attributes are first
+        copied to the device of the call."""
         lines = []
         for buffer in self._plan.buffers.values():
             if is_parameter(buffer) or buffer.is_in_place:
@@ -285,6 +302,8 @@ class _EntryText:
         return lines
 
     def _constant_lines(self) -> list[str]:
+        """Lines of Python that fetch each tensor of known values from the state, where the first call on a device puts
+        it."""
         lines = []
         for buffer in self._plan.buffers.values():
             if buffer.data is None or (buffer.name not in self._slots and buffer.name not in self._visible):
@@ -300,7 +319,8 @@ class _EntryText:
         return lines
 
     def _step_lines(self) -> list[str]:
-        """Launches between PyTorch calls run together; outputs are allocated before the launch that writes them."""
+        """Lines of Python that run the plan's steps. Launches between PyTorch calls run together; outputs are allocated
+        before the launch that writes them."""
         lines = [f"{variable(buffer.name)} = {_empty(buffer)}" for buffer in find_empty(self._plan)]
         given = ("input", "parameter", "constant")
         made = {b.name for b in self._plan.buffers.values() if b.role in given or b.is_in_place}
@@ -323,6 +343,7 @@ class _EntryText:
         return lines
 
     def _torch_call(self, step: TorchCall) -> list[str]:
+        """Lines of Python that call PyTorch for a step and check the tensors that it returns."""
         lines = [call_text(step, _DEVICES)]
         for name in step.results:
             buffer = self._plan.buffers.get(name)

@@ -35,15 +35,20 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
 
 
 class _Pool:
+    """Prints a pool with one thread for each output, which walks the output's window."""
+
     def __init__(self, kernel: PoolKernel, plan: Plan, tuning: Tuning) -> None:
         self.kernel, self.plan, self.tuning = kernel, plan, tuning
         self.space = PoolSpace(kernel, plan)
         self.threads = tuning.number("threads", THREADS, 256, "parallel", "outputs of a block")
 
     def _step(self, d: int) -> int:
+        """Distance in the input between neighbours of a window along dimension `d`: the dilation; 1 for adaptive
+        pools."""
         return self.kernel.dilation[d] if self.kernel.kernel else 1
 
     def _body(self) -> list[str]:
+        """C statements of one thread: walks the window of output `point` and stores the maximum, or the average."""
         kernel, space = self.kernel, self.space
         lines = decompose("point", space.out_sizes, space.out_names, space.index)
         for d in range(space.rank):
@@ -71,6 +76,7 @@ class _Pool:
         return [*lines, *space.stores(names)]
 
     def print(self) -> PrintedKernel:
+        """The printed kernel, with one launch."""
         kernel, space = self.kernel, self.space
         name = symbol_of(kernel)
         signature, arguments = signature_of(self.plan, [*space.found, *space.after], kernel.stores)
@@ -96,10 +102,9 @@ def print_pool(kernel: PoolKernel, plan: Plan, device: Device, choices: dict[str
 
     `choices` may hold (each path reads only those that concern it):
     - "path": "points" (one thread an output) or "columns" (columns of the input first, then windows of them)
-    - "threads": of a block
+    - "threads": threads of a block
     - "steps": rows of outputs that a block takes one after the other ("columns")
-    A value that is not legal for this kernel gives way to the default.
-    """
+    A value that is not legal for this kernel gives way to the default."""
     tuning = Tuning(choices, declares_fixed=True)
     meaning = "points: one thread an output; columns: columns of the input first, then windows of them"
     if fits_columns(kernel) and tuning.text("path", PATHS, "columns", "algorithm", meaning) == "columns":

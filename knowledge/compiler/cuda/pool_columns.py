@@ -26,22 +26,28 @@ from foundry.knowledge.compiler.schedule.tuning import Tuning
 
 THREADS = (128, 256, 512)
 STEPS = (1, 2, 4, 8, 16)
-_BATCH = 12  # loads of a lane in flight
+_BATCH = 12  # most loads that a lane has in flight
 _SHARED_BYTES = 40 * 1024
 _UNROLLED = 32
 
 
 def fits_columns(kernel: PoolKernel) -> bool:
-    """True if all outputs have the same window, and no store asks for the position of the maximum."""
+    """True if all outputs have windows of one size, and no store asks for the position of the maximum."""
     asked = any(isinstance(node, Named) and node.name == "index" for s in kernel.stores for node in nodes(s.value))
     return bool(kernel.kernel) and not asked
 
 
 def print_columns(kernel: PoolKernel, plan: Plan, tuning: Tuning) -> PrintedKernel:
+    """The printed kernel of a pool for which `fits_columns` is true; declares its tunables in `tuning`."""
     return _Columns(kernel, plan, tuning).print()
 
 
 class _Columns:
+    """Prints a pool whose teams of `lanes` threads take rows of outputs, each in `parts` of `outputs` elements.
+
+    A team reduces each column of the input over the window's outer dimensions (`taps`) into shared memory, then windows
+    of these columns. Loads are vectors of `vector` elements; a lane has `batch` of them in flight."""
+
     def __init__(self, kernel: PoolKernel, plan: Plan, tuning: Tuning) -> None:
         self.kernel, self.plan, self.tuning = kernel, plan, tuning
         self.space = PoolSpace(kernel, plan)
@@ -59,7 +65,8 @@ class _Columns:
         self._divide()
 
     def _divide(self) -> None:
-        """Chooses the lanes of a team, and the number of outputs that it computes at a time."""
+        """Sets the lanes of a team and the teams of a block. Sets the outputs that a team computes at a time, the parts
+        of a row, and the columns in shared memory (`width`)."""
         kernel = self.kernel
         size, out, stride = kernel.input_size[-1], kernel.output_size[-1], kernel.stride[-1]
         reach = (kernel.kernel[-1] - 1) * kernel.dilation[-1] + 1
@@ -79,7 +86,7 @@ class _Columns:
         self.width = math.ceil(((self.outputs - 1) * stride + reach + self.vector - 1) / self.vector) * self.vector
 
     def _begin(self) -> tuple[str, int | str]:
-        """(C text of the first column of a part in shared memory, distance from it to the first window)."""
+        """(C text of the first column of a part in shared memory, distance in columns from it to the first window)."""
         kernel, v = self.kernel, self.vector
         step, padding = self.outputs * kernel.stride[-1], kernel.padding[-1]
         lead = math.ceil(padding / v) * v
@@ -89,7 +96,8 @@ class _Columns:
         return begin, f"(part * {step} - {padding} - begin_in)"
 
     def _tap(self) -> list[str]:
-        """The code that finds tap `first + u` of the window's other dimensions, and tests if it is in the input."""
+        """C statements that find tap `first + u` of the window's outer dimensions, and define `inside`: true if it is
+        in the input."""
         kernel, rank = self.kernel, self.space.rank
         names = tuple(f"t{d}" for d in range(rank - 1))
         lines = ["const int tap = first + u;"] if rank > 1 or self.taps % self.batch else []
@@ -102,11 +110,13 @@ class _Columns:
         return [*lines, f"const bool inside = {' && '.join(tests) or 'true'};"]
 
     def _loads(self) -> list[str]:
+        """C statements that load vector `u` of each wide operand if its tap is in the input."""
         place = self.space.inside.with_inner("column")
         source = [f"load_vec<{self.vector}>(b_{leaf.buffer} + {place.offset(leaf.view)})" for leaf in self.wide]
         return [f"if (inside) v{i}[u] = {text};" for i, text in enumerate(source)]
 
     def _values(self) -> list[str]:
+        """C statements that add the values of tap `u` to the sums of a vector's columns (or take their maximum)."""
         known: Known = [(leaf, element_load(f"v{i}[u].at[j]", leaf.dtype)) for i, leaf in enumerate(self.wide)]
         body = emitter(self.space.inside.with_inner("(column + j)"), known, {})
         body.lines.append(f"sum.at[j] = combine(sum.at[j], (T)({body.value(self.kernel.value)}));")
@@ -114,6 +124,7 @@ class _Columns:
         return ["if (inside) {", *loop, "}"]
 
     def _row(self) -> list[str]:
+        """C statements that find output row `row` and the bounds of its windows along the outer dimensions."""
         space = self.space
         lines = (
             decompose("row", space.out_sizes[:-1], space.out_names[:-1], space.index) if space.out_sizes[:-1] else []
@@ -123,12 +134,14 @@ class _Columns:
         return lines
 
     def _stores(self) -> list[str]:
+        """C statements that store the result of a window: the maximum, or the sum divided by the window's size."""
         if self.kernel.op == "max":
             return self.space.stores({"acc": "best"})
         lines = [*self.space.window_bounds(self.space.rank - 1), *self.space.divisor()]
         return [*lines, *self.space.stores({"acc": "(best / divisor)"})]
 
     def _sizes(self) -> dict[str, object]:
+        """Numbers for the holes of pool_columns.cu."""
         kernel = self.kernel
         return {
             "THREADS": self.threads,
@@ -151,6 +164,7 @@ class _Columns:
         }
 
     def _texts(self) -> dict[str, object]:
+        """Types and C statements for the holes of pool_columns.cu."""
         space, maximum = self.space, self.kernel.op == "max"
         begin, shift = self._begin()
         declared = [f"{vector_type(leaf.dtype, self.vector)} v{i}[BATCH];" for i, leaf in enumerate(self.wide)]
@@ -173,6 +187,7 @@ class _Columns:
         }
 
     def print(self) -> PrintedKernel:
+        """The printed kernel, with one launch."""
         name = symbol_of(self.kernel)
         signature, arguments = signature_of(self.plan, [*self.space.found, *self.space.after], self.kernel.stores)
         values = {"NAME": name, "PARAMETERS": signature, **self._sizes(), **self._texts()}

@@ -9,6 +9,9 @@ from foundry.knowledge.compiler.ir.views import leaves
 
 
 class PoolSpace:
+    """A pool's spaces: `inside` of its input points, `outside` of its output points, with the leaves read in each
+    (`found`, `after`). `type` is the C++ type of a window's result."""
+
     def __init__(self, kernel: PoolKernel, plan: Plan) -> None:
         self.kernel, self.plan = kernel, plan
         self.type = register(kernel.dtype)
@@ -28,8 +31,8 @@ class PoolSpace:
         self.outside = Space(self.out_sizes, self.out_names, {v: v for v in out_views}, self.index)
 
     def window_bounds(self, d: int) -> list[str]:
-        """C declarations of begin<d> and end<d>: the first input position of the window along d and one past its last,
-        not clipped to the input. The loop adds the step."""
+        """C declarations of begin<d> and end<d>: the first input position of the window along d and one past its last.
+        They are not clipped to the input; dilation is left to the loop."""
         kernel = self.kernel
         size, out = kernel.input_size[d], kernel.output_size[d]
         if not kernel.kernel:
@@ -42,7 +45,8 @@ class PoolSpace:
         ]
 
     def divisor(self) -> list[str]:
-        """The number an average divides by."""
+        """The C declaration of `divisor`, the number that an average divides by: the kernel's own, or the positions of
+        the window that count."""
         kernel = self.kernel
         if kernel.divisor is not None:
             return [f"const T divisor = (T){kernel.divisor};"]
@@ -58,7 +62,8 @@ class PoolSpace:
         return [f"const T divisor = (T)({' * '.join(counts)});"]
 
     def stores(self, names: dict[str, str]) -> list[str]:
-        """Statements that store a window's result, which `names` names."""
+        """C statements that store a window's result. `names`: C text of the IR's "acc" (the result) and "index" (a
+        maximum's position)."""
         stores = emitter(self.outside, [], names, "s")
         stores.store_all(self.kernel.stores, self.outside.offset, self.plan.buffers)
         return stores.lines
