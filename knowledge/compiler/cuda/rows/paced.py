@@ -1,5 +1,5 @@
-"""Rows too long for any chip, read twice in one launch: a row's second reading follows its first so closely that the
-second cache still holds it."""
+"""Rows too long for any chip, read twice in one launch: a row's second reading follows its first so closely that L2
+still holds it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from foundry.knowledge.compiler.schedule.passes import stores_in, value_of
 
 
 class PacedRow:
-    """One launch for a kernel of one reduction: parts of a row reduce it, and parts of an earlier row, which wait for
-    theirs, store what comes of it."""
+    """Prints a row kernel of one reduction as one launch (and one that clears counters). Its blocks reduce parts of a
+    row, or wait for an earlier row and store its results."""
 
     def __init__(self, kernel: RowKernel, plan: Plan, shape: RowShape, name: str) -> None:
         self.kernel, self.plan, self.shape, self.name = kernel, plan, shape, name
@@ -30,6 +30,7 @@ class PacedRow:
             self.memory.reserve(item.name, shape.rows * shape.splits * item.state_bytes)
 
     def print(self) -> tuple[str, list[Launch], int]:
+        """(CUDA text, launches, bytes of scratch memory)."""
         shape = self.shape
         text = RowText(shape, self.plan)
         position = [*text.position("paced_row"), *text.span("split", self.chunk)]
@@ -68,10 +69,12 @@ class PacedRow:
 
     @property
     def lag(self) -> int:
-        """Rows between the first and the second reading: as many as the blocks that run at a time."""
+        """Number of rows between the first and the second reading: as many as the blocks that run at a time."""
         return max(1, min(self.shape.rows, round(self.shape.resident / (2 * self.shape.splits))))
 
     def _second(self, text: RowText, at: int) -> list[str]:
+        """Statements of the second reading: merge the row's parts, compute the values after them and store. `at` is the
+        number of the reduction's step."""
         shape = self.shape
         fresh = f"paced_rows::fresh({{}} + row * {shape.splits} + i)"
         lines = text.merge_parts(self.reduction, shape.splits, lambda name: fresh.format(part_pointer(name)))

@@ -1,8 +1,7 @@
 """Recurrent layers in CUDA: one launch whose blocks run at once, keep their weights, and hand each other states.
 
-The text is `recurrence.cu`. A state that has not come yet is told by its bits (`exchange.cuh`), so a step costs one way
-through the second cache and no barrier; layers in one launch follow each other a step apart.
-"""
+The text is `recurrence.cu`. A block knows by a state's bits that it has arrived (`exchange.cuh`), so a step costs one
+way through L2 and no barrier. Layers in one launch follow each other a step apart."""
 
 from __future__ import annotations
 
@@ -80,15 +79,19 @@ _HOMES = {"registers": _IN_REGISTERS, "shared": _IN_SHARED, "memory": _IN_MEMORY
 
 
 class _Recurrence:
+    """Prints one recurrent kernel. Raises CannotLower for types and layouts that it does not take, and for layers that
+    do not fit on the device."""
+
     def __init__(self, kernel: ir.RecurrentKernel, plan: ir.Plan, device: Device, choices: dict[str, Choice]) -> None:
         self.kernel, self.plan = kernel, plan
         self.dtype = self._element()
         self.shape, self.home, self.tunables = choose(kernel, device, choices)
-        self.offsets = {"first_layer": kernel.first}  # what the kernel gets as numbers
+        self.offsets = {"first_layer": kernel.first}  # arguments of the kernel that are numbers
         self.name = symbol_of(kernel)
 
     def _element(self) -> DType:
-        """The type of all weights and states in memory."""
+        """The dtype of all weights and states in memory. Raises CannotLower if there are several, or an operand is not
+        contiguous."""
         found = {load.dtype for load in cell_loads(self.kernel)}
         last = {self.plan.buffers[name].dtype for name in last_states(self.kernel)}
         if len(found | last) != 1 or self.kernel.dtype != "float32":
@@ -100,13 +103,16 @@ class _Recurrence:
     # -- text
 
     def _cells(self) -> Iterator[str]:
-        """Statements that read the inputs of each block's cell."""
+        """Yields C statements that set the pointers and strides of each block's cell; fills `offsets` with the
+        arguments that they use."""
         for number, cell in enumerate(cell for layer in self.kernel.layers for cell in layer):
             yield f"if (which == {number}) {{"
             yield from self._fields(cell)
             yield "}"
 
     def _fields(self, cell: ir.RecurrentCell) -> Iterator[str]:
+        """Yields C statements that set the pointers and strides of one cell. Offsets of first states become arguments,
+        so that alike layers have one text."""
         strides = {
             "weight": ("weight_row",),
             "below": ("below_row",),
@@ -119,7 +125,7 @@ class _Recurrence:
             if load is None:
                 continue
             offset: object = load.view.offset
-            if field in ("h", "c"):  # an argument, so that layers which are alike have one text
+            if field in ("h", "c"):
                 offset = f"first_{field}{len(self.offsets)}"
                 self.offsets[str(offset)] = load.view.offset
             yield f"cell.{field} = b_{load.buffer} + {offset};"
@@ -127,6 +133,7 @@ class _Recurrence:
                 yield f"cell.{name} = {stride};"
 
     def _weights(self) -> str:
+        """C statements that bring a block's weights into their memory and define the functions that read them."""
         fields = [("own", "weight"), *([("below", "below")] if self.shape.products > 1 else [])]
         parts = []
         for number, (whose, field) in enumerate(fields):
@@ -140,7 +147,7 @@ class _Recurrence:
         return "\n".join(parts)
 
     def _stores(self) -> list[str]:
-        """Statements that store the last layer's states, and after the last step those of all layers."""
+        """C statements that store the last layer's states, and after the last step those of all layers."""
         kernel, lines = self.kernel, list[str]()
         if kernel.stores:
             views = [leaf.view for leaf in body_leaves(kernel.stores)] + [store.view for store in kernel.stores]
@@ -159,6 +166,7 @@ class _Recurrence:
         return lines
 
     def _holes(self) -> dict[str, object]:
+        """Values for the holes of recurrence.cu; sets `arguments`, those of the launch."""
         kernel, shape = self.kernel, self.shape
         directions, steps, batch, hidden = kernel.shape
         written = list(dict.fromkeys([*(store.buffer for store in kernel.stores), *last_states(kernel)]))
@@ -197,11 +205,14 @@ class _Recurrence:
         }
 
     def _choices(self) -> dict[str, Choice]:
+        """The values of all tunables."""
         shape = self.shape
         chosen = {"units": shape.units, "tile": shape.tile, "threads": shape.threads, "lanes": shape.lanes}
         return {**chosen, "weights": self.home}
 
     def print(self) -> ir.PrintedKernel:
+        """The printed kernel: a launch that clears the exchanged states, if blocks exchange any, and the one that walks
+        all steps."""
         shape = self.shape
         _, steps, batch, hidden = self.kernel.shape
         source = fill(read_library_text("cuda/rows/recurrence.cu"), self._holes())
@@ -235,9 +246,13 @@ def print_recurrence(
 ) -> ir.PrintedKernel:
     """CUDA of a RecurrentKernel of float32, float16 or bfloat16; arithmetic and states are float32.
 
-    `choices` may hold "units" (of a layer in a block), "tile" (sequences at a time), "threads" (of a block),
-    "lanes" (that share a row of weights) and "weights" (where a block has them: registers, shared or memory). A
-    value that is not legal for this kernel gives way to the default. Raises CannotLower for other types and for layers
-    that do not fit on the device.
-    """
+    `choices` may hold:
+    - "units": units of a layer in a block
+    - "tile": sequences that a block takes at a time
+    - "threads": threads of a block
+    - "lanes": lanes of a warp that share a row of weights
+    - "weights": the memory that holds a block's weights ("registers", "shared" or "memory")
+    A value that is not legal for this kernel gives way to the default.
+
+    Raises CannotLower for other types and for layers that do not fit on the device."""
     return _Recurrence(kernel, plan, device, choices).print()

@@ -21,17 +21,17 @@ TILES = (1, 2, 4, 8, 12, 16)
 LANES = (4, 8, 16, 32)
 HOMES = ("registers", "shared", "memory")
 _REGISTERS = {128: 255, 256: 255, 512: 128}
-_OTHER_REGISTERS = 64  # of a thread: addresses, what is taken and given, gates
-_HANDOVER_CYCLES = 1800  # from a state's last addition to its first one in another block
+_OTHER_REGISTERS = 64  # registers of a thread for addresses, exchanged states and gates
+_HANDOVER_CYCLES = 1800  # cycles between a state's last addition and its first use in another block
 _AT_ONCE = 4
-_WAY_CYCLES = 700  # to the second cache and back
-_MEMORY_BYTES_PER_CYCLE = 24  # of one multiprocessor from the second cache
+_WAY_CYCLES = 700  # cycles of a read from L2
+_MEMORY_BYTES_PER_CYCLE = 24  # bytes that one multiprocessor reads from L2 in a cycle
 
 
 @dataclass(frozen=True)
 class Threads:
-    """A warp's lanes share columns (`k_lanes`) and rows of weights, and so do the warps (`k_warps`); a thread has
-    `rows` times 4 `vectors` weights of a product."""
+    """How a block's threads share a product: `k_lanes` lanes of a warp and `k_warps` warps share its columns, the
+    others its rows. A thread has `rows` times 4 `vectors` weights."""
 
     k_lanes: int
     k_warps: int
@@ -41,7 +41,8 @@ class Threads:
 
 @dataclass(frozen=True)
 class WalkShape:
-    """`units` of a layer and direction to a block, `tile` sequences at a time, columns shared by `lanes`."""
+    """The division of a recurrent kernel: a block has `units` of a layer and direction, and takes `tile` sequences
+    through all steps at a time. `lanes` lanes of a warp share the columns of a row of weights."""
 
     kernel: RecurrentKernel
     device: Device
@@ -57,7 +58,7 @@ class WalkShape:
 
     @property
     def sums(self) -> int:
-        """Number of sums that a step keeps apart: a GRU weighs only the part of its own states."""
+        """Number of sums that a step keeps apart: a GRU's reset gate weights only the sum of its own states."""
         return self.products if self.kernel.cell == "gru" else 1
 
     @property
@@ -72,10 +73,12 @@ class WalkShape:
 
     @property
     def cells(self) -> int:
+        """Number of layers times directions."""
         return len(self.kernel.layers) * self.kernel.shape[0]
 
     @property
     def splits(self) -> int:
+        """Number of blocks that share a layer's units."""
         return math.ceil(self.kernel.shape[3] / self.units)
 
     @property
@@ -86,21 +89,24 @@ class WalkShape:
 
     @property
     def blocks(self) -> int:
+        """Number of blocks of the launch."""
         return self.cells * self.splits * self.slices
 
     @cached_property
     def part(self) -> Threads:
+        """The division of a product among a block's threads that takes the fewest estimated cycles."""
         return min(self._parts(), key=self._product_cycles)
 
     def _parts(self) -> Iterator[Threads]:
+        """Yields the possible divisions of a product among a block's threads."""
         warps, hidden = self.threads // 32, self.kernel.shape[3]
         for k_warps in (n for n in (1, 2, 4, 8, 16) if warps % n == 0):
             rows = math.ceil(GATES[self.kernel.cell] * self.units / (32 // self.lanes * (warps // k_warps)))
             yield Threads(self.lanes, k_warps, rows, math.ceil(hidden / (4 * self.lanes * k_warps)))
 
     def _product_cycles(self, part: Threads) -> float:
-        """Cycles of one multiprocessor for a step's products: additions or reads of shared memory, whichever take
-        longer, and folding the sums."""
+        """Estimated cycles of one multiprocessor for a step's products: additions or reads of shared memory, whichever
+        take longer, and folding the sums."""
         warps = self.threads // 32
         reads = part.vectors * self.tile * max(part.k_lanes / 8, 2)
         additions = part.vectors * self.tile * part.rows
@@ -110,37 +116,41 @@ class WalkShape:
         return spilled * self.products * warps * (max(reads, additions) + folding)
 
     def _registers(self, part: Threads, home: str) -> int:
+        """Estimated registers of a thread if the weights are in `home`."""
         weights = self.products * part.rows * part.vectors * 4 if home == "registers" else part.rows * 4
         return weights + round_up(part.rows * self.tile, part.k_lanes) + _OTHER_REGISTERS
 
     @property
     def pitch(self) -> int:
+        """Floats between two rows of weights or states in shared memory."""
         return 4 * self.part.k_lanes * self.part.k_warps * self.part.vectors
 
     @property
     def rows(self) -> int:
-        """Rows of weights in a block, padding included."""
+        """Number of rows of weights in a block, padding included."""
         part = self.part
         return 32 // part.k_lanes * (self.threads // 32 // part.k_warps) * part.rows
 
     def shared_bytes(self, home: str) -> int:
+        """Bytes of shared memory of a block if the weights are in `home`."""
         sums = self.sums * self.part.k_warps * self.tile * self.rows
         weights = self.rows * self.pitch if home == "shared" else 0
         return 4 * (self.products * (self.tile * self.pitch + weights) + sums)
 
     @cached_property
     def homes(self) -> tuple[str, ...]:
-        """The memories that hold a block's weights, fastest first."""
+        """The memories that can hold a block's weights ("registers", "shared", "memory"), fastest first."""
         limit = max_shared_bytes(self.device.arch)
         fitting = [home for home in HOMES if self._registers(self.part, home) <= _REGISTERS[self.threads]]
         return tuple(home for home in fitting if self.shared_bytes(home) <= limit)
 
     @property
     def is_legal(self) -> bool:
+        """True if all blocks run at once and some memory can hold the weights."""
         return self.blocks <= self.device.cores and bool(self.homes)
 
     def cycles(self) -> float:
-        """Estimated cycles of a step of all sequences."""
+        """Estimated cycles of a step, for all sequences of a block."""
         rounds = math.ceil(self.kernel.shape[2] / (self.tile * self.slices))
         step = self._product_cycles(self.part) + (_HANDOVER_CYCLES if self.splits > 1 else 0)
         ways = math.ceil(self.tile * self.kernel.shape[3] / 4 / (self.threads * self.at_once))
@@ -154,6 +164,7 @@ class WalkShape:
 
 
 def _legal(kernel: RecurrentKernel, device: Device) -> list[WalkShape]:
+    """All shapes that fit the device."""
     directions, _, batch, hidden = kernel.shape
     least = math.ceil(hidden / max(1, device.cores // (directions * len(kernel.layers))))
     units = sorted({min(hidden, least * n) for n in (1, 2, 3, 4, 8)} | ({hidden} if hidden <= 128 else set()))
@@ -167,8 +178,7 @@ def choose(
 ) -> tuple[WalkShape, str, tuple[Tunable, ...]]:
     """(shape, memory of the weights, tunables). Raises CannotLower if no shape fits the device.
 
-    The shape has the choices if they are legal together; else it is the one with the fewest estimated cycles.
-    """
+    The shape has the choices if they are legal together; else it is the one with the fewest estimated cycles."""
     legal = _legal(kernel, device)
     if not legal:
         raise CannotLower(f"recurrence {kernel.name}: {kernel.shape[3]} units do not fit on the device")

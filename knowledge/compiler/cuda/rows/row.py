@@ -32,23 +32,23 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{
 
 
 def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """CUDA of a RowKernel.
+    """CUDA of a RowKernel. Raises CannotLower for 2^31 rows or elements in a row, and if nothing moves along the
+    reduced dimensions.
 
     `choices` may hold:
     - "softmax": "online" takes maximum and sum in one pass with rescaling, "two_pass" in two
     - "vector": elements of one memory access (1, 2, 4, 8)
     - "team": threads that share a row
     - "threads": threads of a block (rows that are contiguous in memory)
-    - "columns": neighbouring rows of a block (rows that lie across memory)
+    - "columns": neighbouring rows of a block (rows across memory)
     - "staging": where a row waits between two passes: "registers", "shared", or "stream" (read again)
     - "splits": blocks that share a row
     - "in_flight": vectors that a thread loads before it uses the first, where the row is read again
-    - "order": whether rows that are split take a launch a reading, or one in which the second reading follows "behind",
-      or whether all parts of all rows are read in the order of "memory"
+    - "order": order of reading split rows. "launches": one launch for each reading; "behind": one launch, in which the
+      second reading follows the first; "memory": all parts of all rows in the order of memory
     - "part": vectors of a thread in such a part
     - "cluster": blocks that hold a row together, and read it once
-    A value that is not legal for this kernel gives way to the default.
-    """
+    A value that is not legal for this kernel gives way to the default."""
     chooser = Chooser(kernel, plan, device, choices)
     shape = chooser.shape()
     name = symbol_of(kernel)
@@ -69,6 +69,7 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
 
 
 def _form(shape: RowShape) -> type[PacedRow | StreamedRow | _SplitRow | _WholeRow]:
+    """The printer class for a shape."""
     if shape.order == "behind":
         return PacedRow
     if shape.order == "memory":
@@ -77,6 +78,7 @@ def _form(shape: RowShape) -> type[PacedRow | StreamedRow | _SplitRow | _WholeRo
 
 
 def _shared_texts(shape: RowShape) -> tuple[str, ...]:
+    """The library texts that kernels of this shape need."""
     if shape.order == "behind":
         return (read_library_text("cuda/rows/paced.cuh"),)
     return (read_library_text("cuda/rows/cluster.cuh"),) if shape.cluster > 1 else ()
@@ -107,7 +109,7 @@ def _choice_used(shape: RowShape, name: str, kernel: RowKernel, choices: dict[st
 
 
 class _WholeRow:
-    """One launch; every block sees whole rows."""
+    """Prints a row kernel as one launch, whose blocks or clusters see whole rows."""
 
     def __init__(self, kernel: RowKernel, plan: Plan, shape: RowShape, name: str) -> None:
         self.kernel = kernel
@@ -116,6 +118,7 @@ class _WholeRow:
         self.name = name
 
     def print(self) -> tuple[str, list[Launch], int]:
+        """(CUDA text, launches, 0 bytes of scratch memory)."""
         text = RowText(self.shape, self.plan)
         first = self.shape.steps[0] if self.shape.cluster > 1 else None
         begun = first if isinstance(first, ReducePass) else None
@@ -123,7 +126,7 @@ class _WholeRow:
         last = max((i for i, step in enumerate(self.shape.steps) if isinstance(step, ReducePass)), default=-1)
         for number, step in enumerate(self.shape.steps):
             lines += text.step(step, begun=step is begun)
-            if self.shape.cluster > 1 and number == last:  # nobody leaves while another block still reads its state
+            if self.shape.cluster > 1 and number == last:  # a block must stay while others read its state
                 lines.append("cluster::arrive();")
         if self.shape.cluster > 1 and last >= 0:
             lines.append("cluster::wait();")
@@ -143,14 +146,15 @@ class _WholeRow:
 
 
 def block_of(shape: RowShape) -> tuple[int, int, int]:
+    """The block of a launch, (x, y, z) in threads: rows by team for rows across memory."""
     return (shape.rows_per_block, shape.team, 1) if shape.column else (shape.threads, 1, 1)
 
 
 class _SplitRow:
-    """Several blocks a row: each reduction pass writes partial states, the next launch combines them.
+    """Prints a row kernel with several blocks for each row: each reduction pass writes partial states, the next launch
+    combines them.
 
-    Partials are combined in a fixed order, so the result does not depend on which block came first.
-    """
+    Partials are combined in a fixed order, so the result does not depend on which block came first."""
 
     def __init__(self, kernel: RowKernel, plan: Plan, shape: RowShape, name: str) -> None:
         self.kernel = kernel
@@ -165,6 +169,7 @@ class _SplitRow:
                 self.memory.reserve(item.name, shape.rows * shape.splits * item.state_bytes)
 
     def print(self) -> tuple[str, list[Launch], int]:
+        """(CUDA text, launches, bytes of scratch memory): one launch for each reduction pass, and one that stores."""
         sources: list[str] = []
         launches: list[Launch] = []
         reductions = [i for i, step in enumerate(self.shape.steps) if isinstance(step, ReducePass)]
@@ -176,7 +181,8 @@ class _SplitRow:
         return "\n".join([*sources, source]), [*launches, launch], self.memory.bytes
 
     def _phase(self, name: str, before: Sequence[Step], reduce: Step | None) -> tuple[str, Launch]:
-        """One launch: recovers what earlier launches reduced, then reduces once more, or stores."""
+        """(CUDA text, launch) that recovers the results of earlier reductions in `before`, then reduces parts of rows
+        by `reduce`, or stores if that is None."""
         text = RowText(self.shape, self.plan)
         lines = [*text.position(), f"const int split = (int)(blockIdx.x % {self.shape.splits});"]
         lines += text.span("split", self.chunk)
@@ -209,7 +215,7 @@ class _SplitRow:
         return source, Launch(name, grid, block_of(self.shape), args)
 
     def _states(self, before: Sequence[Step], reduce: Step | None) -> list[tuple[str, str]]:
-        """Parameters and arguments of the partial states, those of this phase writable."""
+        """(C parameter, launch argument) of each partial state that a phase reads, or writes if it is of `reduce`."""
         found = []
         for step in [*before, *([reduce] if reduce else [])]:
             for item in step.accumulators if isinstance(step, ReducePass) else ():
@@ -219,5 +225,5 @@ class _SplitRow:
         return found
 
     def _place(self, name: str, part: str) -> str:
-        """The place of the state of a row's part."""
+        """C text of a reduction's partial state of a row's part."""
         return f"{part_pointer(name)}[row * {self.shape.splits} + {part}]"

@@ -1,4 +1,4 @@
-"""The layout of a row kernel over threads: row or column layout, team size, vectors, staging, splits."""
+"""How a row kernel is divided among threads: rows along or across memory, team size, vectors, staging, splits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROW_TEAMS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COLUMN_TEAMS = (1, 2, 4, 8, 16, 32)
 COLUMNS = (32, 64, 128)
 BLOCKS = (64, 128, 256, 512, 1024)
-NARROW_MOST_ELEMENTS = 25  # of a row in a thread that loads them one by one; beyond, blocks have 1024 threads
+NARROW_MOST_ELEMENTS = 25  # elements of a row in a thread that loads single ones; for more, blocks have 1024 threads
 REGISTER_WORDS = 64  # words of staged values in a thread; more cost occupancy or spills
 STATIC_SHARED_BYTES = 40 * 1024  # bytes of partial states in a block; 48 KB is the limit without an attribute
 CLUSTERS = (2, 4, 8)
@@ -50,7 +50,7 @@ PARTS = (4, 8, 16, 32, 64)  # vectors of one thread in a part of a row
 PART_BYTES = 1 << 16  # bytes of a part by default
 PACED_LEAST_BYTES = 1 << 17  # bytes of a row; shorter ones are never paced
 PACED_DEFAULT_BYTES = (1 << 20, 12 << 20)  # shortest and longest row, in bytes, that is paced by default
-PACED_SOFTMAX_BYTES = 4 << 20  # the shortest where each reading takes exponentials
+PACED_SOFTMAX_BYTES = 4 << 20  # bytes of the shortest such row if each reading takes exponentials
 PACED_PART_BYTES = 24 * 1024  # bytes of a paced row that one block reads
 IN_FLIGHT = (2, 4, 8, 16)  # vectors that a thread of a streamed row loads before it uses the first
 DEFAULT_IN_FLIGHT = 4
@@ -63,9 +63,9 @@ MOST_IN_FLIGHT_ELEMENTS = 32  # elements of all vectors in flight
 
 @dataclass(frozen=True)
 class RowShape:
-    """The form of one row kernel; sizes in elements."""
+    """The division of one row kernel among blocks and threads; sizes are in elements."""
 
-    column: bool  # rows lie across memory: neighbouring threads take neighbouring rows
+    column: bool  # rows are across memory: neighbouring threads take neighbouring rows
     space: Space  # outer dimensions, then reduced; row-major
     outer: int  # how many of the space's dimensions are outer
     rows: int
@@ -78,14 +78,15 @@ class RowShape:
     steps: tuple[Step, ...]
     kept: tuple[Expr, ...]
     cluster: int = 1  # blocks that hold a row together
-    order: str = "launches"  # in which parts of rows are read
-    walk: tuple[int, ...] = ()  # dimensions outside of what lies together of a row, in the order of memory
-    part: int = 0  # vectors of a thread in a part, where parts are read in the order of memory
+    order: str = "launches"  # order of reading the parts of rows: "launches", "behind" or "memory"
+    walk: tuple[int, ...] = ()  # dimensions outside the contiguous runs of a row, in the order of memory
+    part: int = 0  # vectors of a thread in a part, if parts are read in the order of memory
     resident: int = 1  # blocks that run at a time
     in_flight: int = DEFAULT_IN_FLIGHT  # vectors that a thread loads at a time where the row is streamed
 
     @property
     def rows_per_block(self) -> int:
+        """Number of rows that a block takes."""
         return self.threads // self.team
 
     @property
@@ -100,19 +101,23 @@ class RowShape:
 
     @property
     def blocks(self) -> int:
+        """Number of groups of rows: that of the launch's blocks if no row is shared by several."""
         return math.ceil(self.rows / self.rows_per_block)
 
     @property
     def reduced_sizes(self) -> tuple[int, ...]:
+        """Sizes of the space's reduced dimensions."""
         return self.space.sizes[self.outer :]
 
     @property
     def reduced_names(self) -> tuple[str, ...]:
+        """C names of the indices of the reduced dimensions."""
         return self.space.names[self.outer :]
 
 
 def _leading(kernel: RowKernel) -> View:
-    """The view of the load that moves most memory, which decides the layout."""
+    """The view of the load or store that moves most elements, which decides the layout. Raises CannotLower if nothing
+    moves along the reduced dimensions."""
     outer = len(kernel.outer)
     sizes = (*kernel.outer, *kernel.reduced)
 
@@ -128,7 +133,10 @@ def _leading(kernel: RowKernel) -> View:
 
 
 def row_space(kernel: RowKernel) -> tuple[Space, int, bool]:
-    """The collapsed space, its number of outer dimensions, and True for the column layout."""
+    """(the collapsed space, its number of outer dimensions, True if neighbouring rows are contiguous in memory).
+
+    Outer and reduced dimensions are sorted by the strides of the leading view; reduced ones keep their order if a
+    reduction gives positions."""
     views = list(dict.fromkeys([leaf.view for leaf in leaves(map(value_of, kernel.stages))]))
     views = list(dict.fromkeys([*views, *(store.view for store in stores_in(kernel.stages))]))
     leading = _leading(kernel)
@@ -164,10 +172,10 @@ def row_space(kernel: RowKernel) -> tuple[Space, int, bool]:
 
 
 def walk_of(kernel: RowKernel, space: Space, outer: int, column: bool) -> tuple[int, ...]:
-    """Dimensions of the collapsed space outside the contiguous runs of a row, in the order of memory.
+    """Numbers of the dimensions of the collapsed space that are outside the contiguous runs of a row, in the order of
+    memory.
 
-    These are the outer ones, and the reduced ones with larger strides than the smallest of these.
-    """
+    These are the outer ones, and the reduced ones with larger strides than the smallest of these."""
     strides = [abs(stride) for stride in space.where[_leading(kernel)].strides]
     if column:
         return tuple(range(outer))
@@ -178,13 +186,13 @@ def walk_of(kernel: RowKernel, space: Space, outer: int, column: bool) -> tuple[
 
 
 def _power_below(value: float, values: Sequence[int]) -> int:
-    """The largest of `values` at most `value`, or the smallest."""
+    """The largest of `values` that is at most `value`; the first of them if all are larger."""
     return max([v for v in values if v <= value], default=values[0])
 
 
 class Chooser:
-    """Makes a RowShape from `choices`, and declares the tunables with their defaults for this device and these
-    sizes."""
+    """Makes a RowShape from `choices` and from defaults for this device and these sizes. `tuning` declares the
+    tunables."""
 
     def __init__(self, kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> None:
         self.kernel = kernel
@@ -200,12 +208,15 @@ class Chooser:
         self.tuning = Tuning(choices, declares_fixed=True)
 
     def shape(self) -> RowShape:
-        """The shape. For a streamed row softmax takes one pass by default, because reading it twice costs more than
-        rescaling; for a row that stays on the chip it takes two."""
+        """The shape; declares all tunables in `tuning`.
+
+        A streamed row's softmax takes one pass by default, because reading it twice costs more than rescaling; for a
+        row that stays on the chip it takes two."""
         shape = self._shape("two_pass")
         return self._shape("online") if shape.staging == "stream" else shape
 
     def _shape(self, softmax: str) -> RowShape:
+        """The shape if a softmax is "online" or "two_pass" by default; declares the tunables in a new `tuning`."""
         self.tuning = Tuning(self.choices, declares_fixed=True)
         online = self._online(softmax)
         streamed = steps_of(self.kernel.stages, online=online)
@@ -237,15 +248,15 @@ class Chooser:
             self.column,
             self.space,
             self.outer,
-            self.rows,
-            self.length,
-            team,
-            threads,
-            vector,
-            staging,
-            splits,
-            tuple(steps),
-            () if staging == "stream" else kept,
+            rows=self.rows,
+            length=self.length,
+            team=team,
+            threads=threads,
+            vector=vector,
+            staging=staging,
+            splits=splits,
+            steps=tuple(steps),
+            kept=() if staging == "stream" else kept,
             cluster=1 if staging == "stream" else cluster,
             order=order if splits > 1 or part else "launches",
             walk=self.walk,
@@ -255,6 +266,8 @@ class Chooser:
         )
 
     def _online(self, default: str) -> bool:
+        """True if maximum and sum of a softmax are taken in one pass, by the tunable "softmax"; False for kernels
+        without a softmax."""
         if not find_softmax_pairs(self.kernel.stages):
             return False
         values = ("online", "two_pass")
@@ -262,6 +275,7 @@ class Chooser:
         return self.tuning.text("softmax", values, default, "algorithm", meaning) == "online"
 
     def _vector(self) -> int:
+        """Elements of one memory access, by the tunable "vector"; 1 for rows across memory."""
         if self.column:
             return 1
         loads = [leaf for leaf in leaves(map(value_of, self.kernel.stages)) if isinstance(leaf, Load)]
@@ -278,7 +292,7 @@ class Chooser:
         return self.tuning.number("vector", legal, legal[-1], "vector", "elements of one memory access")
 
     def _cluster(self, kept: Sequence[Expr], vector: int) -> int:
-        """Number of blocks that hold a row together, by tunable; 1 if clusters do not fit."""
+        """Number of blocks that hold a row together, by the tunable "cluster"; 1 if clusters do not fit."""
         row_bytes = self.length * kept_bytes(kept)
         legal = [1]
         if not self.column and self.device.arch >= "sm_90" and kept:
@@ -292,21 +306,21 @@ class Chooser:
         return 1
 
     def _usual_cluster(self, legal: Sequence[int], vector: int, row_bytes: float) -> int:
-        """The default cluster: at least 4 blocks if a row fits no block, else 1.
+        """The default cluster: the smallest of at least 4 blocks if a row fits no block, else 1.
 
         Each block's part must be so small that several share a multiprocessor: one alone reads nothing while it waits
-        and stores.
-        """
+        and stores."""
         alone = row_bytes <= max_shared_bytes(self.device.arch) - STATIC_SHARED_BYTES
         most = CLUSTER_PART_BYTES if vector > 1 else CLUSTER_NARROW_PART_BYTES
         fitting = [c for c in legal if c >= 4 and row_bytes <= c * most and self.rows * c >= 4 * self.device.cores]
         return 1 if alone or self._is_apart or not fitting else fitting[0]
 
     def _has_wide_columns(self, staged: bool) -> bool:
-        """True if there are so many column rows, read once, that a block may take 128 of them."""
+        """True if there are so many rows across memory, read once, that a block may take 128 of them."""
         return self.column and not staged and self.rows >= 256 * self.device.cores and self.length >= 1024
 
     def _team(self, vector: int, staged: bool, state_bytes: int, cluster: int, usual: int) -> int:
+        """Number of threads that share a row, by the tunable "team". `usual` is its default if it is not 0."""
         values = COLUMN_TEAMS if self.column else CLUSTER_TEAMS if cluster > 1 else ROW_TEAMS
         pieces = math.ceil(self.length / (vector * cluster))
         default = self._default_column_team(staged) if self.column else self._default_row_team(pieces, vector, staged)
@@ -320,11 +334,11 @@ class Chooser:
         return self.tuning.number("team", legal, default, "parallel", "threads that share a row")
 
     def _default_column_team(self, staged: bool) -> int:
-        """Threads that share a column: 16, or 32 where columns are kept on chip or too few to fill the device.
+        """The default team of rows across memory: 16 threads, or 32 where rows are kept on chip or too few to fill the
+        device.
 
-        A block of 1024 threads ends at once, and nothing is read meanwhile: with columns enough, teams of 16 took 0.77
-        of the time of 32 on an H200.
-        """
+        A block of 1024 threads ends at once, and nothing is read meanwhile: with rows enough, teams of 16 took 0.77 of
+        the time of 32 on an H200."""
         resident = self.device.cores * 2048
         most = 32 if staged or self.rows * 16 < resident else 16
         default = min(most, _power_below(max(1, self.length / 16), COLUMN_TEAMS))
@@ -333,7 +347,7 @@ class Chooser:
         return default
 
     def _default_row_team(self, pieces: int, vector: int, staged: bool) -> int:
-        """Threads that share a row of so many vectors: a warp, more where rows are long or too few."""
+        """The default team of rows along memory with `pieces` vectors: a warp, more where rows are long or too few."""
         resident = self.device.cores * 2048
         default = 32 if pieces >= 32 else _power_below(pieces, ROW_TEAMS)
         per_thread = 8 if staged else 16
@@ -349,6 +363,8 @@ class Chooser:
         return min(512, default) if self.rows * 2 <= self.device.cores else default  # several blocks a row
 
     def _threads(self, team: int, state_bytes: int, columns: int) -> int:
+        """Threads of a block, by the tunable "columns" for rows across memory (default `columns`), else by "threads"
+        for teams of at most a warp."""
         if self.column:
             legal = [c for c in COLUMNS if c * team <= 1024 and c * team * state_bytes <= STATIC_SHARED_BYTES] or [32]
             usual = _power_below(columns, legal)
@@ -361,8 +377,10 @@ class Chooser:
         return number(self.choices, "threads", BLOCKS, 128 if self.rows * team < self.device.cores * 1024 else 256)
 
     def _staging(self, kept: Sequence[Expr], vector: int, team: int, threads: int, cluster: int) -> str:
+        """The place where a row waits between its passes: "registers", "shared", or "stream" (nowhere: it is read
+        again); by the tunable "staging" if several are legal."""
         legal = ["stream"] if cluster == 1 else []
-        words = kept_bytes(kept) / 4  # of an element
+        words = kept_bytes(kept) / 4  # 32-bit words of an element's kept values
         rounds = math.ceil(self.length / (team * vector * cluster))
         limit = min(REGISTER_WORDS, 65536 // threads - 24)
         shared = int(rounds * vector * words * 4 * threads)
@@ -382,7 +400,8 @@ class Chooser:
         return legal[0]
 
     def _order(self, steps: Sequence[Step]) -> str:
-        """Chooses the order in which the parts of rows are read."""
+        """The order in which parts of rows are read: "launches", "behind" or "memory", by the tunable "order" if
+        several are legal."""
         reductions = sum(isinstance(step, ReducePass) for step in steps)
         emits = any(isinstance(step, EmitPass) for step in steps)
         legal = ["launches"]
@@ -414,6 +433,7 @@ class Chooser:
         return len(self.walk) > self.outer
 
     def _may_walk_memory(self) -> bool:
+        """True if the rows may be read in memory order: their runs, the rows and all data must be long enough."""
         long = self.column or self._together >= STREAMED_TEAMS[0] * 16
         return long and self.length >= STREAMED_LEAST_ELEMENTS and self.rows * self.length * 4 >= STREAMED_LEAST_BYTES
 
@@ -424,13 +444,15 @@ class Chooser:
         return 256 if order == "behind" else 8 if wide or order == "memory" else 0
 
     def _walks_memory_by_default(self) -> bool:
-        """True for more data than L2 holds, in rows of large runs or in too few columns for a block each."""
+        """True for more data than L2 holds, in rows of large runs, and for much data in too few columns for a block
+        each."""
         whole = self.rows * self.length * 4
         if self.column:
             return self.rows <= 16 * self.device.cores and whole >= STREAMED_COLUMN_BYTES
         return self._is_apart and self._together * 4 >= STREAMED_RUN_BYTES and whole > self.device.cache_bytes
 
     def _part(self, team: int, vector: int) -> int:
+        """Vectors of a thread in a part that is read in memory order, by the tunable "part"."""
         if self.column:  # at least two blocks a multiprocessor
             usual = _power_below(self.length * self.rows / (64 * team * self.device.cores), PARTS)
         else:  # 16-bit elements take more arithmetic than memory
@@ -447,11 +469,14 @@ class Chooser:
         return fits and not self._is_apart and self.rows * 2 > self.device.cores
 
     def _in_flight(self, vector: int, usual: int) -> int:
+        """Vectors that a thread of a streamed row loads before it uses the first, by the tunable "in_flight"."""
         legal = [n for n in IN_FLIGHT if n * vector <= MOST_IN_FLIGHT_ELEMENTS]
         meaning = "vectors that a thread loads before it uses the first"
         return self.tuning.number("in_flight", legal, usual, "memory", meaning)
 
     def _splits(self, team: int, threads: int, vector: int, paced: bool) -> int:
+        """Number of blocks that share a row, by the tunable "splits"; `paced`: the row is read in one launch, "behind"
+        itself."""
         loops = [step for step in self.kernel.stages if isinstance(step, Reduction)]
         legal = [1]
         while legal[-1] < 512 and loops and self.length // (legal[-1] * 2) >= max(4 * team, 512):

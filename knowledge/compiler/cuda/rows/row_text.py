@@ -1,4 +1,5 @@
-"""The text of row kernels: staging a row on chip, one loop a pass, the team's reduction, the once-a-row stores."""
+"""C++ text of row kernels: staging a row on chip, one loop for each pass, the team's reduction, and the stores once a
+row."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from foundry.knowledge.compiler.ir.scalar import Numbering
 from foundry.knowledge.compiler.ir.views import Leaf, leaves
 from foundry.knowledge.compiler.schedule.kept import kept_bytes
 
-CHUNK = 4  # elements that a state takes at once where a thread has them on the chip: merging costs more than adding
+CHUNK = 4  # elements of a staged row that a state takes at once: merging costs more than adding
 
 
 @dataclass(frozen=True)
@@ -39,25 +40,28 @@ class _Work:
 
     @property
     def text(self) -> list[str]:
+        """All statements of the pass, in order."""
         return [*self.before, *self.inside, *self.after]
 
 
 def _joined(kinds: Sequence[str]) -> str:
-    """The type of several states that are combined as one."""
+    """C++ type of several states that are combined as one: nested pairs."""
     return kinds[0] if len(kinds) == 1 else f"Joined<{kinds[0]}, {_joined(kinds[1:])}>"
 
 
 def _nested(names: Sequence[str]) -> str:
+    """C++ initialiser of a value of `_joined` type from the variables `names`."""
     return names[0] if len(names) == 1 else f"{{{names[0]}, {_nested(names[1:])}}}"
 
 
 def part_pointer(name: str) -> str:
-    """The parameter that points to the states of the parts of rows."""
+    """The name of the kernel parameter that points to a reduction's states of the parts of rows."""
     return f"w_{identifier(name)}"
 
 
 class RowText:
-    """Writes the pieces of one kernel function; `names` grows as reductions and lets define values."""
+    """Writes the pieces of one kernel function, as lists of C++ statements. `names` (C++ text of the IR's named values)
+    grows as reductions and lets define values."""
 
     def __init__(self, shape: RowShape, plan: Plan) -> None:
         self.shape = shape
@@ -66,15 +70,15 @@ class RowText:
         self.index = shape.space.index
         self._scopes = 0
         self._slots = 0
-        self._exchanged = 0  # bytes of the states that blocks of a cluster read of each other
+        self._exchanged = 0  # bytes of the states that the blocks of a cluster have exchanged
 
     # ------------------------------------------------------------ position
 
     def position(self, unit: str = "") -> list[str]:
-        """The code that finds the row and lane of this thread; threads beyond the last row repeat it and store nothing.
+        """Statements that define `lane` and `row` of this thread, and the row's outer indices. Threads beyond the last
+        row repeat it, with `active` false.
 
-        `unit`: C text of the number of the block's rows, if that is not the block's own number.
-        """
+        `unit`: C text of the number of the block's group of rows, if that is not the block's own number."""
         shape = self.shape
         shared_by = max(shape.splits, shape.cluster)
         unit = unit or ("blockIdx.x" if shared_by == 1 else f"(blockIdx.x / {shared_by})")
@@ -101,7 +105,8 @@ class RowText:
         return lines + (decompose("row", sizes, names, self.index) if sizes else [])
 
     def span(self, part: str, chunk: int) -> list[str]:
-        """The code that finds the bounds of one part of a row; parts have `chunk` elements."""
+        """Statements that define `begin` and `end`, the bounds in a row of its part number `part`; parts have `chunk`
+        elements."""
         index = self.index
         return [
             f"const {index} begin = ({index}){part} * {chunk};",
@@ -110,15 +115,16 @@ class RowText:
 
     @property
     def guard(self) -> str:
-        """Condition under which this thread's row exists, with its connective."""
+        """C condition that this thread's row exists; "" if all threads have one."""
         return "active" if self.shape.rows % self.shape.rows_per_block else ""
 
     def _scope(self) -> str:
+        """A prefix for the names of temporaries that no earlier call has returned."""
         self._scopes += 1
         return f"q{self._scopes}_"
 
     def _slot(self, step: str = "step") -> str:
-        """Index of this thread's staged vector of a round."""
+        """C text of the index of this thread's vector of a round in a staged array."""
         if self.shape.staging == "registers":
             return step
         flat = f"threadIdx.y * {self.shape.rows_per_block} + threadIdx.x" if self.shape.column else "threadIdx.x"
@@ -133,22 +139,24 @@ class RowText:
         return sum(self._region(expr) for expr in self.shape.kept)
 
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block: staged values, and behind them what the blocks of a cluster exchange."""
+        """Dynamic shared memory of a block in bytes: staged values, and behind them the states that blocks of a cluster
+        have exchanged so far."""
         return self.staged_bytes() + self._exchanged
 
     def _region(self, expr: Expr) -> int:
+        """Bytes of shared memory for a staged value of all rounds of a block, a multiple of 16."""
         return math.ceil(self.shape.rounds * self.shape.threads * self.shape.vector * kept_bytes([expr]) / 16) * 16
 
     def _kept_type(self, expr: Expr) -> str:
+        """C++ type of a staged vector: loads are kept as stored, other values as registers."""
         if isinstance(expr, Load):
             return vector_type(expr.dtype, self.shape.vector)
         return f"Vec<{register(expr.dtype)}, {self.shape.vector}>"
 
     def stage(self, first: ReducePass | None = None) -> list[str]:
-        """The code that loads a row once into registers or shared memory; [] if nothing is kept.
+        """Statements that load a row once into registers or shared memory; [] if nothing is kept.
 
-        The same loop adds up the reductions of `first`.
-        """
+        The same loop adds up the reductions of `first`."""
         shape = self.shape
         if not shape.kept:
             return []
@@ -171,7 +179,8 @@ class RowText:
         return [*lines, *self.declare_states(first), *self._staged_loop([*self._fill(), *work])]
 
     def _fill(self) -> list[str]:
-        """The code for one round of staging: plain vectors are copied, other values computed element by element."""
+        """Statements for one round of staging: aligned contiguous loads are copied as vectors, other values computed
+        element by element."""
         shape = self.shape
         whole: list[str] = []
         computed: list[tuple[int, Expr]] = []
@@ -203,12 +212,14 @@ class RowText:
         return 0 if shape.cluster > 1 else shape.length // (shape.team * shape.vector)
 
     def _staged_at(self, step: str) -> str:
+        """C text of the index in the row of this lane's vector of round `step`."""
         shape = self.shape
         place = f"({step} * {shape.team} + lane)" + (f" * {shape.vector}" if shape.vector > 1 else "")
         return f"begin + {place}" if shape.cluster > 1 else place
 
     def _staged_loop(self, body: Sequence[str], first: int = 0) -> list[str]:
-        """The code that runs `body` for all rounds of the staged row from number `first`."""
+        """A loop that runs `body` for all rounds of the staged row from number `first`; a lane without a vector in a
+        round skips it."""
         shape = self.shape
         flight = max(4, 16 // shape.vector) if shape.cluster > 1 else 4
         pragma = "#pragma unroll" if shape.staging == "registers" else f"#pragma unroll {flight}"
@@ -224,7 +235,8 @@ class RowText:
         return [*lines, f"if ({test}) {{", *self._reduce_lines("at"), *body, "}", "}"]
 
     def _grouped_loop(self, step: ReducePass, group: int) -> list[str]:
-        """The code for the whole rounds of the staged row; states take `group` rounds at a time."""
+        """A loop over the whole rounds of the staged row in which states take the values of `group` rounds at a time.
+        Rounds that fill no group are left out."""
         found = self._fresh_leaves(step.values, self.shape.kept)
         loads, known = self._loads(found, "", 1)
         work = self._work(step, [*known, *self._staged_known("(step + u)")], "here", group)
@@ -236,6 +248,7 @@ class RowText:
         return [*lines, *work.before, *head, *place, *loads, *work.inside, "}", *work.after, "}"]
 
     def _reduce_lines(self, at: str) -> list[str]:
+        """Statements that define the indices of the reduced dimensions at index `at` of the row."""
         return decompose(at, self.shape.reduced_sizes, self.shape.reduced_names, self.index)
 
     def _inner(self) -> Space:
@@ -246,7 +259,10 @@ class RowText:
     # ------------------------------------------------------------ loads of a round
 
     def _loads(self, found: Sequence[Leaf], subscript: str, rounds: int) -> tuple[list[str], Known]:
-        """(statements that load the plain leaves of some rounds, C text of each leaf's element j)."""
+        """(statements that load the leaves at a vector, C text of each loaded leaf's element j).
+
+        Leaves whose neighbours are apart in memory are left to the place where they are used. `subscript` is "[u]" if
+        the values of `rounds` rounds are kept in arrays, which `_declare` declares."""
         shape = self.shape
         plan = load_plan(shape.space, found, shape.vector)
         known: Known = []
@@ -259,7 +275,7 @@ class RowText:
             known.append((leaf, element_load(f"v{i}{subscript}.at[j]", leaf.dtype)))
         for i, leaf in enumerate(moving):
             if leaf not in plan.broadcast and shape.vector > 1:
-                continue  # neighbours are not neighbours in memory: read one by one where they are used
+                continue  # neighbours are apart in memory
             source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
             lines.append(self._assign(register(leaf.dtype), f"s{i}", size, subscript, source))
             known.append((leaf, f"s{i}{subscript}"))
@@ -267,9 +283,11 @@ class RowText:
 
     @staticmethod
     def _assign(kind: str, name: str, size: str, subscript: str, source: str) -> str:
+        """A statement that assigns to an array's element if `size` is given, else defines a constant."""
         return f"{name}{subscript} = {source};" if size else f"const {kind} {name} = {source};"
 
     def _declare(self, found: Sequence[Leaf], rounds: int) -> list[str]:
+        """Declarations of the arrays that `_loads` fills for `rounds` rounds."""
         shape = self.shape
         plan = load_plan(shape.space, found, shape.vector)
         lines = [f"{vector_type(leaf.dtype, shape.vector)} v{i}[{rounds}];" for i, leaf in enumerate(plan.vectors)]
@@ -280,6 +298,7 @@ class RowText:
         return lines
 
     def _staged_known(self, step: str = "step") -> Known:
+        """Each staged expression with C text of its element j in round `step`."""
         known: Known = []
         for i, expr in enumerate(self.shape.kept):
             text = f"x{i}[{self._slot(step)}].at[j]"
@@ -287,7 +306,7 @@ class RowText:
         return known
 
     def _fresh_leaves(self, values: Iterable[Expr], kept: Iterable[Expr]) -> list[Leaf]:
-        """Loads that must be read: those not inside a kept value."""
+        """The loads in `values` that are not inside a kept value, each once: these must be read from memory."""
         numbering = Numbering()
         seen = {numbering.number(expr) for expr in kept}
         found: list[Leaf] = []
@@ -306,7 +325,8 @@ class RowText:
     # ------------------------------------------------------------ passes
 
     def loop(self, step: ReducePass | EmitPass, begin: str = "", end: str = "") -> list[str]:
-        """The code for one pass over the row, or over [begin, end) of it."""
+        """Statements for one pass over the row: over what is staged, or a streamed loop over [begin, end) (the whole
+        row by default)."""
         if self.shape.staging != "stream":
             once, constants = self._constants(step)
             fresh = self._fresh_leaves(step.values, self.shape.kept)
@@ -333,8 +353,8 @@ class RowText:
         return [*lines, f"for (; at < {stop}; at += {stride}) {{", *self._round(step, 1), "}", "}"]
 
     def _constants(self, step: ReducePass | EmitPass) -> tuple[list[str], dict[Load, str]]:
-        """Loads for the stores of a staged row that are the same in all rounds, done once: in a round it stands behind
-        a test."""
+        """(statements, C text by load) of loads for the stores of a staged row that are the same in all rounds. They
+        are done once, before the loop, because in a round they would stand behind a test."""
         shape = self.shape
         found = self._fresh_leaves(step.values, shape.kept) if isinstance(step, EmitPass) else []
         loads = [leaf for leaf in found if isinstance(leaf, Load)]
@@ -346,7 +366,7 @@ class RowText:
         return lines, {leaf: f"c{i}" for i, leaf in enumerate(same)}
 
     def _round(self, step: ReducePass | EmitPass, rounds: int) -> list[str]:
-        """The code for some vectors: all loads, then all arithmetic."""
+        """Statements for `rounds` vectors of a streamed row: all loads, then all arithmetic."""
         found = self._fresh_leaves(step.values, ())
         if rounds == 1:
             lines, known = self._loads(found, "", 1)
@@ -360,7 +380,8 @@ class RowText:
         return [*loading, *work.before, *head, *place, *work.inside, "}", *work.after]
 
     def _work(self, step: ReducePass | EmitPass, known: Known, at: str, rounds: int) -> _Work:
-        """The code for the arithmetic of a vector; states take a chunk when all rounds have their values."""
+        """Statements for a pass's arithmetic on a vector, or its stores. Reductions gather the values of all `rounds`
+        in an array, which a state takes at once behind the loop."""
         if isinstance(step, EmitPass):
             return _Work([], self._stores(step, known), [])
         body = emitter(self._inner(), known, self.names, self._scope())
@@ -381,6 +402,7 @@ class RowText:
         return _Work(before, over_vector(self.shape.vector, body.lines), after)
 
     def _stores(self, step: EmitPass, known: Known) -> list[str]:
+        """Statements that compute and store a vector of each output of the pass, if this thread's row exists."""
         shape = self.shape
         inner = self._inner()
         body = emitter(inner, known, self.names, self._scope())
@@ -404,16 +426,17 @@ class RowText:
 
     @staticmethod
     def state_name(item: Accumulator) -> str:
+        """The C++ variable of a reduction's state."""
         return f"a_{identifier(item.name)}"
 
     def declare_states(self, step: ReducePass) -> list[str]:
+        """Declarations of the states of a pass."""
         return [f"{item.state} {self.state_name(item)};" for item in step.accumulators]
 
     def combine(self, step: ReducePass) -> list[str]:
-        """The code that gives all threads of a row's team the states of the whole row, [] for one thread.
+        """Statements that give all threads of a row's team the states of the whole row; [] for a team of one thread.
 
-        If the threads meet at a barrier, all states use the same one.
-        """
+        If the threads meet at a barrier, all states use the same one. Each call takes new shared memory."""
         shape = self.shape
         states = [self.state_name(item) for item in step.accumulators]
         if shape.team == 1:
@@ -436,7 +459,8 @@ class RowText:
         return lines
 
     def _across_cluster(self, step: ReducePass, kind: str, met: str) -> list[str]:
-        """The code that combines the states of a cluster's blocks to those of the whole row."""
+        """Statements that combine the states of a cluster's blocks to those of the whole row; reserves the shared
+        memory for their exchange."""
         if self.shape.cluster == 1:
             return []
         place = self.shared_bytes()
@@ -445,7 +469,7 @@ class RowText:
         return [f"{met} = cluster::merge_blocks<{self.shape.cluster}>({met}, {slot});"]
 
     def results(self, step: ReducePass) -> list[str]:
-        """Statements that define the named results of the states."""
+        """Statements that define the named results of the states; records their variables in `names`."""
         lines = []
         for item in step.accumulators:
             for name, member in item.defines:
@@ -454,27 +478,28 @@ class RowText:
         return lines
 
     def merge_parts(self, step: ReducePass, parts: int, place: Callable[[str], str]) -> list[str]:
-        """The code that merges the states of a row's parts in a fixed order.
+        """Statements that merge the states of a row's `parts` in a fixed order and define the results.
 
-        `place(name)` is where the state of part i stands.
-        """
+        `place(name)` is C text of the state of reduction `name` in part i."""
         lines = [*self.declare_states(step), f"for (int i = lane; i < {parts}; i += {self.shape.team}) {{"]
         lines += [f"{self.state_name(item)}.merge({place(item.name)});" for item in step.accumulators]
         return [*lines, "}", *self.combine(step), *self.results(step)]
 
     def keep_states(self, step: ReducePass, place: Callable[[str], str], *after: str) -> list[str]:
-        """The code by which one thread of the team writes each state to its `place(name)`, then executes `after`."""
+        """Statements by which one thread of the team writes each state to its `place(name)`, then runs `after`."""
         test = f"lane == 0 && {self.guard}" if self.guard else "lane == 0"
         kept = [f"{place(item.name)} = {self.state_name(item)};" for item in step.accumulators]
         return [f"if ({test}) {{", *kept, *after, "}"]
 
     def let(self, step: Let) -> list[str]:
+        """Statements that define a named value once a row; records its variable in `names`."""
         body = emitter(self.shape.space, [], self.names, self._scope())
         value = body.value(step.value)
         self.names[step.name] = f"n_{identifier(step.name)}"
         return [*body.lines, f"const {register(step.value.dtype)} {self.names[step.name]} = {value};"]
 
     def emit_row(self, step: EmitRow, condition: str = "lane == 0") -> list[str]:
+        """Statements that compute and store a row's single value, in the thread for which `condition` holds."""
         body = emitter(self.shape.space, [], self.names, self._scope())
         dtype = self.plan.buffers[step.store.buffer].dtype
         body.store(step.store, self.shape.space.offset, dtype)
@@ -482,7 +507,8 @@ class RowText:
         return [f"if ({test}) {{", *body.lines, "}"]
 
     def step(self, step: Step, *, begun: bool = False) -> list[str]:
-        """The code for a step of a kernel that sees entire rows; with `begun`, without the part that staging did."""
+        """Statements for a step of a kernel whose blocks see entire rows. With `begun`, the loop over the row was done
+        by `stage`."""
         if isinstance(step, ReducePass):
             if begun:
                 return [*self.combine(step), *self.results(step)]

@@ -1,4 +1,5 @@
-"""Scans in CUDA: along rows, or each thread a column where rows lie side by side."""
+"""Scans in CUDA: teams along rows, or one thread for each row where neighbouring rows are contiguous in memory
+(columns)."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from foundry.knowledge.device import Device
 
 COLUMN_THREADS = (32, 64, 128, 256)
 PATHS = ("tiles", "look_back")
-_FEW_ROWS = 128  # that leave multiprocessors without work, or with one block that waits
-_LONG_ROW = 16 * 1024
+_FEW_ROWS = 128  # rows; so few leave multiprocessors without work, or with one block that waits
+_LONG_ROW = 16 * 1024  # elements
 
 _COLUMN = """\
 // Running @OP@ down columns that lie side by side: one thread a column, neighbours read together.
@@ -42,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
 
 
 class _Columns:
-    """One thread a column."""
+    """Prints a scan of columns: one thread a column."""
 
     def __init__(self, scan: ScanSpace, device: Device, tuning: Tuning) -> None:
         self.scan, self.kernel, self.tuning = scan, scan.kernel, tuning
@@ -50,7 +51,7 @@ class _Columns:
         self.threads = tuning.number("threads", COLUMN_THREADS, usual, "parallel", "columns of a block")
 
     def _step(self) -> list[str]:
-        """Takes one element into the running total, and stores."""
+        """C statements that take one element into the running total, and store it."""
         place = self.scan.at("first")
         body = emitter(place, [], {})
         next_value = f"const T next = combine(running, ({self.scan.type})({body.value(self.kernel.value)}));"
@@ -59,6 +60,7 @@ class _Columns:
         return [*body.lines, next_value, *stores.lines, "running = next;"]
 
     def print(self) -> PrintedKernel:
+        """The printed kernel, with one launch."""
         name = symbol_of(self.kernel)
         signature, arguments = signature_of(self.scan.plan, self.scan.found, self.kernel.stores)
         values = self.scan.holes() | {"NAME": name, "PARAMETERS": signature, "THREADS": self.threads}
@@ -69,17 +71,16 @@ class _Columns:
 
 
 def print_scan(kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """CUDA of a ScanKernel: along rows, or each thread a column where rows lie across memory.
+    """CUDA of a ScanKernel: along rows, or one thread a column where rows are across memory.
 
-    `choices` may hold, of which each way knows its own:
+    `choices` may hold (each path reads only those that concern it):
     - "path": "tiles" (a team walks its row and reads a tile ahead) or "look_back" (each tile has a block)
-    - "threads": of a block
+    - "threads": threads of a block
     - "team": threads that share a row ("tiles")
     - "rounds": vectors that one thread holds of a tile
     A value that is not legal for this kernel gives way to the default.
 
-    Raises CannotLower for more than 2^30 rows or elements in a row.
-    """
+    Raises CannotLower for more than 2^30 rows or elements in a row."""
     space, tuning = ScanSpace(kernel, plan), Tuning(choices, declares_fixed=True)
     if space.is_column:
         return _Columns(space, device, tuning).print()

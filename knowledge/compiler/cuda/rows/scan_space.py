@@ -1,4 +1,4 @@
-"""The iteration space of a scan: its rows, its elements and their place in memory, and which of them move as
+"""The iteration space of a scan: its rows, its elements and their places in memory, and which of them move as
 vectors."""
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _COMBINE = {
 
 
 class ScanSpace:
-    """A scan's rows and their elements."""
+    """A scan's rows and their elements: `space` has the merged row dimensions (`outer` of them), then the scanned one,
+    whose index is `at`. Raises CannotLower for 2^30 rows or elements in a row."""
 
     def __init__(self, kernel: ScanKernel, plan: Plan) -> None:
         self.kernel, self.plan = kernel, plan
@@ -61,7 +62,7 @@ class ScanSpace:
         return self.outer > 0 and view.strides[-1] != 1 and view.strides[self.outer - 1] == 1
 
     def at(self, place: str) -> Space:
-        """The space at position `place` of the scan, counted from the row's end if it runs backwards."""
+        """The space at position `place` (C text) of the scan, counted from the row's end if it runs backwards."""
         return self.space.with_inner(f"({self.length - 1} - ({place}))" if self.kernel.reverse else f"({place})")
 
     def widest(self) -> int:
@@ -90,7 +91,7 @@ class ScanSpace:
 
 
 class ScanText:
-    """The statements of a scan whose lanes read ROUNDS vectors: round `k` of a lane begins at position `first`."""
+    """C statements of a scan whose lanes hold `rounds` vectors: round `k` of a lane begins at position `first`."""
 
     def __init__(self, space: ScanSpace, vector: int, rounds: int) -> None:
         self.scan, self.vector, self.rounds = space, vector, rounds
@@ -99,6 +100,7 @@ class ScanText:
         self.wide = [leaf for leaf in moving if vector == 1 or space.space.aligned(leaf.view, vector)]
 
     def holes(self) -> dict[str, object]:
+        """Values for the holes of the templates that read vectors."""
         return {
             "VECTOR": self.vector,
             "ROUNDS": self.rounds,
@@ -120,17 +122,21 @@ class ScanText:
         return f"{self.vector - 1} - j" if self.scan.kernel.reverse else "j"
 
     def _present(self, body: Sequence[str]) -> list[str]:
+        """`body` behind a test that round k is inside the row; [] if `body` is empty."""
         return [f"if (first < {self.scan.length}) {{", *body, "}"] if body else []
 
     def _declared(self) -> list[str]:
+        """Declarations of arrays for the loaded vectors."""
         return [f"{vector_type(leaf.dtype, self.vector)} v{i}[{self.rounds}];" for i, leaf in enumerate(self.wide)]
 
     def _loads(self) -> list[str]:
+        """Statements that load the vectors of round k."""
         place = self._vector_at()
         texts = [f"load_vec<{self.vector}>(b_{leaf.buffer} + {place.offset(leaf.view)})" for leaf in self.wide]
         return self._present([f"v{i}[k] = {text};" for i, text in enumerate(texts)])
 
     def _values(self) -> list[str]:
+        """Statements that compute the scanned values of round k in x[k][j]."""
         known: Known = [
             (leaf, element_load(f"v{i}[k].at[{self._lane}]", leaf.dtype)) for i, leaf in enumerate(self.wide)
         ]
@@ -139,6 +145,7 @@ class ScanText:
         return self._present(unrolled(self.vector, body.lines))
 
     def _stores(self) -> list[str]:
+        """Statements that combine round k's partial results with `before`, the total ahead of it, and store them."""
         scan = self.scan
         body = emitter(scan.at("first + j"), [], {"acc": "acc"}, "s")
         within = "x[k][j]" if not scan.kernel.exclusive else "(j == 0 ? earlier[k] : x[k][j == 0 ? 0 : j - 1])"

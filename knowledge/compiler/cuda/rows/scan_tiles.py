@@ -1,5 +1,5 @@
-"""Scans by tiles of vectors: a team or a block walks a row and reads a tile ahead (`tiles`), or every tile of a row has
-a block of its own that looks back for what comes before it (`look_back`), which is for rows that are few and long."""
+"""Scans by tiles of vectors. With `tiles` a team or a block walks a row and reads a tile ahead. With `look_back` every
+tile has a block of its own that looks back for the total ahead of it, for few and long rows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from foundry.knowledge.opgraph import ITEM_BYTES
 TEAMS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 ROUNDS = (1, 2, 4, 8)
 LOOK_BACK_THREADS = (128, 256, 512, 1024)
-_HELD = 16  # words of a tile that one thread holds
+_HELD = 16  # 32-bit words of a tile that one thread holds by default
 _ROUNDS_MEANING = "vectors of a tile that one thread holds"
 _SHARED = ("rows/scan.cuh",)
 _ROWS_BLOCK = 256  # threads of a block whose rows each have a warp or less
 
 
 def print_tiles(space: ScanSpace, tuning: Tuning) -> PrintedKernel:
-    """Rows that a team of `team` threads walks; `rounds` are the vectors that a thread holds of a tile."""
+    """The printed kernel in which a team of threads walks each row, tile by tile; declares "team" and "rounds" in
+    `tuning`."""
     vector = space.widest()
     pieces = math.ceil(space.length / vector)
     words = max(1, ITEM_BYTES[space.kernel.dtype] // 4)
@@ -50,9 +51,10 @@ def print_tiles(space: ScanSpace, tuning: Tuning) -> PrintedKernel:
 
 
 def print_look_back(space: ScanSpace, tuning: Tuning) -> PrintedKernel:
-    """Every tile of `threads` times `rounds` vectors is a block."""
+    """The printed kernel in which each tile has a block, with a launch that clears the memory for their totals;
+    declares "threads" and "rounds" in `tuning`."""
     vector = space.widest()
-    usual = 256 if ITEM_BYTES[space.kernel.dtype] <= 4 else 512  # what takes two words is told through a fence
+    usual = 256 if ITEM_BYTES[space.kernel.dtype] <= 4 else 512  # totals of two words need a fence
     threads = tuning.number("threads", LOOK_BACK_THREADS, usual, "parallel", "threads of a block, which has one tile")
     rounds = tuning.number("rounds", ROUNDS, max(1, min(8, 2 * _HELD // vector)), "vector", _ROUNDS_MEANING)
     tiles = math.ceil(space.length / (threads * rounds * vector))

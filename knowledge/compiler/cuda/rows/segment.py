@@ -1,5 +1,5 @@
-"""Sums and other reductions of segments in CUDA: a team of threads reads each segment's items in order, and a segment's
-items are shared among blocks where segments are few and long. Nothing depends on which thread is first."""
+"""Sums and other reductions of segments in CUDA. A team of threads reads each segment's items in order; blocks share a
+segment where segments are few and long. The order of additions never depends on which thread is first."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ LANES = (1, 2, 4, 8, 16, 32, 64, 128)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 PARTS = (1, 2, 4, 8, 16, 32, 64)
 _THREADS = 256
-_ITEMS_OF_A_ROW = 4  # that keep a thread's loads in flight
-_ITEMS_OF_A_PART = 1024
+_ITEMS_OF_A_ROW = 4  # items that a thread needs to keep its loads in flight
+_ITEMS_OF_A_PART = 1024  # fewest items of a segment that are worth a block
 
 _COMBINE = {
     "sum": ("x + y", "Sum<T>"),
@@ -55,16 +55,23 @@ _COMBINE = {
 def print_segments(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     """CUDA of a SegmentKernel.
 
-    `choices` may hold "vector" (neighbouring elements of an item that a thread takes), "lanes" (threads side by side on
-    an item), "rows" (items of a segment that are read side by side) and "parts" (blocks that share a segment). A value
-    that is not legal for this kernel gives way to the default. Raises CannotLower for 2^30 items or elements of one.
-    """
+    `choices` may hold:
+    - "vector": neighbouring elements of an item that a thread takes
+    - "lanes": threads side by side on an item
+    - "rows": items of a segment that are read side by side
+    - "parts": blocks that share a segment
+    A value that is not legal for this kernel gives way to the default.
+
+    Raises CannotLower for 2^30 segments, items, or elements of one."""
     if kernel.in_place:
         return print_put(kernel, plan, device, choices)
     return _Segments(kernel, plan, device, choices).print()
 
 
 class _Segments:
+    """Prints a reduction of segments by teams of `lanes` times `rows` threads. A task is `lanes` vectors of one
+    segment; an item has `turns` of them."""
+
     def __init__(self, kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> None:
         self.kernel, self.plan = kernel, plan
         self.segments, inner = kernel.shape[0], kernel.shape[1:]
@@ -83,7 +90,7 @@ class _Segments:
         self._choose(device)
 
     def _choose(self, device: Device) -> None:
-        """The shape of the teams, and how many blocks share a segment."""
+        """Chooses vector, lanes, rows and parts and declares them; sets the number of tasks."""
         kernel, inner = self.kernel, math.prod(self.kernel.shape[1:])
         vectors, tuning = self._legal_vectors(), self.tuning
         meaning = "elements of an item that a thread reads at once"
@@ -120,7 +127,7 @@ class _Segments:
         return space.with_inner(f"({self.names[-1]} + j)") if self.names and self.vector > 1 else space
 
     def _column(self) -> list[str]:
-        """Statements that define the place of the first element of a thread's vector."""
+        """C statements that define the indices of the first element of a thread's vector."""
         if not self.names:
             return []
         sizes = self.items.sizes[1:]
@@ -131,7 +138,7 @@ class _Segments:
         return lines
 
     def _value(self) -> list[str]:
-        """Statements that read item `item` into x[j][k]."""
+        """C statements that read item `item` into x[j][k]."""
         loads = [leaf for leaf in leaves([self.kernel.value]) if isinstance(leaf, Load)]
         wide = [leaf for leaf in loads if self.vector > 1 and self.items.aligned(leaf.view, self.vector)]
         before = [
@@ -146,7 +153,7 @@ class _Segments:
         return [*before, *unrolled(self.vector, body.lines)]
 
     def _store(self) -> list[str]:
-        """Statements that store the results from `found`."""
+        """C statements that store the results from `found`."""
         body = emitter(self._inner(self.places), [], {"acc": "acc", "count": "number"}, "s")
         body.lines += ["const T acc = found[j];", "const long long number = count;"]
         if self.vector == 1:
@@ -156,6 +163,7 @@ class _Segments:
         return [*before, *unrolled(self.vector, body.lines), *after]
 
     def _share(self) -> list[str]:
+        """C statements that define `first` and `last`, the items of a segment that a block takes."""
         if self.kernel.op == "last":
             return ["const int last = begin + count, first = count > 0 ? last - 1 : last;"]
         if self.parts == 1:
@@ -164,10 +172,12 @@ class _Segments:
         return ["const int part = (int)blockIdx.y;", f"const int first = {bounds[0]}, last = {bounds[1]};"]
 
     def _store_part(self) -> list[str]:
+        """C statements that write the results of a part of a segment to scratch memory."""
         place = f"((long long)blockIdx.y * {self.segments} + segment) * {self.columns * self.vector}"
         return unrolled(self.vector, [f"parts[{place} + column * V + j] = found[j];"])
 
     def print(self) -> PrintedKernel:
+        """The printed kernel, with one launch, or with a second one that joins parts."""
         kernel, name = self.kernel, symbol_of(self.kernel)
         combine, state = _COMBINE[kernel.op]
         values: dict[str, object] = {
@@ -203,10 +213,11 @@ class _Segments:
 
     @property
     def _part_bytes(self) -> int:
+        """Bytes of scratch memory for the results of all parts."""
         return self.parts * math.prod(self.kernel.shape) * max(4, ITEM_BYTES[self.kernel.dtype])
 
     def _kernels(self, values: dict[str, object], name: str) -> tuple[list[str], list[Launch]]:
-        """(texts, launches) of the kernel for all segments, or of those for their parts and for joining these."""
+        """(CUDA texts, launches) of the kernel for all segments, or of those for their parts and for joining these."""
         kernel = self.kernel
         own = f"const int* __restrict__ starts{', const int* __restrict__ order' if kernel.order else ''}"
         after = leaves(store.value for store in kernel.stores)
@@ -233,4 +244,5 @@ class _Segments:
 
 
 def _filled(name: str, values: dict[str, object]) -> str:
+    """The template cuda/rows/`name` with its holes filled."""
     return fill(read_library_text(f"cuda/rows/{name}"), values)

@@ -1,4 +1,5 @@
-"""The first of each row in order in CUDA: a block finds the last of them by its digits, gathers and sorts them."""
+"""The first elements of each row in order (top-k) in CUDA. A block finds the last of them by its digits, gathers all of
+them and sorts them."""
 
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ _USUAL_THREADS = (
     (4096, 128),
     (8192, 256),
     (16384, 512),
-)  # by the longest row that they are the fastest for on an H100
+)  # (elements of the longest row, threads that were the fastest for it on an H100)
 _ORDERS = {"first": "FIRST", "as in topk": "FEW", "as in unsorted topk": "UNSORTED"}
-_FEW = 32  # elements in order up to which PyTorch's topk does not keep equal ones as they lie in the row
-_LIST_BYTES = 32 << 10  # of the entries that a block sorts
-_SHARED_BYTES = 46 << 10  # of entries and keys: what every device has, less some counters
+_FEW = 32  # elements in order; up to so many, PyTorch's topk does not keep the order of equal ones
+_LIST_BYTES = 32 << 10  # bytes of the entries that a block sorts
+_SHARED_BYTES = 46 << 10  # bytes of entries and keys: every device has 48 KB; counters take the rest
 
 _KERNEL = """\
 // Elements number @FIRST@ to @COUNT@ of each of @ROWS@ rows of @LENGTH@, in order.
@@ -56,13 +57,15 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
 
 
 def longest_list(wide: bool) -> int:
-    """Most elements of a row that a block can sort; `wide`: elements of 64 bits."""
+    """Most elements that a block can put in order; `wide`: elements of 64 bits."""
     return _LIST_BYTES // (16 if wide else 8)
 
 
 def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """CUDA of a SelectKernel. `choices` may hold "threads", those of a block, which has one row. Raises CannotLower for
-    2^31 rows or elements of one, and for more elements in order than a block holds."""
+    """CUDA of a SelectKernel.
+
+    `choices` may hold "threads", those of a block, which has one row. A value that is not legal gives way to the
+    default. Raises CannotLower for 2^30 rows or elements of one, and for more elements in order than a block holds."""
     wide = ITEM_BYTES[kernel.dtype] == 8
     rows, wanted = math.prod(kernel.outer), kernel.count - kernel.first
     size = 1 if wanted == 1 else 1 << (kernel.count - 1).bit_length()
@@ -101,7 +104,8 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
 
 
 def _texts(kernel: SelectKernel, plan: Plan) -> dict[str, str]:
-    """Statements that find a row, return its element i, and store element r of those found."""
+    """C statements for the holes of the kernel: they find a row, return its element i, and store element r of those
+    found."""
     outer = tuple(f"o{d}" for d in range(len(kernel.outer)))
     inside, after = (*kernel.outer, kernel.length), (*kernel.outer, kernel.count - kernel.first)
     own = [leaf.view for leaf in leaves([kernel.value])]

@@ -24,7 +24,7 @@ from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 
-WARPS = 4  # of a block
+WARPS = 4  # warps of a block
 STRETCHES = (128, 256, 512, 1024, 2048, 4096)
 _DIGIT_BITS = 8
 _MOST_STRETCHES = 2048  # one block adds up what they have counted
@@ -68,8 +68,10 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@_place(const int* 
 
 
 def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """CUDA of a SortKernel. `choices` may hold "stretch", the items that one warp counts and puts in place; a value
-    that is not legal for this kernel gives way to the default. Raises CannotLower for 2^30 items or more."""
+    """CUDA of a SortKernel.
+
+    `choices` may hold "stretch", the items that one warp counts and puts in place; a value that is not legal for this
+    kernel gives way to the default. Raises CannotLower for 2^30 items or segments."""
     if max(kernel.items, kernel.segments) > LARGEST_INT // 2:
         raise CannotLower(f"sort {kernel.name}: too many items or segments")
     usual = [size for size in STRETCHES if kernel.items <= size * _MOST_STRETCHES]
@@ -109,11 +111,13 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
 
 
 def _rounded(words: int) -> int:
+    """A number of 32-bit words, rounded up to 256 bytes."""
     return -(-words // 64) * 64
 
 
 def _key(kernel: SortKernel) -> tuple[list[str], str]:
-    """(the buffers that the key reads, statements that return it)"""
+    """(names of the buffers that the key reads, C statements that return the segment of item i; the number of segments
+    for a key outside)."""
     found = leaves([kernel.key])
     views = [leaf.view for leaf in found]
     space = Space((kernel.items,), ("i",), {view: view for view in views}, index_type((kernel.items,), views))
@@ -127,8 +131,10 @@ def _key(kernel: SortKernel) -> tuple[list[str], str]:
 def _launches(
     kernel: SortKernel, name: str, arguments: list[str], shape: tuple[int, int, int], sizes: tuple[int, ...]
 ) -> list[Launch]:
-    """Count, add up and place for each digit, then where segments begin. Keys go to and fro between two memories, the
-    order between one and the buffer that has it in the end."""
+    """The launches that sort: count, add up and place for each digit, then find where segments begin.
+
+    `shape` is (digits, bits of a digit, stretches), `sizes` the words of four scratch memories. Keys alternate between
+    two memories; the order alternates between one and the buffer that has it in the end."""
     passes, per_pass, stretches = shape
     starts = [0]
     for size in sizes[:-1]:

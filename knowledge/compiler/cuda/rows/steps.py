@@ -1,4 +1,5 @@
-"""A row kernel's passes as CUDA spells them: the C++ type of each reduction's state and what it defines."""
+"""A row kernel's passes as CUDA needs them: the C++ type of each reduction's state, and the named values that it
+gives."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ from foundry.knowledge.compiler.schedule.passes import RowStep, SoftmaxPair, Sta
 
 @dataclass(frozen=True)
 class Accumulator:
-    """One reduction of a pass: its state's C++ type and what it defines (name -> member expression of the state)."""
+    """One reduction of a pass.
+
+    `state` is the C++ type of its state, `state_bytes` its size. `defines` has (name of a result, member expression of
+    the state). `indexed`: the state takes positions with the values."""
 
     name: str
     state: str
@@ -25,19 +29,25 @@ class Accumulator:
 
 @dataclass(frozen=True)
 class ReducePass:
+    """A pass over the row that reduces it, one state for each reduction."""
+
     accumulators: tuple[Accumulator, ...]
 
     @property
     def values(self) -> tuple[ir.Expr, ...]:
+        """The expressions that the reductions take, in order."""
         return tuple(item.value for item in self.accumulators)
 
 
 @dataclass(frozen=True)
 class EmitPass:
+    """A pass over the row that stores one value for each element."""
+
     emits: tuple[ir.Emit, ...]
 
     @property
     def values(self) -> tuple[ir.Expr, ...]:
+        """The expressions that are stored, in order."""
         return tuple(item.store.value for item in self.emits)
 
 
@@ -46,7 +56,10 @@ _LIGHT_STATES = ("Sum", "Prod", "Extreme", "Truth")
 
 
 def steps_of(stages: Sequence[Stage], *, online: bool) -> list[Step]:
-    """The scheduled passes in order, each followed by what is computed once a row behind it; all stores come last."""
+    """The steps of a row kernel in order: its passes, each followed by what is computed once a row after it. All stores
+    come last.
+
+    `online`: maximum and sum of a softmax take one pass together, with rescaling."""
     plan = schedule_passes(stages, online=online, stores_last=True)
     steps: list[Step] = [*plan.before]
     for item in plan.passes:
@@ -59,6 +72,7 @@ def steps_of(stages: Sequence[Stage], *, online: bool) -> list[Step]:
 
 
 def _accumulator(stage: ir.Reduction | SoftmaxPair) -> Accumulator:
+    """The CUDA form of a reduction; a softmax's maximum and sum become one state."""
     if isinstance(stage, SoftmaxPair):
         return _online(stage.maximum, stage.total)
     kind = register(stage.dtype)
@@ -84,22 +98,33 @@ def _accumulator(stage: ir.Reduction | SoftmaxPair) -> Accumulator:
         defines = ((stage.name, "logsumexp()"),)
     indexed = stage.op in ("argmax", "argmin")
     value_type = value if indexed or stage.op in ("any", "all") else kind
-    return Accumulator(stage.name, state, stage.value, value_type, indexed, defines, state_bytes)
+    return Accumulator(
+        stage.name, state, stage.value, value_type=value_type, indexed=indexed, defines=defines, state_bytes=state_bytes
+    )
 
 
 def state_bytes(steps: Sequence[Step]) -> int:
-    """Bytes of all reductions' states of one thread."""
+    """Bytes of the states of all reductions in one thread."""
     return sum(item.state_bytes for step in steps if isinstance(step, ReducePass) for item in step.accumulators)
 
 
 def is_light(steps: Sequence[Step]) -> bool:
-    """True if an element takes a few instructions of every reduction."""
+    """True if every reduction costs only a few instructions an element."""
     states = (item.state for step in steps if isinstance(step, ReducePass) for item in step.accumulators)
     return all(state.startswith(_LIGHT_STATES) for state in states)
 
 
 def _online(first: ir.Reduction, second: ir.Reduction) -> Accumulator:
+    """One state for the maximum `first` and the sum `second` of a softmax."""
     kind = register(first.dtype)
     defines = ((first.name, "maximum"), (second.name, "total()"))
     size = 16 if kind == "double" else 8
-    return Accumulator(first.name, f"SoftmaxState<{kind}>", first.value, kind, False, defines, size)
+    return Accumulator(
+        first.name,
+        f"SoftmaxState<{kind}>",
+        first.value,
+        value_type=kind,
+        indexed=False,
+        defines=defines,
+        state_bytes=size,
+    )

@@ -1,4 +1,4 @@
-"""Rows too long for any chip, with parts between those of other rows: all parts are read in memory order. One launch
+"""Rows too long for any chip, with parts between those of other rows. All parts are read in memory order: one launch
 reduces parts, one combines those of each row, and one reads all of it again."""
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MOST_COMBINING = 256  # threads that combine the parts of a row
 
 
 class StreamedRow:
-    """Three launches for a kernel of one reduction, two more for each further one."""
+    """Prints a row kernel as three launches if it has one reduction, and two more for each further one."""
 
     def __init__(self, kernel: RowKernel, plan: Plan, shape: RowShape, name: str) -> None:
         self.plan, self.shape, self.name = plan, shape, name
         self.planes = shape if shape.column else _planes(shape)
         unit = shape.team * shape.vector
-        load = unit * min(shape.in_flight, shape.part)  # by all threads at a time
+        load = unit * min(shape.in_flight, shape.part)  # elements that all threads load at a time
         pieces = -(-self.planes.length // (unit * shape.part))
         self.chunk = -(-self.planes.length // (pieces * load)) * load
         self.pieces = -(-self.planes.length // self.chunk)
@@ -42,6 +42,7 @@ class StreamedRow:
                 self.memory.reserve(_whole(item.name), shape.rows * item.state_bytes)
 
     def print(self) -> tuple[str, list[Launch], int]:
+        """(CUDA text, launches, bytes of scratch memory)."""
         steps = self.shape.steps
         reductions = [i for i, step in enumerate(steps) if isinstance(step, ReducePass)]
         made: list[tuple[str, Launch]] = []
@@ -54,7 +55,8 @@ class StreamedRow:
     # ------------------------------------------------------------ launches
 
     def _reduce(self, name: str, at: int) -> tuple[str, Launch]:
-        """(text, launch) that reduces each part, in the order of memory, to one state."""
+        """(CUDA text, launch) that reduces each part, in the order of memory, to one state. `at` is the number of the
+        reduction's step."""
         step = self.shape.steps[at]
         assert isinstance(step, ReducePass)
         text = RowText(self.planes, self.plan)
@@ -63,10 +65,11 @@ class StreamedRow:
         lines += [*text.declare_states(step), *text.loop(step, "begin", "end"), *text.combine(step)]
         lines += text.keep_states(step, lambda name: f"{part_pointer(name)}[{self._place('part')}]")
         values = [*step.values, *_let_values(before)]
-        return self._launch(name, lines, self.planes, values, [], self._states(before, step, None))
+        return self._launch(name, lines, self.planes, values=values, stores=[], states=self._states(before, step, None))
 
     def _combine(self, name: str, at: int, *, is_last: bool) -> tuple[str, Launch]:
-        """(text, launch) that combines the states of each row's parts in a fixed order."""
+        """(CUDA text, launch) that combines the states of each row's parts in a fixed order. The last one also computes
+        and stores what a row has once."""
         step = self.shape.steps[at]
         assert isinstance(step, ReducePass)
         shape = self._combining()
@@ -81,10 +84,10 @@ class StreamedRow:
         lines += [line for one in rows for line in text.emit_row(one)]
         values = [*_let_values([*before, *after]), *(one.store.value for one in rows)]
         states = self._states(before, None, step)
-        return self._launch(name, lines, shape, values, [one.store for one in rows], states)
+        return self._launch(name, lines, shape, values=values, stores=[one.store for one in rows], states=states)
 
     def _emit(self) -> tuple[str, Launch]:
-        """(text, launch) that stores all parts in the order of memory."""
+        """(CUDA text, launch) that reads all parts again and stores their elements, in the order of memory."""
         steps = self.shape.steps
         text = RowText(self.planes, self.plan)
         lines = [*self._position(text), *self._known(text, steps)]
@@ -92,16 +95,20 @@ class StreamedRow:
         lines += [line for step in passes for line in text.loop(step, "begin", "end")]
         values = [*_let_values(steps), *(value for step in passes for value in step.values)]
         stores = [emit.store for step in passes for emit in step.emits]
-        return self._launch(self.name, lines, self.planes, values, stores, self._states(steps, None, None))
+        return self._launch(
+            self.name, lines, self.planes, values=values, stores=stores, states=self._states(steps, None, None)
+        )
 
     # ------------------------------------------------------------ their text
 
     @property
     def _blocks(self) -> int:
+        """Number of blocks that read all parts."""
         return self.planes.blocks * self.pieces
 
     def _position(self, text: RowText) -> list[str]:
-        """The code that finds a block's part of a contiguous run, and the row that owns it."""
+        """C statements that find a block's piece of a contiguous run, the row that owns it (`owner`) and its number in
+        the row (`part`)."""
         pieces = self.pieces
         lines = ["const int number = (int)blockIdx.x;"]
         if self.shape.column:
@@ -119,10 +126,11 @@ class StreamedRow:
         return [*lines, *text.span("piece", self.chunk)]
 
     def _place(self, part: str) -> str:
-        """C index of the state of a row's part; states that one warp combines are neighbours."""
+        """C text of the index of a row's state of a part; states that one warp combines are neighbours."""
         return f"{part} * {self.shape.rows} + owner" if self.shape.column else f"owner * {self.parts} + {part}"
 
     def _combining(self) -> RowShape:
+        """The shape of a launch that combines parts: its team and block; other fields as in the kernel's shape."""
         shape = self.shape
         if shape.column:
             team = min(8, 1 << (self.parts.bit_length() - 1))
@@ -133,7 +141,7 @@ class StreamedRow:
         return replace(shape, team=team, threads=team if team > 32 else 128)
 
     def _known(self, text: RowText, before: Iterable[Step]) -> list[str]:
-        """The code that reads the values that earlier launches reduced, and computes the Let values after them."""
+        """C statements that read the values that earlier launches reduced, and compute the Let values after them."""
         lines = []
         for step in before:
             if isinstance(step, ReducePass):
@@ -162,6 +170,7 @@ class StreamedRow:
     def _launch(
         self, name: str, lines: list[str], shape: RowShape, values: list[Expr], stores: list[Store], states: list[str]
     ) -> tuple[str, Launch]:
+        """(CUDA text, launch) of one kernel. `values` are the expressions it reads, `states` its further parameters."""
         signature, arguments = signature_of(self.plan, leaves(values), stores)
         text = ", ".join([part for part in (signature, *states) if part])
         source = _KERNEL.format(threads=shape.threads, name=name, parameters=text, body=indent(lines))
@@ -172,7 +181,7 @@ class StreamedRow:
 
 
 def _planes(shape: RowShape) -> RowShape:
-    """The same kernel with the contiguous runs of rows as its rows, in the order of memory."""
+    """The same shape with the contiguous runs of rows as its rows, in the order of memory."""
     space, count = shape.space, len(shape.walk)
     order = (*shape.walk, *range(count, len(space.sizes)))
     where = {
@@ -187,16 +196,17 @@ def _planes(shape: RowShape) -> RowShape:
 
 
 def _whole(name: str) -> str:
-    """The parameter that points to a reduction's states of whole rows."""
+    """The name of the kernel parameter that points to a reduction's states of whole rows."""
     return f"whole_{identifier(name)}"
 
 
 def _let_values(steps: Iterable[Step]) -> list[Expr]:
+    """The expressions of the Let steps."""
     return [step.value for step in steps if isinstance(step, Let)]
 
 
 def _flat(dimensions: Iterable[tuple[str, int]]) -> str:
-    """The row-major flat index of some dimensions."""
+    """C text of the row-major index over (name, size) dimensions; "0" without any."""
     found = ""
     for name, size in dimensions:
         found = f"({found}) * {size} + {name}" if found else name
