@@ -1,8 +1,7 @@
-"""Attention in CUDA: one pass with online softmax, the score matrix never leaves the registers.
+"""Attention in CUDA: one pass with online softmax; the score matrix never leaves the registers.
 
-`precision` is a tunable: 16-bit operands as they are, TF32 or three products of it for float32, on tensor cores
-(`attention_mma.py`); IEEE arithmetic on the ordinary units, which stands here and in `attention.cu`.
-"""
+`precision` is a tunable: 16-bit operands unchanged, TF32 or three products of it for float32, on tensor cores
+(`attention_mma.py`). IEEE arithmetic on the ordinary units stands here and in `attention.cu`."""
 
 from __future__ import annotations
 
@@ -42,6 +41,8 @@ _PRECISION_MEANING = (
 
 
 class _Attention:
+    """Prints an attention on the ordinary units. Raises CannotLower for heads that do not fit shared memory."""
+
     def __init__(self, space: AttentionSpace, device: Device, choices: dict[str, Choice]) -> None:
         self.space, self.kernel = space, space.kernel
         kernel = space.kernel
@@ -56,12 +57,14 @@ class _Attention:
             raise CannotLower(f"attention {kernel.name}: heads of {kernel.head} and {kernel.value_head} are too large")
 
     def _batch(self, tiles: int) -> list[str]:
-        """The block's indices of the batch, where there is one; `tiles`: blocks of one batch element."""
+        """C statements that define the block's indices of the batch; [] without a batch. `tiles`: blocks of one batch
+        element."""
         if not self.space.batch_sizes:
             return []
         return [f"const int batch = (int)blockIdx.x / {tiles};", *self.space.place("batch")]
 
     def _mask(self) -> list[str]:
+        """C statements that add the mask to score[r]; [] without a mask."""
         if self.kernel.mask is None:
             return []
         body = emitter(self.space.spaces["mask"], [], {})
@@ -69,6 +72,7 @@ class _Attention:
         return [*body.lines, f"score[r] += ({self.type})({value});"]
 
     def print(self) -> PrintedKernel:
+        """The printed kernel, with one launch."""
         kernel = self.kernel
         name = symbol_of(kernel)
         signature, arguments = self.space.signature(operands_of(kernel))
@@ -114,10 +118,17 @@ class _Attention:
 def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     """CUDA of an attention. Raises CannotLower for heads that do not fit shared memory or registers.
 
-    `choices` may hold "precision", "warps" (that share a tile of keys) and "rows" (of the query that a warp of the
-    ordinary units keeps); on tensor cores "warp_rows", "keys" (of a tile), "stages" (tiles in flight) and "splits"
-    (parts of the keys).
-    """
+    `choices` may hold:
+    - "precision": arithmetic of the products
+    - "warps": warps that share a tile of keys
+    - "rows": query rows that a warp keeps (ordinary units)
+    - "path": "mma" or "turns" (tensor cores; the rest too)
+    - "warp_rows": query rows of a warp
+    - "keys": keys of a tile
+    - "stages": tiles in flight
+    - "splits": parts of the keys that different blocks take
+    - "in_turn", "lazy", "stay", "pass_by", "shared_mask": 0 or 1, for the path "turns"
+    A value that is not legal for this kernel gives way to the default."""
     kernel = join_heads(kernel)
     allowed = precisions(kernel, plan, device.arch)
     precision = str(pick(choices, PRECISION, allowed, allowed[0]))

@@ -1,5 +1,5 @@
-"""Boxes of queries, keys, values and masks that the copy engine brings as they lie in memory: their tensor maps, and
-where in these a block's tiles lie."""
+"""Queries, keys, values and masks that TMA brings in boxes: their tensor maps, and the coordinates of a block's
+tiles."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from foundry.knowledge.compiler.ir.kernels import Load
 from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
 
-ROW_BYTES = 128  # of a box
+ROW_BYTES = 128  # bytes of a box's row
 _ALIGNED_BYTES = 16  # the engine's addresses and strides are multiples of it
 
 
 @dataclass(frozen=True)
 class Boxes:
-    """An operand of at most two dimensions of batch, as the copy engine reads it."""
+    """An operand of at most two dimensions of batch, as TMA reads it. Strides and `offset` are in elements."""
 
     buffer: str
     dtype: DType
@@ -35,6 +35,7 @@ class Boxes:
         return ROW_BYTES // ITEM_BYTES[self.dtype]
 
     def map(self, box_rows: int) -> TensorMap:
+        """The tensor map whose boxes have `box_rows` rows of 128 bytes."""
         size = ITEM_BYTES[self.dtype]
         sizes, strides = [self.columns, self.rows], [self.row_stride]
         for count, stride in (*self.batch, *[(1, self.rows * self.row_stride)] * (2 - len(self.batch))):
@@ -44,13 +45,13 @@ class Boxes:
             self.buffer,
             self.dtype,
             tuple(sizes),
-            tuple(size * stride for stride in strides),
-            (self.wide, box_rows, 1, 1),
-            size * self.offset,
+            stride_bytes=tuple(size * stride for stride in strides),
+            box=(self.wide, box_rows, 1, 1),
+            offset_bytes=size * self.offset,
         )
 
     def place(self, row: str, column: str = "") -> str:
-        """C text of the coordinates of box number `box` along a row, counted from `row` and `column`."""
+        """C text of the coordinates of box number `box` along a row, counted from `row` and `column` (C texts)."""
         along = f"{column} + box * {self.wide}" if column else f"box * {self.wide}"
         return ", ".join((along, row, *self.places, *["0"] * (2 - len(self.places))))
 
@@ -79,14 +80,15 @@ def boxes(space: AttentionSpace, which: str) -> Boxes | None:
     if len(found) > 2 or not of_row:
         return None
     batch, places = tuple((size, stride) for size, stride, _ in found), tuple(f"(int){place}" for *_, place in found)
-    return Boxes(load.buffer, load.dtype, seen.offset, rows, columns, of_row, batch, places)
+    return Boxes(
+        load.buffer, load.dtype, seen.offset, rows=rows, columns=columns, row_stride=of_row, batch=batch, places=places
+    )
 
 
 def _merged(dimensions: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """(size, stride, place) of a batch's dimensions, the innermost first.
+    """(size, stride, C text of the index) of a batch's dimensions, the innermost first.
 
-    Those of stride 0 are left out, and neighbours that one stride can walk are merged.
-    """
+    Those of stride 0 are left out, and neighbours that one stride can walk are merged."""
     found: list[tuple[int, int, str]] = []
     for size, stride, name in reversed(dimensions):
         if not stride:

@@ -1,5 +1,5 @@
-"""Attention on tensor cores: the kernels stand in `attention_mma.cu` and `attention_turns.cu`; `attention_sum.cu` joins
-what was computed over different keys."""
+"""Attention on tensor cores. The kernels stand in `attention_mma.cu` and `attention_turns.cu`; `attention_sum.cu` joins
+the results over different parts of the keys."""
 
 from __future__ import annotations
 
@@ -46,12 +46,14 @@ _LABELS = {"tf32": ("tf32",), "tf32x3": ("tf32:x3",)}
 
 
 class _TensorAttention:
+    """Prints an attention on the path "mma": one launch, or two if blocks share the keys."""
+
     def __init__(self, space: AttentionSpace, tiling: AttentionTiling, device: Device) -> None:
         self.space, self.tiling, self.kernel, self.arch = space, tiling, space.kernel, device.arch
         self.name = symbol_of(self.kernel)
         self.tiles = math.ceil(self.kernel.rows / tiling.rows)
         self.points = space.batch * self.kernel.rows
-        # Scores are multiplied after the highest was found, unless that would be another one then.
+        # Scores are scaled after the highest is known, unless scale or mask could make another one the highest.
         self.is_added = self.kernel.mask is not None or self.kernel.scale <= 0
 
     def _copies(self, which: str) -> dict[str, object]:
@@ -74,6 +76,7 @@ class _TensorAttention:
         }
 
     def _batch(self) -> list[str]:
+        """C statements that define the block's indices of the batch; [] if it needs none."""
         tiling = self.tiling
         rest = f"(int)blockIdx.x / {self.tiles * tiling.splits}"
         if tiling.splits == 1 and not self.space.batch_sizes:
@@ -81,6 +84,7 @@ class _TensorAttention:
         return [f"const int batch = {rest};", *self.space.place("batch")]
 
     def _steps(self) -> list[str]:
+        """C statements that define `first_step` and `end_step`, the tiles of keys that a block takes."""
         splits = self.tiling.splits
         if splits == 1:
             return ["const int first_step = 0, end_step = steps;"]
@@ -92,7 +96,8 @@ class _TensorAttention:
         ]
 
     def _mask(self) -> list[str]:
-        """The code that scales a lane's scores and adds the mask, two neighbours at a time; [] if neither is needed."""
+        """C statements that scale a lane's scores and add the mask, two neighbours at a time; [] if neither is
+        needed."""
         if not self.is_added:
             return []
         kernel, space = self.kernel, self.space.spaces["mask"]
@@ -103,7 +108,7 @@ class _TensorAttention:
         return [*lines, *over_vector(2, [scaled]), "}"]
 
     def _read_mask(self, mask: Expr, space: Space) -> list[str]:
-        """The code that fills `added` for two neighbouring keys of a row."""
+        """C statements that fill `added` for two neighbouring keys of a row."""
         tiling, kernel = self.tiling, self.kernel
         loads = self._mask_loads(leaves([mask]), space)
         known: Known = [(leaf, element_load(f"m{at}.at[j]", leaf.dtype)) for at, (leaf, _) in enumerate(loads)]
@@ -123,11 +128,11 @@ class _TensorAttention:
         return [column, f"if ({' && '.join(tests)}) {{", *both, "}"] if tests else [column, *both]
 
     def _mask_loads(self, found: list[Leaf], space: Space) -> list[tuple[Load, str]]:
-        """(load, C text of its place) of the mask's loads that read two neighbours at a time."""
+        """(load, C text of its address) of the mask's loads that read two neighbours at once."""
         return [(leaf, f"b_{leaf.buffer} + {space.offset(leaf.view)}") for leaf in load_plan(space, found, 2).vectors]
 
     def _epilogue(self) -> tuple[list[str], list[str]]:
-        """(code before the loop over four neighbours of a row's result, code in it)."""
+        """(C statements before the loop over four neighbours of a row's result, C statements in it)."""
         kernel = self.kernel
         guard = ["row < QUERIES"] if kernel.rows % self.tiling.rows else []
         guard += [f"d < {kernel.value_head}"] if kernel.value_head != self.tiling.value_head else []
@@ -138,7 +143,9 @@ class _TensorAttention:
             before = [f"const float share = whole == 0.0f ? {none} : 1.0f / whole;  // a total of 0: all masked"]
             out = self.space.spaces["out"]
             acc = "(acc[i][h * 4 + j] * share)"
-            return before, epilogue_lines(out, kernel.stores, self.space.plan, acc, 4, test, element)
+            return before, epilogue_lines(
+                out, kernel.stores, self.space.plan, acc=acc, vector=4, guard=test, element_guard=element
+            )
         kind, size, parts = "(long long)", kernel.value_head, self.tiling.splits * self.points
         before = [
             f"const long long point = ({kind}split * {self.space.batch} + batch) * {kernel.rows} + row;",
@@ -152,7 +159,7 @@ class _TensorAttention:
         return before, [f"if ({test}) {{", *body, "}"] if test else body
 
     def _parameters(self) -> tuple[list[str], list[Argument]]:
-        """Parameters of the main launch and its arguments, without what it stores to."""
+        """(C parameters, arguments) of the main launch; without those of stores if blocks share the keys."""
         signature, arguments = self.space.signature(operands_of(self.kernel), stores=self.tiling.splits == 1)
         return [signature], list(arguments)
 
@@ -170,9 +177,11 @@ class _TensorAttention:
 
     @property
     def _blocks(self) -> int:
+        """Number of blocks of the main launch."""
         return self.tiles * self.tiling.splits * self.space.batch
 
     def _main(self) -> tuple[str, Launch]:
+        """(CUDA text, launch) that computes the attention, or its parts."""
         kernel, tiling = self.kernel, self.tiling
         parameters, arguments = self._parameters()
         if tiling.splits > 1:
@@ -209,6 +218,7 @@ class _TensorAttention:
         return f"{math.log2(math.e):.9e}f" if self.is_added else "1.0f"
 
     def _sum(self) -> tuple[str, Launch]:
+        """(CUDA text, launch) that joins the parts of the keys and stores the result."""
         kernel = self.kernel
         signature, arguments = self.space.signature(())
         row = [f"const {self.space.index} row = point % {kernel.rows};"]
@@ -229,6 +239,7 @@ class _TensorAttention:
         return source, Launch(f"{self.name}_sum", grid, (32 * _SUM_WARPS, 1, 1), args)
 
     def print(self) -> list[tuple[str, Launch]]:
+        """(CUDA text, launch) of each kernel, in order."""
         return [self._main(), self._sum()] if self.tiling.splits > 1 else [self._main()]
 
     @property
@@ -238,7 +249,7 @@ class _TensorAttention:
 
 
 class _TurnsAttention(_TensorAttention):
-    """Attention by tensor maps, in blocks that take one tile of rows after the other."""
+    """Prints an attention on the path "turns": TMA reads operands, and blocks take one tile of rows after the other."""
 
     def __init__(self, space: AttentionSpace, tiling: TurnsAttention, device: Device) -> None:
         super().__init__(space, tiling, device)
@@ -287,8 +298,7 @@ class _TurnsAttention(_TensorAttention):
         """Number of pairs (batch point, part of the keys) whose tiles are taken in turn; 1 unless causal.
 
         Causal rows see different numbers of keys, so the longest tiles of all these pairs come first. Their keys fit
-        half of L2.
-        """
+        half of L2."""
         kernel = self.kernel
         if not kernel.causal:
             return 1
@@ -314,6 +324,7 @@ class _TurnsAttention(_TensorAttention):
 def print_on_tensor_cores(
     space: AttentionSpace, precision: str, device: Device, choices: dict[str, Choice]
 ) -> PrintedKernel:
+    """The printed kernel in this precision; "path" and the tiling are chosen by `choices` or defaults."""
     ways = paths(space, precision, device.arch)
     path = str(pick(choices, PATH, ways, ways[0]))
     tiling, tunables = choose_attention(space, path, precision, device, choices)

@@ -1,4 +1,4 @@
-"""Index spaces of every attention kernel in CUDA: queries, keys, values, mask and result over one collapsed batch."""
+"""Index spaces of an attention kernel in CUDA: queries, keys, values, mask and result over one collapsed batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from foundry.knowledge.compiler.ir.views import leaves
 
 @dataclass(frozen=True)
 class AttentionSpace:
-    """`spaces` of "q", "k", "v", "mask" and "out" have the batch's dimensions before row, column and d."""
+    """An attention's index spaces. `spaces` has "q", "k", "v", "mask" and "out": the batch's dimensions, then two of
+    row, column and d (the element of a head)."""
 
     kernel: AttentionKernel
     plan: Plan
@@ -34,38 +35,42 @@ class AttentionSpace:
 
     @property
     def batch(self) -> int:
+        """Number of batch points."""
         return math.prod(self.kernel.batch)
 
     def leaf(self, which: str, expr: Expr) -> str:
-        """C text of an operand's element."""
+        """C text of the element of an operand ("q", "k", "v", "mask") at the current point."""
         return emitter(self.spaces[which], [], {}).value(expr)
 
     def address(self, which: str) -> str:
-        """C text of the address of an operand's element."""
+        """C text of the address of the element of "q", "k" or "v" at the current point."""
         load = {"q": self.kernel.q, "k": self.kernel.k, "v": self.kernel.v}[which]
         return f"b_{load.buffer} + ({self.spaces[which].offset(load.view)})"
 
     def place(self, flat: str) -> list[str]:
-        """Statements that define the batch's indices from `flat`."""
+        """C statements that define the batch's indices from `flat`, its flat index; [] without a batch."""
         return decompose(flat, self.batch_sizes, self.batch_names, self.index) if self.batch_sizes else []
 
     def store(self, result: str) -> list[str]:
-        """Statements that store `result` at (row, d)."""
+        """C statements that store `result` at (row, d)."""
         body = emitter(self.spaces["out"], [], {"acc": result}, "s")
         body.store_all(self.kernel.stores, self.spaces["out"].offset, self.plan.buffers)
         return body.lines
 
     def signature(self, operands: Sequence[Expr], *, stores: bool = True) -> tuple[str, list[str]]:
-        """(parameter list, argument buffers) of a kernel that reads the operands and, if `stores`, makes the stores."""
+        """(C parameter list, names of the buffers) of a kernel that reads the operands and, if `stores`, makes the
+        stores."""
         stored = self.kernel.stores if stores else ()
         return parameters(self.plan, *buffers_of([*leaves(operands), *body_leaves(stored)], stored))
 
 
 def operands_of(kernel: AttentionKernel) -> Sequence[Expr]:
+    """The expressions that an attention reads: queries, keys, values, and the mask if there is one."""
     return [kernel.q, kernel.k, kernel.v, *masks_of(kernel)]
 
 
 def masks_of(kernel: AttentionKernel) -> Sequence[Expr]:
+    """The mask in a list; [] without one."""
     return [kernel.mask] if kernel.mask is not None else []
 
 
@@ -76,8 +81,7 @@ MANY_ROWS = 128  # most rows of all joined heads
 def join_heads(kernel: AttentionKernel) -> AttentionKernel:
     """The kernel with query heads that share keys and values joined to one head, so that these are read once.
 
-    Unchanged if it is causal, has too many rows, or if keys, values or the rows' strides differ between heads.
-    """
+    Unchanged if it is causal, has too many rows, or if keys, values or the rows' strides differ between heads."""
     if not kernel.batch or kernel.causal or kernel.rows > FEW_ROWS or kernel.rows * kernel.batch[-1] > MANY_ROWS:
         return kernel
     at = len(kernel.batch) - 1
@@ -108,6 +112,7 @@ def join_heads(kernel: AttentionKernel) -> AttentionKernel:
 
 
 def attention_space(kernel: AttentionKernel, plan: Plan) -> AttentionSpace:
+    """The index spaces of a kernel, with its batch dimensions merged where all operands allow it."""
     groups = {
         "q": [kernel.q.view],
         "k": [kernel.k.view],
@@ -136,4 +141,4 @@ def attention_space(kernel: AttentionKernel, plan: Plan) -> AttentionSpace:
         shape = (*batch_sizes, *sizes)
         spaces[name] = Space(shape, (*batch_names, *names), where, index_type(shape, where.values()))
     index = "long long" if any(space.index == "long long" for space in spaces.values()) else "int"
-    return AttentionSpace(kernel, plan, batch_sizes, batch_names, spaces, index)
+    return AttentionSpace(kernel, plan, batch_sizes, batch_names=batch_names, spaces=spaces, index=index)

@@ -1,4 +1,4 @@
-"""Attention on tensor cores: in which precisions a kernel may be computed, and which tiles are legal and fill the
+"""Attention on tensor cores: the precisions that a kernel may be computed in, and the tiles that are legal and fill the
 device best."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 LARGEST_HEAD = 256
-MOST_REGISTERS = 264  # as estimated, which is a little more than the compiler takes
+MOST_REGISTERS = 264  # registers of a thread as estimated, a little more than the compiler takes
 SPLITS = (1, 2, 4, 8, 16, 32)
 _VALUES: dict[str, dict[str, tuple[int, ...]]] = {
     "mma": {
@@ -65,8 +65,7 @@ def precisions(kernel: AttentionKernel, plan: Plan, arch: str) -> tuple[str, ...
     """The precisions that the attention may be computed in, the default first.
 
     PyTorch's own operator (`empty_rows` is "zero") is as accurate as float32 even if TF32 is allowed; products that a
-    task writes out are not.
-    """
+    task writes out are not."""
     kinds = {kernel.q.dtype, kernel.k.dtype, kernel.v.dtype}
     kind = kinds.pop()
     if kinds or not has_tensor_cores(arch) or kernel.dtype == "float64":
@@ -80,7 +79,7 @@ def precisions(kernel: AttentionKernel, plan: Plan, arch: str) -> tuple[str, ...
 
 @dataclass(frozen=True)
 class AttentionTiling(ABC):
-    """A block's rows, its tile of keys, and the heads padded to what one product takes."""
+    """A block's division: warps, keys of a tile, parts of the keys, and the heads padded to what one product takes."""
 
     head: int
     value_head: int
@@ -91,21 +90,23 @@ class AttentionTiling(ABC):
 
     path = ""
     text = ""  # the kernel compiler's text of the kernel
-    arch_feature = ""  # letter that the architecture's name needs
+    arch_feature = ""  # suffix that the architecture's name needs
     kits: ClassVar[tuple[str, ...]] = ()  # library texts beside those of the precision
 
     @property
     @abstractmethod
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """Query rows of a block."""
 
     @property
     @abstractmethod
     def registers(self) -> int:
-        """Registers of a thread, as estimated."""
+        """Estimated registers of a thread."""
 
     @property
     @abstractmethod
-    def shared_bytes(self) -> int: ...
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block in bytes."""
 
     @property
     @abstractmethod
@@ -114,14 +115,17 @@ class AttentionTiling(ABC):
 
     @property
     def threads(self) -> int:
+        """Threads of a block."""
         return 32 * self.warps
 
     @property
     def type_name(self) -> str:
+        """The precision's name in the kernel compiler's texts."""
         return TYPES[self.precision]
 
     @property
     def item_bytes(self) -> int:
+        """Bytes of an operand's element in shared memory."""
         return SIZES[self.precision]
 
     def resident_blocks(self, arch: str) -> int:
@@ -130,12 +134,13 @@ class AttentionTiling(ABC):
         return max(1, min(16, by_registers, max_shared_bytes(arch) // self.shared_bytes))
 
     def is_legal(self, arch: str) -> bool:
+        """True if a thread's registers and a block's shared memory suffice."""
         return self.registers <= MOST_REGISTERS and self.shared_bytes <= max_shared_bytes(arch)
 
 
 @dataclass(frozen=True)
 class MmaAttention(AttentionTiling):
-    """Each warp multiplies its rows by fragments that it reads of the tile."""
+    """Attention in which each warp multiplies its rows by fragments that it reads from the tile."""
 
     warp_rows: int = 16
     stages: int = 2
@@ -154,6 +159,7 @@ class MmaAttention(AttentionTiling):
 
     @property
     def _query_registers(self) -> int:
+        """Registers of a thread for its warp's queries."""
         return self.warp_rows * self.head * self.item_bytes // 128
 
     @property
@@ -194,8 +200,9 @@ REGISTERS = {4: (0, 240), 8: (24, 240), 12: (32, 160)}
 
 @dataclass(frozen=True)
 class TurnsAttention(AttentionTiling):
-    """A warpgroup has 64 rows; the tensor cores read 16-bit keys and values from shared memory, 64 elements of a head
-    in a row of it. A thread of one more warpgroup asks the copy engine for tiles, ahead of their use."""
+    """Attention in which each warpgroup has 64 rows, and the tensor cores read 16-bit keys and values from shared
+    memory, 64 elements of a head in a row of it. A thread of one more warpgroup lets TMA bring tiles ahead of their
+    use."""
 
     stages: int = 2
     in_turn: int = 1
@@ -252,12 +259,14 @@ class TurnsAttention(AttentionTiling):
         }
 
     def is_legal(self, arch: str) -> bool:
+        """True if registers and shared memory suffice, and a mask that should come in tiles can."""
         if self.shared_mask and not self.mask_bytes:
             return False
         return self.registers <= REGISTERS[self.warps][1] and super().is_legal(arch)
 
 
 def _padded(head: int, step: int) -> int:
+    """The size of a head, rounded up to a multiple of `step`."""
     return math.ceil(head / step) * step
 
 
@@ -270,6 +279,7 @@ def paths(space: AttentionSpace, precision: str, arch: str) -> tuple[str, ...]:
 
 
 def _default_mma(space: AttentionSpace, precision: str, device: Device) -> MmaAttention:
+    """The default tiling of the path "mma" by the sizes of rows and heads, with fewer keys until it is legal."""
     kernel = space.kernel
     head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 16)
     widest = {2: 128, 4: 128 if precision == "tf32" else 64}[SIZES[precision]]
@@ -326,7 +336,8 @@ def _split(found: AttentionTiling, kernel: AttentionKernel, device: Device) -> A
 def choose_attention(
     space: AttentionSpace, path: str, precision: str, device: Device, choices: dict[str, Choice]
 ) -> tuple[AttentionTiling, tuple[Tunable, ...]]:
-    """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones."""
+    """(tiling, its tunables) of a path. Choices that are not legal together give way to the default tiling. A tunable
+    offers the values that are legal beside the others' present ones."""
     kernel = space.kernel
     default = _split(_DEFAULTS[path](space, precision, device), kernel, device)
     values = _VALUES[path]
@@ -349,4 +360,5 @@ def choose_attention(
 
 
 def _with(tiling: AttentionTiling, values: dict[str, int]) -> AttentionTiling:
+    """The tiling with some of its numbers replaced."""
     return replace(tiling, **values)  # type: ignore[arg-type]
