@@ -45,18 +45,19 @@ SPLIT = "splits"
 
 
 def operand_dtype(kernel: GemmKernel) -> DType:
-    """The type whose values the operands hold: that of the product, or the 16-bit type that both were widened from."""
+    """The dtype whose values both operands hold: the 16-bit one that both were widened from, or that of the product."""
     found = {_narrow(expr) for expr in (kernel.a, kernel.b)}
     return found.pop() if len(found) == 1 else kernel.dtype
 
 
 def _narrow(expr: Expr) -> DType:
+    """The dtype of an expression, seen through a cast from a 16-bit float."""
     is_cast = isinstance(expr, Apply) and expr.op == "cast" and expr.args[0].dtype in ("float16", "bfloat16")
     return expr.args[0].dtype if is_cast and isinstance(expr, Apply) else expr.dtype
 
 
 def choose_way(ways: Ways, device: Device, choices: dict[str, Choice]) -> tuple[str, str, tuple[Tunable, ...]]:
-    """(precision, path, their tunables); the path is "" on the ordinary units."""
+    """(precision, path, their tunables) by choices or defaults; the path is "" on the ordinary units."""
     precisions = ways.precisions(device.arch)
     precision = str(pick(choices, PRECISION, precisions, precisions[0]))
     paths = ways.paths(precision, device.arch) if precision != IEEE else ("",)
@@ -85,7 +86,7 @@ def list_choices(tiling: Tiling | TensorTiling, tunables: tuple[Tunable, ...]) -
 
 
 def need_feature(tiling: Tiling | TensorTiling) -> str:
-    """The suffix that the architecture's name needs for the tiling's instructions, "" for none."""
+    """The suffix that the architecture's name needs for the tiling's instructions; "" for none."""
     return tiling.arch_feature if isinstance(tiling, TensorTiling) else ""
 
 
@@ -95,6 +96,8 @@ def label_precision(tiling: Tiling | TensorTiling) -> tuple[str, ...]:
 
 
 class _Printer:
+    """Prints a product whose main loop brings its operands into tiles itself, with its epilogue and its tail."""
+
     def __init__(self, kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice], ways: Ways) -> None:
         self.kernel = kernel
         self.plan = plan
@@ -110,10 +113,14 @@ class _Printer:
         self.tiles_m = math.ceil(kernel.m / self.tiling.tile_m)
         self.tiles_n = math.ceil(kernel.n / self.tiling.tile_n)
         self.steps = math.ceil(kernel.k / self.tiling.tile_k)
-        self.partial = Partial(kernel, plan, self.name, self.type, self.out, self.tiling.splits, 0)
+        self.partial = Partial(
+            kernel, plan, self.name, type=self.type, out=self.out, splits=self.tiling.splits, memory=0
+        )
         self.tail = self._tail() if kernel.tail else None
 
     def _tail(self) -> RowTail:
+        """The printer of the product's tail. Raises CannotLower if k is split, or for rows that the lanes cannot
+        reduce."""
         tiling = self.tiling
         if tiling.splits > 1:
             raise CannotLower("parts of k have no whole elements to reduce")
@@ -122,9 +129,11 @@ class _Printer:
         else:
             lanes = ordinary_lanes(self.kernel, tiling.tile_n, tiling.thread_n)
         tile = tiling.tile_m, tiling.tile_n
-        return RowTail(self.kernel, self.plan, self.name, self.out, lanes, tile, 0)
+        return RowTail(self.kernel, self.plan, self.name, out=self.out, lanes=lanes, tile=tile, memory=0)
 
     def _guard(self) -> tuple[str, str]:
+        """(C test that four neighbours at (m, n) are in the result, C test that element j of them is); "" where it
+        always holds."""
         kernel = self.kernel
         tests = [f"m < {kernel.m}"] if kernel.m % self.tiling.tile_m else []
         if kernel.n % self.tiling.tile_n:
@@ -132,6 +141,7 @@ class _Printer:
         return " && ".join(tests), f"n + j < {kernel.n}" if kernel.n % 4 else ""
 
     def _main(self) -> tuple[str, Launch]:
+        """(CUDA text, launch) of the main loop."""
         kernel, tiling = self.kernel, self.tiling
         guard, element_guard = self._guard()
         found = leaves([kernel.a, kernel.b])
@@ -140,7 +150,9 @@ class _Printer:
             epilogue = self.partial.store(acc, guard, element_guard)
             signature, names = signature_of(self.plan, found, [])
         else:
-            epilogue = epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element_guard)
+            epilogue = epilogue_lines(
+                self.out, kernel.stores, self.plan, acc=acc, vector=4, guard=guard, element_guard=element_guard
+            )
             if self.tail:
                 epilogue = self.tail.epilogue(kernel.stores, acc, guard, element_guard)
             after = [*body_leaves(kernel.stores), *leaves(element_values(kernel.tail))]
@@ -164,6 +176,7 @@ class _Printer:
         return source, Launch(self.name, grid, (tiling.threads, 1, 1), tuple(arguments), shared_bytes(self.a, self.b))
 
     def print(self) -> PrintedKernel:
+        """The printed kernel: the main loop, the launch that adds parts of k, and the launches of the tail."""
         source, launch = self._main()
         sources, launches = [source], [launch]
         if self.tiling.splits > 1:
@@ -209,9 +222,8 @@ def ways_of(kernel: GemmKernel, plan: Plan, device: Device) -> Ways:
 def packing_pays(kernel: GemmKernel, spaces: Spaces, device: Device, *, along_k: bool) -> bool:
     """True if the main loop over packed operands is faster, the packing launches included.
 
-    Estimated by the card's rates (knowledge/devices). Constant operands and those that TMA reads as they are cost no
-    packing.
-    """
+    Estimated by the card's rates (knowledge/devices). Constant operands and those that TMA reads unpacked cost no
+    packing."""
     dtype, rate = operand_dtype(kernel), partial(constant, device)
     batch = math.prod(kernel.batch)
     work = 2.0 * batch * kernel.m * kernel.n * kernel.k
@@ -231,12 +243,16 @@ def packing_pays(kernel: GemmKernel, spaces: Spaces, device: Device, *, along_k:
 def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     """CUDA of a matrix product with its epilogue.
 
-    `choices` may hold "precision" and "path", and what that path takes: "tile_m", "tile_n" (of a block's tile) and
-    "tile_k" (its depth), "stages" (tiles in flight), "splits" (parts of k), and the part of the tile that a thread
-    ("thread_m", "thread_n"), a warp ("warp_m", "warp_n") or a warpgroup ("group_m", "group_n") adds up. A value that
-    is not legal for this kernel gives way to the default. A product with a tail is never split. Raises CannotLower for
-    a tail that the chosen way cannot make.
-    """
+    `choices` may hold "precision" and "path", and those that the path takes:
+    - "tile_m", "tile_n": rows and columns of a block's tile
+    - "tile_k": depth of a tile
+    - "stages": tiles in flight
+    - "splits": parts of k
+    - "thread_m", "thread_n", "warp_m", "warp_n", "group_m", "group_n": the part of the tile that a thread, a warp or a
+      warpgroup adds up
+    - "resident", "stays": as in `packed.py`
+    A value that is not legal for this kernel gives way to the default. A product with a tail is never split. Raises
+    CannotLower for a tail that the chosen path cannot make."""
     if kernel.tail is None:
         return _print_product(kernel, plan, device, choices)
     whole = {name: value for name, value in choices.items() if name != SPLIT}
@@ -246,6 +262,8 @@ def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str
 
 
 def _print_product(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """The printed kernel by its chosen precision and path; it may be split even if it has a tail, which then raises
+    CannotLower."""
     ways = ways_of(kernel, plan, device)
     precision, path, tunables = choose_way(ways, device, choices)
     if path != PACKED:

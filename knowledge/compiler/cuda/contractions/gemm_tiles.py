@@ -38,6 +38,9 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class Tiling:
+    """A block's tile of a product on the ordinary units: its sizes, the part of it that a thread adds up, and parts of
+    k."""
+
     tile_m: int = 128
     tile_n: int = 128
     tile_k: int = 16
@@ -48,19 +51,23 @@ class Tiling:
 
     @property
     def threads(self) -> int:
+        """Threads of a block."""
         return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
 
     def shared_bytes(self, item_bytes: int) -> int:
+        """Shared memory of a block in bytes."""
         return self.stages * self.tile_k * (self.tile_m + 4 + self.tile_n + 4) * item_bytes
 
     def resident_blocks(self, item_bytes: int, *, scalar: bool) -> int:
-        """Blocks of a multiprocessor the compiler should leave registers for: accumulators and about 64 more, twice
-        that where operands are gathered element by element and every element has its own address."""
+        """Blocks of a multiprocessor that the compiler should leave registers for.
+
+        A thread needs its sums and about 64 more; 128 more if operands are gathered (`scalar`), as every element has an
+        address."""
         registers = ((128 if scalar else 64) + self.thread_m * self.thread_n) * item_bytes // 4
         return max(1, 65536 // (self.threads * registers))
 
     def legal(self, item_bytes: int, arch: str) -> bool:
-        """Warps of 4 x 8 threads, at most 1024 of them a block, tiles that fit shared memory and registers."""
+        """True if warps are 4 x 8 threads, a block has at most 1024, and tiles fit shared memory and registers."""
         if (self.tile_m // self.thread_m) % 4 or (self.tile_n // self.thread_n) % 8 or self.threads > 1024:
             return False
         held = self.tile_k * (self.tile_m + self.tile_n) / self.threads + self.thread_m * self.thread_n
@@ -106,7 +113,8 @@ def default_tiling(kernel: GemmKernel, item_bytes: int, device: Device, *, scala
 def choose(
     kernel: GemmKernel, device: Device, choices: dict[str, Choice], *, scalar: bool
 ) -> tuple[Tiling, tuple[Tunable, ...]]:
-    """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones."""
+    """(tiling, its tunables) for a product on the ordinary units. Choices that are not legal together give way to the
+    default tiling. A tunable offers the values that are legal beside the others' present ones."""
     item_bytes = 8 if kernel.dtype == "float64" else ITEM_BYTES["float32"]
     default = default_tiling(kernel, item_bytes, device, scalar=scalar)
     wanted = {name: value for name, value in choices.items() if value in _VALUES.get(name, ())}

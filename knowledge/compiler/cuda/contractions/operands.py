@@ -1,8 +1,7 @@
 """Operands of a matrix product in CUDA: how their tiles travel from global memory through registers to shared memory.
 
-The result's axes are m and n, and k is the one that is added up. An operand is any expression over strided buffers;
-neighbours in memory are read as one vector where they are aligned.
-"""
+The result's axes are m and n; k is the axis that is added up. An operand is any expression over strided buffers;
+aligned neighbours in memory are read as one vector."""
 
 from __future__ import annotations
 
@@ -32,7 +31,8 @@ from foundry.knowledge.compiler.ir.views import leaves
 
 @dataclass(frozen=True)
 class Spaces:
-    """The same collapsed batch dimensions before (m, k), (k, n) and what stores see as (m, n)."""
+    """The views of a product's operands and result over the same collapsed batch dimensions, then (m, k), (k, n) and
+    the result's m and n as the stores see them. Each maps an original view to the collapsed one."""
 
     batch_sizes: tuple[int, ...]
     batch_names: tuple[str, ...]
@@ -42,6 +42,7 @@ class Spaces:
 
 
 def spaces_of(kernel: GemmKernel) -> Spaces:
+    """The collapsed views of a product: batch dimensions are merged where all operands and stores allow it."""
     count = len(kernel.batch)
     of_a = [leaf.view for leaf in leaves([kernel.a])]
     of_b = [leaf.view for leaf in leaves([kernel.b])]
@@ -63,6 +64,7 @@ def out_space(kernel: GemmKernel, spaces: Spaces) -> Space:
 
 
 def _spans(*counts: int) -> list[tuple[int, int]]:
+    """(begin, end) of consecutive runs of these lengths."""
     ends = [sum(counts[: i + 1]) for i in range(len(counts))]
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
@@ -71,12 +73,11 @@ def _spans(*counts: int) -> list[tuple[int, int]]:
 class Tile:
     """The path of a tile of one operand: global memory to registers (`fetch`), registers to shared memory (`keep`).
 
-    `inner` is the axis along which a thread's vector and the threads' neighbours lie: "k" or the one shared with the
-    result. `read` gives the statements that put the vector at (m or n, k) into `held[i]`.
-    """
+    `inner` is the axis along which a thread's vector and its neighbours run: "k", or the axis shared with the result.
+    `read(held)` gives the C statements that put the vector at (m or n, k) into `held[i]`."""
 
     which: str  # "a" or "b"
-    inside: tuple[str, ...]  # what must hold of m or n, and of k, that a tile at the edge may lie outside of
+    inside: tuple[str, ...]  # C tests that m or n, and k, are inside the matrix, for tiles at its edge
     tiling: Tiling | TensorTiling
     type: str
     index: str
@@ -86,26 +87,31 @@ class Tile:
 
     @property
     def out(self) -> str:
+        """The axis that the operand shares with the result."""
         return "m" if self.which == "a" else "n"
 
     @property
     def along_k(self) -> bool:
+        """True if vectors run along k."""
         return self.inner == "k"
 
     @property
     def tile_out(self) -> int:
+        """Size of the tile along the result's axis."""
         return self.tiling.tile_m if self.which == "a" else self.tiling.tile_n
 
     @property
     def items(self) -> int:
+        """Number of vectors in a tile."""
         return self.tile_out * self.tiling.tile_k // self.vector
 
     @property
     def loads(self) -> int:
+        """Number of vectors of a tile that a thread moves."""
         return math.ceil(self.items / self.tiling.threads)
 
     def place(self) -> list[str]:
-        """Statements that find the vector of the tile that a thread moves in round i."""
+        """C statements that find the place in the tile of the vector that a thread moves in round i."""
         if isinstance(self.tiling, WgmmaTiling) and not self.along_k:
             return self._place_across()
         extent = (self.tiling.tile_k if self.inner == "k" else self.tile_out) // self.vector
@@ -119,8 +125,7 @@ class Tile:
     def _place_across(self) -> list[str]:
         """The same if rows of shared memory run along k but the operand does not.
 
-        Eight neighbouring threads take eight values of k, whose words are in different banks.
-        """
+        Eight neighbouring threads take eight values of k, whose words are in different banks."""
         extent = self.tile_out // self.vector
         return [
             "const int item = threadIdx.x + i * THREADS;",
@@ -129,11 +134,11 @@ class Tile:
         ]
 
     def is_item(self) -> list[str]:
-        """The test that a thread has a vector in the last round; [] if all have."""
+        """The C test that a thread has a vector in the last round; [] if all have."""
         return [f"item < {self.items}"] if self.items % self.tiling.threads else []
 
     def fetch(self) -> list[str]:
-        """The code that reads a tile from global memory to registers; elements outside the matrix become zero."""
+        """C statements that read a tile from global memory to registers; elements outside the matrix become zero."""
         held = f"held_{self.which}"
         tests = [*self.is_item(), *self.inside]
         lines = ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self.place()]
@@ -144,10 +149,9 @@ class Tile:
         return [*lines, *self.read(held), "}"]
 
     def keep(self) -> list[str]:
-        """The code that writes a tile from registers to shared memory.
+        """C statements that write a tile from registers to shared memory.
 
-        Tensor cores have the layout of their `Operand`; otherwise the result's axis is innermost.
-        """
+        Tensor cores have the layout of their `Operand`; otherwise the result's axis is innermost."""
         to, held, pitch = f"to_{self.which}", f"held_{self.which}[i]", f"PITCH_{self.which.upper()}"
         if isinstance(self.tiling, TensorTiling):
             moves = [self.tiling.keep(self.which, self.vector, along_k=self.along_k)]
@@ -169,8 +173,8 @@ def edges(*axes: tuple[str, int, int]) -> tuple[str, ...]:
 def strided_operand(
     kernel: GemmKernel, spaces: Spaces, which: str, tiling: Tiling | TensorTiling, *, widest: int = 4
 ) -> Tile:
-    """A strided operand, or an expression over strided ones, read along the axis that is contiguous in memory, up to
-    `widest` neighbours at once."""
+    """The tile of operand "a" or "b", any expression over strided buffers: read along the axis that is contiguous in
+    memory, up to `widest` neighbours at once."""
     expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
     out, out_size = ("m", kernel.m) if which == "a" else ("n", kernel.n)
     kind = register(kernel.dtype)
@@ -194,11 +198,11 @@ def strided_operand(
 
     tile_out = tiling.tile_m if which == "a" else tiling.tile_n
     inside = edges((out, out_size, tile_out), ("k", kernel.k, tiling.tile_k))
-    return Tile(which, inside, tiling, kind, space.index, axes[-1], vector, read)
+    return Tile(which, inside, tiling, type=kind, index=space.index, inner=axes[-1], vector=vector, read=read)
 
 
 def _walks_last(expr: Expr, where: dict[View, View]) -> bool:
-    """True when neighbours along the operand's last axis are neighbours in memory."""
+    """True if neighbours along the operand's last axis are neighbours in memory."""
     for leaf in leaves([expr]):
         if isinstance(leaf, Load) and any(where[leaf.view].strides[-2:]):
             strides = where[leaf.view].strides
@@ -207,7 +211,7 @@ def _walks_last(expr: Expr, where: dict[View, View]) -> bool:
 
 
 def _read_vector(expr: Expr, space: Space, vector: int, kind: str, held: str) -> list[str]:
-    """The code that reads `vector` neighbours of `expr` into `held[i]`, as one vector if no arithmetic is needed."""
+    """C statements that read `vector` neighbours of `expr` into `held[i]`, as one vector if no arithmetic is needed."""
     if vector > 1 and isinstance(expr, Load) and expr.dtype in ("float32", "float64") and register(expr.dtype) == kind:
         return [f"{held}[i] = load_vec<{vector}>(b_{expr.buffer} + {space.offset(expr.view)});"]
     known: Known = []

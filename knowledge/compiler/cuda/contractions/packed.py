@@ -1,10 +1,9 @@
-"""Matrix products in CUDA from packed operands: a launch for each operand brings it into the order that wgmma reads,
-then the main loop copies whole tiles with the bulk copy engine while four warps at a time multiply.
+"""Matrix products in CUDA from packed operands. A launch for each operand brings it into the order that wgmma reads;
+the main loop copies whole tiles by TMA while four warps at a time multiply.
 
-16-bit operands whose rows lie along k need no packing: the copy engine brings their tiles as wgmma reads them. For
-others packing costs a read and a write and saves everything else: any expression, any strides, edges, rounding to TF32,
-or scaling to 16 bits (`half`: a power of two a row, 11 significant bits as TF32 has, at twice its rate).
-"""
+16-bit operands whose rows run along k need no packing: TMA brings their tiles as wgmma reads them. For others packing
+costs a read and a write and saves everything else: any expression, any strides, edges, rounding to TF32, scaling to 16
+bits. `half` scales each row by a power of two: 11 significant bits as TF32 has, at twice its rate."""
 
 from __future__ import annotations
 
@@ -44,8 +43,8 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import ITEM_BYTES
 
-_LEAST_DEPTH = 512  # of a part of k
-# Of each thread that copies and of each that multiplies, by the number of warpgroups that multiply.
+_LEAST_DEPTH = 512  # fewest elements of k in a part
+# (registers of a copying thread, of a multiplying thread), by the number of warpgroups that multiply.
 _REGISTERS = {1: (0, 255), 2: (40, 232), 3: (32, 160)}
 _VALUES: dict[str, tuple[int, ...]] = {
     "tile_m": (64, 128, 256),
@@ -71,18 +70,16 @@ _MEANING = {
         "operands of the next arrive meanwhile, 0 has a block for each",
     ),
 }
-_MULTIPROCESSOR_BYTES = 228 << 10  # of shared memory, of which each block takes 1 KB more than it asks for
+_MULTIPROCESSOR_BYTES = 228 << 10  # shared memory; each block takes 1 KB more than it asks for
 _SLABS = (32, 64, 128)
-_SHORTEST, _SHORT = (
-    128,
-    256,
-)  # of k, up to which blocks stay that have a multiprocessor to themselves, and that share it
+_SHORTEST, _SHORT = 128, 256  # longest k for which blocks stay: one to a multiprocessor, and two
 
 
 @dataclass(frozen=True)
 class PackedTiling:
     """A block's tile of the result, the part of it that each warpgroup adds up, the ring's stages, and parts of k.
-    `item`: bytes of an element where rows of the result may leave through shared memory, else 0."""
+
+    `item`: bytes of an element if rows of the result may leave through shared memory, else 0."""
 
     tile_m: int
     tile_n: int
@@ -108,15 +105,17 @@ class PackedTiling:
 
     @property
     def groups(self) -> int:
+        """Number of warpgroups that multiply."""
         return (self.tile_m // self.group_m) * (self.tile_n // self.group_n)
 
     @property
     def is_slabbed(self) -> bool:
-        """True if rows leave through shared memory."""
+        """True if rows of the result leave through shared memory."""
         return self.stays == 1
 
     def ring_bytes(self, precision: str) -> int:
-        parts = 2 if precision == HALF3 else 1  # of an element
+        """Bytes of shared memory for all stages and their barriers."""
+        parts = 2 if precision == HALF3 else 1  # high and low part of an element
         return self.stages * ((self.tile_m + self.tile_n) * ROW_BYTES * parts + 16)
 
     def slab(self, precision: str) -> int:
@@ -126,10 +125,12 @@ class PackedTiling:
         return max(fitting, default=0) if self.item else 0
 
     def shared_bytes(self, precision: str) -> int:
+        """Dynamic shared memory of a block in bytes."""
         ring = self.ring_bytes(precision)
         return ring + (self.groups * 4 * slab_bytes(self.slab(precision), self.item) if self.is_slabbed else 0)
 
     def legal(self, precision: str, arch: str) -> bool:
+        """True if warpgroups divide the tile, and a thread's registers and a block's shared memory suffice."""
         if self.tile_m % self.group_m or self.tile_n % self.group_n or self.groups not in _REGISTERS:
             return False
         if self.stays and (self.splits > 1 or (self.is_slabbed and not self.slab(precision))):
@@ -142,16 +143,19 @@ class PackedTiling:
 
 
 def slab_bytes(columns: int, item: int) -> int:
-    """Bytes of shared memory for a warp's 16 rows. They are padded by eight elements, and the last eight rows begin 64
-    bytes later, to avoid bank conflicts."""
+    """Bytes of shared memory for a warp's 16 rows of `columns` elements of `item` bytes.
+
+    Rows are padded by eight elements, and the last eight rows begin 64 bytes later, to avoid bank conflicts."""
     return 16 * (columns + 8) * item + 64
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """A tiling with the share of the arithmetic rate that it reaches by itself, and what a tile costs beside its k, in
-    steps of k at the full rate: the first operands on their way, its elements stored (`besides`), the same where they
-    leave through shared memory (`slabbed`; 0: they do not), and each exponential of an element (`curve`)."""
+    """A tiling with its estimated speed: `rate` is the share of the arithmetic rate that its main loop reaches.
+
+    The rest is what a tile costs beside its k, in steps of k at the full rate. `besides`: waiting for the first
+    operands and storing the elements. `slabbed`: the same if they leave through shared memory; 0 if they never do.
+    `curve`: each exponential of an element."""
 
     tiling: PackedTiling
     rate: float
@@ -167,7 +171,7 @@ _SHAPES = (
     _Shape(PackedTiling(128, 64, 64, 64, 6), 0.6),
     _Shape(PackedTiling(64, 64, 64, 64, 6), 0.45),
 )
-# Of 16-bit operands and results, which are stored soon: from seven shapes on an H200 (benchmarks/h200/README.md).
+# For 16-bit operands and results: fitted to seven shapes on an H200 (benchmarks/h200/README.md).
 _SIXTEEN = (
     _Shape(PackedTiling(128, 256, 64, 256, 4, stays=2), 1.0, 660, slabbed=390, curve=440),
     _Shape(PackedTiling(256, 128, 128, 128, 4, stays=2), 1.0, 660, slabbed=390, curve=440),
@@ -211,8 +215,7 @@ def _fitted(shape: _Shape, splits: int, item: int, precision: str, arch: str) ->
 def _staying(tiling: PackedTiling, kernel: GemmKernel, device: Device) -> PackedTiling:
     """The tiling with persistent blocks if k is so short that stores take longer than products; else unchanged.
 
-    Measured on an H200.
-    """
+    Measured on an H200."""
     tiles = math.prod(kernel.batch) * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n)
     is_usual = (tiling.tile_m, tiling.tile_n, tiling.splits) == (128, 256, 1)
     if not is_usual or kernel.k > _SHORT or tiles < 4 * device.cores:
@@ -225,9 +228,10 @@ def _staying(tiling: PackedTiling, kernel: GemmKernel, device: Device) -> Packed
 def choose_packed(
     kernel: GemmKernel, precision: str, device: Device, choices: dict[str, Choice], *, item: int
 ) -> tuple[PackedTiling, tuple[Tunable, ...]]:
-    """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones.
+    """(tiling, its tunables). Choices that are not legal together give way to the default tiling. A tunable offers the
+    values that are legal beside the others' present ones.
 
-    `item`: bytes of an element where rows of the result may leave through shared memory, else 0."""
+    `item`: bytes of an element if rows of the result may leave through shared memory, else 0."""
     default = _default(kernel, precision, device, item)
     if item == 4 and precision == HALF:
         default = _staying(default, kernel, device)
@@ -251,8 +255,7 @@ def choose_packed(
 def leaving_item(kernel: GemmKernel, plan: Plan, out: Space) -> int:
     """Bytes of an element of the result if its rows can leave through shared memory, else 0.
 
-    That needs one store, no tail, and rows aligned to 16 bytes that consist of whole slabs.
-    """
+    That needs one store, no tail, and rows aligned to 16 bytes that consist of whole slabs."""
     if kernel.tail or len(kernel.stores) != 1 or (kernel.n_sizes and out.innermost % _SLABS[-1]):
         return 0
     (store,) = kernel.stores
@@ -262,6 +265,8 @@ def leaving_item(kernel: GemmKernel, plan: Plan, out: Space) -> int:
 
 
 class _Printer:
+    """Prints a product of packed operands. Raises CannotLower for a tail if k is split."""
+
     def __init__(
         self, kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice], precision: str
     ) -> None:
@@ -271,7 +276,9 @@ class _Printer:
             kernel, precision, device, choices, item=leaving_item(kernel, plan, self.out)
         )
         name = symbol_of(kernel)
-        self.product = PackedProduct(name, kernel, plan, precision, self.tiling.tile_m, self.tiling.tile_n)
+        self.product = PackedProduct(
+            name, kernel, plan, precision=precision, tile_m=self.tiling.tile_m, tile_n=self.tiling.tile_n
+        )
         self.tiles = math.ceil(kernel.m / self.tiling.tile_m), math.ceil(kernel.n / self.tiling.tile_n)
         self.operands = {which: PackedOperand(self.product, which) for which in ("a", "b")}
         self.workspace_bytes = self.prepared_bytes = 0
@@ -280,7 +287,9 @@ class _Printer:
                 self.prepared_bytes = operand.place(self.prepared_bytes)
             else:
                 self.workspace_bytes = operand.place(self.workspace_bytes)
-        self.partial = Partial(kernel, plan, name, "float", self.out, self.tiling.splits, self.workspace_bytes)
+        self.partial = Partial(
+            kernel, plan, name, type="float", out=self.out, splits=self.tiling.splits, memory=self.workspace_bytes
+        )
         if self.tiling.splits > 1:
             self.workspace_bytes += aligned(self.partial.bytes)
         self.tail: RowTail | None = None
@@ -289,11 +298,11 @@ class _Printer:
                 raise CannotLower("parts of k have no whole elements to reduce")
             tile = self.tiling.tile_m, self.tiling.tile_n
             lanes = tensor_lanes(kernel, self.tiling.tile_n, self.tiling.group_n)
-            self.tail = RowTail(kernel, plan, name, self.out, lanes, tile, self.workspace_bytes)
+            self.tail = RowTail(kernel, plan, name, out=self.out, lanes=lanes, tile=tile, memory=self.workspace_bytes)
             self.workspace_bytes = self.tail.end
 
     def _epilogue(self) -> tuple[list[str], list[str]]:
-        """(statements once a row, statements that store at (m, n .. n + 3))."""
+        """(C statements once a row, C statements that store at (m, n .. n + 3))."""
         kernel, tiling = self.kernel, self.tiling
         tests = [f"m < {kernel.m}"] if kernel.m % tiling.tile_m else []
         tests += [f"n < {kernel.n}"] if kernel.n % tiling.tile_n else []
@@ -310,15 +319,16 @@ class _Printer:
             body = self.tail.epilogue(kernel.stores, acc, guard, element)
             return of_row, [*of_column, *body]
         to = f"slab + h % {tiling.slab(self.precision) // 8} * 8" if tiling.is_slabbed else ""
-        body = epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element, to=to)
+        body = epilogue_lines(
+            self.out, kernel.stores, self.plan, acc=acc, vector=4, guard=guard, element_guard=element, to=to
+        )
         return of_row, [*of_column, *body]
 
     def _scale(self) -> list[str]:
-        """Statements that remove the operands' scales from the sums before these leave; [] if that happens elsewhere.
+        """C statements that remove the operands' scales from the sums before these leave; [] if that happens elsewhere.
 
         If no exponent of a warp's rows and columns is extreme, one multiplication does it: with small k, the cost of an
-        element limits the product.
-        """
+        element limits the product."""
         if not (self.product.is_scaled and self.tiling.is_slabbed):
             return []
         each = ["#pragma unroll", "for (int i = 0; i < GM / 64; ++i)", "#pragma unroll"]
@@ -351,8 +361,7 @@ class _Printer:
         """Holes of the text that stores rows through shared memory; empty if rows do not leave that way.
 
         Lanes of a warp write a part of 16 rows, and one lane a row lets TMA store it. The warp goes on, but waits for
-        that copy before it writes there again.
-        """
+        that copy before it writes there again."""
         tiling, kernel = self.tiling, self.kernel
         if not tiling.is_slabbed:
             return {"ABOUT": "", "SLAB": "", "BEFORE_FOUR": "", "AFTER_FOUR": "", "LAST": ""}
@@ -391,10 +400,10 @@ class _Printer:
         }
 
     def _place(self, tiles: int, first: str, end: str) -> list[str]:
-        """Statements that find the item's tile, batch point and steps.
+        """C statements that find the item's tile, batch point and steps, where `first` and `end` are C texts of the
+        latter.
 
-        Columns of GROUP tiles are walked together, so that neighbouring blocks share tiles of both operands in L2.
-        """
+        Columns of GROUP tiles are walked together, so that neighbouring blocks share tiles of both operands in L2."""
         tiles_m, tiles_n = self.tiles
         spaces, index = self.product.spaces, self.out.index
         return [
@@ -402,7 +411,7 @@ class _Printer:
             f"const int height = {tiles_m} - group * {GROUP} < {GROUP} ? {tiles_m} - group * {GROUP} : {GROUP};",
             f"const int tile_m = group * {GROUP} + rest % height, tile_n = rest / height;",
             f"const {index} first_m = ({index})tile_m * BM, first_n = ({index})tile_n * BN;",
-            *find_block(tiles, self.tiling.splits, spaces.batch_sizes, spaces.batch_names, index, "item"),
+            *find_block(tiles, self.tiling.splits, spaces.batch_sizes, spaces.batch_names, index, item="item"),
             f"const long long place_m = (long long){self.operands['a'].batch} * {tiles_m} + tile_m;",
             f"const long long place_n = (long long){self.operands['b'].batch} * {tiles_n} + tile_n;",
             f"const int first_step = {first}, end_step = {end};",
@@ -431,6 +440,7 @@ class _Printer:
         return texts, [*slots, *arguments, *(slot for _, slot in more)]
 
     def _main(self) -> tuple[str, Launch]:
+        """(CUDA text, launch) of the main loop."""
         texts, slots = self._arguments()
         of_row, epilogue = self._epilogue()
         tiling, product = self.tiling, self.product
@@ -468,6 +478,8 @@ class _Printer:
         return packed_text("gemm_packed.cu", holes), launch
 
     def print(self) -> PrintedKernel:
+        """The printed kernel: packing launches, the main loop, the launch that adds parts of k, and the launches of the
+        tail."""
         parts = [item for operand in self.operands.values() for item in operand.sources()]
         parts.append(self._main())
         if self.tiling.splits > 1:
@@ -497,4 +509,5 @@ class _Printer:
 def print_packed(
     kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice], precision: str
 ) -> PrintedKernel:
+    """The printed kernel of a product from packed operands, in this precision."""
     return _Printer(kernel, plan, device, choices, precision).print()

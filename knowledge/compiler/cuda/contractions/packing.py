@@ -1,4 +1,5 @@
-"""Operands of a product on their way into tiles that warpgroups read: by launches that pack them, or as they are."""
+"""Operands of a product on their way into tiles that warpgroups read: packed by launches of their own, or read
+unpacked."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from foundry.knowledge.compiler.ir.kernels import Apply, GemmKernel, Iota, Load,
 from foundry.knowledge.compiler.ir.views import leaves
 
 ROW_BYTES = 128
-_THREADS = 256  # of a packing launch
+_THREADS = 256  # threads of a block that packs
 _ALIGN = 1024
 _LONG = 1024  # pieces of a long row that a block packs
 _MOST_HELD = 8  # 16-byte pieces of a row in a thread's registers
@@ -38,19 +39,22 @@ class PackedProduct:
 
     @cached_property
     def spaces(self) -> Spaces:
+        """The collapsed views of the product."""
         return spaces_of(self.kernel)
 
     @property
     def batch(self) -> int:
+        """Number of batch points."""
         return math.prod(self.kernel.batch)
 
     @property
     def steps(self) -> int:
-        """Tiles along k."""
+        """Number of tiles along k."""
         return math.ceil(self.kernel.k * SIZES[self.precision] / ROW_BYTES)
 
     @property
     def is_scaled(self) -> bool:
+        """True if rows are scaled by powers of two to fit 16 bits."""
         return self.precision in (HALF, HALF3)
 
     @property
@@ -61,15 +65,16 @@ class PackedProduct:
 
 @dataclass(frozen=True)
 class InPlace:
-    """An operand that the copy engine reads as it is: 16-bit numbers whose rows are aligned to 16 bytes."""
+    """An operand that TMA reads unpacked: 16-bit numbers whose rows are aligned to 16 bytes."""
 
     load: Load
-    is_across: bool  # rows run along the result's axis, not along k
+    is_across: bool  # memory is contiguous along the result's axis, not along k
     row: int  # stride of rows in elements
     step: int  # stride of batch points in elements
 
 
 def in_place(kernel: GemmKernel, spaces: Spaces, which: str) -> InPlace | None:
+    """The operand "a" or "b" as TMA reads it; None if it must be packed."""
     expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
     expr = expr.args[0] if isinstance(expr, Apply) and expr.op == "cast" else expr
     if not isinstance(expr, Load) or expr.dtype not in ("float16", "bfloat16"):
@@ -84,7 +89,11 @@ def in_place(kernel: GemmKernel, spaces: Spaces, which: str) -> InPlace | None:
 
 
 class PackedOperand:
-    """One operand on its way into tiles, and where its parts lie in the workspace."""
+    """One operand on its way into tiles, with its places in memory (`at`, `exponents_at`, `peaks_at`, in bytes) after
+    `place`.
+
+    `prepares`: it consists of parameters, so its packed form is kept between calls. `low`: bytes from the high part of
+    an element to its low part."""
 
     def __init__(self, product: PackedProduct, which: str) -> None:
         kernel, self.product, self.which = product.kernel, product, which
@@ -115,6 +124,7 @@ class PackedOperand:
         return not self.tile.along_k and SIZES[self.product.precision] == 2
 
     def _map(self, found: InPlace) -> TensorMap:
+        """The tensor map of an operand that TMA reads unpacked."""
         k, rows, wide = self.product.kernel.k, self.tile_rows, ROW_BYTES // 2
         batch = self.product.batch if self.is_batched else 1
         sizes, box = ((self.size, k), (wide, wide)) if found.is_across else ((k, self.size), (wide, rows))
@@ -136,7 +146,8 @@ class PackedOperand:
         return cuda_launch.prepared(offset) if self.prepares else cuda_launch.workspace(offset)
 
     def place(self, begin: int) -> int:
-        """Reserves memory from byte `begin`. Returns the byte behind it; `begin` if TMA reads the operand as it is."""
+        """Reserves memory from byte `begin` and returns the byte behind it; `begin` itself if TMA reads the operand
+        unpacked."""
         if self.map:
             return begin
         self.at = begin
@@ -146,7 +157,7 @@ class PackedOperand:
         return self.peaks_at + (aligned(4 * self.rows * self.parts) if needs_peaks else 0)
 
     def copy(self) -> list[str]:
-        """Statements that copy a step's tile into a stage; low parts of its elements follow behind it."""
+        """C statements that copy a step's tile into a stage; low parts of its elements follow behind it."""
         which, letter = self.which, self.which.upper()
         to = "to" if which == "a" else "to + PARTS * TileA::BYTES"
         if self.map:
@@ -173,6 +184,7 @@ class PackedOperand:
         return "batch" if self.is_batched and self.product.batch > 1 else "0"
 
     def _holes(self, texts: list[str]) -> dict[str, object]:
+        """Values for the holes that the packing texts share; `texts` are the kernel's parameters."""
         product, kernel = self.product, self.product.kernel
         spaces = product.spaces
         place: list[str] = []
@@ -202,6 +214,7 @@ class PackedOperand:
         }
 
     def _read_one(self) -> list[str]:
+        """C statements that read one element into `held`."""
         product = self.product
         return strided_operand(product.kernel, product.spaces, self.which, Tiling(), widest=1).read("held")
 
@@ -213,7 +226,7 @@ class PackedOperand:
         return texts, [*arguments, self.memory(self.at)]
 
     def sources(self) -> Iterator[tuple[str, Launch]]:
-        """Yields (text, launch) of the kernels that pack this operand, in order; none if TMA reads it as it is."""
+        """Yields (CUDA text, launch) of the kernels that pack this operand, in order; none if TMA reads it unpacked."""
         if not self.map:
             if self.product.is_scaled and (self.is_across or self.is_long):
                 yield from self._guessed()
@@ -238,8 +251,7 @@ class PackedOperand:
     def _across(self) -> Iterator[tuple[str, Launch]]:
         """Yields the kernel for rows that are contiguous across k.
 
-        Elements of 16 bits keep this order; for others a thread turns 128 bytes of a row along k.
-        """
+        Elements of 16 bits keep this order; for others a thread turns 128 bytes of a row along k."""
         texts, slots = self._signature()
         name, threads = ("pack_boxes.cu", 4) if self.is_across else ("pack_across.cu", 1)
         blocks = math.ceil(self.rows * self.product.steps * threads / _THREADS)
@@ -257,7 +269,7 @@ class PackedOperand:
         yield packed_text("pack_repair.cu", holes), self._launch("repair", self.rows // 32, slots)
 
     def _peaks(self) -> list[str]:
-        """Statements that keep the largest finite magnitude of each of a block's rows."""
+        """C statements that keep the largest finite magnitude of each of a block's rows."""
         return [
             "__shared__ float largest[8][64];",
             "#pragma unroll",
@@ -277,11 +289,13 @@ class PackedOperand:
         ]
 
     def _launch(self, what: str, blocks: int, arguments: list[str]) -> Launch:
+        """A launch of `blocks` blocks of a packing kernel; `what` is "pack" or "repair"."""
         name = f"{self.product.name}_{what}_{self.which}"
         return Launch(name, (blocks, 1, 1), (_THREADS, 1, 1), tuple(arguments), prepares=self.prepares)
 
     def _scale(self, team: int) -> list[str]:
-        """Statements that find `scale` and keep its exponent for the end of the product."""
+        """C statements that find the row's `scale` and keep its exponent for the end of the product. `team`: threads of
+        a row."""
         lines = [
             "float largest = 0.0f;",
             "#pragma unroll",
@@ -307,13 +321,16 @@ class PackedOperand:
 
 
 def _is_parameter(plan: Plan, name: str) -> bool:
+    """True if the buffer holds a parameter, or a value made of parameters alone."""
     return plan.buffers[name].role in ("parameter", "prepared")
 
 
 def aligned(size: int) -> int:
+    """A size in bytes, rounded up to 1024."""
     return math.ceil(size / _ALIGN) * _ALIGN
 
 
 def packed_text(name: str, holes: dict[str, object]) -> str:
+    """The library text cuda/contractions/`name`, with its holes filled by those of `holes` that it has."""
     text = read_library_text(f"cuda/contractions/{name}")
     return fill(text, {key: str(value) for key, value in holes.items() if f"@{key}@" in text})

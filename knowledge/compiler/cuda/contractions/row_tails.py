@@ -1,4 +1,4 @@
-"""Tails of matrix products in CUDA: rows of the result, reduced over the columns of each warp."""
+"""Tails of matrix products in CUDA: rows of the result are reduced, each warp over its own columns."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ _SUM = "acc[i][h * 4 + j]"
 
 @dataclass(frozen=True)
 class RowLanes:
-    """The lanes that share the rows of a block's tile: those whose numbers differ in bits of `masks` share a row,
-    `leader` is true of one of them. A warp has `parts` segments of a row, each of `columns`, of which a lane has
-    `count` elements: the k-th one is j = k % 4 of the four at `h`, and in `column`. Which of the row's `segments` a
-    part is tells `segment`."""
+    """The lanes of a warp that share a row of a block's tile, and their elements of it.
+
+    - `masks`: bits in which the numbers of lanes that share a row differ; `leader`: C test that is true of one of them
+    - `parts`: segments of a row in a warp, each of `columns` columns; `segments`: those of the whole row
+    - `segment`: C text of the number in the row of segment `part`
+    - `count`: elements of a segment in a lane; `h` and `column`: C texts of where element k is among the sums (with
+      j = k % 4) and of its column"""
 
     masks: int
     leader: str
@@ -38,8 +41,7 @@ class RowLanes:
 def tensor_lanes(kernel: GemmKernel, tile_n: int, part_n: int) -> RowLanes:
     """The lanes of a row in kernels for tensor cores: two share a row of a part of `part_n` columns.
 
-    Raises CannotLower if a tail's row ends inside eight columns.
-    """
+    Raises CannotLower if a tail's row ends inside eight columns."""
     width = kernel.tail.extent[-1] if kernel.tail else kernel.n
     columns = part_n if width == kernel.n else math.gcd(part_n, width)
     if columns % 8:
@@ -48,14 +50,23 @@ def tensor_lanes(kernel: GemmKernel, tile_n: int, part_n: int) -> RowLanes:
     h, column = f"part * {columns // 8} + k / 4", "first_n + warp_n + h * 8 + lane % 4 / 2 * 4 + k % 4"
     segment = f"(first_n + warp_n) / {columns} + part"
     parts = part_n // columns
-    return RowLanes(2, "(lane & 2) == 0", columns, segments, parts, segment, h, column, columns // 2)
+    return RowLanes(
+        2,
+        "(lane & 2) == 0",
+        columns,
+        segments=segments,
+        parts=parts,
+        segment=segment,
+        h=h,
+        column=column,
+        count=columns // 2,
+    )
 
 
 def ordinary_lanes(kernel: GemmKernel, tile_n: int, thread_n: int) -> RowLanes:
     """The lanes of a row in the kernel for the ordinary units: eight share a row, and a warp's columns are apart.
 
-    Raises CannotLower if a tail's rows are parts of the columns.
-    """
+    Raises CannotLower if a tail's rows are parts of the columns."""
     if kernel.tail and kernel.tail.extent[-1] != kernel.n:
         raise CannotLower("rows of a tail are parts of the columns")
     warps = tile_n // thread_n // 8
@@ -63,11 +74,25 @@ def ordinary_lanes(kernel: GemmKernel, tile_n: int, thread_n: int) -> RowLanes:
     columns = tile_n // warps
     segments = math.ceil(kernel.n / tile_n) * warps
     column = f"first_n + h * {tile_n // thread_n * 4} + tx * 4 + k % 4"
-    return RowLanes(7, "lane % 8 == 0", columns, segments, 1, segment, "k / 4", column, thread_n)
+    return RowLanes(
+        7,
+        "lane % 8 == 0",
+        columns,
+        segments=segments,
+        parts=1,
+        segment=segment,
+        h="k / 4",
+        column=column,
+        count=thread_n,
+    )
 
 
 class RowTail:
-    """The text of a product's tail: what it makes of a row in a warp's registers, and the launches behind it."""
+    """Prints the tail of a product: what a warp makes of a row in its registers, and the launches that join warps'
+    states.
+
+    `tile` is (rows, columns) of a block's tile; the states begin `memory` bytes into the workspace. Raises CannotLower
+    for a tail that does not reduce whole rows of `width` columns."""
 
     def __init__(
         self, kernel: GemmKernel, plan: Plan, name: str, out: Space, lanes: RowLanes, tile: tuple[int, int], memory: int
@@ -96,18 +121,22 @@ class RowTail:
         return self.joined.end
 
     def slots(self) -> list[tuple[str, Argument]]:
+        """(C parameter, launch argument) for the states of each reduction."""
         return self.joined.slots()
 
     def launches(self) -> list[tuple[str, Launch]]:
+        """(CUDA text, launch) of each kernel that joins the states."""
         return self.joined.launches()
 
     def epilogue(self, stores: Sequence[Store], acc: str, guard: str, element_guard: str) -> list[str]:
-        """Statements that store four neighbours and replace their sums by the values that are reduced."""
+        """C statements that store four neighbours and replace their sums by the values that are reduced."""
         value = {_SUM: self.tail.value}
-        return epilogue_lines(self.out, stores, self.plan, acc, 4, guard, element_guard, value)
+        return epilogue_lines(
+            self.out, stores, self.plan, acc=acc, vector=4, guard=guard, element_guard=element_guard, kept=value
+        )
 
     def after_row(self) -> list[str]:
-        """The code after a row's columns: reduces each segment of a warp and writes its states to memory."""
+        """C statements behind a row's columns: reduce each segment of a warp and write its states to memory."""
         lanes, kernel, items = self.lanes, self.kernel, self.joined.accumulators
         batch = f"batch * {kernel.m} + " if math.prod(kernel.batch) > 1 else ""
         lines = ["#pragma unroll", f"for (int part = 0; part < {lanes.parts}; ++part) {{"]
@@ -136,10 +165,11 @@ class RowTail:
         return [*lines, "}", "}"]
 
     def _last_column(self) -> list[str]:
+        """The C test that an element's column exists; [] if all do."""
         return [f"column(k) < {self.kernel.n}"] if self.has_edge_n else []
 
     def _value(self, item: Accumulator) -> list[str]:
-        """The body of a function that gives a reduction's value of element k."""
+        """C statements of a function body that returns a reduction's value of element k."""
         lines = [f"const int h = {self.lanes.h}, j = k % 4;", f"const {self.out.index} n = column(k) - j;"]
         body = emitter(self.out.with_inner("(n + j)"), [], {"acc": _SUM})
         value = body.value(item.value)
@@ -147,4 +177,5 @@ class RowTail:
 
 
 def _strides(sizes: Sequence[int]) -> list[int]:
+    """Strides of a contiguous tensor of these sizes, in elements."""
     return [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]

@@ -43,34 +43,39 @@ extern "C" __global__ void __launch_bounds__(256) @NAME@_sum(@PARAMETERS@) {
 
 @dataclass(frozen=True)
 class Partial:
-    """Partial sums of a product, (split, batch, m, n) one after the other from `memory` bytes into the workspace."""
+    """Partial sums of a product that is split over k: a contiguous (split, batch, m, n) tensor, `memory` bytes into the
+    workspace."""
 
     kernel: GemmKernel
     plan: Plan
     name: str
-    type: str  # of a sum
+    type: str  # C type of a sum
     out: Space  # batch dimensions, m, n
     splits: int
     memory: int
 
     @property
     def points(self) -> int:
+        """Number of elements of the result."""
         return math.prod(self.kernel.batch) * self.kernel.m * self.kernel.n
 
     @property
     def bytes(self) -> int:
+        """Bytes of all partial sums."""
         return self.splits * self.points * (8 if self.type == "double" else 4)
 
     @property
     def parameter(self) -> str:
+        """The C parameter that points to the partial sums."""
         return f"{self.type}* __restrict__ partial"
 
     @property
     def argument(self) -> str:
+        """The launch argument for the partial sums."""
         return cuda_launch.workspace(self.memory)
 
     def store(self, acc: str, guard: str, element_guard: str) -> list[str]:
-        """Statements that keep the partial sums of four neighbours of a row; `acc`: C text of neighbour j."""
+        """C statements that keep the partial sums of four neighbours of a row; `acc`: C text of neighbour j."""
         kernel = self.kernel
         row = f"((long long)(split * {math.prod(kernel.batch)} + batch) * {kernel.m} + m) * {kernel.n} + n"
         body = [f"partial[{row} + j] = {acc};"]
@@ -79,7 +84,7 @@ class Partial:
         return [f"if ({guard}) {{", *lines, "}"] if guard else lines
 
     def sum(self) -> tuple[str, Launch]:
-        """(text, launch) that adds the partial sums and stores the result."""
+        """(CUDA text, launch) that adds the partial sums and stores the result."""
         kernel, out = self.kernel, self.out
         vector = 4 if kernel.n % 4 == 0 and all(out.aligned(store.view, 4) for store in kernel.stores) else 1
         signature, arguments = signature_of(self.plan, body_leaves(kernel.stores), kernel.stores)
@@ -88,7 +93,9 @@ class Partial:
         place = decompose("point", sizes, names, out.index)
         if vector > 1:
             place.append(f"const {out.index} n = nv * {vector};")
-        epilogue = epilogue_lines(out, kernel.stores, self.plan, "total.at[j]", vector, "", "")
+        epilogue = epilogue_lines(
+            out, kernel.stores, self.plan, acc="total.at[j]", vector=vector, guard="", element_guard=""
+        )
         values: dict[str, object] = {
             "NAME": self.name,
             "PARAMETERS": ", ".join([signature, f"const {self.parameter}"]),
@@ -106,7 +113,8 @@ class Partial:
 
 
 def split_steps(steps: int, splits: int, kernel: GemmKernel) -> tuple[str, str]:
-    """C texts of (first step of k, the one behind the last) of a block's part; equal if no result is needed."""
+    """C texts of (first step of k, the one behind the last) of a block's part; equal if no result of its tile is
+    needed."""
     part = math.ceil(steps / splits)
     first = f"split * {part}" if splits > 1 else "0"
     end = f"((split + 1) * {part} < {steps} ? (split + 1) * {part} : {steps})" if splits > 1 else str(steps)
@@ -121,7 +129,7 @@ def split_steps(steps: int, splits: int, kernel: GemmKernel) -> tuple[str, str]:
 def find_block(
     tiles: int, splits: int, batch: Sequence[int], names: Sequence[str], index: str, item: str = "(int)blockIdx.x"
 ) -> list[str]:
-    """Statements that find the part of k and the batch point of a block's `item`; its tile varies fastest."""
+    """C statements that find the part of k and the batch point of a block's `item`; its tile varies fastest."""
     lines = []
     rest = f"{item} / {tiles}"
     if splits > 1:

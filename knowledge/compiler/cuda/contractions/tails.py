@@ -1,9 +1,8 @@
 """Tails of products and convolutions in CUDA: rows that are reduced where the result is made.
 
-Each warp reduces its own part of a row, a segment, and leaves one state of it in scratch memory; a small launch joins
-the states of every row in a fixed order and makes of them what the tail stores once a row. No sum is atomic, so that
-the same input always gives the same bits.
-"""
+Each warp reduces its own part of a row, a segment, and leaves one state of it in scratch memory. A small launch joins
+the states of every row in a fixed order, and computes and stores what the tail has once a row. No sum is atomic, so the
+same input always gives the same bits."""
 
 from __future__ import annotations
 
@@ -31,9 +30,9 @@ from foundry.knowledge.compiler.schedule.passes import RowStep
 from foundry.knowledge.errors import CannotLower
 
 _ALIGN = 256
-_COLUMNS = 32  # rows of a block that lie side by side in memory
+_COLUMNS = 32  # rows of a block whose states are neighbours in memory
 _BLOCK = 256  # threads of a block that has one row
-_THREADS_WANTED = 1 << 17  # that join states: fewer leave the device idle while they wait for memory
+_THREADS_WANTED = 1 << 17  # threads that join states: fewer leave the device idle while they wait for memory
 
 _JOIN = """\
 // Joins partial states of @NAME@ in a fixed order@ABOUT@.
@@ -44,17 +43,17 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @KERNEL@(@PARAMETERS@) {
 
 
 def tail_text() -> str:
-    """The text that kernels with a tail need."""
+    """The library text that kernels with a tail need."""
     return read_library_text("cuda/contractions/tails.cuh")
 
 
 def compose(expr: ir.Expr, value: ir.Expr) -> ir.Expr:
-    """A stage's expression with the tail's value put in its place."""
+    """A stage's expression with the tail's value in place of "acc"."""
     return replace_names(expr, lambda node: value if node.name == "acc" else node)
 
 
 def element_values(tail: ir.Tail | None) -> list[ir.Expr]:
-    """Expressions that a tail computes of each element, from the contraction's own sum."""
+    """Expressions that a tail computes of each element, from the contraction's own sum; [] without a tail."""
     if tail is None:
         return []
     exprs = [stage.value for stage in tail.stages if isinstance(stage, ir.Reduction)]
@@ -63,11 +62,12 @@ def element_values(tail: ir.Tail | None) -> list[ir.Expr]:
 
 
 def element_stores(tail: ir.Tail | None) -> list[ir.Store]:
+    """The stores that a tail makes for each element; [] without a tail."""
     return [stage.store for stage in tail.stages if isinstance(stage, ir.Emit)] if tail else []
 
 
 def reduce_once(tail: ir.Tail) -> tuple[tuple[Accumulator, ...], list[RowStep]]:
-    """The reductions of one pass over a row, and what is made of them once a row. Raises CannotLower for a tail that
+    """(the reductions of one pass over a row, the steps once a row after them). Raises CannotLower for a tail that
     needs more than one pass."""
     steps = steps_of(tail.stages, online=True)
     reductions = [step for step in steps if isinstance(step, ReducePass)]
@@ -77,13 +77,14 @@ def reduce_once(tail: ir.Tail) -> tuple[tuple[Accumulator, ...], list[RowStep]]:
 
 
 def state_name(item: Accumulator) -> str:
+    """The C variable of a reduction's state."""
     return f"a_{identifier(item.name)}"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Elements that an epilogue keeps for the states: `count` of them, the present one at `slot`; `at` is its
-    place in the row."""
+    """Elements that an epilogue keeps in arrays for the states: `count` is the C size of the arrays, `slot` C text of
+    the present element's index, `at` of its place in the row."""
 
     accumulators: tuple[Accumulator, ...]
     tail: ir.Tail
@@ -92,6 +93,7 @@ class Kept:
     at: str
 
     def declare(self) -> list[str]:
+        """C declarations of the arrays."""
         lines = [f"bool exists[{self.count}] = {{}};"]
         for item in self.accumulators:
             lines.append(f"{item.value_type} {state_name(item)}_values[{self.count}];")
@@ -100,28 +102,29 @@ class Kept:
         return lines
 
     def values(self) -> dict[str, ir.Expr]:
-        """Targets of the epilogue's body, with their values."""
+        """C texts of the array elements that the epilogue's body assigns, with the expressions assigned."""
         return {
             f"{state_name(item)}_values[{self.slot}]": compose(item.value, self.tail.value)
             for item in self.accumulators
         }
 
     def note(self, exists: str) -> list[str]:
-        """Statements that record which elements exist, and their places if a reduction needs them."""
+        """C statements that record which elements exist, and their places if a reduction needs them."""
         lines = [f"exists[{self.slot}] = {exists};"]
         if any(item.indexed for item in self.accumulators):
             lines.append(f"place_at[{self.slot}] = {self.at};")
         return lines
 
     def add(self, item: Accumulator, part: str = "") -> str:
-        """The statement that takes the elements into the state."""
+        """The C statement that takes the elements into the state; `part` is an index into the arrays."""
         name = state_name(item)
         if item.indexed:
             return f"tails::add_at({name}, {name}_values{part}, place_at{part}, exists{part});"
         return f"tails::add({name}, {name}_values{part}, exists{part});"
 
     def reduce(self, item: Accumulator, masks: int, part: str, *, every: bool) -> str:
-        """The statement that makes the state of the lanes' elements, all of which exist if `every`."""
+        """The C statement that reduces the elements of the lanes whose numbers differ in bits of `masks` to one state.
+        `every`: all elements exist."""
         name = state_name(item)
         return f"tails::reduce<{masks}, {str(every).lower()}>({name}, {name}_values{part}, exists{part});"
 
@@ -137,9 +140,9 @@ class Dimension:
 class Joined:
     """The states of a tail in scratch memory, and the launches that join them.
 
-    `outer` are the dimensions of the tail's rows, `inner` those of a row's states; `states` of each reduction lie from
-    `memory` bytes into the workspace.
-    """
+    `outer` are the dimensions of the tail's rows, `inner` those of a row's states. Each reduction has `states` states,
+    from `memory` bytes into the workspace; `end` is the byte behind them. Raises CannotLower for a tail that needs more
+    than one pass."""
 
     def __init__(
         self,
@@ -163,7 +166,8 @@ class Joined:
         self.part_places = self._place(self.rows * self.parts) if self.parts > 1 else {}
 
     def _shape(self) -> tuple[int, int, bool]:
-        """(parts of a row that are joined first, threads of a row, True if neighbouring threads have such rows)."""
+        """(parts of a row that are joined first, threads of a row, True if neighbouring threads have neighbouring
+        rows)."""
         long = [item for item in self.outer if item.size > 1]
         beside = bool(long) and long[-1].stride == 1
         is_column = beside or not any(item.stride == 1 and item.size >= 4 for item in self.inner)
@@ -174,6 +178,8 @@ class Joined:
         return max(1, min(wanted, self.elements // (team * 8))), team, is_column
 
     def _place(self, states: int) -> dict[str, int]:
+        """Reserves memory for `states` states of each reduction and moves `end` behind it. Returns their bytes in the
+        workspace by the reduction's name."""
         found = {}
         for item in self.accumulators:
             found[item.name] = self.end
@@ -181,7 +187,7 @@ class Joined:
         return found
 
     def slots(self, places: Mapping[str, int] | None = None, *, const: bool = False) -> list[tuple[str, Argument]]:
-        """(parameter, argument) for the states of each reduction; `places`: their bytes in the workspace."""
+        """(C parameter, launch argument) for the states of each reduction; `places`: their bytes in the workspace."""
         kind = "const " if const else ""
         found = self.places if places is None else places
         return [
@@ -190,12 +196,13 @@ class Joined:
         ]
 
     def keep(self, item: Accumulator, place: str) -> str:
-        """The statement that leaves a state in memory."""
+        """The C statement that writes a state to memory; `place` is C text of its index."""
         return f"w_{identifier(item.name)}[{place}] = {state_name(item)};"
 
     # ------------------------------------------------ the launches
 
     def launches(self) -> list[tuple[str, Launch]]:
+        """(CUDA text, launch) of the one or two kernels that join the states."""
         if self.parts == 1:
             return [self._launch(self.outer, self.inner, self.places, 1)]
         strides = _contiguous([item.size for item in self.outer])
@@ -206,7 +213,8 @@ class Joined:
     def _launch(
         self, outer: Sequence[Dimension], inner: Sequence[Dimension], places: Mapping[str, int], parts: int
     ) -> tuple[str, Launch]:
-        """(text, launch) that joins the states of every row, or of each of its `parts`, to one state."""
+        """(CUDA text, launch) that joins the states of every row to one, then finishes the row; or joins each of its
+        `parts` to one state."""
         rows = self.rows * parts
         is_column = self.is_column or (self.parts > 1 and parts == 1)
         team = 32 if is_column and not self.is_column else self.team
@@ -247,7 +255,7 @@ class Joined:
         return fill(_JOIN, holes), Launch(kernel, grid, threads, tuple(arguments))
 
     def _find_row(self, parts: int, *, is_column: bool, exact: bool) -> list[str]:
-        """Statements that find a thread's row, and its part of it; `exact`: the last block is full."""
+        """C statements that find a thread's row, and its part of it; `exact`: the last block is full."""
         rows = self.rows * parts
         place, lane = ("(int)blockIdx.x", "(int)threadIdx.x")
         if is_column:
@@ -261,8 +269,8 @@ class Joined:
     def _merge(
         self, outer: Sequence[tuple[Dimension, str]], inner: Sequence[Dimension], parts: int, team: int
     ) -> list[str]:
-        """Statements in which a thread merges every `team`-th state of its row, or of its part of it; `outer` has the
-        names of a row's indices."""
+        """C statements in which a thread merges every `team`-th state of its row, or of its part of it. `outer` has
+        dimensions with the names of their indices."""
         elements = math.prod(item.size for item in inner)
         lines = decompose("row", [item.size for item, _ in outer], [name for _, name in outer], "int") if outer else []
         lines += [f"{item.state} {state_name(item)};" for item in self.accumulators]
@@ -280,6 +288,7 @@ class Joined:
         return [*lines, "}"]
 
     def _combine(self, team: int, is_column: bool) -> list[str]:
+        """C statements that combine the states of a row's threads."""
         lines = []
         for item in self.accumulators:
             state, slots = state_name(item), f"partials_{identifier(item.name)}"
@@ -290,7 +299,7 @@ class Joined:
         return lines
 
     def _finish(self, names: Sequence[str], tests: Sequence[str]) -> tuple[list[str], list[str]]:
-        """(statements that compute and store a row's results, [parameter list, its buffers ...])."""
+        """(C statements that compute and store a row's results, [parameter list, its buffers ...])."""
         known = define_results(self.accumulators)
         lines = [f"const auto {text} = {source};" for text, source in known.texts]
         space = row_space(self.rest, [item.size for item in self.outer], names)
@@ -302,14 +311,14 @@ class Joined:
 
 @dataclass(frozen=True)
 class Results:
-    """Names that reductions define: their C identifiers, and these with where their values are."""
+    """Named values of reductions: `names` has the C variable of each, `texts` (C variable, C text of its value)."""
 
     names: dict[str, str]
     texts: list[tuple[str, str]]
 
 
 def define_results(accumulators: Sequence[Accumulator], at: str = "") -> Results:
-    """The names that reductions define. `at`: index text of an element if states are in arrays, else ""."""
+    """The named values of the reductions. `at`: C index of an element if states are in arrays, else ""."""
     names, texts = {}, []
     for item in accumulators:
         for name, member in item.defines:
@@ -319,19 +328,20 @@ def define_results(accumulators: Sequence[Accumulator], at: str = "") -> Results
 
 
 def row_values(rest: Sequence[RowStep]) -> tuple[list[ir.Expr], list[ir.Store]]:
+    """(expressions that are computed once a row, stores among them)."""
     values = [step.value if isinstance(step, ir.Let) else step.store.value for step in rest]
     return values, [step.store for step in rest if isinstance(step, ir.EmitRow)]
 
 
 def row_space(rest: Sequence[RowStep], sizes: Sequence[int], names: Sequence[str]) -> Space:
-    """The space of a tail's rows, with the views that its stages have over it."""
+    """The space of a tail's rows, over which its stages have their views."""
     values, stores = row_values(rest)
     seen: list[ir.View] = [leaf.view for leaf in leaves(values)] + [store.view for store in stores]
     return Space(tuple(sizes), tuple(names), {view: view for view in seen}, "int")
 
 
 def finish_row(rest: Sequence[RowStep], space: Space, plan: ir.Plan, names: dict[str, str]) -> list[str]:
-    """Statements that store what is made of a row's results, which `names` has the texts of."""
+    """C statements that compute and store what a row has once; `names` has the C texts of its reductions' results."""
     lines: list[str] = []
     known = dict(names)
     for number, step in enumerate(rest):
@@ -346,6 +356,7 @@ def finish_row(rest: Sequence[RowStep], space: Space, plan: ir.Plan, names: dict
 
 
 def _contiguous(sizes: Sequence[int]) -> list[int]:
+    """Strides of a contiguous tensor of these sizes, in elements."""
     strides, step = [], 1
     for size in reversed(sizes):
         strides.append(step)

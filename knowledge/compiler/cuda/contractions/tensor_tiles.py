@@ -1,10 +1,9 @@
-"""Tensor-core products: which precisions and instructions a kernel may take, and which tiles are legal and fill the
-device best.
+"""Tensor-core products: the precisions and instructions that a kernel may take, and the tiles that are legal and fill
+the device best.
 
-Two ways to multiply: `mma`, by warps, on every tensor core since compute capability 8.0, fragments read from shared
-memory into registers; `wgmma`, by four warps on compute capability 9.0a, straight from shared memory and about twice as
-fast.
-"""
+There are two ways to multiply. `mma`: by warps, on every tensor core since compute capability 8.0, fragments read from
+shared memory into registers. `wgmma`: by four warps on compute capability 9.0a, from shared memory and about twice as
+fast."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ PRECISION = "precision"
 PATH = "path"
 HALF = "half"
 HALF3 = "half3"
-DRAINED = 4  # steps of three products after which sums leave the tensor cores
+DRAINED = 4  # steps of three products between two moves of the sums out of the tensor cores
 LABELS = {HALF: ("tf32:half",), HALF3: ("tf32:half3",), "tf32": ("tf32",), "tf32x3": ("tf32:x3",)}
-GUESS = 6  # power of two that brings the largest of most rows and images into the range of 16 bits
+GUESS = 6  # exponent of the scale that brings most rows and images into the range of 16 bits
 PACKED = "packed"
-# Of each precision: its name in *.cuh, and the bytes of an element.
+# Name of each precision in *.cuh, and bytes of an element.
 TYPES = {
     **{"tf32": "Tf32", "tf32x3": "Tf32x3", HALF: "Float16", HALF3: "Float16"},
     **{"float16": "Float16", "bfloat16": "Bfloat16"},
@@ -57,12 +56,11 @@ _PATH_MEANING = (
 class Ways:
     """Facts of a kernel's operands that decide which code paths it may take.
 
-    dtype:       what the operands hold
-    is_gathered: an operand is gathered element by element, each element has an address
-    packs:       operands may be brought into tiles by launches of their own; `packing_pays`: and that is faster
-    suits_wgmma: rows of shared memory, which wgmma wants along k, are filled along k, and tiles are not mostly empty
-    ieee_only:   no product of float32 in TF32
-    """
+    - `dtype`: dtype of the operands' values
+    - `is_gathered`: an operand is gathered element by element; each element has an address
+    - `packs`: operands may be brought into tiles by launches of their own; `packing_pays`: and that is faster
+    - `suits_wgmma`: rows of shared memory, which wgmma wants along k, are filled along k; few tiles are mostly empty
+    - `ieee_only`: no product of float32 may be in TF32"""
 
     dtype: DType
     is_gathered: bool
@@ -101,6 +99,7 @@ def has_tensor_cores(arch: str) -> bool:
 
 
 def has_wgmma(arch: str) -> bool:
+    """True if the device has wgmma instructions (compute capability 9.0)."""
     return arch.rstrip("af") == "sm_90"
 
 
@@ -117,7 +116,7 @@ class TensorTiling(ABC):
 
     path = ""
     text = ""  # the kernel compiler's text of the kernel
-    arch_feature = ""  # letter that the architecture's name needs
+    arch_feature = ""  # suffix that the architecture's name needs
 
     @property
     def type_name(self) -> str:
@@ -126,11 +125,13 @@ class TensorTiling(ABC):
 
     @property
     def is_tf32(self) -> bool:
+        """True if elements are kept in TF32."""
         return self.precision.startswith("tf32")
 
     @property
     @abstractmethod
-    def threads(self) -> int: ...
+    def threads(self) -> int:
+        """Threads of a block."""
 
     @property
     @abstractmethod
@@ -144,7 +145,8 @@ class TensorTiling(ABC):
 
     @abstractmethod
     def keep(self, which: str, vector: int, *, along_k: bool) -> str:
-        """The statement that brings `held_a[i]` (or b) into shared memory."""
+        """The C statement that writes `held_a[i]` (or b), a vector of `vector` elements, to shared memory. `along_k`:
+        it runs along k."""
 
     @abstractmethod
     def shared_bytes(self, a_along_k: bool, b_along_k: bool) -> int:
@@ -152,7 +154,7 @@ class TensorTiling(ABC):
 
     @abstractmethod
     def registers(self, *, scalar: bool) -> int:
-        """Registers of a thread, as estimated. `scalar`: an operand is gathered, each element has an address."""
+        """Estimated registers of a thread. `scalar`: an operand is gathered; each element has an address."""
 
     def resident_blocks(self, *, scalar: bool) -> int:
         """Blocks of a multiprocessor that the compiler should leave registers for."""
@@ -167,7 +169,7 @@ class TensorTiling(ABC):
 
 @dataclass(frozen=True)
 class MmaTiling(TensorTiling):
-    """Each warp adds up warp_m x warp_n of the tile."""
+    """A tile of which each warp adds up warp_m x warp_n."""
 
     warp_m: int = 64
     warp_n: int = 64
@@ -192,6 +194,7 @@ class MmaTiling(TensorTiling):
         return f"Tile{letter}::keep<{vector}>(to_{which}, in_{out}, in_k, held_{which}[i]);"
 
     def _operand_bytes(self, out: int, *, along_k: bool) -> int:
+        """Bytes of shared memory for one operand's tile of `out` rows, padded as in mma::Operand."""
         words = self.tile_k * SIZES[self.precision] // 4
         return 4 * (out * (words + 4) if along_k else words * (out + 8))  # as mma::Operand pads it
 
@@ -200,7 +203,8 @@ class MmaTiling(TensorTiling):
         return self.stages * (a + b)
 
     def registers(self, *, scalar: bool) -> int:
-        """Sums (twice where they are drained), fragments, the next tiles on their way, addresses and loops."""
+        """Estimated registers: sums (twice if they are drained), fragments, the next tiles on their way, addresses and
+        loops."""
         sums = self.warp_m * self.warp_n // 32
         fragments = (self.warp_m // 16) * 4 + (self.warp_n // 8) * 2
         held = self.tile_k * (self.tile_m + self.tile_n) // self.threads
@@ -214,7 +218,7 @@ class MmaTiling(TensorTiling):
 
 @dataclass(frozen=True)
 class WgmmaTiling(TensorTiling):
-    """Each warpgroup adds up group_m x group_n of the tile; a row of shared memory holds 128 bytes of k."""
+    """A tile of which each warpgroup adds up group_m x group_n; a row of shared memory holds 128 bytes of k."""
 
     group_m: int = 64
     group_n: int = 128
@@ -255,8 +259,10 @@ class WgmmaTiling(TensorTiling):
 
 @dataclass(frozen=True)
 class _Path:
-    """One code path as the search sees it: its tunables, and shapes with the share of the arithmetic rate that
-    a tile of this shape reaches by itself."""
+    """One code path as the search sees it: legal values and meanings of its tunables, and its usual shapes.
+
+    A shape is (tile_m, tile_n, two sizes of a part, share of the arithmetic rate that its main loop reaches). `parts`
+    names these sizes in `kind`."""
 
     values: dict[str, tuple[int, ...]]
     meaning: dict[str, tuple[str, str]]
@@ -265,10 +271,11 @@ class _Path:
     parts: tuple[str, str]
 
     def tilings(self, precision: str, splits: int) -> Iterator[tuple[TensorTiling, float]]:
+        """Yields (tiling, share of the arithmetic rate) of each usual shape, with two stages."""
         deep = (32 if self.kind is WgmmaTiling else 16) * (4 // SIZES[precision])
         for tile_m, tile_n, part_m, part_n, rate in self.shapes:
             parts = dict(zip(self.parts, (part_m, part_n), strict=True))
-            yield self.kind(tile_m, tile_n, deep, 2, splits, precision, **parts), rate
+            yield self.kind(tile_m, tile_n, deep, 2, splits, precision=precision, **parts), rate
 
 
 _PATHS = {
@@ -350,7 +357,8 @@ def _default(kernel: GemmKernel, path: str, precision: str, device: Device, *, s
 def choose_tensor(
     kernel: GemmKernel, path: str, precision: str, device: Device, choices: dict[str, Choice], *, scalar: bool
 ) -> tuple[TensorTiling, tuple[Tunable, ...]]:
-    """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones.
+    """(tiling, its tunables) of a path on tensor cores. Choices that are not legal together give way to the default
+    tiling. A tunable offers the values that are legal beside the others' present ones.
 
     `scalar`: an operand is gathered element by element."""
     found = _PATHS[path]
@@ -372,11 +380,12 @@ def choose_tensor(
 
 
 def _with(tiling: TensorTiling, values: dict[str, int]) -> TensorTiling:
+    """The tiling with some of its numbers replaced."""
     return replace(tiling, **values)  # type: ignore[arg-type]
 
 
 def way_tunables(precisions: tuple[str, ...], paths: tuple[str, ...]) -> tuple[Tunable, ...]:
-    """The choices of precision and path, where there are any."""
+    """The tunables "precision" and "path", each only if there is more than one value."""
     found = []
     if len(precisions) > 1:
         found.append(tunable(PRECISION, precisions, precisions[0], PRECISION, _PRECISION_MEANING))

@@ -1,8 +1,7 @@
-"""The tiled product that matrix products and convolutions share: its main loops, and what happens to its result.
+"""The tiled product that matrix products and convolutions share: its main loops, and the stores of its result.
 
 `gemm.cu` multiplies on the ordinary units in IEEE arithmetic, `gemm_mma.cu` and `gemm_wgmma.cu` on tensor cores. All
-leave a thread with four neighbours of a row, `acc[i][h * 4 + j]` at (m, n + j), so that one epilogue serves them.
-"""
+leave a thread with four neighbours of a row, `acc[i][h * 4 + j]` at (m, n + j), so that one epilogue serves them."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Expr, Plan, Store
 from foundry.knowledge.compiler.ir.views import leaves
 
-GROUP = 8
+GROUP = 8  # rows of tiles that blocks walk together, so that they share operands in L2
 
 
 def epilogue_lines(
@@ -43,10 +42,13 @@ def epilogue_lines(
     store_guard: str = "",
     to: str = "",
 ) -> list[str]:
-    """The stores at (m, n .. n + vector), the accumulator of element j being `acc`. Without aligned stores the four
-    elements are stored one by one. `kept` are values of each element with the variables that take them, `note` what
-    else is done of each. Stores alone are made where `store_guard` holds: without a branch around the arithmetic,
-    that of several elements overlaps. A single store goes `to` this address, where there is one."""
+    """C statements that store at (m, n .. n + vector); `acc` is C text of the accumulator of element j.
+
+    Without aligned stores the elements are stored one by one.
+    - `guard`, `element_guard`: C tests of all neighbours, and of element j; "" where they always hold
+    - `kept`: C variables that take further values of each element; `note`: further statements for each
+    - `store_guard`: C test for the stores alone, so that arithmetic of several elements overlaps
+    - `to`: address to which a single store goes, if it is not the buffer's"""
     values = kept or {}
     wide = vector > 1 and not element_guard and all(space.aligned(store.view, vector) for store in stores)
     known: Known = []
@@ -87,16 +89,18 @@ def slab_pitch(tiling: TensorTiling) -> int:
 
 
 def slab_bytes(tiling: TensorTiling) -> int:
-    """Shared memory of all warps' slabs."""
+    """Bytes of shared memory for the slabs of all warps of a block."""
     return tiling.threads // 32 * 16 * slab_pitch(tiling) * 4
 
 
 def slab_epilogue(
     tiling: TensorTiling, index: str, place: Sequence[str], tests: Sequence[str], body: Sequence[str]
 ) -> list[str]:
-    """Stores of which each lane makes one, 32 columns of a row side by side: 16 rows of the warp's part go through
-    shared memory. `place` finds the column's place in the result from `column_n`, once for 16 rows; `body` stores
-    `value` at (row_m, column_n), where `tests` hold."""
+    """C statements that store a warp's part through shared memory, 16 rows at a time: each lane stores one of 32
+    neighbouring columns of a row.
+
+    `place` finds the column's place in the result from `column_n`, once for 16 rows; `body` stores `value` at (row_m,
+    column_n) if `tests` hold."""
     pitch = slab_pitch(tiling)
     return [
         "__syncwarp();",
@@ -136,10 +140,15 @@ def tiled_source(
     after_row: Sequence[str] = (),
     is_slab: bool = False,
 ) -> str:
-    """The kernel of one of the main loops: `tiles` of the result, `batch` defines what operands and epilogue
-    index besides m, n and k, `steps` bound the tiles of k. `scalar`: every element of an operand has an address of its
-    own, held in registers. `tile` says which of the tiles is the block's; `afterwards` stands before the epilogue,
-    which is for four neighbours of a row, or for a warp's 16 rows (`is_slab`), `after_row` behind all of a row's."""
+    """CUDA text of the kernel with one of the main loops, which `a.tiling` decides.
+
+    - `tiles`: number of the result's tiles along m and n; `tile`: C text of the block's tile number, if not by its own
+    - `batch`: statements that define other indices of operands and epilogue than m, n and k
+    - `steps`: C texts of the first tile of k and of the one behind the last
+    - `scalar`: every element of an operand has an address of its own, held in registers
+    - `afterwards`: statements between the main loop and the epilogue
+    - `epilogue`: statements for four neighbours of a row, or for a warp's 16 rows (`is_slab`)
+    - `after_row`: statements behind all of a row's"""
     tiling = a.tiling
     values: dict[str, object] = {
         "NAME": name,
@@ -172,20 +181,20 @@ def tiled_source(
 
 
 def _each_four(epilogue: Sequence[str], index: str) -> list[str]:
-    """An epilogue for four neighbours, for each that a lane holds in its row."""
+    """The epilogue of four neighbours, in a loop over all that a lane holds of its row."""
     first = f"const {index} n = first_n + warp_n + h * 8 + lane % 4 / 2 * 4;"
     return ["#pragma unroll", "for (int h = 0; h < WN / 8; ++h) {", first, *epilogue, "}"]
 
 
 def shared_bytes(a: Tile, b: Tile) -> int:
-    """Dynamic shared memory of the main loop."""
+    """Bytes of dynamic shared memory of the main loop."""
     if isinstance(a.tiling, TensorTiling):
         return a.tiling.shared_bytes(a.along_k, b.along_k)
     return a.tiling.shared_bytes(8 if a.type == "double" else 4)
 
 
 def shared_texts(tiling: Tiling | TensorTiling) -> tuple[str, ...]:
-    """Library texts that the kernel needs in its file, in order."""
+    """Library texts that the main loop needs in its file, in order."""
     if not isinstance(tiling, TensorTiling):
         return ()
     kits = ("mma", "wgmma") if tiling.path == "wgmma" else ("mma",)
