@@ -1,9 +1,8 @@
 """Convolutions in CUDA through a channels-last copy of the input, padding included, as products of warpgroups.
 
-One launch brings the input into the order (image, position, channel), in 16 bits times a power of two an image (`half`,
-`half3`) or rounded to TF32; weights that are parameters are packed once. The main loop then reads 16 bytes of channels
-of a tap at a time and never asks where an image ends. Phases of a transposed convolution are products of their own.
-"""
+One launch brings the input into the order (image, position, channel): in 16 bits times a power of two an image (`half`,
+`half3`), or rounded to TF32. Weights that are parameters are packed once. The main loop then reads 16 bytes of a tap's
+channels at a time and never tests where an image ends. Phases of a transposed convolution are products of their own."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ from foundry.knowledge.compiler.ir.kernels import PrintedKernel, Tunable
 from foundry.knowledge.device import Device
 
 _AXES = range(3)
-_LEAST_FLOPS = 1e9
+_LEAST_FLOPS = 1e9  # operations of a convolution; for fewer the packing launches never pay
 _LARGE_WINDOW = 256  # elements of a window of few channels
 _LEAST_OVERLAP = 4  # fewest times that such windows read each pixel
 _MOST_PIECES = 8192  # most pieces in the tables
@@ -51,8 +50,8 @@ _PRECISION_MEANING = (
 
 
 def fits(space: ConvSpace) -> bool:
-    """True if it can compute this convolution: float32 arithmetic, TF32 allowed unless inputs have 16 bits, and few
-    enough pieces."""
+    """True if this algorithm can compute the convolution: float32 arithmetic, TF32 allowed unless inputs have 16 bits,
+    and few enough pieces."""
     if space.plan.buffers[space.kernel.x].dtype == "float64" or space.kernel.dtype != "float32":
         return False
     dtype = stored_type(space)
@@ -66,6 +65,7 @@ def fits(space: ConvSpace) -> bool:
 
 
 def runs_on(arch: str) -> bool:
+    """True if the device has wgmma instructions."""
     return has_wgmma(arch)
 
 
@@ -73,8 +73,7 @@ def pays(space: ConvSpace) -> bool:
     """True if the input is read often enough to win back its copy and the packing launches.
 
     Images of fewer than eight channels fill half of each piece: this pays only if transposed, or for large windows that
-    overlap.
-    """
+    overlap."""
     channels, out = space.found.in_per_group, space.found.out_per_group
     overlaps = space.taps >= _LEAST_OVERLAP * math.prod(space.kernel.stride)
     fills = channels >= 8 or space.kernel.transposed or (channels * space.taps >= _LARGE_WINDOW and overlaps)
@@ -83,12 +82,12 @@ def pays(space: ConvSpace) -> bool:
 
 
 def takes(space: ConvSpace, choices: dict[str, Choice]) -> bool:
-    """True if the chosen precision is one of these; also if none was chosen."""
+    """True if this algorithm has the chosen precision, or none was chosen."""
     return choices.get(PRECISION, precisions_of(space)[0]) in precisions_of(space)
 
 
 class _Product:
-    """The main loop's text: tiles of the product, with what becomes of their sums."""
+    """Prints the main loop: tiles of the product, and what is stored or reduced of their sums."""
 
     def __init__(self, layout: ChannelsLastLayout) -> None:
         self.layout, self.space = layout, layout.space
@@ -107,7 +106,9 @@ class _Product:
             found = (self.space, tail, layout.pixels, layout.shape, layout.together, memory)
             return OverPixels(*found, every=every, room=room)
         columns = layout.shape.tile_channels if layout.tiles[1] == 1 else 0
-        return OverChannels(self.space, tail, columns, self._acc, layout.together, self._edge, memory)
+        return OverChannels(
+            self.space, tail, columns, acc=self._acc, together=layout.together, edge=self._edge, memory=memory
+        )
 
     @property
     def _acc(self) -> str:
@@ -119,12 +120,13 @@ class _Product:
 
     @property
     def _edge(self) -> str:
-        """C text of the test that the second of two outputs side by side exists; "" if it always does."""
+        """C test that the second of two outputs side by side exists; "" if it always does."""
         wide = self.space.kernel.output_size[2]
         return f"p2 + j < {wide}" if self.layout.together == 2 and wide % 2 and not self.layout.gathers else ""
 
     @property
     def _group(self) -> str:
+        """C text of the number of the tile's group."""
         return "group_index" if self.space.kernel.groups > 1 else "0"
 
     @property
@@ -133,6 +135,7 @@ class _Product:
         return self.tail is not None and self.space.ignores_pixels()
 
     def print(self) -> tuple[str, Launch]:
+        """(CUDA text, launch) of the main loop, with the table of phases before it."""
         layout, shape = self.layout, self.layout.shape
         values = self._loop_values() | self._pixel_values() | self._channel_values() | self._tail_values()
         signature, arguments = self._signature()
@@ -149,10 +152,11 @@ class _Product:
 
     @property
     def _resident_blocks(self) -> int:
+        """Blocks that a multiprocessor runs at a time."""
         return self.layout.shape.resident_blocks(find_needs(self.space, self.layout.precision), self.layout.arch)
 
     def _signature(self) -> tuple[list[str], tuple[Argument, ...]]:
-        """The parameters' texts, and what the launch passes for them."""
+        """(C parameters, arguments) of the main loop."""
         layout = self.layout
         reads, writes = self.space.epilogue_buffers()
         if self.tail:
@@ -170,6 +174,7 @@ class _Product:
         return texts, (*slots, *buffers, *(slot for _, slot in states))
 
     def _loop_values(self) -> dict[str, object]:
+        """Holes for sizes of the tile and the main loop."""
         layout, shape, packed = self.layout, self.layout.shape, self.layout.packed
         own, most = REGISTERS[shape.turns]
         return {
@@ -190,7 +195,7 @@ class _Product:
         }
 
     def _block(self) -> list[str]:
-        """The code that finds a tile's phase, group and place; phases vary fastest, then tiles of channels."""
+        """C statements that find a tile's phase, group and place; phases vary fastest, then tiles of channels."""
         layout, shape = self.layout, self.layout.shape
         phases = len(layout.phases) // layout.together
         lines = []
@@ -210,7 +215,7 @@ class _Product:
         return [*lines, f"const int first_m = tile_m * {shape.tile_pixels}, first_n = tile_n * {shape.tile_channels};"]
 
     def _output(self) -> tuple[list[str], str]:
-        """(statements that define an output's place from `m`, C test that it exists)."""
+        """(C statements that define an output's place from `m`, C test that it exists)."""
         layout = self.layout
         if layout.near_by:
             return layout.near_by.find(), f"m < {layout.m}" if layout.m % layout.shape.tile_pixels else "true"
@@ -267,7 +272,7 @@ class _Product:
         }
 
     def _epilogue(self) -> list[str]:
-        """Statements that compute and store an output from its sum, and pass values to the tail."""
+        """C statements that compute and store an output from its sum, and pass values to the tail."""
         layout, kernel, is_free = self.layout, self.space.kernel, self._ignores_pixels
         acc = f"pack::scaled({self._acc}, place[i][r].scale, channel_scale)" if layout.is_scaled else self._acc
         found = [
@@ -275,13 +280,27 @@ class _Product:
             *([self._edge] if self._edge else []),
         ]
         guard = " && ".join(found) if is_free else ""
-        kept = (self.tail.values(), self.tail.note(guard or "true")) if self.tail else ({}, [])
+        kept, note = (self.tail.values(), self.tail.note(guard or "true")) if self.tail else ({}, [])
         if near := layout.near_by:
-            return epilogue_lines(near.space, near.stores, self.space.plan, acc, near.count, "", "")
+            return epilogue_lines(
+                near.space, near.stores, self.space.plan, acc=acc, vector=near.count, guard="", element_guard=""
+            )
         vector, edge = 1 if layout.gathers else layout.together, "" if is_free else self._edge
-        return epilogue_lines(self.space.outputs(), kernel.stores, self.space.plan, acc, vector, "", edge, *kept, guard)
+        return epilogue_lines(
+            self.space.outputs(),
+            kernel.stores,
+            self.space.plan,
+            acc=acc,
+            vector=vector,
+            guard="",
+            element_guard=edge,
+            kept=kept,
+            note=note,
+            store_guard=guard,
+        )
 
     def _tail_values(self) -> dict[str, object]:
+        """Holes of the text for the statements of a tail, empty without one."""
         tail = self.tail
         return {
             "TAIL_BEGIN": indent(tail.begin() if tail else (), 2),
@@ -291,6 +310,7 @@ class _Product:
         }
 
     def _phases(self) -> str:
+        """CUDA text of the table of phases; "" for a single phase."""
         if len(self.layout.phases) == 1:
             return ""
         rows = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in self.layout.packed.phases)
@@ -299,6 +319,7 @@ class _Product:
 
 
 def _tunables(layout: ChannelsLastLayout) -> tuple[Tunable, ...]:
+    """The tunables of the layout: precision (if there are several), "near", and those of its tiles."""
     near = tunable("near", NEAR, layout.near_default, "memory", "whether the first cache keeps lines for the next tap")
     every = precisions_of(layout.space)
     precision = tunable(PRECISION, every, every[0], PRECISION, _PRECISION_MEANING)
@@ -306,6 +327,7 @@ def _tunables(layout: ChannelsLastLayout) -> tuple[Tunable, ...]:
 
 
 def print_algorithm(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """The printed kernel: packing launches, the main loop, and the launches of a tail."""
     layout = ChannelsLastLayout(space, device, choices)
     product = _Product(layout)
     tail = product.tail

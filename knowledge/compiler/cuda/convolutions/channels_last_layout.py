@@ -1,5 +1,5 @@
-"""A convolution through a channels-last copy of its input: what is computed in which precision and in which tiles, how
-large the copy and the packed weights are, and where they lie."""
+"""The layout of a convolution through a channels-last copy of its input: its precision and tiles, and the sizes and
+places of the copy and the packed weights."""
 
 from __future__ import annotations
 
@@ -23,27 +23,35 @@ _ALIGN = 1024
 
 
 def stored_type(space: ConvSpace) -> str:
+    """The 16-bit dtype that input and weights are both stored in, else "float32"."""
     stored = {space.plan.buffers[name].dtype for name in (space.kernel.x, space.kernel.weight)}
     found = stored.pop() if len(stored) == 1 else "float32"
     return found if found in ("float16", "bfloat16") else "float32"
 
 
 def precisions_of(space: ConvSpace) -> tuple[str, ...]:
+    """The precisions that the convolution may be computed in, the default first."""
     dtype = stored_type(space)
     return (HALF, HALF3, "tf32") if dtype == "float32" else (dtype,)
 
 
 class ChannelsLastLayout:
+    """Sizes and places of one such convolution, by choices or defaults. It is a product of `m` pixels, padding of tiles
+    included, and `n` channels of a group.
+
+    `weights`, `image`, `peaks` and the exponents are launch arguments for parts of the workspace, or of prepared
+    memory."""
+
     def __init__(self, space: ConvSpace, device: Device, choices: dict[str, Choice]) -> None:
         self.space, self.found, self.kernel = space, space.found, space.kernel
         self.arch, self.cores = device.arch, device.cores
         precisions = precisions_of(space)
         self.precision = str(pick(choices, PRECISION, precisions, precisions[0]))
-        # Neighbouring taps of few channels lie in one line, which the first cache then serves.
+        # Neighbouring taps of few channels are in one cache line, which L1 then serves.
         self.near_default = NEAR[packed_input(space, self.precision).point == 1]
         self.near = str(pick(choices, "near", NEAR, self.near_default))
         tail = self.kernel.tail
-        whole = tail is not None and math.prod(tail.extent[2:]) == 1  # tiles of all channels
+        whole = tail is not None and math.prod(tail.extent[2:]) == 1  # a tile has all channels
         if whole:
             choices = {name: value for name, value in choices.items() if name != "tile_channels"}
         self.shape, tunables = choose_pixels(space, self.precision, device, choices)
@@ -71,15 +79,16 @@ class ChannelsLastLayout:
 
     @property
     def all_tiles(self) -> int:
-        """Tiles of all phases and groups."""
+        """Number of tiles of all phases and groups."""
         return self.tiles[0] * self.tiles[1] * len(self.phases) // self.together * self.kernel.groups
 
     @property
     def is_scaled(self) -> bool:
+        """True if the copy and the weights are scaled by powers of two to fit 16 bits."""
         return self.precision in (HALF, HALF3)
 
     def _place(self) -> None:
-        """Sets the offsets of all parts in the workspace and in prepared memory."""
+        """Sets the launch arguments of all parts of the workspace and of prepared memory, and the sizes of both."""
         weights = self.weight_rows * len(self.packed.reads) * 16
         self.prepared_bytes = weights + (_aligned(4 * self.weight_rows) if self.is_scaled else 0)
         self.workspace_bytes = 0 if self.is_prepared else _aligned(self.prepared_bytes)
@@ -99,15 +108,17 @@ class ChannelsLastLayout:
 
     @property
     def chunks(self) -> int:
+        """Number of blocks that share the pieces of a place."""
         return self.packed.point // self.part
 
     @property
     def spot_blocks(self) -> int:
+        """Number of blocks that share the places of an image."""
         return math.ceil(self.packed.spots * self.part / PACKING_THREADS)
 
     @property
     def pack_blocks(self) -> int:
-        """Blocks that pack an image."""
+        """Number of blocks that pack an image."""
         return self.spot_blocks * self.chunks
 
     @property
@@ -117,4 +128,5 @@ class ChannelsLastLayout:
 
 
 def _aligned(size: int) -> int:
+    """A size in bytes, rounded up to 1024."""
     return math.ceil(size / _ALIGN) * _ALIGN

@@ -1,4 +1,4 @@
-"""The launches before the products: one packs the input channels-last, one repairs images whose guessed power of two
+"""The launches before the products. One packs the input channels-last, one repairs images whose guessed power of two
 was wrong, one packs the weights."""
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _BLOCK = (PACKING_THREADS, 1, 1)
 
 
 def print_packing(layout: ChannelsLastLayout) -> list[tuple[str, Launch]]:
-    """(text, launch) of each packing kernel; the first text holds the weights' kernel too."""
+    """(CUDA text, launch) of each packing kernel, that of the weights last. The first text holds its function too, so
+    its own is ""."""
     name, images, x = layout.space.name, layout.kernel.batch, layout.kernel.x
     values = _tables(layout) | _input_values(layout) | _weight_values(layout)
     arguments = (x, layout.image, *([layout.peaks] if layout.is_scaled else []))
@@ -35,6 +36,7 @@ def print_packing(layout: ChannelsLastLayout) -> list[tuple[str, Launch]]:
 
 
 def _weights_launch(layout: ChannelsLastLayout) -> Launch:
+    """The launch that packs the weights."""
     arguments = (layout.kernel.weight, layout.weights, *([layout.exponents_w] if layout.is_scaled else []))
     blocks = math.ceil(layout.weight_rows / 8)
     return Launch(f"{layout.space.name}_weights", (blocks, 1, 1), _BLOCK, arguments, prepares=layout.is_prepared)
@@ -43,8 +45,7 @@ def _weights_launch(layout: ChannelsLastLayout) -> Launch:
 def _tap_values(layout: ChannelsLastLayout) -> dict[str, object]:
     """Holes for the tap of the weights that piece `at` meets (-1 behind the last one), and for its first channel.
 
-    They are formulas if every tap has all pieces of a group in turn, else reads of tables.
-    """
+    They are formulas if every tap has all pieces of a group in turn, else reads of tables."""
     packed, name = layout.packed, layout.space.name
     each, piece = packed.pieces_group, 16 // SIZES[layout.precision]
     last = layout.space.taps * each
@@ -88,6 +89,7 @@ def _tables(layout: ChannelsLastLayout) -> dict[str, object]:
 
 
 def _input_values(layout: ChannelsLastLayout) -> dict[str, object]:
+    """Holes for packing the input."""
     space, packed, kernel = layout.space, layout.packed, layout.kernel
     keep = [
         "using Largest = Extreme<float, true>;",
@@ -117,6 +119,7 @@ def _input_values(layout: ChannelsLastLayout) -> dict[str, object]:
 
 
 def _weight_values(layout: ChannelsLastLayout) -> dict[str, object]:
+    """Holes for packing the weights."""
     space, kernel = layout.space, layout.kernel
     scale = [
         "float largest = 0.0f;",
@@ -144,7 +147,7 @@ def _weight_values(layout: ChannelsLastLayout) -> dict[str, object]:
 
 
 def _weight_place(layout: ChannelsLastLayout) -> str:
-    """C index of the weight of output channel `n` and input channel `c` of a group."""
+    """C text of the index of the weight of output channel `n` and input channel `c` of a group."""
     n, c, taps = layout.n, layout.found.in_per_group, layout.space.taps
     rows = f"(group * {c} + c) * {n} + n" if layout.kernel.transposed else f"(group * {n} + n) * {c} + c"
     place = f"({rows}) * {taps} + tap"
@@ -152,6 +155,6 @@ def _weight_place(layout: ChannelsLastLayout) -> str:
 
 
 def fill_text(name: str, holes: dict[str, object]) -> str:
-    """The library text `name`, filled with those of the `holes` that it has."""
+    """The library text cuda/convolutions/`name`, with its holes filled by those of `holes` that it has."""
     text = read_library_text(f"cuda/convolutions/{name}")
     return fill(text, {key: str(value) for key, value in holes.items() if f"@{key}@" in text})

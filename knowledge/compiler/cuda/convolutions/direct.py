@@ -1,8 +1,7 @@
-"""Convolutions in CUDA without tiles (`cuda_conv_direct.cu`): for groups of few channels, which are bound by memory.
+"""Convolutions in CUDA without tiles (`direct.cu`): for groups of few channels, which are bound by memory.
 
-Along each axis a table says which inputs a thread's outputs read, so that strides, dilations and the phases of a
-transposed convolution are all the same text: the phases lie side by side in one thread and are stored as one vector.
-"""
+Along each axis a table says which inputs a thread's outputs read, so one text serves strides, dilations and the phases
+of a transposed convolution. Outputs of neighbouring phases are in one thread and are stored as one vector."""
 
 from __future__ import annotations
 
@@ -26,28 +25,28 @@ from foundry.knowledge.opgraph import ITEM_BYTES
 
 THREADS = (64, 128, 256, 512)
 WEIGHTS = ("cached", "shared")
-_MOST_SUMS = 64  # in the registers of a thread, in words of 32 bits
-_DEFAULT_SUMS = 32  # leaves registers for two blocks of a multiprocessor
-_MOST_WINDOW = 80  # inputs in registers
-_MOST_STAGED_BYTES = 40 * 1024  # of weights in shared memory
+_MOST_SUMS = 64  # 32-bit words of sums in the registers of a thread
+_DEFAULT_SUMS = 32  # sums of a thread; so many leave registers for two blocks of a multiprocessor
+_MOST_WINDOW = 80  # 32-bit words of inputs in registers
+_MOST_STAGED_BYTES = 40 * 1024  # bytes of weights in shared memory
 _FEW_COLOURS = 4
-_MOST_TOGETHER = 48  # inputs of all lines in registers
-_MOST_KEPT = 50  # weights in registers
-_MOST_PRODUCTS = 1024  # of one input channel and depth that are written out; beyond, lines are a loop
+_MOST_TOGETHER = 48  # 32-bit words of inputs of all lines in registers
+_MOST_KEPT = 50  # 32-bit words of weights in registers
+_MOST_PRODUCTS = 1024  # products of one input channel and depth; if there are more, lines are a loop
 _BLOCK_WIDTH = 32  # threads along the width: with four outputs each, whole lines of the caches
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Inputs that `count` neighbouring outputs of an axis read, the first at a multiple of `count`."""
+    """Inputs that `count` neighbouring outputs of an axis read; the first output's number is a multiple of `count`."""
 
-    advance: int  # inputs from one such run of outputs to the next
+    advance: int  # number of inputs from one such run of outputs to the next
     positions: tuple[int, ...]  # inputs, counted from the run's own first
-    under: tuple[tuple[int, ...], ...]  # for each tap and output: which of the positions it reads, -1 for none
+    under: tuple[tuple[int, ...], ...]  # index of the position that each tap reads for each output; -1 for none
 
 
 def reach(axis: Axis, taps: int, count: int) -> Reach:
-    """`count` must be a multiple of the phases' step."""
+    """The inputs that `count` neighbouring outputs of an axis read. `count` must be a multiple of the phases' step."""
     step = axis.parts[0].step
     found: dict[tuple[int, int], int] = {}
     for output in range(count):
@@ -65,7 +64,8 @@ def reach(axis: Axis, taps: int, count: int) -> Reach:
 
 @dataclass(frozen=True)
 class Shape:
-    """The tunables' values."""
+    """The tunables' values: outputs of a thread along the width and height, its output channels, and threads of a
+    block."""
 
     outputs: int
     rows: int
@@ -75,6 +75,7 @@ class Shape:
 
 
 def _sums(shape: Shape) -> int:
+    """Number of outputs of a thread."""
     return shape.outputs * shape.rows * shape.channels
 
 
@@ -109,7 +110,7 @@ def _vector(space: ConvSpace, outputs: int) -> int:
 
 
 def _pieces(space: ConvSpace, outputs: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """(where the loads of a line begin, the element of them under each tap and output)."""
+    """(first inputs of the loads of a line, the loaded element that each tap reads for each output; -1 for none)."""
     found = reach(space.found.axes[2], space.kernel.kernel[2], outputs)
     vector = _vector(space, outputs)
     starts = sorted({position // vector * vector for position in found.positions})
@@ -131,6 +132,7 @@ def _store_vector(space: ConvSpace, outputs: int) -> int:
 
 
 def _multiples(step: int, values: Sequence[int]) -> list[int]:
+    """The least common multiples of `step` and each of `values`, sorted."""
     return sorted({math.lcm(step, value) for value in values})
 
 
@@ -138,8 +140,7 @@ def _outputs(space: ConvSpace) -> list[int]:
     """Legal numbers of outputs along the width, the default first; [] if none is legal.
 
     The default is the widest up to a vector if loads or stores come in vectors, else the smallest: then neighbouring
-    threads access neighbouring elements.
-    """
+    threads access neighbouring elements."""
     _, wide = _steps(space)
     item = min(ITEM_BYTES[space.plan.buffers[space.kernel.x].dtype], 4)
     legal = [n for n in _multiples(wide, (1, 2, 4, 8)) if _legal(space, Shape(n, _steps(space)[0], 1, 256))]
@@ -161,6 +162,8 @@ def has_few_inputs(space: ConvSpace) -> bool:
 
 
 def _default(space: ConvSpace, device: Device) -> Shape:
+    """The default shape: as many channels and rows of outputs as leave registers for two blocks and keep the device
+    full."""
     outputs, high, per_group = _outputs(space)[0], _steps(space)[0], space.found.out_per_group
     if has_few_inputs(space) and not space.kernel.transposed:
         for channels in (16, 8):
@@ -194,6 +197,7 @@ _MEANING = {
 
 
 def _choose(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> tuple[Shape, tuple[Tunable, ...]]:
+    """(shape, its tunables). Choices that are not legal together give way to the default shape."""
     default = _default(space, device)
     high, _ = _steps(space)
     most = space.kernel.output_size[1]
@@ -227,11 +231,14 @@ def _choose(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> tup
 
 
 def _table(values: Sequence[int] | Sequence[Sequence[int]]) -> str:
+    """C text of a constant table, nested if its values are tuples."""
     inner = [_table(value) if isinstance(value, tuple) else str(value) for value in values]
     return "{" + ", ".join(inner) + "}"
 
 
 class _Direct:
+    """Prints a convolution without tiles."""
+
     def __init__(self, space: ConvSpace, device: Device, choices: dict[str, Choice]) -> None:
         self.space, self.kernel = space, space.kernel
         self.shape, self.tunables = _choose(space, device, choices)
@@ -242,7 +249,7 @@ class _Direct:
         self.block = self._block()
 
     def _block(self) -> tuple[int, int, int]:
-        """Threads along the width, the height, and over planes: small images share a block."""
+        """Threads of a block along the width, along the height, and over planes: small images share a block."""
         threads = self.shape.threads
 
         def even(size: int, most: int) -> int:
@@ -253,7 +260,7 @@ class _Direct:
         return wide, high, max(1, min(64, self.planes, threads // (wide * high)))
 
     def _depth(self) -> list[str]:
-        """The input's depth under tap `td`, in front of and behind the input nothing."""
+        """C statements that define the input's depth under tap `td`, and skip the tap if that is outside the input."""
         kernel = self.kernel
         stride, padding, dilation = kernel.stride[0], kernel.padding[0], kernel.dilation[0]
         if kernel.kernel[0] == 1 and stride == 1 and padding == 0:
@@ -265,7 +272,8 @@ class _Direct:
         return [*lines, f"if ((unsigned)depth >= {kernel.input_size[0]}u) continue;"]
 
     def _weights(self) -> dict[str, object]:
-        """The place of a thread's first weight, and the steps from one input and one output channel to the next."""
+        """Holes for a thread's weights: the place of its first one, the steps between input and output channels, and
+        the reads."""
         kernel, found, taps = self.kernel, self.space.found, self.space.taps
         inner, outer = found.in_per_group, found.out_per_group
         channel = f"first_channel % {outer}" if kernel.transposed else "first_channel"
@@ -285,6 +293,7 @@ class _Direct:
         }
 
     def _tables(self) -> dict[str, object]:
+        """Holes for the tables of lines and loads, and for how far loops are unrolled."""
         shape, axes = self.shape, self.space.found.axes
         _, high, wide = self.kernel.kernel
         starts, elements = _pieces(self.space, shape.outputs)
@@ -320,22 +329,27 @@ class _Direct:
         }
 
     def _exists(self) -> str:
+        """C test that an output exists."""
         _, high, wide = self.kernel.output_size
         tests = [f"p1 < {high}"] if high % self.shape.rows else []
         tests += [f"p2 < {wide}"] if wide % self.shape.outputs else []
         return " && ".join(tests) or "true"
 
     def _min_blocks(self, window: int, kept: int) -> int:
-        """Blocks of a multiprocessor to leave registers for: sums, weights, two lines on their way, addresses."""
+        """Blocks of a multiprocessor to leave registers for: sums, `kept` weights, two lines of `window` inputs,
+        addresses."""
         words = self.space.item_bytes // 4
         registers = min(255, (_sums(self.shape) + kept + 2 * window) * words + 40)
         return max(1, 65536 // (math.prod(self.block) * registers))
 
     def _source(self, signature: str) -> str:
+        """CUDA text of the kernel with these parameters."""
         kernel, shape, space = self.kernel, self.shape, self.space
         store = _store_vector(space, shape.outputs)
         acc = "acc[i][r][o + j]" if store > 1 else "acc[i][r][o]"
-        epilogue = epilogue_lines(space.outputs(), kernel.stores, space.plan, acc, store, "", "")
+        epilogue = epilogue_lines(
+            space.outputs(), kernel.stores, space.plan, acc=acc, vector=store, guard="", element_guard=""
+        )
         tiles = math.ceil(self.columns / self.block[0]), math.ceil(self.row_blocks / self.block[1])
         values: dict[str, object] = {
             **self._tables(),
@@ -377,6 +391,7 @@ class _Direct:
         return fill(read_library_text("cuda/convolutions/direct.cu"), values)
 
     def print(self) -> PrintedKernel:
+        """The printed kernel, with one launch."""
         signature, arguments = self.space.signature((self.kernel.weight,))
         wide, high, planes = self.block
         blocks = math.ceil(self.columns / wide) * math.ceil(self.row_blocks / high) * math.ceil(self.planes / planes)
@@ -393,4 +408,5 @@ class _Direct:
 
 
 def print_algorithm(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """The printed kernel, by `choices` or defaults."""
     return _Direct(space, device, choices).print()

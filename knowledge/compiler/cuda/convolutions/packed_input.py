@@ -1,9 +1,8 @@
 """A convolution's input in channels-last order with its padding, and the 16-byte pieces in which a product reads it.
 
-A window is read tap by tap, and of each tap its channels, eight of 16 bits (or four of 32) a piece. Every phase of a
+A window is read tap by tap; a tap's channels are pieces of eight elements of 16 bits (or four of 32). Every phase of a
 transposed convolution has pieces of its own, a whole number of steps of eight. With three products (`half3`) a phase is
-read as (low, high), then (high, low), then (high, high) parts of input and weights.
-"""
+read as (low, high), then (high, low), then (high, high) parts of input and weights."""
 
 from __future__ import annotations
 
@@ -21,26 +20,29 @@ _STEP = 8  # pieces: 128 bytes
 
 @dataclass(frozen=True)
 class PackedInput:
-    """`size`: places of an image along each axis; `spots` of them, each of `point` pieces, `pieces_group` a group."""
+    """The packed input in numbers. `size` has the places of an image along each axis, `spots` is their product; a place
+    has `point` pieces, `pieces_group` for each group."""
 
     size: tuple[int, int, int]
     spots: int
     point: int
     pieces_group: int
     low: int  # pieces from the high part of an element to its low part, 0 without
-    pieces: int  # altogether
-    reads: tuple[int, ...]  # of each piece of a window: where it lies from the window's begin, -1 for none
-    taps: tuple[int, ...]  # which tap of the weights it meets
-    channels: tuple[int, ...]  # its first channel
-    low_weights: tuple[bool, ...]  # whether it meets the low part of the weights
+    pieces: int  # number of pieces in all images
+    reads: tuple[int, ...]  # place of each piece from the window's begin; -1 for none
+    taps: tuple[int, ...]  # tap of the weights that each piece meets
+    channels: tuple[int, ...]  # first channel of each piece
+    low_weights: tuple[bool, ...]  # True if a piece meets the low part of the weights
     phases: tuple[tuple[int, ...], ...]  # first output along each axis, number of steps, first of them
 
     @property
     def all_steps(self) -> int:
+        """Number of steps of eight pieces, for all phases."""
         return len(self.reads) // _STEP
 
 
 def packed_input(space: ConvSpace, precision: str) -> PackedInput:
+    """The packed input of a convolution in this precision."""
     found, kernel = space.found, space.kernel
     piece = 16 // SIZES[precision]
     pieces_group = math.ceil(found.in_per_group / piece)
@@ -75,7 +77,9 @@ def packed_input(space: ConvSpace, precision: str) -> PackedInput:
 def _pieces(
     space: ConvSpace, part: tuple[AxisPart, ...], size: tuple[int, int, int], shape: tuple[int, int, int]
 ) -> Iterator[tuple[int, int, int]]:
-    """(place from the window's begin, tap of the weights, first channel) of each piece that a phase reads."""
+    """Yields (place from the window's begin, tap of the weights, first channel) of each piece that a phase reads.
+
+    `shape` is (pieces of a place, pieces of a group, elements of a piece)."""
     point, pieces_group, piece = shape
     _, high, wide = space.kernel.kernel
     steps = [axis.in_step for axis in space.found.axes]

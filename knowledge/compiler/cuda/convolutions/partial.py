@@ -33,36 +33,41 @@ extern "C" __global__ void __launch_bounds__(256) @NAME@_sum(@PARAMETERS@) {
 
 @dataclass(frozen=True)
 class PartialSums:
-    """Partial sums, (split, group, channel of the group, image, position) one after the other in the workspace;
-    `counts` are an image's positions along its axes."""
+    """Partial sums: a contiguous (split, group, channel of the group, image, position) tensor at the begin of the
+    workspace. `counts` are an image's positions along its axes."""
 
     space: ConvSpace
     counts: tuple[int, ...]
-    index: str  # type of a pixel's number
+    index: str  # C type of a pixel's number
     splits: int
 
     @property
     def _pixels(self) -> int:
+        """Number of positions in all images."""
         return self.space.kernel.batch * math.prod(self.counts)
 
     @property
     def _points(self) -> int:
+        """Number of elements of the result."""
         return self.space.kernel.out_channels * self._pixels
 
     @property
     def bytes(self) -> int:
+        """Bytes of all partial sums."""
         return self.splits * self._points * self.space.item_bytes
 
     @property
     def parameter(self) -> str:
+        """The C parameter that points to the partial sums."""
         return f"{self.space.type}* __restrict__ partial"
 
     @property
     def argument(self) -> str:
+        """The launch argument for the partial sums."""
         return cuda_launch.workspace(0)
 
     def store(self, tests: Sequence[str]) -> list[str]:
-        """Statements that keep `acc[i][h * 4 + j]` of (m, n + j) for four neighbours, where `tests` hold."""
+        """C statements that keep `acc[i][h * 4 + j]` of (m, n + j) for four neighbours, if `tests` hold."""
         kernel = self.space.kernel
         group = f"group_index * {self.space.found.out_per_group} + " if kernel.groups > 1 else ""
         row = f"((long long)split * {kernel.out_channels} + {group}(int)m) * {self._pixels} + n"
@@ -71,7 +76,7 @@ class PartialSums:
         return [f"if ({' && '.join(tests)}) {{" if tests else "{", *over_vector(4, body), "}"]
 
     def sum(self) -> tuple[str, Launch]:
-        """The launch that adds them up and stores the result."""
+        """(CUDA text, launch) that adds the partial sums and stores the result."""
         kernel, plan = self.space.kernel, self.space.plan
         signature, arguments = signature_of(plan, body_leaves(kernel.stores), kernel.stores)
         index = "long long" if self._points + _THREADS >= 2**31 else "int"
@@ -79,7 +84,9 @@ class PartialSums:
         place = decompose("point", sizes, names, index)
         place += [f"const int channel = (int)plane; const {self.space.image} image = photo;"]
         place += [f"const int {name} = (int)j{axis};" for axis, name in enumerate(POSITION)]
-        epilogue = epilogue_lines(self.space.outputs(), kernel.stores, plan, "total", 1, "", "")
+        epilogue = epilogue_lines(
+            self.space.outputs(), kernel.stores, plan, acc="total", vector=1, guard="", element_guard=""
+        )
         values: dict[str, object] = {
             "NAME": self.space.name,
             "PARAMETERS": ", ".join([signature, f"const {self.parameter}"]),

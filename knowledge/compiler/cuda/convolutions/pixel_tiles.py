@@ -1,4 +1,4 @@
-"""Tiles of convolutions through a channels-last copy: which are legal, and the ones chosen."""
+"""Tiles of convolutions through a channels-last copy: those that are legal, and the chosen one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from foundry.knowledge.compiler.ir.kernels import Tunable
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 
-_COLUMNS = (16, 24, 32, 48, 64, 96, 128)  # of one instruction
-KEPT, MOVED = "kept", "moved"  # where weights are
+_COLUMNS = (16, 24, 32, 48, 64, 96, 128)  # channels of one instruction
+KEPT, MOVED = "kept", "moved"  # weights stay in shared memory, or come with each step
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Needs of a convolution from its tiling: registers for `sums` of each output, and shared memory for the weights of
-    all steps and channels where they are kept; `channels` is beyond every tile where they cannot be."""
+    """Registers for `sums` of each output, and shared memory for the kept weights of `steps` steps and `channels`
+    channels: a convolution's needs of its tiling. `channels` is larger than every tile if weights cannot be kept."""
 
     sums: int
     steps: int
@@ -31,7 +31,8 @@ class Needs:
 
 @dataclass(frozen=True)
 class PixelTiling:
-    """The tunables' values."""
+    """A tile of pixels times channels, by the tunables: `turns` warpgroups take turns to multiply, and `weights` are
+    "kept" in shared memory or "moved" with the input."""
 
     tile_pixels: int
     tile_channels: int
@@ -41,11 +42,11 @@ class PixelTiling:
 
     @property
     def threads(self) -> int:
-        """Those of the warpgroups that multiply, and of the one that copies."""
+        """Threads of a block: the warpgroups that multiply, and the one that copies."""
         return self.turns * 128 + 128
 
     def shared_bytes(self, steps: int) -> int:
-        """Shared memory in bytes for all pipeline stages of a window, weights included if they are not kept."""
+        """Shared memory of a block in bytes: all stages, the kept weights of `steps` steps, and barriers."""
         kept, moved = (steps, 0) if self.weights == KEPT else (0, self.tile_channels)
         return (
             self.stages * ((self.tile_pixels + moved) * 128 + 16) + kept * self.tile_channels * 128 + self.turns * 8 + 8
@@ -56,20 +57,21 @@ class PixelTiling:
         return self.tile_pixels * self.tile_channels // 128 * sums + self.tile_pixels // 64 * 12 + 48
 
     def legal(self, needs: Needs, arch: str) -> bool:
+        """True if registers and shared memory suffice, and weights that should be kept can be."""
         if self.weights == KEPT and self.tile_channels < needs.channels:
             return False
         fits = self.shared_bytes(needs.steps) <= max_shared_bytes(arch)
         return fits and self.registers(needs.sums) <= REGISTERS[self.turns][1]
 
     def resident_blocks(self, needs: Needs, arch: str) -> int:
-        """Blocks of a multiprocessor: with one warpgroup that multiplies as many as fit."""
+        """Blocks that a multiprocessor runs at a time: as many as fit with one warpgroup that multiplies, else 1."""
         if self.turns > 1:
             return 1
         by_registers = 65536 // (self.threads * self.registers(needs.sums))
         return max(1, min(by_registers, max_shared_bytes(arch) // (self.shared_bytes(needs.steps) + 1024)))
 
 
-# Of each thread that copies and of each that multiplies, by the number of warpgroups that multiply.
+# (registers of a copying thread, of a multiplying thread), by the number of warpgroups that multiply.
 REGISTERS = {1: (0, 255), 2: (56, 224), 3: (56, 152)}
 _VALUES: dict[str, tuple[int, ...]] = {
     "tile_pixels": (64, 128, 256),
@@ -101,14 +103,17 @@ def together(space: ConvSpace) -> int:
 
 
 def find_needs(space: ConvSpace, precision: str) -> Needs:
+    """The needs of a convolution in this precision."""
     sums = together(space) + (precision == HALF3)
     channels = space.found.out_per_group if space.kernel.groups == 1 else 2**31
     return Needs(sums, packed_input(space, precision).all_steps, channels)
 
 
 def _default(space: ConvSpace, needs: Needs, arch: str) -> PixelTiling:
-    """Two warpgroups that take turns, on the largest tiles that leave them registers. With more than four stages an
-    H200 is slower: a tile is told to be there only when the stages behind it are on their way."""
+    """Two warpgroups that take turns, on the largest tiles that leave them registers. Raises CannotLower if none does.
+
+    With more than four stages an H200 is slower: a tile is reported present only when the stages behind it are on their
+    way."""
     out = space.found.out_per_group
     columns = min((n for n in _COLUMNS if n >= out), default=128)
     shapes = [
@@ -125,12 +130,15 @@ def _default(space: ConvSpace, needs: Needs, arch: str) -> PixelTiling:
 
 
 def _with(shape: PixelTiling, name: str, value: int) -> PixelTiling:
+    """The tiling with one of its numbers replaced."""
     return replace(shape, **{name: value})  # type: ignore[arg-type]
 
 
 def choose_pixels(
     space: ConvSpace, precision: str, device: Device, choices: dict[str, Choice]
 ) -> tuple[PixelTiling, tuple[Tunable, ...]]:
+    """(tiling, its tunables). If the choices are not legal together, weights are moved, then the default tiling is
+    taken."""
     needs = find_needs(space, precision)
     default = _default(space, needs, device.arch)
     most = max(16, 2 * space.found.out_per_group)

@@ -1,10 +1,9 @@
-"""1x1 convolutions in CUDA from the planes of the input as they are: no copy of it, no gathering.
+"""1x1 convolutions in CUDA from the planes of the input: no copy of it, no gathering.
 
-With stride 1 and no padding the pixels of a channel are a row of a matrix, whose tiles the copy engine brings into
-shared memory. All weights of a block's channels stay there too, so the input is read once for each tile of channels.
-A lane stores four neighbouring pixels: planes of megabytes are each in memory pages of their own, and a store that
-touches many of them, with few bytes each, waits for them.
-"""
+With stride 1 and no padding the pixels of a channel are a row of a matrix, whose tiles TMA brings into shared memory.
+All weights of a block's channels stay there too, so the input is read once for each tile of channels. A lane stores
+four neighbouring pixels: planes of megabytes are each in memory pages of their own, and a store that touches many of
+them, with few bytes each, waits for them."""
 
 from __future__ import annotations
 
@@ -24,9 +23,9 @@ from foundry.knowledge.compiler.ir.kernels import PrintedKernel, Tunable
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 
-_PIXELS = 128  # of a tile
+_PIXELS = 128  # pixels of a tile
 _STAGE_BYTES = 32 * (_PIXELS + 8) * 4  # 32 channels of a tile's pixels
-_COLUMNS = (16, 24, 32, 48, 64, 96, 128)  # of one instruction
+_COLUMNS = (16, 24, 32, 48, 64, 96, 128)  # channels of one instruction
 _VALUES: dict[str, tuple[int, ...]] = {
     "tile_channels": _COLUMNS,
     "warpgroups": (1, 2, 3, 4),
@@ -41,14 +40,15 @@ _MEANING = {
     ),
 }
 _PRECISION_MEANING = "tf32: 11 significant bits; tf32x3 and ieee: as accurate as float32, by another algorithm"
-LANES, ROWS = "lanes", "rows"  # who stores sums: the lanes that have them, or warps that have whole rows of pixels
-_MOST_CHANNELS = 128  # of the input, up to which an H200 is faster this way
-_LEAST_TILES = 4  # for each multiprocessor, with which the weights that each block reads matter little
+LANES, ROWS = "lanes", "rows"  # sums are stored by the lanes that have them, or by warps, a row of pixels at a time
+_MOST_CHANNELS = 128  # input channels; for more an H200 is faster by other algorithms
+_LEAST_TILES = 4  # tiles of a multiprocessor; with so many the weights that each block reads matter little
 
 
 @dataclass(frozen=True)
 class PlaneTiling:
-    """The tunables' values."""
+    """A block's tiles by the tunables: output channels of a tile, warpgroups of a block, stages of each, and "lanes" or
+    "rows" that store sums."""
 
     tile_channels: int
     warpgroups: int
@@ -57,16 +57,18 @@ class PlaneTiling:
 
     @property
     def threads(self) -> int:
+        """Threads of a block."""
         return self.warpgroups * 128
 
     def shared_bytes(self, channels: int) -> int:
-        """With the weights of `channels` input channels."""
+        """Shared memory of a block in bytes, with the weights of `channels` input channels."""
         chunk = next(chunk for chunk in (32, 16, 8) if self.tile_channels % chunk == 0)
         slab = chunk * (_PIXELS + 4) * 4 if self.stores == ROWS else 0
         ring = self.stages * (_STAGE_BYTES + 8)
         return math.ceil(channels / 32) * self.tile_channels * 128 + self.warpgroups * (ring + slab)
 
     def legal(self, channels: int, arch: str) -> bool:
+        """True if registers and shared memory suffice for `channels` input channels."""
         registers = self.tile_channels + 96
         return registers * self.threads <= 65536 and self.shared_bytes(channels) <= max_shared_bytes(arch)
 
@@ -74,8 +76,7 @@ class PlaneTiling:
 def fits(space: ConvSpace) -> bool:
     """True for a pointwise float32 convolution of one group, rows of pixels aligned to 16 bytes, and TF32 allowed.
 
-    Its weights must fit shared memory beside two stages.
-    """
+    Its weights must fit shared memory beside two stages."""
     kernel, buffers = space.kernel, space.plan.buffers
     if kernel.groups > 1 or kernel.transposed or kernel.tail or space.plan.ieee_only or space.inside != "int":
         return False
@@ -91,6 +92,7 @@ def fits(space: ConvSpace) -> bool:
 
 
 def runs_on(arch: str) -> bool:
+    """True if the device has wgmma instructions."""
     return has_wgmma(arch)
 
 
@@ -102,12 +104,13 @@ def pays(space: ConvSpace, cores: int) -> bool:
 
 
 def takes(choices: dict[str, Choice]) -> bool:
-    """True if the chosen precision is TF32, its only one; also if none was chosen."""
+    """True if the chosen precision is TF32, the only one here, or none was chosen."""
     return choices.get(PRECISION, "tf32") == "tf32"
 
 
 def _default(space: ConvSpace, arch: str) -> PlaneTiling:
-    """The widest tiles whose weights leave room for two warpgroups; three are worth more than stages."""
+    """The widest tiles whose weights leave room for two warpgroups. Three are worth more than stages. Raises
+    CannotLower if no tile leaves room."""
     channels, out = space.kernel.in_channels, space.kernel.out_channels
     columns = min((n for n in _COLUMNS if n >= out), default=_COLUMNS[-1])
     shapes = [
@@ -125,6 +128,8 @@ def _default(space: ConvSpace, arch: str) -> PlaneTiling:
 def choose_planes(
     space: ConvSpace, device: Device, choices: dict[str, Choice]
 ) -> tuple[PlaneTiling, tuple[Tunable, ...]]:
+    """(tiling, its tunables, the precision among them). Choices that are not legal together give way to the default
+    tiling."""
     default, channels = _default(space, device.arch), space.kernel.in_channels
     most = max(16, 2 * space.kernel.out_channels)
     values = {name: tuple(v for v in found if name != "tile_channels" or v < most) for name, found in _VALUES.items()}
@@ -144,12 +149,13 @@ def choose_planes(
 
 
 def _print_main(space: ConvSpace, device: Device, shape: PlaneTiling) -> tuple[str, Launch]:
+    """(CUDA text, launch) of the kernel."""
     kernel = space.kernel
     pixels, out = kernel.output_size[2], kernel.out_channels
     tiles_n = math.ceil(out / shape.tile_channels)
     tiles = kernel.batch * math.ceil(pixels / _PIXELS)
     acc = "sums.at[j]" if shape.stores == ROWS else "acc[j / 2][h * 4 + j % 2 * 2 + side]"
-    body = epilogue_lines(space.outputs(), kernel.stores, space.plan, acc, 4, "", "")
+    body = epilogue_lines(space.outputs(), kernel.stores, space.plan, acc=acc, vector=4, guard="", element_guard="")
     exists = [f"channel < {out}"] if out % shape.tile_channels else []
     exists += [f"p2 < {pixels}"] if pixels % _PIXELS else []
     stores: dict[str, object] = {"EXISTS": " && ".join(exists) or "true", "EPILOGUE": indent(body, 5)}
@@ -173,6 +179,7 @@ def _print_main(space: ConvSpace, device: Device, shape: PlaneTiling) -> tuple[s
 
 
 def print_algorithm(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """The printed kernel, with one launch."""
     shape, tunables = choose_planes(space, device, choices)
     text, launch = _print_main(space, device, shape)
     names = ("mma", "mma_tf32", "wgmma", "wgmma_tf32", "wgmma_held_tf32", "bulk")

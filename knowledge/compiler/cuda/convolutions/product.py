@@ -1,10 +1,9 @@
 """Convolutions in CUDA as implicit matrix products: the kernels of `contractions/tiled.py` with gathered columns.
 
-acc[channel, (image, position)] = sum over (input channel, tap) of weight * input. Padding is a zero that is never
-read. A transposed convolution is one such product for each phase of its stride, with the taps that reach that phase:
-all phases are one launch, neighbouring phases neighbouring blocks, so that L2 joins what they store to the same lines.
-Where tiles are too few for the device, blocks share the steps of one, and a launch more adds up what they found.
-"""
+acc[channel, (image, position)] = sum over (input channel, tap) of weight * input. Padding is a zero that is never read.
+A transposed convolution is one such product for each phase of its stride, with the taps that reach that phase. All
+phases are one launch, neighbouring phases are neighbouring blocks, so that L2 joins their stores to the same lines.
+Where tiles are too few for the device, blocks share the steps of one, and one more launch adds up their sums."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ _TURN_PITCH = 36  # a row of 32 columns on its way from registers to lanes, with
 _AXES = range(3)
 _PIXEL = ("photo", "j0", "j1", "j2")  # a column: its image, and its place among the outputs of its phase
 
-# What a thread fetches of the input is always the same columns of the tile, so their addresses are found once.
+# A thread always fetches the same columns of the tile, so their addresses are found once.
 _COLUMNS = """\
 struct Column { const @X_TYPE@* image; @INSIDE@ first; int i0, i1, i2; @MASK@ reads; };
 Column column[@COLUMNS@];
@@ -59,7 +58,7 @@ column[i].i0 = i0, column[i].i1 = i1, column[i].i2 = i2;
 column[i].first = (@INSIDE@)i0 * @STRIDE0@ + (@INSIDE@)i1 * @STRIDE1@ + (@INSIDE@)i2 * @STRIDE2@;
 @READS@
 }"""
-# Which taps of a column lie inside its image, a bit each: one test where three axes would be compared.
+# One bit for each tap of a column, set if it is inside the image: one test instead of three comparisons.
 _MASK = """\
 column[i].reads = 0;
 #pragma unroll 1
@@ -79,6 +78,7 @@ class _Taps:
 
 
 def _taps(found: Geometry) -> _Taps:
+    """The taps of a convolution, phase by phase."""
     phases: list[tuple[int, ...]] = []
     shifts: list[tuple[int, int, int]] = []
     order: list[int] = []
@@ -97,7 +97,8 @@ def _taps(found: Geometry) -> _Taps:
 
 @dataclass(frozen=True)
 class _Gathered(Tile):
-    """The gathered input as the second operand: `where` defines what `test` and `value` need besides `from`."""
+    """The gathered input as the second operand. `where` has C statements that define what `test` (the input exists) and
+    `value` use besides `from`, the column."""
 
     columns: int = 1
     where: str = ""
@@ -105,6 +106,7 @@ class _Gathered(Tile):
     value: str = ""
 
     def place(self) -> list[str]:
+        """C statements that find the place in the tile of the vector that a thread moves in round i."""
         if not self.along_k:
             return super().place()
         return [
@@ -113,6 +115,7 @@ class _Gathered(Tile):
         ]
 
     def fetch(self) -> list[str]:
+        """C statements that gather a tile from global memory to registers; inputs that do not exist become zero."""
         lines = ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self.place()]
         lines.append(f"const Column& from = column[i % {self.columns}];")
         lines.append(f"held_b[i] = Vec<{self.type}, {self.vector}>{{}};")
@@ -124,6 +127,9 @@ class _Gathered(Tile):
 
 
 class _Conv:
+    """Prints a convolution as a product of `m` channels, `n` pixels and depth `k` (of a phase on average), for each
+    group and phase."""
+
     def __init__(self, space: ConvSpace, device: Device, choices: dict[str, Choice]) -> None:
         self.space, self.found, self.kernel = space, space.found, space.kernel
         self.channels, self.m = self.found.in_per_group, self.found.out_per_group
@@ -131,22 +137,25 @@ class _Conv:
         self.n = self.kernel.batch * math.prod(self.counts)
         self.phases = self.found.parts
         self.taps = _taps(self.found)
-        self.k = self.channels * space.taps // len(self.phases)  # of a phase on average
+        self.k = self.channels * space.taps // len(self.phases)  # depth of a phase on average
         self.tiling, self.tunables = self._tiling(device, choices)
         wide = self.n + self.tiling.tile_n >= 2**31
         self.index = "long long" if wide else "int"
         weights = self.kernel.in_channels * self.m * space.taps
         self.weight_index = "int" if weights < 2**31 else "long long"
         self.packed = self.kernel.transposed
-        # Lanes may exchange their sums so that stores of one warp lie side by side; else four lie side by side already.
+        # If four sums of a lane are no neighbours in the output, lanes exchange sums, so that a warp stores neighbours.
         last = self.found.axes[2]
         self.vector = 4 if len(last.parts) == 1 and last.parts[0].step == 1 and last.count % 4 == 0 else 1
 
     def _tiling(self, device: Device, choices: dict[str, Choice]) -> tuple[Tiling | TensorTiling, tuple[Tunable, ...]]:
+        """(tiling, tunables) of the product; a transposed convolution is never split over k."""
         kernel = self.kernel
         zero = Const(0.0, kernel.dtype)
         batch = (kernel.groups, len(self.phases))
-        shape = GemmKernel(kernel.name, batch, self.m, self.n, max(1, self.k), zero, zero, (), kernel.dtype)
+        shape = GemmKernel(
+            kernel.name, batch, self.m, n=self.n, k=max(1, self.k), a=zero, b=zero, stores=(), dtype=kernel.dtype
+        )
         splits = not kernel.transposed
         kept = {name: value for name, value in choices.items() if splits or name != "splits"}
         buffers = self.space.plan.buffers
@@ -164,11 +173,13 @@ class _Conv:
 
     @property
     def _group(self) -> str:
+        """C text of the number of the block's group."""
         return "group_index" if self.kernel.groups > 1 else "0"
 
     # ------------------------------------------------------------ operands
 
     def _weights(self) -> Tile:
+        """The weights as the first operand: in phase order if they are packed, else as they are stored."""
         tiling, kind = self.tiling, self.space.type
         limit = edges(("m", self.m, tiling.tile_m))
         if self.packed:
@@ -177,7 +188,14 @@ class _Conv:
             read = f"load_vec<{vector}>(packed + ({row}) * {self.m} + m)"
             inside = (*limit, *(("k < depth",) if self.channels % tiling.tile_k else ()))
             return Tile(
-                "a", inside, tiling, kind, self.weight_index, "m", vector, lambda held: [f"{held}[i] = {read};"]
+                "a",
+                inside,
+                tiling,
+                type=kind,
+                index=self.weight_index,
+                inner="m",
+                vector=vector,
+                read=lambda held: [f"{held}[i] = {read};"],
             )
         where = f"({self._group} * {self.m} + m) * {self.k} + k"
         inside = (*limit, *edges(("k", self.k, tiling.tile_k)))
@@ -185,10 +203,12 @@ class _Conv:
         value = self.space.weight_value(f"b_{self.kernel.weight}[{where}]")
         read = f"held_a[i] = load_vec<4>(b_{self.kernel.weight} + {where});" if wide else f"held_a[i].at[0] = {value};"
         vector = 4 if wide else 1
-        return Tile("a", inside, tiling, kind, self.weight_index, "k", vector, lambda held: [read])
+        return Tile(
+            "a", inside, tiling, type=kind, index=self.weight_index, inner="k", vector=vector, read=lambda held: [read]
+        )
 
     def _tests(self, position: str) -> list[str]:
-        """C tests that an input exists, [] if all do. `position`: C text of an axis' position, {d} its number."""
+        """C tests that an input exists; [] if all do. `position`: C text of an axis' position, {d} its number."""
         axes = self.found.axes
         return [f"(unsigned)({position.format(d=d)}) < {axes[d].in_size}u" for d in _AXES if not axes[d].stays_inside]
 
@@ -201,6 +221,7 @@ class _Conv:
         return "unsigned" if most <= 32 else "unsigned long long"
 
     def _gathered(self) -> _Gathered:
+        """The input as the second operand."""
         tiling, taps = self.tiling, f"{self.space.name}_taps[tap]"
         inside = edges(("k", self.k, tiling.tile_k))
         where = f"const int c = k / {self.space.taps}, t = k % {self.space.taps}, tap = t;"
@@ -222,6 +243,7 @@ class _Conv:
         )
 
     def _columns(self) -> list[str]:
+        """C statements that find the addresses of a thread's columns of the tile, and which of their inputs exist."""
         kernel, space, mask = self.kernel, self.space, self._mask
         exists = [f"n < {self.n}"] if self.n % self.tiling.tile_n else []
         reads = f"column[i].reads = {exists[0] if exists else 'true'};"
@@ -252,7 +274,8 @@ class _Conv:
     # ------------------------------------------------------------ phases
 
     def _tables(self) -> str:
-        """The taps as constants; for phases also these, and the kernel that brings the weights into their order."""
+        """CUDA text of the taps as constants; for phases also these, and the kernel that brings the weights into their
+        order."""
         taps, space = self.taps, self.space
         strides = self.kernel.x_strides[2:]
         reads = [sum(s * stride for s, stride in zip(shift, strides, strict=True)) for shift in taps.shifts]
@@ -282,7 +305,8 @@ class _Conv:
         return "".join(fill(read_library_text(name), holes) for name in files)
 
     def _block(self, tiles: int) -> list[str]:
-        """The code that finds the phase and group of a block; phases vary fastest."""
+        """C statements that find the phase, group and part of the steps of a block, and its columns; phases vary
+        fastest."""
         lines = []
         if self.packed:
             table = f"{self.space.name}_phases[phase]"
@@ -299,16 +323,18 @@ class _Conv:
 
     @property
     def _steps(self) -> int:
+        """Number of tiles along k."""
         return math.ceil(self.k / self.tiling.tile_k)
 
     @property
     def _steps_of_split(self) -> int:
+        """Number of tiles along k of a block's part."""
         return math.ceil(self._steps / self.tiling.splits)
 
     # ------------------------------------------------------------ epilogue
 
     def _output(self, flat: str) -> tuple[list[str], list[str]]:
-        """Statements that define the output's indices, and what must hold of them."""
+        """(C statements that define the output's indices from `flat`, C tests that it exists)."""
         lines = decompose(flat, (self.kernel.batch, *self.counts), _PIXEL, self.index)
         lines.append(f"const {self.space.image} image = photo;")
         tests = []
@@ -321,7 +347,7 @@ class _Conv:
         return lines, tests
 
     def _epilogue(self) -> tuple[list[str], list[str]]:
-        """(what stands between the products and the stores, the stores at (m, n .. n + 3))."""
+        """(C statements between the products and the stores, C statements that store at (m, n .. n + 3))."""
         stores, plan, space = self.kernel.stores, self.space.plan, self.space.outputs()
         tests = list(edges(("m", self.m, self.tiling.tile_m), ("n", self.n, self.tiling.tile_n)))
         if self._partial:
@@ -332,7 +358,11 @@ class _Conv:
             lines, more = self._output("n")
             assert not more
             channel = f"const int channel = {self._group} * {self.m} + (int)m;"
-            body = [*lines, channel, *epilogue_lines(space, stores, plan, "acc[i][h * 4 + j]", 4, "", "")]
+            body = [
+                *lines,
+                channel,
+                *epilogue_lines(space, stores, plan, acc="acc[i][h * 4 + j]", vector=4, guard="", element_guard=""),
+            ]
             return [], [f"if ({' && '.join(tests)}) {{" if tests else "{", *body, "}"]
         pitch, kind = _TURN_PITCH, self.space.type
         before = ["__syncthreads();", f"{kind}* const turned = tiles + warp * {4 * pitch};"]
@@ -340,7 +370,9 @@ class _Conv:
         tests = [test.replace("m <", "row_m <").replace("n <", "column_n <") for test in tests]
         body = [
             f"const int channel = {self._group} * {self.m} + (int)row_m;",
-            *epilogue_lines(space, stores, plan, f"turned[e * {pitch} + lane]", 1, "", ""),
+            *epilogue_lines(
+                space, stores, plan, acc=f"turned[e * {pitch} + lane]", vector=1, guard="", element_guard=""
+            ),
         ]
         inside = [*tests, *more]
         return before, [
@@ -365,7 +397,7 @@ class _Conv:
         tests = [test.replace("m <", "row_m <").replace("n <", "column_n <") for test in tests]
         space, plan = self.space.outputs(), self.space.plan
         channel = f"const int channel = {self._group} * {self.m} + (int)row_m;"
-        stores = epilogue_lines(space, self.kernel.stores, plan, "value", 1, "", "")
+        stores = epilogue_lines(space, self.kernel.stores, plan, acc="value", vector=1, guard="", element_guard="")
         before = [
             "__syncthreads();",
             f"float* const slab = reinterpret_cast<float*>(tiles) + warp * {16 * slab_pitch(tiling)};",
@@ -375,6 +407,7 @@ class _Conv:
     # ------------------------------------------------------------ the whole
 
     def _shared_bytes(self, a: Tile, b: Tile) -> int:
+        """Bytes of dynamic shared memory: the main loop, or the exchange of sums if that is larger."""
         turned = 0
         if self._partial:
             return shared_bytes(a, b)
@@ -386,16 +419,19 @@ class _Conv:
 
     @property
     def _partial(self) -> PartialSums | None:
+        """The partial sums in scratch memory if k is split, else None."""
         return PartialSums(self.space, self.counts, self.index, self.tiling.splits) if self.tiling.splits > 1 else None
 
     def _signature(self) -> tuple[str, list[str]]:
-        """(parameter list, arguments) of the products, without packed weights."""
+        """(C parameter list, arguments) of the products, without packed weights."""
         if self._partial is None:
             return self.space.signature(() if self.packed else (self.kernel.weight,))
         signature, arguments = parameters(self.space.plan, [self.kernel.x, self.kernel.weight], [])
         return f"{signature}, {self._partial.parameter}", [*arguments, self._partial.argument]
 
     def print(self) -> PrintedKernel:
+        """The printed kernel: the launch that orders the weights by phases, if any, the products, and the launch that
+        adds partial sums."""
         tiling, phases, name = self.tiling, len(self.phases), self.space.name
         tiles = (math.ceil(self.m / tiling.tile_m), math.ceil(self.n / tiling.tile_n))
         signature, arguments = self._signature()
@@ -445,12 +481,15 @@ class _Conv:
 
 
 def _rows(table: Sequence[Sequence[int]]) -> str:
+    """C text of the rows of a table."""
     return ", ".join(f"{{{', '.join(map(str, row))}}}" for row in table)
 
 
 def fits(space: ConvSpace) -> bool:
+    """True: any convolution can be computed so."""
     return True
 
 
 def print_algorithm(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """The printed kernel, by `choices` or defaults."""
     return _Conv(space, device, choices).print()

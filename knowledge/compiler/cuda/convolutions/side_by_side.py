@@ -1,9 +1,8 @@
 """Neighbouring pixels of a tile in one lane, which stores them as one vector.
 
-A product leaves a lane with two rows of every 64. Which pixel a row of the tile is, is free: where the pixels of a
-channel lie side by side in memory, a lane's rows are neighbours, so that a warp stores whole lines of four channels,
-not a piece of each. A place of the result is then (image, channel, pixel).
-"""
+A product leaves a lane with two rows of every 64, and any pixel may be any row of the tile. If the pixels of a channel
+are neighbours in memory, a lane's rows are neighbouring pixels: a warp then stores whole lines of four channels, not a
+piece of each. A place of the result is then (image, channel, pixel)."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ from foundry.knowledge.compiler.ir.kernels import Store, Tunable, View
 
 @dataclass(frozen=True)
 class SideBySide:
-    """`count` neighbours of a lane, of the `pixels` of an image, and the stores over (image, channel, pixel)."""
+    """Tiles whose lanes have `count` neighbours of the `pixels` of an image. `stores` are the kernel's over `space`:
+    (image, channel, pixel)."""
 
     count: int
     pixels: int
@@ -28,7 +28,7 @@ class SideBySide:
     space: Space
 
     def find(self) -> list[str]:
-        """Statements that define the place of row `m`."""
+        """C statements that define the place of row `m`."""
         return [f"const int photo = m / {self.pixels}, spot = m % {self.pixels}, p0 = spot, p1 = 0, p2 = 0;"]
 
     def parts(self, tile_pixels: int) -> int:
@@ -68,6 +68,7 @@ def counts_of(space: ConvSpace, tile_pixels: int) -> tuple[int, ...]:
 
 
 def side_by_side(space: ConvSpace, count: int) -> SideBySide:
+    """The stores and places of a convolution whose lanes have `count` neighbouring pixels."""
     kernel = space.kernel
     pixels = math.prod(kernel.output_size)
 
@@ -86,6 +87,7 @@ def side_by_side(space: ConvSpace, count: int) -> SideBySide:
 def choose_neighbours(
     space: ConvSpace, tile_pixels: int, choices: dict[str, Choice]
 ) -> tuple[int, tuple[Tunable, ...]]:
+    """(number of neighbouring pixels of a lane, the tunable "neighbours" if there is a choice)."""
     values = counts_of(space, tile_pixels)
     if len(values) == 1:
         return 1, ()
@@ -103,4 +105,5 @@ def _flatten(view: View, size: tuple[int, ...]) -> View | None:
 
 
 def _is_aligned(view: View, count: int) -> bool:
+    """True if `count` neighbouring pixels are one aligned vector in memory."""
     return view.strides[-1] == 1 and all(step % count == 0 for step in (view.offset, *view.strides[:-1]))

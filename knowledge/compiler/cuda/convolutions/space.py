@@ -1,8 +1,7 @@
 """Facts of every CUDA convolution: its geometry, its output space, and how wide its index arithmetic must be.
 
-An image is told apart by a pointer, once a thread; what lies inside an image is then counted in 32 bits, which a
-division takes a fraction of the time for. Only an image of more than 2^30 elements needs more.
-"""
+A pointer selects the image, once a thread; positions inside an image are then 32-bit numbers, whose divisions take a
+fraction of the time of 64-bit ones. Only an image of more than 2^30 elements needs 64 bits."""
 
 from __future__ import annotations
 
@@ -26,19 +25,22 @@ POSITION = ("p0", "p1", "p2")
 
 @dataclass(frozen=True)
 class ConvSpace:
-    """A convolution with three spatial axes, as text sees it: `image`, `channel`, `p0`, `p1`, `p2` name an output."""
+    """A convolution with three spatial axes and its index types. In C texts `image`, `channel`, `p0`, `p1`, `p2` name
+    an output."""
 
     found: Geometry
     plan: Plan
-    inside: str  # type of a position inside one image: "int", or "long long"
-    image: str  # type of an image's number, wide enough for its offset
+    inside: str  # C type of a position inside one image: "int" or "long long"
+    image: str  # C type of an image's number, wide enough for its offset
 
     @property
     def kernel(self) -> ConvKernel:
+        """The kernel, with three spatial axes."""
         return self.found.kernel
 
     @property
     def name(self) -> str:
+        """The name of its C++ function."""
         return symbol_of(self.kernel)
 
     @property
@@ -48,14 +50,17 @@ class ConvSpace:
 
     @property
     def item_bytes(self) -> int:
+        """Bytes of a sum."""
         return 8 if self.type == "double" else 4
 
     @property
     def taps(self) -> int:
+        """Number of elements of a window."""
         return math.prod(self.kernel.kernel)
 
     @property
     def x_type(self) -> str:
+        """C type of a stored element of the input."""
         return element(self.plan.buffers[self.kernel.x].dtype)
 
     def x_value(self, text: str) -> str:
@@ -63,9 +68,11 @@ class ConvSpace:
         return f"({self.type})({element_load(text, self.plan.buffers[self.kernel.x].dtype)})"
 
     def weight_value(self, text: str) -> str:
+        """C text that converts a stored weight to the type of sums."""
         return f"({self.type})({element_load(text, self.plan.buffers[self.kernel.weight].dtype)})"
 
     def outputs(self) -> Space:
+        """The space of the outputs: image, channel, three positions."""
         kernel = self.kernel
         sizes = (kernel.batch, kernel.out_channels, *kernel.output_size)
         seen = _output_views(kernel)
@@ -80,7 +87,7 @@ class ConvSpace:
         return text + (f" + {kernel.x_offset}" if kernel.x_offset else "")
 
     def signature(self, extra: Sequence[str] = ()) -> tuple[str, list[str]]:
-        """(parameter list, arguments) for the buffers that the kernel reads (`extra` too) and those that it writes."""
+        """(C parameter list, names of the buffers) that the kernel reads (`extra` too) and writes."""
         kernel = self.kernel
         reads, writes = self.epilogue_buffers()
         return parameters(self.plan, list(dict.fromkeys([kernel.x, *extra, *reads])), writes)
@@ -98,6 +105,7 @@ class ConvSpace:
 
 
 def conv_space(kernel: ConvKernel, plan: Plan) -> ConvSpace:
+    """The facts of a convolution or transposed convolution, its spatial axes extended to three."""
     found = conv_geometry.geometry(kernel)
     kernel = found.kernel
     in_sizes = (kernel.batch, kernel.in_channels, *kernel.input_size)
@@ -117,4 +125,5 @@ def _output_views(kernel: ConvKernel) -> list[View]:
 
 
 def _reach(offset: int, strides: Iterable[int], sizes: Iterable[int]) -> int:
+    """The largest offset that a view may have, in elements, whatever its strides' signs."""
     return abs(offset) + sum(abs(stride) * (size - 1) for stride, size in zip(strides, sizes, strict=True))

@@ -2,9 +2,8 @@
 
 `OverPixels` reduces the pixels of a channel: each warp leaves a state of its pixels for every channel, and a launch
 joins them. Tiles then never reach into the next image. `OverChannels` reduces the channels of a pixel, all of which a
-warp has in registers: four lanes share a pixel, and what is made of its row, once or for each channel, is stored at
-once. `OverWindows` reduces the pixels of small windows, in the order of which a tile then has its pixels.
-"""
+warp has in registers: four lanes share a pixel, and the results of its row, one or one for each channel, are stored at
+once. `OverWindows` reduces the pixels of small windows; a tile then has its pixels window by window."""
 
 from __future__ import annotations
 
@@ -37,48 +36,70 @@ from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.compiler.schedule.passes import RowStep, split_statistics
 from foundry.knowledge.errors import CannotLower
 
-_WARP_ROWS = 16  # pixels of a warp that lie side by side
-_MOST_WASTE = 1.07  # of pixels that tiles of an image may have beyond it
-_QUARTET = 3  # bits in which the lanes differ that share a pixel
-_COLUMN = 28  # and those that share a channel
+_WARP_ROWS = 16  # neighbouring pixels of a warp
+_MOST_WASTE = 1.07  # rows of an image's tiles divided by its pixels; beyond, tiles reach into the next image
+_QUARTET = 3  # bits in which the numbers of lanes that share a pixel differ
+_COLUMN = 28  # bits in which the numbers of lanes that share a channel differ
 
 
 class ConvTail(Protocol):
-    """The text that a tail adds to a tiled convolution."""
+    """The C statements that a tail adds to a tiled convolution, and its launches. `end` is the byte behind its part of
+    the workspace."""
 
-    end: int  # of its part of the workspace
+    end: int  # byte behind its part of the workspace
 
-    def values(self) -> dict[str, Expr]: ...
-    def note(self, exists: str) -> list[str]: ...
-    def begin(self) -> list[str]: ...
-    def of_channel(self) -> list[str]: ...
-    def keep(self) -> list[str]: ...
-    def finish(self) -> list[str]: ...
-    def slots(self) -> list[tuple[str, Argument]]: ...
-    def launches(self) -> list[tuple[str, Launch]]: ...
-    def row_buffers(self) -> tuple[list[str], list[str]]: ...
+    def values(self) -> dict[str, Expr]:
+        """C variables that the epilogue assigns for each element, with the values assigned."""
+
+    def note(self, exists: str) -> list[str]:
+        """Further statements of the epilogue for each element; `exists`: C test that it exists."""
+
+    def begin(self) -> list[str]:
+        """Statements at the begin of a tile."""
+
+    def of_channel(self) -> list[str]:
+        """Statements before the epilogue of a channel."""
+
+    def keep(self) -> list[str]:
+        """Statements behind the epilogue of a channel."""
+
+    def finish(self) -> list[str]:
+        """Statements behind all channels of a tile."""
+
+    def slots(self) -> list[tuple[str, Argument]]:
+        """(C parameter, launch argument) for memory that the tail needs."""
+
+    def launches(self) -> list[tuple[str, Launch]]:
+        """(CUDA text, launch) of each kernel behind the convolution."""
+
+    def row_buffers(self) -> tuple[list[str], list[str]]:
+        """(names of buffers read, of buffers written) once a row by statements in the convolution's kernel."""
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """The rows of the product: (image, place among the `counts` outputs of a phase), in order, or window by window;
-    with those that fill an image's last tile, or its last warp's rows, where a tail reduces its pixels."""
+    """The order of the product's rows: (image, place among the `counts` outputs of a phase), or window by window.
+
+    If a tail reduces an image's pixels, rows without a pixel fill its last tile, or its last warp's rows: `padded` are
+    the rows of an image with these."""
 
     batch: int
     counts: tuple[int, ...]
     window: tuple[int, ...]
-    padded: int  # of an image, with those that fill it
+    padded: int  # rows of an image, with those that fill its tiles
 
     @property
     def of_image(self) -> int:
+        """Number of pixels in an image."""
         return math.prod(self._boxes) * math.prod(self.window)
 
     @property
     def _boxes(self) -> tuple[int, ...]:
+        """Number of windows along each axis."""
         return tuple(count // width for count, width in zip(self.counts, self.window, strict=True))
 
     def find(self) -> list[str]:
-        """Statements that define the image and the place in it of row `m`."""
+        """C statements that define the image and the place in it of row `m`."""
         names = ("photo", "j0", "j1", "j2")
         if self.padded > self.of_image:
             lines = [f"const int photo = m / {self.padded}, spot = m % {self.padded};"]
@@ -90,16 +111,17 @@ class Pixels:
         return [*lines, *(f"const int j{d} = q{d} * {self.window[d]} + w{d};" for d in range(3))]
 
     def exist(self) -> list[str]:
-        """The condition, behind those statements, for the pixel to exist."""
+        """The C test that the pixel exists, for use behind the statements of `find`; [] if all do."""
         return [f"spot < {self.of_image}"] if self.padded > self.of_image else []
 
     def is_pixel(self, row: str) -> str:
+        """C test that a row (C text of its number) is a pixel."""
         test = f"{row} < {self.batch * self.padded}"
         return f"{test} && {row} % {self.padded} < {self.of_image}" if self.padded > self.of_image else test
 
 
 def order_pixels(kernel: ConvKernel, counts: tuple[int, ...], tile: int, *, gathers: bool) -> Pixels:
-    """The order in which rows of tiles are pixels. `gathers`: a row is an output of every phase."""
+    """The order of the rows of tiles. `tile`: rows of a tile; `gathers`: a row is an output of every phase."""
     extent = kernel.tail.extent[2:] if kernel.tail else (1, 1, 1)
     whole = extent == kernel.output_size and math.prod(extent) > 1
     found = Pixels(kernel.batch, counts, (1, 1, 1) if whole or gathers else extent, 0)
@@ -112,8 +134,11 @@ def order_pixels(kernel: ConvKernel, counts: tuple[int, ...], tile: int, *, gath
 
 
 class OverPixels:
-    """`every`: a tile has no pixel that does not exist. Its four warps join their states in shared memory, but where it
-    may reach into the next image, or `room` in bytes is too small."""
+    """The tail of a convolution that reduces all pixels of a channel. Raises CannotLower for other axes, and for
+    positions of extremes.
+
+    `every`: a tile has no pixel that does not exist. Its four warps join their states in shared memory, unless it may
+    reach into the next image, or `room` in bytes is too small (`by_rows`)."""
 
     def __init__(
         self,
@@ -154,9 +179,11 @@ class OverPixels:
         self.kept = Kept(self.joined.accumulators, tail, rows, slot, "0")
 
     def values(self) -> dict[str, Expr]:
+        """C variables that keep each element's values for the reductions."""
         return self.kept.values()
 
     def note(self, exists: str) -> list[str]:
+        """C statements that record which elements exist."""
         return self.kept.note(exists)
 
     def begin(self) -> list[str]:
@@ -169,10 +196,11 @@ class OverPixels:
         return lines
 
     def of_channel(self) -> list[str]:
+        """Declarations of the arrays for a channel's values."""
         return self.kept.declare()
 
     def keep(self) -> list[str]:
-        """The code that reduces a channel over the pixels of a warp, or each sixteen of them, and keeps the state."""
+        """C statements that reduce a channel over the pixels of a warp, or each sixteen of them, and keep the state."""
         items, kernel = self.joined.accumulators, self.kernel
         part, lines = "", ["{"]
         if self.by_rows:
@@ -188,13 +216,14 @@ class OverPixels:
         return [*lines, f"if ({' && '.join(tests)}) {{", *self._leave(number, "channel"), "}", "}"]
 
     def _leave(self, segment: str, channel: str) -> list[str]:
-        """Statements that write the states of a channel to scratch memory."""
+        """C statements that write the states of a channel to scratch memory."""
         phase = f" * {self.sets} + phase / {self.together}" if self.sets > 1 else ""
         place = f"((long long)({segment}){phase}) * {self.kernel.out_channels} + {channel}"
         return [self.joined.keep(item, place) for item in self.joined.accumulators]
 
     def finish(self) -> list[str]:
-        """The code that merges the states of a tile's four warps, one thread a channel; [] if warps keep their own."""
+        """C statements that merge the states of a tile's four warps, one thread a channel; [] if warps keep their
+        own."""
         if self.by_rows:
             return []
         items, out = self.joined.accumulators, self.space.found.out_per_group
@@ -209,18 +238,22 @@ class OverPixels:
         return [*lines, "bulk::meet(1 + group, 128);"]
 
     def slots(self) -> list[tuple[str, Argument]]:
+        """(C parameter, launch argument) for the states of each reduction."""
         return self.joined.slots()
 
     def launches(self) -> list[tuple[str, Launch]]:
+        """(CUDA text, launch) of each kernel that joins the states."""
         return self.joined.launches()
 
     def row_buffers(self) -> tuple[list[str], list[str]]:
+        """No buffers: the launches behind the convolution read and write them."""
         return [], []
 
 
 class OverWindows:
-    """Windows of a channel's pixels: lanes that have one or two of up to sixteen share it, or a thread has it, an
-    output of every phase (`gathers`)."""
+    """The tail of a convolution that reduces windows of pixels. Lanes that have one or two of up to sixteen pixels
+    share a window, or a thread has all of it: an output of every phase (`gathers`). Raises CannotLower for other
+    windows."""
 
     def __init__(self, space: ConvSpace, tail: Tail, memory: int, *, gathers: bool) -> None:
         kernel, self.box = space.kernel, tail.extent[2:]
@@ -233,12 +266,14 @@ class OverWindows:
         self.rest: list[RowStep] = [stage for stage in tail.stages if isinstance(stage, Let | EmitRow)]
 
     def values(self) -> dict[str, Expr]:
+        """C variables that take each element's values for the reductions."""
         which = "" if self.gathers else "[i][r]"
         return {
             f"{_window(stage, self.gathers)}{which}": compose(stage.value, self.tail.value) for stage in self.reductions
         }
 
     def note(self, exists: str) -> list[str]:
+        """C statements that add an element of a phase to the window's results; [] if lanes share the windows."""
         lines = []
         for stage in self.reductions if self.gathers else ():
             kept, new = f"{_window(stage)}[i][r]", _window(stage, True)
@@ -246,7 +281,7 @@ class OverWindows:
         return lines
 
     def each_phase(self, body: Sequence[str]) -> list[str]:
-        """The code that runs `body` for the output of every phase."""
+        """C statements that run `body` for the output of every phase."""
         lines = ["#pragma unroll", "for (int w = 0; w < PHASES; ++w) {"]
         for d, position in enumerate(POSITION):
             below = math.prod(self.box[d + 1 :])
@@ -255,13 +290,15 @@ class OverWindows:
         return [*lines, *body, "}"]
 
     def begin(self) -> list[str]:
+        """Nothing."""
         return []
 
     def of_channel(self) -> list[str]:
+        """Declarations of a channel's values, one for each pixel of a thread."""
         return [f"{register(stage.dtype)} {_window(stage)}[BM / 64][2] = {{}};" for stage in self.reductions]
 
     def keep(self) -> list[str]:
-        """Statements that finish each window, by the lane that has its first pixel."""
+        """C statements that finish each window, by the lane that has its first pixel."""
         lines = ["#pragma unroll", "for (int i = 0; i < BM / 64; ++i)", "#pragma unroll"]
         lines += [f"for (int r = 0; r < {1 if self.size == 16 else 2}; ++r) {{"]
         names = {}
@@ -281,30 +318,39 @@ class OverWindows:
         return [*lines, *finish_row(self.rest, rows, self.space.plan, names), "}", "}"]
 
     def finish(self) -> list[str]:
+        """Nothing: windows are finished by `keep`."""
         return []
 
     def slots(self) -> list[tuple[str, Argument]]:
+        """Nothing: windows need no scratch memory."""
         return []
 
     def launches(self) -> list[tuple[str, Launch]]:
+        """Nothing: windows are finished in the convolution's kernel."""
         return []
 
     def row_buffers(self) -> tuple[list[str], list[str]]:
-        """(buffers read, buffers written) once a window."""
+        """(names of buffers read, of buffers written) once a window."""
         values, stores = row_values(self.rest)
         return buffers_of(leaves(values), stores)
 
 
 def _joined(stage: Reduction, one: str, other: str) -> str:
+    """C text of two values reduced to one: their maximum or sum."""
     return f"math::maximum({one}, {other})" if stage.op == "max" else f"{one} + {other}"
 
 
 def _window(stage: Reduction, element: bool = False) -> str:
+    """The C variable of a window's value for a reduction; with `element`, that of a new element."""
     return f"{'new' if element else 'all'}_{identifier(stage.name)}"
 
 
 class OverChannels:
-    """`acc` is the text of a sum, into which the epilogue puts the tail's value."""
+    """The tail of a convolution that reduces the channels of a pixel. `acc` is C text of a sum, which the epilogue
+    replaces by the tail's value. Raises CannotLower unless tiles have all channels.
+
+    `columns`: channels of a tile; `together`: phases of a tile; `edge`: C test that the second of two outputs
+    exists."""
 
     def __init__(
         self, space: ConvSpace, tail: Tail, columns: int, acc: str, together: int, edge: str, memory: int
@@ -319,28 +365,35 @@ class OverChannels:
         self.names: dict[str, str] = {}
 
     def values(self) -> dict[str, Expr]:
+        """The sum's own variable, with the tail's value."""
         return {self.acc: self.tail.value}
 
     def note(self, exists: str) -> list[str]:
+        """Nothing."""
         return []
 
     def begin(self) -> list[str]:
+        """Nothing."""
         return []
 
     def of_channel(self) -> list[str]:
+        """Nothing."""
         return []
 
     def keep(self) -> list[str]:
+        """Nothing: values stay in the registers of the sums until `finish`."""
         return []
 
     def slots(self) -> list[tuple[str, Argument]]:
+        """Nothing: rows need no scratch memory."""
         return []
 
     def launches(self) -> list[tuple[str, Launch]]:
+        """Nothing: rows are finished in the convolution's kernel."""
         return []
 
     def finish(self) -> list[str]:
-        """Statements that finish a pixel's channels, pass by pass over the registers."""
+        """C statements that finish a pixel's channels, pass by pass over the registers."""
         lines: list[str] = []
         self.names = {"acc": self.acc}
         for number, step in enumerate(self.steps):
@@ -362,6 +415,7 @@ class OverChannels:
         return lines
 
     def _reduce(self, step: ReducePass, number: int) -> list[str]:
+        """C statements of one pass that reduces; records the C texts of its results in `names`."""
         size = f"[BM / 64][2][{self.together}]"
         lines = [f"{item.state} {state_name(item)}{size};" for item in step.accumulators]
         body = emitter(self._outputs(), [], self.names, f"x{number}_")
@@ -381,6 +435,7 @@ class OverChannels:
         return [*lines, *self._each_place(joins)]
 
     def _let(self, step: Let, number: int) -> list[str]:
+        """C statements that compute a named value for each pixel; records its C text in `names`."""
         name = f"n_{identifier(step.name)}"
         body = emitter(self._rows([step]), [], self.names, f"z{number}_")
         body.lines.append(f"{name}[i][r][j] = {body.value(step.value)};")
@@ -389,7 +444,7 @@ class OverChannels:
         return [f"{kind} {name}[BM / 64][2][{self.together}];", *self._each_pixel(body.lines)]
 
     def _emit_row(self, step: EmitRow, number: int) -> list[str]:
-        """The code that stores a value once a pixel, by one of its four lanes."""
+        """C statements that store a value once a pixel, by one of its four lanes."""
         space = self._rows([step])
         body = emitter(space, [], self.names, f"z{number}_")
         body.store(step.store, space.offset, self.space.plan.buffers[step.store.buffer].dtype)
@@ -397,29 +452,33 @@ class OverChannels:
         return self._each_pixel([test, *body.lines, "}"])
 
     def row_buffers(self) -> tuple[list[str], list[str]]:
-        """(buffers read, buffers written) once a pixel."""
+        """(names of buffers read, of buffers written) once a pixel."""
         values, stores = row_values([step for step in self.steps if isinstance(step, Let | EmitRow)])
         return buffers_of(leaves(values), stores)
 
     # ------------------------------------------------ spaces and loops
 
     def _last(self) -> str:
+        """C text of an output's position along the last axis."""
         return "(p2 + j)" if self.together > 1 else "p2"
 
     def _outputs(self) -> Space:
+        """The space of the outputs at the present element."""
         return self.space.outputs().with_inner(self._last())
 
     def _rows(self, rest: Sequence[RowStep]) -> Space:
+        """The space of a pixel's row, over which the steps have their views."""
         return row_space(rest, tail_outer(self.space.kernel), ("image", "0", *POSITION[:2], self._last()))
 
     def _each_place(self, body: Sequence[str]) -> list[str]:
+        """C statements that run `body` for every pixel of a thread, by its number (i, r, j)."""
         lines = []
         for name, size in (("i", "BM / 64"), ("r", "2"), ("j", str(self.together))):
             lines += ["#pragma unroll", f"for (int {name} = 0; {name} < {size}; ++{name}) {{"]
         return [*lines, *body, "}", "}", "}"]
 
     def _each_pixel(self, body: Sequence[str], *, every: bool = False) -> list[str]:
-        """The code that runs `body` for every pixel of a thread that exists; with `every`, also for others."""
+        """C statements that run `body` for every pixel of a thread that exists; with `every`, also for others."""
         place = [
             f"const {self.space.image} image = place[i][r].image;",
             "const int p0 = place[i][r].p0, p1 = place[i][r].p1, p2 = place[i][r].p2;",
@@ -428,10 +487,11 @@ class OverChannels:
         return self._each_place(["{" if every else f"if ({test}) {{", *place, *body, "}"])
 
     def _exists(self) -> str:
+        """C test that pixel (i, r, j) exists."""
         return " && ".join(["place[i][r].exists", *([self.edge] if self.edge else [])])
 
     def _each_channel(self, body: Sequence[str]) -> list[str]:
-        """The code that runs `body` for every element of a thread."""
+        """C statements that run `body` for every element of a thread."""
         lines = ["#pragma unroll", "for (int h = 0; h < BN / 8; ++h)", "#pragma unroll"]
         lines += ["for (int side = 0; side < 2; ++side) {", "const int n = h * 8 + lane % 4 * 2 + side, channel = n;"]
         inside = self._each_pixel(body, every=self.space.ignores_pixels())
