@@ -22,7 +22,6 @@ UNSWEPT = (
     "agents/chat",
     "graph/run",
     "knowledge/compiler/cpu",
-    "knowledge/compiler/cuda",
     "tools/grade/host",
     "tools/grade/judge",
 )
