@@ -1,4 +1,4 @@
-"""Loops in C++, those that a team of threads shares, and the function around the body of a kernel."""
+"""Loops in C++, loops that a team of threads shares, and the function around the body of a kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foundry.knowledge.compiler.schedule.tuning import Tuning
 
 
 def loop(name: str, end: int | str, begin: int | str = 0) -> str:
-    """C++ `for (...)` over [begin, end), without its brace."""
+    """The head of a C++ loop over [begin, end), without its brace."""
     return f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"
 
 
@@ -22,7 +22,7 @@ def loops_over(prefix: str, sizes: Iterable[int]) -> list[str]:
 
 
 def nest(heads: Sequence[str], body: Sequence[str]) -> list[str]:
-    """`body` inside the loops `heads`, in a scope of its own."""
+    """C++ statements: `body` inside the loops `heads`, in a scope of its own."""
     lines = ["{", indent(body, 1), "}"]
     for head in reversed(heads):
         lines = [f"{head} {lines[0]}", *lines[1:]] if lines[0] == "{" else [f"{head} {{", indent(lines, 1), "}"]
@@ -30,7 +30,8 @@ def nest(heads: Sequence[str], body: Sequence[str]) -> list[str]:
 
 
 def share_loops(heads: Sequence[str], work: Sequence[str], schedule: str, threads: str) -> list[str]:
-    """Loops whose iterations the threads share, collapsed into one."""
+    """C++ loops whose iterations the threads share, collapsed into one. `threads`: OpenMP clause of
+    `choose_threads`."""
     pragma = f"#pragma omp parallel for{_collapse(heads)} schedule({schedule}){threads}"
     return [pragma, *heads[:-1], f"{heads[-1]} {{", indent(work, 1), "}"]
 
@@ -44,7 +45,7 @@ def share_in_team(
     setup: Sequence[str] = (),
     fence: bool = False,
 ) -> list[str]:
-    """Like `share_loops`, where each thread has `setup` to itself. `fence`: stores past the caches end with a fence."""
+    """Like `share_loops`, with `setup` executed once by each thread. `fence`: streaming stores end with a fence."""
     heads = heads or [loop("only", 1)]
     return [
         f"#pragma omp parallel{threads}",
@@ -61,11 +62,13 @@ def share_in_team(
 
 
 def _collapse(heads: Sequence[str]) -> str:
+    """The OpenMP clause that collapses these loops; "" for a single one."""
     return f" collapse({len(heads)})" if len(heads) > 1 else ""
 
 
 def width_of_tile(tile: int, size: int) -> str:
-    """Declares `width`: the rows of the tile that begins at `tile`; the last of `size` rows may not fill it."""
+    """The C++ declaration of `width`: rows of the tile that begins at `tile`. The last of `size` rows may not fill
+    it."""
     if size % tile == 0:
         return f"constexpr int width = {tile};"
     return f"const int width = tile + {tile} < {size} ? {tile} : (int)({size} - tile);"
@@ -86,7 +89,7 @@ class Function:
     more: Sequence[tuple[str, str]] = ()
 
     def parameters(self, plan: ir.Plan) -> tuple[str, str]:
-        """(parameter list, argument list)"""
+        """(C++ parameter list, argument list of a call)."""
         declared, passed = parameters(self.reads, self.stores, plan)
         all_declared = [*filter(None, [declared]), *(text for text, _ in self.more)]
         return ", ".join(all_declared), ", ".join([*filter(None, [passed]), *(text for _, text in self.more)])
@@ -102,10 +105,10 @@ def print_function(
     workspace_bytes: int = 0,
     pages: bool = True,
 ) -> ir.PrintedKernel:
-    """A kernel of one function. `shared` names library texts.
+    """The printed kernel of one function, with the values and tunables of `tuning`. `shared` names library files below
+    cpu/.
 
-    With `pages` large fresh outputs may get huge pages.
-    """
+    With `pages` large fresh outputs may get huge pages, by a tunable that this declares."""
     name = function.name
     declared, passed = function.parameters(plan)
     advice, labels = page_advice(tuning, function.stores, plan) if pages else ([], ())

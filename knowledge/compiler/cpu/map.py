@@ -1,9 +1,8 @@
 """Pointwise kernels for the CPU: one pass over merged dimensions, vector blocks, optionally streamed past the cache.
 
-Three forms. Rows walk along the innermost dimension. A transposed operand (contiguous along another dimension than the
-output) is read through square tiles, so that every cache line is fetched once. Where the innermost dimension is too
-short for vectors, or operands repeat or interleave, blocks (`cpu_map_blocks`) put the operands into order first.
-"""
+There are three forms. Rows walk along the innermost dimension. A transposed operand (contiguous along another dimension
+than the output) is read through square tiles, so that every cache line is fetched once. Where the innermost dimension
+is too short for vectors, or operands repeat or interleave, blocks (`map_blocks`) put the operands into order first."""
 
 from __future__ import annotations
 
@@ -36,10 +35,10 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 _CHUNKS = (2048, 8192, 32768, 131072)
-_SHORT_CHUNKS = (128, 512)  # of a long body
-# Operations, loads and constants of a point, from which on several vectors in flight cost registers and gain none. Of
-# such a point loops of one vector stayed scalar where it reads with gaps: 16 steps of a simulation took 3.2 ms, 0.30 as
-# one loop.
+_SHORT_CHUNKS = (128, 512)  # points of a task of a long body
+# Operations, loads and constants of a point. With more, several vectors in flight cost registers and gain nothing.
+# Loops of one vector stayed scalar where such a point reads with gaps: 16 steps of a simulation took 3.2 ms, as one
+# loop 0.30 ms.
 _LONG = 150
 _BLOCKS = (512, 1024, 2048, 4096, 8192)
 
@@ -54,7 +53,7 @@ class _Shape:
     threads: str  # OpenMP clause, "" for all threads
     tile: int = 0  # side of a square tile in points, 0: no tiles
     block: Block | None = None  # None: no blocks
-    points: int = 0  # of a block, 0: no blocks
+    points: int = 0  # points of a block, 0: no blocks
 
 
 def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
@@ -88,6 +87,8 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
 
 
 def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning: Tuning) -> tuple[Space, _Shape]:
+    """(space with its dimensions in the order of the loops, form of the kernel), by tunables that this declares in
+    `tuning`."""
     values = [store.value for store in kernel.stores]
     width = tuning.number(
         "vector",
@@ -103,7 +104,15 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning:
         space = _longest_inside(kernel, space, per_vector)
     run = math.prod(space.sizes[block.axis :]) if block else space.sizes[-1]
     contiguous = all(space.strides(store.view)[-1] == 1 for store in kernel.stores) and run >= per_vector
-    vectors = _vectors(kernel, plan, device, tuning, (width, per_vector), run if contiguous else 0, space.sizes[-1])
+    vectors = _vectors(
+        kernel,
+        plan,
+        device,
+        tuning=tuning,
+        width=(width, per_vector),
+        run=run if contiguous else 0,
+        inner=space.sizes[-1],
+    )
     tile, points = 0, 0
     if turned:
         meaning = "elements along a side of the tiles that turn transposed operands; 0 none"
@@ -116,11 +125,11 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning:
     chunk = 0 if block else _chunk(space.sizes[-1], math.prod(space.sizes), device, tuning, effort)
     schedule = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which task")
     threads = choose_threads(tuning, device, work * max(1, effort // 32))
-    return space, _Shape(vectors, chunk, schedule, threads, tile, block, points)
+    return space, _Shape(vectors, chunk, schedule, threads=threads, tile=tile, block=block, points=points)
 
 
 def _chunk(inner: int, points: int, device: Device, tuning: Tuning, effort: int) -> int:
-    """Number of points in one task."""
+    """Number of points in one task, by the tunable "chunk". `effort`: parts of a point's expression."""
     sizes = (*_SHORT_CHUNKS, *_CHUNKS) if effort > _LONG else _CHUNKS
     chunks = [size for size in sizes if size < inner]
     chunks.append(next((size for size in sizes if size >= inner), sizes[-1]))
@@ -135,8 +144,10 @@ def _chunk(inner: int, points: int, device: Device, tuning: Tuning, effort: int)
 def _vectors(
     kernel: MapKernel, plan: Plan, device: Device, tuning: Tuning, width: tuple[int, int], run: int, inner: int
 ) -> Vectors:
-    """The vectors of the inner loop. `width`: (bytes, points) of a register. `run`: points that every store writes
-    contiguously, 0 if they are fewer than a register holds. `inner`: points of the innermost dimension."""
+    """The vectors of the inner loop, by the tunables "unroll" and "stream".
+
+    `width`: (bytes, points) of a register. `run`: points that every store writes contiguously, 0 if they are fewer than
+    a register holds. `inner`: points of the innermost dimension."""
     register_bytes, per_vector = width
     fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(run or inner, per_vector)]
     meaning = "vectors in flight; more hide latency, cost registers"
@@ -156,6 +167,7 @@ def _vectors(
 
 
 def _block(kernel: MapKernel, space: Space, per_vector: int, tuning: Tuning) -> Block | None:
+    """The blocks to cut the kernel into, by the tunable "form"; None for rows, or if blocks gain nothing."""
     block = find_block(kernel, space, per_vector)
     if block is None:
         return None
@@ -164,10 +176,10 @@ def _block(kernel: MapKernel, space: Space, per_vector: int, tuning: Tuning) -> 
 
 
 def _longest_inside(kernel: MapKernel, space: Space, per_vector: int) -> Space:
-    """The space with a dimension of at least `per_vector` points innermost; unchanged if the last is, or none is.
+    """The space with a dimension of at least `per_vector` points innermost; unchanged if the last is so long, or none
+    is.
 
-    It takes the one with the smallest strides over all views.
-    """
+    It takes the one with the smallest strides over all views."""
     views = [*views_of(store.value for store in kernel.stores), *(store.view for store in kernel.stores)]
     long = [dim for dim, size in enumerate(space.sizes) if size >= per_vector]
     if space.sizes[-1] >= per_vector or not long:
@@ -180,8 +192,7 @@ def _longest_inside(kernel: MapKernel, space: Space, per_vector: int) -> Space:
 def _transposed_loads(kernel: MapKernel, space: Space) -> list[tuple[Load, int]]:
     """(load, dimension of its unit stride) of the loads that are contiguous along another dimension than the last.
 
-    [] unless outputs are contiguous along the last one; both dimensions need 8 points.
-    """
+    [] unless outputs are contiguous along the last one; both dimensions need 8 points."""
     if len(space.sizes) < 2 or any(space.strides(store.view)[-1] != 1 for store in kernel.stores):
         return []
     found = []
@@ -195,7 +206,7 @@ def _transposed_loads(kernel: MapKernel, space: Space) -> list[tuple[Load, int]]
 
 
 class _Body:
-    """The statements of one kernel."""
+    """Prints the statements of one kernel's function."""
 
     def __init__(self, kernel: MapKernel, plan: Plan, space: Space, shape: _Shape) -> None:
         self._kernel, self._plan, self._space, self._shape = kernel, plan, space, shape
@@ -207,20 +218,25 @@ class _Body:
         self._points = Points(kernel, plan, self._at, lambda view: space.strides(view)[-1] != 0, staging)
 
     def lines(self) -> list[str]:
+        """C++ statements of the kernel's function, in the form that its shape has."""
         if self._shape.block:
             return self._blocks(self._shape.block)
         return self._tiled() if self._turned else self._rows()
 
     def _at(self, view: View, inner: str) -> str:
+        """C text of a view's offset at the point whose innermost index is `inner`."""
         return self._space.offset([*self._indices[:-1], inner])(view)
 
     def _blocks(self, block: Block) -> list[str]:
-        body = BlockBody(self._kernel, self._plan, self._space, block, self._shape.vectors, self._shape.points)
+        """C++ statements of the form "blocks"."""
+        body = BlockBody(
+            self._kernel, self._plan, self._space, block=block, vectors=self._shape.vectors, wanted=self._shape.points
+        )
         work = body.work()
         return self._parallel(body.heads(), work, body.setup)
 
     def _rows(self) -> list[str]:
-        """The code with outer dimensions as nested loops, the inner one in chunks."""
+        """C++ statements with outer dimensions as nested loops, the inner one in chunks."""
         sizes, vectors = self._space.sizes, self._shape.vectors
         inner = sizes[-1]
         chunks = ceil_divide(inner, self._shape.chunk)
@@ -238,12 +254,13 @@ class _Body:
         return self._parallel([loop(name, size) for name, size in loops] + tail, work)
 
     def _parallel(self, heads: Sequence[str], work: Sequence[str], setup: Sequence[str] = ()) -> list[str]:
+        """C++ statements: threads share the loops `heads` around `work`; each runs `setup` first."""
         shape = self._shape
         loops, fence = heads or [loop("once", 1)], shape.vectors.streamed
         return share_in_team(loops, work, shape.schedule, shape.threads, setup=setup, fence=fence)
 
     def _tiled(self) -> list[str]:
-        """The code with square tiles over the inner dimension and the one along which operands are contiguous."""
+        """C++ statements with square tiles over the inner dimension and the one along which operands are contiguous."""
         sizes, side = self._space.sizes, self._shape.tile
         dim = self._turned[0][1]
         rows, columns = sizes[dim], sizes[-1]

@@ -2,8 +2,7 @@
 
 The innermost dimensions are walked as one, in blocks of a few thousand points. A block has two phases. First, operands
 that are not contiguous in the order of the results are copied into small arrays in that order (`staged`). Then whole
-vectors are computed and stored, as if everything had been contiguous. A value that repeats is computed only once.
-"""
+vectors are computed and stored, as if everything had been contiguous. A value that repeats is computed only once."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class Block:
 def find_block(kernel: MapKernel, space: Space, lanes: int) -> Block | None:
     """The blocks to cut the kernel into; None if vectors along the innermost dimension are as good.
 
-    `lanes`: points that a vector register holds.
-    """
+    `lanes`: points that a vector register holds."""
     last = len(space.sizes) - 1
     if any(space.strides(store.view)[-1] != 1 for store in kernel.stores):
         return None
@@ -75,6 +73,8 @@ def _inside(kernel: MapKernel, space: Space, axis: int) -> tuple[int, ...]:
 
 
 def _is_interleaved(kernel: MapKernel, space: Space, dim: int, axis: int) -> bool:
+    """True if a load takes smaller steps along `dim` than along `axis` and the dimensions inside it, and these are
+    short."""
     for load in loads_of(store.value for store in kernel.stores):
         strides = space.strides(load.view)
         steps = [abs(step) for step in strides[axis:] if step]
@@ -121,6 +121,7 @@ class _Lane:
 
     @property
     def loop(self) -> str:
+        """The head of a C++ loop over the dimension."""
         return f"for (int64_t {self.index} = 0; {self.index} < {self.end}; ++{self.index})"
 
 
@@ -132,13 +133,14 @@ class _Place:
     start: str = ""
 
     def at(self, constant: int, terms: list[tuple[int, str]]) -> str:
+        """C text of the array's element at a constant and (stride, index) terms from the offset."""
         offset = affine(constant, terms)
         return f"{self.array}[{self.start} + {offset}]" if self.start else f"{self.array}[{offset}]"
 
 
 class BlockBody:
-    """The statements of one kernel in blocks. `heads` are its parallel loops, `setup` the statements before them in
-    each thread."""
+    """Prints the statements of one kernel in blocks of about `wanted` points. `setup` are statements that each thread
+    runs before its loops; `work` fills it."""
 
     def __init__(
         self, kernel: MapKernel, plan: Plan, space: Space, block: Block, vectors: Vectors, wanted: int
@@ -165,7 +167,8 @@ class BlockBody:
         return [loop(name, size) for name, size in outer]
 
     def work(self) -> list[str]:
-        """The code for one block: its extent, copies that stage operands, then vectors for each point of `inside`."""
+        """C++ statements for one block: its extent, copies that stage operands, then vectors for each point of
+        `inside`. Appends values that all blocks share to `setup`."""
         lines = self._extent()
         if self._are_copies():
             return [*lines, *self._write_copies()]
@@ -179,13 +182,16 @@ class BlockBody:
         return [*lines, *self._sweep()]
 
     def _named_sizes(self) -> list[tuple[str, int]]:
+        """(C name of the index, size) of each dimension."""
         return list(zip(self._names, self._space.sizes, strict=True))
 
     @property
     def _count(self) -> str:
+        """C text of the number of points of dimension `axis` in a block."""
         return "count" if self._longest != self._shortest else str(self._longest)
 
     def _extent(self) -> list[str]:
+        """C++ statements that define a block's first point along `axis`, and `count` if blocks differ in length."""
         name, length = self._names[self._block.axis], self._space.sizes[self._block.axis]
         if self._pieces == 1:
             return [f"const int64_t {name} = 0;"]
@@ -199,6 +205,7 @@ class BlockBody:
     # -- what is staged
 
     def _find_staged(self) -> list[_Staged]:
+        """The values that blocks copy into arrays, each once."""
         found: list[_Staged] = []
         numbering, known = Numbering(), set[int]()
         for store in self._kernel.stores:
@@ -234,6 +241,7 @@ class BlockBody:
         return found
 
     def _along(self, root: Expr, dim: int) -> dict[int, bool]:
+        """{identity of a node below `root`: True if its value changes along dimension `dim`}."""
         return varies(root, lambda view: self._space.strides(view)[dim] != 0)
 
     def _is_in_order(self, leaf: Leaf) -> bool:
@@ -267,6 +275,7 @@ class BlockBody:
     # -- moving it
 
     def _points_of(self, item: _Staged) -> int:
+        """Number of elements in the item's array."""
         return self._longest * self._inner * math.prod(self._space.sizes[dim] for dim in item.varying)
 
     def _index(self, dim: int) -> str:
@@ -274,6 +283,7 @@ class BlockBody:
         return "j" if dim == self._block.axis else self._names[dim]
 
     def _lane(self, dim: int, source: int, target: int) -> _Lane:
+        """One dimension of a copy of a block, with these strides in elements."""
         if dim == self._block.axis:
             return _Lane("j", self._longest, self._count, source, target)
         return _Lane(self._names[dim], self._space.sizes[dim], str(self._space.sizes[dim]), source, target)
@@ -287,10 +297,11 @@ class BlockBody:
         return dict(reversed(strides.items()))
 
     def _array(self, item: _Staged) -> dict[int, int]:
+        """Strides in elements of the item's array, by dimension."""
         return self._row_major((*item.varying, self._block.axis, *self._block.flat))
 
     def _stage(self, item: _Staged) -> list[str]:
-        """Statements that declare and fill the item's array."""
+        """C++ statements that declare and fill the item's array."""
         steps = self._array(item)
         declared = f"alignas(64) {self._kind(item)} {item.name}[{self._points_of(item)}];"
         if isinstance(item.value, Load):
@@ -331,12 +342,13 @@ class BlockBody:
         return self._row_major((*item.varying, *(dim for dim in along if dim != run), run))
 
     def _declare_once(self, item: _Staged) -> list[str]:
+        """The C++ declaration of the array `once`, which holds a repeating value without its repetitions."""
         once = self._once(item)
         points = math.prod(self._longest if dim == self._block.axis else self._space.sizes[dim] for dim in once)
         return [f"alignas(64) {register(item.value.dtype)} once[{points}];"]
 
     def _compute(self, item: _Staged, once: dict[int, int], array: str) -> list[str]:
-        """The code that computes a repeating value into `array`, each element once."""
+        """C++ statements that compute a repeating value into `array`, each element once."""
         axis, sizes = self._block.axis, self._space.sizes
         *outer, run = once
         shortest = self._shortest if run == axis else sizes[run]
@@ -373,6 +385,7 @@ class BlockBody:
         return whole and repeats and not self._vectors.streamed and not any(isinstance(value, Leaf) for value in values)
 
     def _write_copies(self) -> list[str]:
+        """C++ statements that compute each repeated value once and copy it to the outputs."""
         lines: list[str] = []
         for item, store in zip(self._staged, self._kernel.stores, strict=True):
             once, strides = self._once(item), self._space.strides(store.view)
@@ -388,6 +401,7 @@ class BlockBody:
     # -- computing it
 
     def _sweep(self) -> list[str]:
+        """C++ statements that compute and store all points of a block from the staged arrays."""
         block = self._block
         known: Known = []
         for item in self._staged:
@@ -409,6 +423,7 @@ class BlockBody:
         return [*lines, "{", indent(body, 1), "}"] if block.inside else [*lines, *body]
 
     def _moves(self, view: View) -> bool:
+        """True if the view's offset changes along the run."""
         return any(self._space.strides(view)[self._block.axis :])
 
     def _at(self, view: View, index: str) -> str:
@@ -419,10 +434,9 @@ class BlockBody:
 
 
 def _copy(target: _Place, source: _Place, lanes: list[_Lane], form: str = "{0}") -> list[str]:
-    """The code of loops for target[...] = source[...] over all lanes.
+    """C++ loops that assign target[...] = source[...] over all lanes.
 
-    The smallest lanes are unrolled; of the others the one with the smallest stride in the source is innermost.
-    """
+    The smallest lanes are unrolled; of the others the one with the smallest stride in the source is innermost."""
     together: list[_Lane] = []
     for lane in sorted((lane for lane in lanes if lane.index != "j"), key=lambda lane: lane.size):
         if math.prod(other.size for other in together) * lane.size <= _SIDE_BY_SIDE:

@@ -19,8 +19,8 @@ At = Callable[[View, str], str]
 
 @dataclass(frozen=True)
 class Vectors:
-    """The inner loop: `lanes` points at a time, under the pragma `simd`; `streamed`: stores past the
-    caches; `is_one_loop`: one loop over all points, which the compiler cuts into vectors."""
+    """The inner loop: `lanes` points at a time, under the pragma `simd`. `streamed`: stores go past the caches.
+    `is_one_loop`: one loop over all points, which the compiler cuts into vectors."""
 
     lanes: int
     simd: str
@@ -30,16 +30,17 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Points:
-    """The points of one kernel along one index."""
+    """The points of one kernel along one index, which the C++ lambda `point` computes."""
 
     kernel: MapKernel
     plan: Plan
     at: At
-    moving: Callable[[View], bool]  # whether the sweep's index moves a view
+    moving: Callable[[View], bool]  # True for a view that the sweep's index moves
     staging: StagedElements | None = None
 
     def define(self, known: Known, index: str) -> tuple[list[str], list[str]]:
-        """(hoisted statements, the lambda that computes the point at `index` into references)."""
+        """(C++ statements hoisted out of the loop, the lambda `point`, which computes the point at `index` into
+        references)."""
         values = [store.value for store in self.kernel.stores]
 
         def offset(view: View) -> str:
@@ -63,17 +64,19 @@ class Points:
         return hoisted, point
 
     def sweep(self, begin: str, end: str, vectors: Vectors, shortest: int, exact: bool) -> list[str]:
-        """The code of vector blocks from `begin` to `end`, at least `shortest` points.
+        """C++ statements that run `point` in blocks of `vectors.lanes` from `begin` to `end`, at least `shortest`
+        points.
 
         `exact`: their number is a multiple of the block.
 
         Points that are left over are covered by a last block that ends at `end` and computes some points a second time,
         which is faster than a scalar loop; it is no longer than they need. A kernel that reads what it writes gets the
-        scalar loop.
-        """
+        scalar loop."""
         lanes = vectors.lanes
         if self.staging is not None:
-            return staged_sweep(self.kernel, self.plan, self.staging, self.at, begin, end, vectors.simd)
+            return staged_sweep(
+                self.kernel, self.plan, self.staging, at=self.at, begin=begin, end=end, simd=vectors.simd
+            )
         if vectors.is_one_loop:
             return [vectors.simd, *_scalar_loop(begin, end, self._targets("l"))]
         if shortest < lanes and not exact:
@@ -87,6 +90,7 @@ class Points:
         return [*lines, f"if (i < {end}) {{", f"  i = {end} - {last.lanes};", *self._block(last), "}"]
 
     def _block(self, vectors: Vectors) -> list[str]:
+        """C++ statements that compute and store one block of points at `i`."""
         head = f"  {vectors.simd}\n  for (int l = 0; l < {vectors.lanes}; ++l) point(i + l, "
         if not vectors.streamed:
             return [f"{head}{self._targets('i + l')});"]
@@ -101,18 +105,22 @@ class Points:
         ]
 
     def _targets(self, index: str) -> str:
+        """C text of the elements that the stores write at `index`, as arguments of `point`."""
         return ", ".join(f"b_{s.buffer}[{self.at(s.view, f'({index})')}]" for s in self.kernel.stores)
 
     def _types(self) -> list[str]:
+        """C types of the stored elements."""
         return [element(self.plan, store.buffer) for store in self.kernel.stores]
 
     def _reads_its_results(self) -> bool:
+        """True if a stored value reads a buffer that the kernel writes."""
         written = {store.buffer for store in self.kernel.stores}
         return any(written & loaded_names(store.value) for store in self.kernel.stores)
 
 
 def _last_block(begin: str, end: str, lanes: int) -> int:
-    """Points of the last block: the smallest half, quarter ... of a block that holds the rest, `lanes` if unknown."""
+    """Points of the last block: the smallest half, quarter ... of a block that holds the rest; `lanes` if bounds are no
+    numbers."""
     if not (begin.isdigit() and end.isdigit()):
         return lanes
     rest, block = (int(end) - int(begin)) % lanes, lanes
@@ -122,6 +130,7 @@ def _last_block(begin: str, end: str, lanes: int) -> int:
 
 
 def _scalar_loop(begin: str, end: str, targets: str) -> Sequence[str]:
+    """A C++ loop that computes one point at a time from `begin` to `end`."""
     return [f"for (int64_t l = {begin}; l < {end}; ++l) point(l, {targets});"]
 
 

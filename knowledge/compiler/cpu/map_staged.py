@@ -1,9 +1,8 @@
-"""Long bodies over interleaved elements: what a compiler cannot cut into vectors lies side by side first.
+"""Long bodies over interleaved elements: those that a compiler cannot cut into vectors are first copied into arrays.
 
-GCC reads groups of 2, 3, 4, 8 and 16 elements that follow each other by shuffling whole vectors. A loop that reads or
-writes others, sevens or parts of a group, stays scalar as a whole: 26,000 arms of seven joints took 0.97 ms,
-and 0.16 through arrays.
-"""
+GCC reads groups of 2, 3, 4, 8 and 16 consecutive elements by shuffling whole vectors. A loop that reads or writes other
+groups, such as sevens or parts of a group, stays scalar as a whole. 26,000 arms of seven joints took 0.97 ms, and 0.16
+ms through arrays."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from foundry.knowledge.compiler.ir.kernels import Load, MapKernel, Plan, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, loader
 
 _GROUPS = (2, 3, 4, 8, 16)
-_STAGE_BYTES = 16 * 1024  # of a first cache of 32 KB or more
-_FEWEST, _MOST = 32, 256  # points
+_STAGE_BYTES = 16 * 1024  # bytes of all arrays: half of an L1 of 32 KB
+_FEWEST, _MOST = 32, 256  # points of an array
 
 
 @dataclass(frozen=True)
 class StagedElements:
-    """The loads and the stores, by their number, that go through arrays of so many points."""
+    """Loads, and stores by their number, that go through arrays of `points` points."""
 
     loads: tuple[Load, ...]
     stores: tuple[int, ...]
@@ -30,7 +29,8 @@ class StagedElements:
 
 
 def find_staging(kernel: MapKernel, step: Callable[[View], int]) -> StagedElements | None:
-    """The loads and stores to stage through arrays; None without any. `step`: a view's elements from point to point."""
+    """The loads and stores to stage through arrays; None without any. `step`: a view's stride in elements from point to
+    point."""
     found = [node for node in views.nodes(*(store.value for store in kernel.stores)) if isinstance(node, Load)]
     loads = list(dict.fromkeys(load for load in found if abs(step(load.view)) > 1))
     scattered = [slot for slot, store in enumerate(kernel.stores) if abs(step(store.view)) > 1]
@@ -72,7 +72,8 @@ def staged_sweep(
     end: str,
     simd: str,
 ) -> list[str]:
-    """The code of the loop over blocks of points; it calls the lambda `point` with results and staged values."""
+    """C++ loop over blocks of points from `begin` to `end`: copies loads into arrays, calls the lambda `point` with
+    results and staged values, and copies staged results to memory."""
     count, value = staging.points, loader(CPU_DIALECT, lambda view: at(view, "(i + l)"))
     loop = "for (int64_t l = 0; l < count; ++l)"
     results, after = [], []

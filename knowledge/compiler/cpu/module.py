@@ -79,6 +79,7 @@ def cpu_module(entries: Sequence[Entry]) -> Body:
 
 
 def _dispatch(plans: Sequence[Plan]) -> str:
+    """Python text that calls the function of the shape that the inputs have; the last shape takes all others."""
     lines = []
     for index, plan in enumerate(plans[:-1]):
         inputs = [(f"leaves[{b.source}]", b) for b in inputs_of(plan) if b.shape]
@@ -102,7 +103,7 @@ class _Segment:
 
 
 class _EntryText:
-    """The C++ and Python text of one entry."""
+    """The texts of one captured shape: `source` is its C++, `forward` its Python, `functions` the C++ entry points."""
 
     def __init__(self, entry: Entry, index: int, parameters: Sequence[str], *, alone: bool) -> None:
         self._plan, self._kernels, self._index = entry.plan, entry.kernels, index
@@ -127,9 +128,11 @@ class _EntryText:
     # -- what is where
 
     def _prepared_sizes(self) -> dict[str, int]:
+        """Number of floats of each prepared layout, by its name."""
         return {name: size for kernel in self._kernels if kernel for name, size in kernel.prepared_sizes.items()}
 
     def _split(self) -> list[_Segment]:
+        """The runs of native steps between PyTorch calls, in order; steps that only prepare are left out."""
         segments: list[_Segment] = []
         run: list[int] = []
         for position, step in enumerate([*self._plan.steps, None]):
@@ -144,6 +147,7 @@ class _EntryText:
         return segments
 
     def _segment(self, steps: tuple[int, ...], number: int) -> _Segment:
+        """The segment of these steps: its C++ function and the buffers it gets pointers to."""
         used = [name for position in steps for names in self._traffic[position] for name in names]
         prepared = [name for position in steps for name in self._kernel(position).prepared_sizes]
         pointers = [name for name in dict.fromkeys(used) if self._is_pointer(name)]
@@ -151,16 +155,19 @@ class _EntryText:
         return _Segment(f"foundry_forward{self._suffix}{part}", steps, (*pointers, *prepared))
 
     def _kernel(self, position: int) -> PrintedKernel:
+        """The printed kernel of a native step."""
         kernel = self._kernels[position]
         assert kernel is not None, "a native step has a printed kernel"
         return kernel
 
     def _is_pointer(self, name: str) -> bool:
+        """True if a buffer comes as a pointer, not as scratch memory or a constant of the C++ text."""
         return name not in self._offsets and self._plan.buffers[name].data is None
 
     # -- C++
 
     def _source(self) -> str:
+        """C++ text of the shape: constants, kernels, entry points; in a namespace if there are several shapes."""
         functions = list(dict.fromkeys(kernel.functions for kernel in self._kernels if kernel))
         constants = [self._constant(b) for b in self._plan.buffers.values() if b.data is not None]
         body = "\n".join([*constants, *functions])
@@ -172,6 +179,7 @@ class _EntryText:
         return "\n".join([body, *entries])
 
     def _constant(self, buffer: Buffer) -> str:
+        """C++ definition of an array of known values."""
         values = [CPU_DIALECT.constant(value, buffer.dtype) for value in buffer.data or ()]
         if buffer.dtype in ("float16", "bfloat16"):
             storage, bits = CPU_DIALECT.storage[buffer.dtype], [_half_bits(v, buffer.dtype) for v in buffer.data or ()]
@@ -182,6 +190,7 @@ class _EntryText:
         return f"static const {CPU_DIALECT.storage[buffer.dtype]} b_{buffer.name}[] = {{{text}}};"
 
     def _segment_function(self, segment: _Segment) -> str:
+        """C++ text of the entry point that runs a segment's kernels."""
         lines = [self._pointer(name, slot) for slot, name in enumerate(segment.buffers)]
         lines += [f"char* scratch = (char*)buffers[{len(segment.buffers)}];", _team(len(segment.buffers) + 1)]
         local = {name for position in segment.steps for names in self._traffic[position] for name in names}
@@ -203,11 +212,13 @@ class _EntryText:
         return [f"const {CPU_DIALECT.storage[b.dtype]}* b_{b.name} = b_{b.memory};" for b in aliases]
 
     def _function(self, name: str, lines: Sequence[str]) -> str:
+        """C++ text of an entry point with these statements."""
         using = [f"using namespace shape{self._index};"] if self._suffix else []
         body = "\n".join(f"  {line}" for line in [*using, *lines, "return 0;"])
         return f'extern "C" int {name}(void** buffers) {{\n{body}\n}}\n'
 
     def _pointer(self, name: str, slot: int) -> str:
+        """The C++ declaration of a buffer's pointer, taken from slot `slot`."""
         if name in self._prepared:
             return f"float* b_{name} = (float*)buffers[{slot}];"
         buffer = self._plan.buffers[name]
@@ -217,10 +228,12 @@ class _EntryText:
 
     @property
     def prepares(self) -> bool:
+        """True if layouts or values are kept between calls."""
         return bool(self._prepared or self._derived)
 
     @property
     def _prepare_name(self) -> str:
+        """The name of the entry point that prepares layouts and values."""
         return f"foundry_prepare{self._suffix}"
 
     def _prepare_inputs(self) -> list[str]:
@@ -231,9 +244,11 @@ class _EntryText:
         return [name for name, buffer in self._plan.buffers.items() if name in used and is_parameter(buffer)]
 
     def _prepare_pointers(self) -> int:
+        """Number of pointers that the preparing entry point takes."""
         return len(self._prepare_inputs()) + len(self._held) if self.prepares else 0
 
     def _prepare_function(self) -> str:
+        """C++ text of the entry point that makes all prepared layouts and values."""
         names = [*self._prepare_inputs(), *self._held]
         lines = [self._pointer(name, slot) for slot, name in enumerate(names)]
         lines += [f"char* workspace = (char*)buffers[{len(names)}];", _team(len(names) + 1)]
@@ -251,6 +266,8 @@ class _EntryText:
     # -- Python
 
     def _forward(self) -> str:
+        """Python text of the function `_forward_<index>` of this shape: it checks inputs and parameters, prepares, runs
+        all segments and returns the results."""
         lines = refusals(self._plan, "leaves")
         for buffer in inputs_of(self._plan):
             leaf = f"leaves[{buffer.source}], 'input {buffer.source}'"
@@ -279,6 +296,8 @@ class _EntryText:
         return held_text(key, self._slots, "leaves")
 
     def _prepare_lines(self) -> list[str]:
+        """Lines of Python that prepare layouts and values if a parameter has changed since the last call; [] if nothing
+        is prepared."""
         if not self.prepares:
             return []
         used = [self._plan.buffers[name] for name in self._prepare_inputs()]
@@ -301,6 +320,7 @@ class _EntryText:
         ]
 
     def _step_lines(self) -> list[str]:
+        """Lines of Python that allocate outputs, call segments, and call PyTorch for its steps."""
         lines = [f"{variable(buffer.name)} = {_empty(buffer)}" for buffer in find_empty(self._plan)]
         given = ("input", "parameter", "constant", "prepared")
         made = {b.name for b in self._plan.buffers.values() if b.role in given or b.is_in_place}
@@ -321,6 +341,7 @@ class _EntryText:
         return lines
 
     def _torch_call(self, step: TorchCall) -> list[str]:
+        """Lines of Python that call PyTorch for a step and check the tensors that it returns."""
         lines = [call_text(step, {})]
         for name in step.results:
             buffer = self._plan.buffers.get(name)
@@ -335,17 +356,19 @@ def _team(slot: int) -> str:
 
 
 def _geometry(buffer: Buffer) -> str:
+    """Python text of a buffer's shape, strides and dtype, as `_checked` takes them."""
     return f"{tuple_text(buffer.shape)}, {tuple_text(buffer.strides)}, torch.{buffer.dtype}"
 
 
 def _empty(buffer: Buffer) -> str:
+    """Python text that allocates a buffer's tensor, with its strides."""
     if buffer.strides == contiguous_strides(buffer.shape):
         return f"torch.empty({tuple_text(buffer.shape)}, dtype=torch.{buffer.dtype})"
     return f"torch.empty_strided({tuple_text(buffer.shape)}, {tuple_text(buffer.strides)}, dtype=torch.{buffer.dtype})"
 
 
 def _half_bits(value: float, dtype: DType) -> str:
-    """The bit pattern of a 16-bit float constant."""
+    """The bit pattern of a 16-bit float constant, as decimal text."""
     if dtype == "float16":
         return str(struct.unpack("<H", struct.pack("<e", value))[0])
     bits = struct.unpack("<I", struct.pack("<f", value))[0]

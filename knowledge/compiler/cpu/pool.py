@@ -1,9 +1,8 @@
 """Pooling for the CPU: windows as a column combine of whole input rows, then a short combine along the row.
 
-For each output row, the input rows of its window are combined element by element into a padded line (contiguous, hence
-vector code, borders included), and every output takes its few neighbours from that line. Maxima with indices walk their
-windows directly.
-"""
+For each output row, the input rows of its window are combined element by element into a padded line. The line is
+contiguous, borders included, so this is vector code. Every output then takes its few neighbours from that line. Maxima
+with indices walk their windows directly."""
 
 from __future__ import annotations
 
@@ -37,6 +36,8 @@ def print_pool(kernel: PoolKernel, plan: Plan, device: Device, choices: dict[str
 
 
 class _PoolPrinter:
+    """Prints one pool; declares its tunables in `tuning`."""
+
     def __init__(self, kernel: PoolKernel, plan: Plan, device: Device, tuning: Tuning) -> None:
         self._kernel, self._plan, self._tuning = kernel, plan, tuning
         self._values = [kernel.value, *[store.value for store in kernel.stores]]
@@ -59,6 +60,7 @@ class _PoolPrinter:
         self._threads = choose_threads(tuning, device, traffic(self._values, kernel.stores, plan))
 
     def print_kernel(self) -> PrintedKernel:
+        """The printed kernel."""
         kernel = self._kernel
         work = self._separable() if self._form == "separable" else self._direct()
         heads = loops_over("n", self._space.sizes)
@@ -72,6 +74,7 @@ class _PoolPrinter:
     # -- geometry
 
     def _offset(self, spatial: Sequence[str]) -> Callable[[View], str]:
+        """A function that gives the C text of a view's offset at the current outer indices and the `spatial` ones."""
         names = [f"n{d}" for d in range(len(self._space.sizes))]
         outer = len(self._kernel.outer)
 
@@ -83,8 +86,8 @@ class _PoolPrinter:
         return text
 
     def _window(self, dim: int) -> list[str]:
-        """Statements that define, for output position o<dim>: `start` (input element of the window's first step, may be
-        negative), `first` and `last` (range of window steps that lie inside the input)."""
+        """C++ statements that define for output position o<dim>: `start`, the input element of the window's first step,
+        which may be negative; `first` and `last`, the range of window steps that are inside the input."""
         kernel, o = self._kernel, f"o{dim}"
         size, out = kernel.input_size[dim], kernel.output_size[dim]
         if self._adaptive:
@@ -116,6 +119,7 @@ class _PoolPrinter:
         return f"math::minimum((int64_t){kernel.kernel[dim]}, {limit} - start{dim})"
 
     def _divide(self, acc: str) -> str:
+        """C text of the result: `acc`, divided by the window's elements for an average."""
         kernel = self._kernel
         if kernel.op != "avg":
             return acc
@@ -126,18 +130,22 @@ class _PoolPrinter:
 
     @property
     def _neutral(self) -> str:
+        """C text of the value that a window's result begins with."""
         return f"lowest<{self._kind}>()" if self._kernel.op == "max" else f"({self._kind})0"
 
     def _combine(self, a: str, b: str) -> str:
+        """C text of two values combined: their maximum or sum."""
         return f"math::maximum({a}, {b})" if self._kernel.op == "max" else f"{a} + {b}"
 
     def _value(self, spatial: Sequence[str]) -> tuple[list[str], str]:
+        """(C++ statements, C text of the pooled value) at the `spatial` indices."""
         offset = self._offset(spatial)
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, prefix="v")
         text = emitter.value(self._kernel.value)
         return emitter.lines, text
 
     def _store(self) -> list[str]:
+        """C++ statements that store the result of a window from `acc` and `index`."""
         offset = self._offset([f"o{d}" for d in range(self._spatial)])
         names = {"acc": "acc", "index": "index"}
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), names)
@@ -147,6 +155,7 @@ class _PoolPrinter:
     # -- separable
 
     def _separable(self) -> list[str]:
+        """C++ statements for one output row: combine the window's rows into a line, then neighbours of the line."""
         kernel, last = self._kernel, self._spatial - 1
         width, out = kernel.input_size[last], kernel.output_size[last]
         if self._adaptive:
@@ -172,7 +181,7 @@ class _PoolPrinter:
         return [*lines, *self._along()]
 
     def _along(self) -> list[str]:
-        """The code of the loop that combines neighbours of the line into each output of the row."""
+        """The C++ loop that combines neighbours of the line into each output of the row."""
         kernel, last = self._kernel, self._spatial - 1
         out = kernel.output_size[last]
         if self._adaptive:
@@ -198,6 +207,7 @@ class _PoolPrinter:
     # -- direct
 
     def _direct(self) -> list[str]:
+        """C++ statements for one output row that walk every window element by element."""
         kernel, last = self._kernel, self._spatial - 1
         body = [line for dim in range(self._spatial) for line in self._window(dim)]
         spatial = [f"(start{d} + k{d}{_times(kernel.dilation, d)})" for d in range(self._spatial)]
@@ -229,4 +239,5 @@ def _steps(distance: str, dilation: int) -> str:
 
 
 def _times(dilation: tuple[int, ...], dim: int) -> str:
+    """C text that multiplies a window step by the dilation; "" if it is 1."""
     return f" * {dilation[dim]}" if dilation and dilation[dim] != 1 else ""

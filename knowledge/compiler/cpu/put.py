@@ -1,4 +1,5 @@
-"""Writes items into a tensor that stays as it is elsewhere, on the CPU: in their order, neighbours side by side."""
+"""Writes items into a tensor that keeps its other elements, on the CPU: item by item in their order, neighbouring
+elements in vectors."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from foundry.knowledge.opgraph import ITEM_BYTES
 
 
 def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ of a SegmentKernel in place. `choices` may hold "threads". A thread takes the same neighbours of each item,
-    so that of items with one place the last one counts."""
+    """C++ of a SegmentKernel that writes in place. `choices` may hold "threads". A thread takes the same neighbours of
+    each item, so if several items go to one place, the last one counts."""
     assert kernel.key is not None
     tuning = Tuning(choices)
     stored = [store.value for store in kernel.stores]

@@ -29,8 +29,10 @@ class Space:
 
     @staticmethod
     def merge(shape: Sequence[int], views: Iterable[ir.View], *, barriers: Iterable[int] = ()) -> Space:
-        """Merges dimensions d, d+1 when stride[d] == stride[d+1] * shape[d+1] for every view; no merge across a barrier
-        (the index of the first dimension behind it). Dimensions of size 1 vanish."""
+        """The space of `shape` with neighbouring dimensions merged if one stride walks both in every view. Dimensions
+        of size 1 vanish.
+
+        `barriers` are indices of dimensions that are not merged with the dimension before them."""
         groups = joint_groups(shape, (view.strides for view in views), frozenset(barriers))
         if not groups:
             return Space((1,), (max(len(shape) - 1, 0),))
@@ -40,14 +42,16 @@ class Space:
 
     @property
     def points(self) -> int:
+        """Number of points of the space."""
         return math.prod(self.sizes)
 
     def strides(self, view: ir.View) -> tuple[int, ...]:
-        """A view's strides over the merged dimensions."""
+        """A view's strides over the merged dimensions, in elements."""
         return tuple(view.strides[dim] if view.strides else 0 for dim in self.last)
 
     def offset(self, indices: Sequence[str]) -> Callable[[ir.View], str]:
-        """A function that gives the C text of a view's offset at `indices`, one for each merged dimension."""
+        """A function that gives the C text of a view's offset in elements at `indices`, one for each merged
+        dimension."""
 
         def text(view: ir.View) -> str:
             return affine(view.offset, zip(self.strides(view), indices, strict=True))
@@ -106,7 +110,8 @@ def invariants(
 def hoist(
     exprs: Sequence[ir.Expr], offset: Callable[[ir.View], str], names: Mapping[str, str], known: Known, prefix: str
 ) -> tuple[list[str], Known]:
-    """(statements that compute `exprs` of `invariants`, `known` extended by their identifiers)."""
+    """(C++ statements that compute the expressions that `invariants` found, `known` extended by their identifiers).
+    Names begin with `prefix`."""
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), names, known=known, prefix=prefix)
     emitter.reserve(exprs)
     held = [(expr, emitter.identifier(expr)) for expr in exprs]
@@ -114,7 +119,7 @@ def hoist(
 
 
 def parameters(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: ir.Plan) -> tuple[str, str]:
-    """(parameter list, argument list) of a kernel that reads `exprs` and writes `stores`."""
+    """(C++ parameter list, argument list of a call) of a kernel that reads `exprs` and writes `stores`."""
     written = list(dict.fromkeys(store.buffer for store in stores))
     read = [n.buffer for n in distinct(exprs) if isinstance(n, ir.Load | ir.Gather) and n.buffer not in written]
     old = {name for name in read if shares_memory(plan.buffers, name, written)}
@@ -137,7 +142,7 @@ def register(dtype: DType) -> str:
 
 
 def indent(lines: Iterable[str], depth: int) -> str:
-    """Lines of C at a nesting depth (two spaces each)."""
+    """Joins lines of C++ with two spaces for each level of `depth`."""
     return "\n".join("  " * depth + part if part else "" for line in lines for part in line.split("\n"))
 
 
@@ -147,10 +152,10 @@ def vector_widths(device: Device) -> list[int]:
 
 
 def choose_threads(tuning: Tuning, device: Device, work_bytes: int) -> str:
-    """The OpenMP clause for the number of threads: all that PyTorch has, unless the kernel is too small to share.
+    """The OpenMP clause for the number of threads, by the tunable "threads": all that PyTorch has, unless the kernel is
+    too small to share. "" stands for all.
 
-    Waking a team costs some microseconds, about what one core needs for 64 KB.
-    """
+    Waking a team costs some microseconds, about what one core needs for 64 KB."""
     counts = [1 << i for i in range(device.cores.bit_length()) if 1 << i < device.cores] + [device.cores]
     default = 1 if work_bytes < 64 * 1024 else device.cores
     meaning = "threads that share the kernel; fewer save waking them, more add bandwidth and arithmetic"
@@ -180,11 +185,10 @@ HUGE_PAGE_BYTES = 2 << 20
 
 
 def page_advice(tuning: Tuning, stores: Iterable[ir.Store], plan: ir.Plan) -> tuple[list[str], tuple[str, ...]]:
-    """(statements before the kernel's call, labels) that ask for huge pages (2 MB) behind outputs of several such
-    pages.
+    """(C++ statements before the kernel's call, labels) that ask for huge pages (2 MB) behind outputs of several such
+    pages. Declares the tunable "pages" if there are any.
 
-    An allocation above glibc's largest mmap threshold (32 MB) is new memory each call, with a page fault per 4 KB.
-    """
+    An allocation above glibc's largest mmap threshold (32 MB) is new memory each call, with a page fault per 4 KB."""
     outputs = [plan.buffers[name] for name in dict.fromkeys(store.buffer for store in stores)]
     sizes = {b.name: b.numel * ITEM_BYTES[b.dtype] for b in outputs if b.role == "output"}
     large = {name: size for name, size in sizes.items() if size >= 4 * HUGE_PAGE_BYTES}
