@@ -1,4 +1,5 @@
-"""Attention on the CPU: an `AttentionKernel` as a struct over attention.cpp; both products use the GEMM tile."""
+"""Attention on the CPU: an `AttentionKernel` as a struct over attention.cpp; both products use the register tile of
+GEMM."""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ class _Shape:
 
     @property
     def batch(self) -> int:
+        """Number of batch points."""
         return math.prod(self.kernel.batch)
 
 
@@ -40,15 +42,16 @@ def _shape(kernel: AttentionKernel, device: Device) -> _Shape:
     flops = 2 * math.prod(kernel.batch) * kernel.rows * kernel.columns * (kernel.head + kernel.value_head)
     threads = max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1
     lanes = max(1, device.vector_bytes // float_bytes)
-    return _Shape(kernel, float_type, float_bytes, lanes, threads, device)
+    return _Shape(kernel, float_type, float_bytes, lanes=lanes, threads=threads, device=device)
 
 
 def _tile(shape: _Shape) -> Tunable:
-    """Tiles for the scores; whole tiles only, so padded rows and columns count."""
+    """The tunable "tile" for the scores, best first; tiles are always whole, so padded rows and columns count."""
     kernel = shape.kernel
     vectors = math.ceil(kernel.columns / shape.lanes)
 
     def cost(tile: tiling.RegisterTile) -> float:
+        """Estimated cycles of one element of the head for all scores."""
         tiles = math.ceil(kernel.rows / tile.rows) * math.ceil(vectors / tile.vectors)
         return tiles * tiling.cycles(tile.rows, tile.vectors)
 
@@ -78,8 +81,8 @@ def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
     keys = ("memory", "keys whose scores are kept at once; large blocks cost accuracy")
     result = [
         tile,
-        tiling.number("query_block", query, [16, 32, 64, 128, 256], 1, rows_up, queries),
-        tiling.number("key_block", key, [64, 128, 256, 512, 1024], 1, kernel.columns, keys),
+        tiling.number("query_block", query, [16, 32, 64, 128, 256], low=1, high=rows_up, aspect_meaning=queries),
+        tiling.number("key_block", key, [64, 128, 256, 512, 1024], low=1, high=kernel.columns, aspect_meaning=keys),
     ]
     if shape.threads > 1:
         blocks = math.ceil(kernel.rows / query)
@@ -88,7 +91,11 @@ def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
             blocks if shape.batch >= wanted * shape.threads else math.ceil(blocks * shape.batch / (2 * shape.threads))
         )
         meaning = ("parallel", "query blocks a task; fewer, more tasks that pack the same keys")
-        result.append(tiling.number("query_blocks_per_task", max(1, chunk), [1, 2, 4, 8], 1, blocks, meaning))
+        result.append(
+            tiling.number(
+                "query_blocks_per_task", max(1, chunk), [1, 2, 4, 8], low=1, high=blocks, aspect_meaning=meaning
+            )
+        )
         result.append(
             Tunable("schedule", ("dynamic", "static"), "dynamic", "parallel", "balance of tasks against their order")
         )

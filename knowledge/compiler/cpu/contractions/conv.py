@@ -1,9 +1,8 @@
 """Convolutions on the CPU: a `ConvKernel` as a struct over conv.cpp, weights packed when they load.
 
 "direct" multiplies by shifted views of a staged band; "implicit_gemm" first gathers each tile's patches into aligned
-panels. Both share the staging, the register tile over output channels x pixels, and the epilogue; groups (depthwise
-too), strides, dilation and transposed convolutions are index arithmetic (conv_geometry.py).
-"""
+panels. Both share the staging, the register tile over output channels x pixels, and the epilogue. Groups (depthwise
+too), strides, dilation and transposed convolutions are index arithmetic (conv_geometry.py)."""
 
 from __future__ import annotations
 
@@ -22,9 +21,8 @@ from foundry.knowledge.compiler.ir.kernels import ConvKernel, Plan, PrintedKerne
 from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
-# Products summed in registers before the sum is set aside, and the input channels that need not be cut further.
-DEPTH = 96
-LEAST_CHANNELS = 24
+DEPTH = 96  # products summed in registers before the sum is set aside
+LEAST_CHANNELS = 24  # input channels that are not cut further for it
 _PARALLEL_FLOPS = 200_000
 _STAGED_BYTES = tiling.L2_BYTES // 2
 
@@ -44,18 +42,22 @@ class _Shape:
 
     @property
     def outer(self) -> int:
+        """Number of images times groups."""
         return self.found.kernel.batch * self.found.kernel.groups
 
     @property
     def weight_bytes(self) -> int:
+        """Bytes of a group's weights."""
         taps = math.prod(self.found.kernel.kernel)
         return self.found.out_per_group * self.found.in_per_group * taps * self.float_bytes
 
     def bytes_staged(self, band: tuple[int, int, int]) -> int:
+        """Bytes of input that a task stages for a band of outputs (depth, rows, columns)."""
         return staging(self.found, band, True).channel_stride * self.found.in_per_group * self.float_bytes
 
 
 def _shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
+    """The convolution with its C type, vector lanes and threads on `device`; small ones get one thread."""
     found = geometry(kernel)
     float_type, float_bytes = tiling.element_type(kernel.dtype)
     same = plan.buffers[kernel.x].dtype == ("float64" if float_bytes == 8 else "float32")
@@ -65,11 +67,11 @@ def _shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
         found,
         float_type,
         float_bytes,
-        max(1, device.vector_bytes // float_bytes),
-        max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1,
-        plan.buffers[kernel.weight].role in ("parameter", "constant", "prepared"),
-        found.reads_in_place and same,
-        device,
+        lanes=max(1, device.vector_bytes // float_bytes),
+        threads=max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1,
+        prepared=plan.buffers[kernel.weight].role in ("parameter", "constant", "prepared"),
+        in_place=found.reads_in_place and same,
+        device=device,
     )
 
 
@@ -113,6 +115,7 @@ class _Method:
 
     @property
     def name(self) -> str:
+        """The algorithm's name as a choice."""
         return "implicit_gemm" if self.patches else "direct"
 
 
@@ -192,7 +195,7 @@ def _block_channels(shape: _Shape) -> int:
     """Number of input channels summed in registers at a time: few, to have errors as small as a vendor library's."""
     found = shape.found
     taps = math.prod(found.kernel.kernel) / len(found.parts)  # transposed: of a phase on average
-    depth = 2 * DEPTH if found.kernel.transposed else DEPTH  # PyTorch's transposed convolution sums longer, too
+    depth = 2 * DEPTH if found.kernel.transposed else DEPTH  # PyTorch's transposed convolution also sums longer
     limit = max(LEAST_CHANNELS, int(depth / max(1.0, taps)))
     return tiling.split(found.in_per_group, min(found.in_per_group, limit), 1)
 
@@ -223,7 +226,9 @@ def _channel_tunables(shape: _Shape) -> list[Tunable]:
     meaning = ("memory", "input channels summed before the next block; large blocks save traffic, cost accuracy")
     order = "pixels_outer" if shape.weight_bytes <= tiling.L2_BYTES else "channels_outer"
     return [
-        tiling.number("block_channels", _block_channels(shape), [16, 32, 64, 128], 1, channels, meaning),
+        tiling.number(
+            "block_channels", _block_channels(shape), [16, 32, 64, 128], low=1, high=channels, aspect_meaning=meaning
+        ),
         Tunable("order", ("pixels_outer", "channels_outer"), order, "memory", "which operand stays in cache"),
     ]
 
@@ -234,18 +239,24 @@ def _band_tunables(shape: _Shape, method: _Method) -> list[Tunable]:
     band, result = method.band, []
     if depth > 1:
         slices = ("memory", "output slices a task stages")
-        result.append(tiling.number("band_depth", band[0], [1, 2, 4, 8, 16], 1, depth, slices))
+        result.append(tiling.number("band_depth", band[0], [1, 2, 4, 8, 16], low=1, high=depth, aspect_meaning=slices))
     if height > 1:
         values = [1, 2, 4, 7, 8, 14, 16, 28, 32, 56]
-        result.append(tiling.number("band_rows", band[1], values, 1, height, ("memory", "output rows a task stages")))
+        result.append(
+            tiling.number(
+                "band_rows", band[1], values, low=1, high=height, aspect_meaning=("memory", "output rows a task stages")
+            )
+        )
     else:
         values = [128, 256, 512, 1024, 2048, 4096]
         columns = ("memory", "output columns a task stages")
-        result.append(tiling.number("band_columns", band[2], values, 1, width, columns))
+        result.append(tiling.number("band_columns", band[2], values, low=1, high=width, aspect_meaning=columns))
     if method.patches:
         images = ("parallel", "images whose pixels share tiles; more fill the tiles of small images")
         most = shape.found.kernel.batch
-        result.append(tiling.number("block_images", method.images, [1, 2, 4, 8, 16], 1, most, images))
+        result.append(
+            tiling.number("block_images", method.images, [1, 2, 4, 8, 16], low=1, high=most, aspect_meaning=images)
+        )
     return result
 
 
@@ -259,12 +270,16 @@ def _parallel_tunables(shape: _Shape, method: _Method, tile_rows: int) -> list[T
         tasks = bands * math.ceil(found.kernel.batch / method.images)
         default = tiles if tasks >= 2 * shape.threads else math.ceil(tiles / math.ceil(4 * shape.threads / tasks))
         meaning = ("parallel", "tiles of output channels a task; fewer, more tasks that stage the same input")
-        result.append(tiling.number("block_out", default, [1, 2, 4, 8, 16], 1, tiles, meaning))
+        result.append(tiling.number("block_out", default, [1, 2, 4, 8, 16], low=1, high=tiles, aspect_meaning=meaning))
     else:
         tasks = bands * shape.outer
         default = max(1, min(found.kernel.groups, tasks // (8 * shape.threads)))
         meaning = ("parallel", "groups a task; fewer, more tasks")
-        result.append(tiling.number("block_groups", default, [1, 2, 4, 8, 16], 1, found.kernel.groups, meaning))
+        result.append(
+            tiling.number(
+                "block_groups", default, [1, 2, 4, 8, 16], low=1, high=found.kernel.groups, aspect_meaning=meaning
+            )
+        )
     return result
 
 
@@ -315,6 +330,7 @@ struct conv_@NAME@ {
 
 
 def _array(kind: str, name: str, values: list[int]) -> str:
+    """C++ definition of a constant array."""
     return f"static constexpr {kind} {name}[] = {{{', '.join(map(str, values or [0]))}}};"
 
 
@@ -446,7 +462,7 @@ def _constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int]
 
 
 def _least_pixels(shape: _Shape, band: tuple[int, int, int]) -> int:
-    """Number of pixels in the smallest band; if the input is read in place, a tile must fit into every band."""
+    """Number of pixels in the smallest band. If the input is read in place, a tile must fit into every band."""
     counts = [axis.count for axis in shape.found.axes]
     rows, columns = ((count - 1) % size + 1 for count, size in zip(counts[1:], band[1:], strict=True))
     return (rows - 1) * staging(shape.found, band, False).pitch + columns
@@ -464,9 +480,8 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     - "block_images": images whose pixels share tiles
     - "block_out", "block_groups": tiles of output channels, or groups, of a task
     - "schedule": "static" or "dynamic"
-    A depthwise convolution whose channels lie side by side has the algorithms "channels" (depthwise.py) and "direct".
-    A value that is not legal for this kernel gives way to the default.
-    """
+    A depthwise convolution with contiguous channels has the algorithms "channels" (depthwise.py) and "direct".
+    A value that is not legal for this kernel gives way to the default."""
     tuning = Tuning(choices)
     if runs_along_channels(kernel, device):
         meaning = "vectors along channels that lie side by side, or along the pixels of each"

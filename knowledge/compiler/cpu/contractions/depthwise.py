@@ -1,5 +1,5 @@
-"""Depthwise convolutions on the CPU whose input and output have their channels side by side in memory, as images of
-channels-last models and sequences do: a `ConvKernel` as a struct over depthwise.cpp, vectors along the channels."""
+"""Depthwise convolutions on the CPU with channels that are contiguous in memory, as in images of channels-last models
+and in sequences. A `ConvKernel` becomes a struct over depthwise.cpp, with vectors along the channels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
 _PARALLEL_FLOPS = 200_000
-_STAGED_BYTES = 128 * 1024  # of a task: a part of L2, each element of which all taps read
+_STAGED_BYTES = 128 * 1024  # bytes of input that a task stages: a part of L2
 _PIXELS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
 _VECTORS = (1, 2, 3, 4)
 
@@ -61,7 +61,7 @@ struct depthwise_@NAME@ {
 class _Shape:
     """A depthwise convolution over (height, width), and what its tunables depend on."""
 
-    kernel: ConvKernel  # with three spatial dimensions, the first of size 1
+    kernel: ConvKernel  # three spatial dimensions, the first of size 1
     float_type: str
     float_bytes: int
     lanes: int
@@ -100,10 +100,10 @@ def _shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
         geometry(kernel).kernel,
         float_type,
         float_bytes,
-        max(1, device.vector_bytes // float_bytes),
-        max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1,
-        plan.buffers[kernel.weight].role in ("parameter", "constant", "prepared"),
-        device,
+        lanes=max(1, device.vector_bytes // float_bytes),
+        threads=max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1,
+        prepared=plan.buffers[kernel.weight].role in ("parameter", "constant", "prepared"),
+        device=device,
     )
 
 
@@ -233,9 +233,8 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
 def print_depthwise(kernel: ConvKernel, plan: Plan, device: Device, tuning: Tuning) -> PrintedKernel:
     """C++ of a convolution for which `runs_along_channels` holds, with its epilogue.
 
-    Of `tuning`: "tile" (pixels x vectors of channels, such as "8x2"), "block_channels", "band_rows", "band_columns" and
-    "schedule".
-    """
+    Declares in `tuning`: "tile" (pixels x vectors of channels, such as "8x2"), "block_channels", "band_rows",
+    "band_columns" and "schedule"."""
     shape = _shape(kernel, plan, device)
     constants = _choose_constants(shape, tuning)
     constants["WEIGHT_SPACE"] = 0 if shape.prepared else round_up(constants["WEIGHTS"], 16)

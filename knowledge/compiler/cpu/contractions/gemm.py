@@ -1,8 +1,7 @@
 """Matrix products on the CPU: a `GemmKernel` as a struct over the templates gemm.cpp and gemm_skinny.cpp.
 
-Two algorithms. "packed": register tiles over packed panels of B, blocked for the caches. "streamed": a few rows of A
-against a B that is read once where it lies. Accuracy: float32 FMA sums restart every `block_k`.
-"""
+There are two algorithms. "packed": register tiles over packed panels of B, blocked for the caches. "streamed": a few
+rows of A against a B that is read once in place. Accuracy: float32 FMA sums restart every `block_k`."""
 
 from __future__ import annotations
 
@@ -28,10 +27,10 @@ from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import DType
 
-DEPTH = 192  # default block_k: sums restart, so the error stays below that of a vendor library; no time lost
-WITH_PAIRS = "#define GEMM_PAIRS"  # before the templates: one of the kernels multiplies bfloat16 as they are
+DEPTH = 192  # default block_k: sums restart often enough for smaller errors than a vendor library's
+WITH_PAIRS = "#define GEMM_PAIRS"  # line before the templates if a kernel multiplies pairs of bfloat16
 _STREAMED_COLUMNS = 1024
-_PARALLEL_FLOPS = 200_000  # below this a parallel region costs more than it saves
+_PARALLEL_FLOPS = 200_000  # operations of a kernel; for fewer a parallel region costs more than it saves
 _FLOATS: dict[str, DType] = {"float": "float32", "double": "float64", "int64_t": "int64", "int32_t": "int32"}
 
 
@@ -54,14 +53,18 @@ class _Shape:
 
     @property
     def batch(self) -> int:
+        """Number of products."""
         return math.prod(self.kernel.batch)
 
     @property
     def flops(self) -> int:
+        """Floating-point operations of all products."""
         return 2 * self.batch * self.kernel.m * self.kernel.n * self.kernel.k
 
 
 def _shape(kernel: GemmKernel, device: Device) -> _Shape:
+    """The product in canonical form, with its C type, vector lanes and threads on `device`; small ones get one
+    thread."""
     kernel = canonical(kernel)
     float_type, float_bytes = tiling.element_type(kernel.dtype)
     a = operand(kernel.a, True, _FLOATS[float_type])
@@ -70,10 +73,22 @@ def _shape(kernel: GemmKernel, device: Device) -> _Shape:
     flops = 2 * math.prod(kernel.batch) * kernel.m * kernel.n * kernel.k
     threads = max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1
     lanes = max(1, device.vector_bytes // float_bytes)
-    return _Shape(kernel, a, b, float_type, float_bytes, lanes, batched, threads, device)
+    return _Shape(
+        kernel,
+        a,
+        b,
+        float_type=float_type,
+        float_bytes=float_bytes,
+        lanes=lanes,
+        b_batched=batched,
+        threads=threads,
+        device=device,
+    )
 
 
 def _algorithm(shape: _Shape) -> Tunable:
+    """The choice of algorithm: "streamed" only for few rows of A, and then the default unless B is a constant
+    weight."""
     kernel = shape.kernel
     values: tuple[str, ...] = ("packed",)
     default = "packed"
@@ -106,16 +121,23 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
     panels = math.ceil(kernel.n / (first.vectors * shape.lanes))
     rows = [first.rows * factor for factor in (1, 2, 4, 8, 16, 32)]
     found.append(
-        tiling.number("block_rows", row_default, rows, 1, kernel.m, ("memory", "rows of A reused from L2 a task"))
+        tiling.number(
+            "block_rows",
+            row_default,
+            rows,
+            low=1,
+            high=kernel.m,
+            aspect_meaning=("memory", "rows of A reused from L2 a task"),
+        )
     )
     found.append(
         tiling.number(
             "block_panels",
             panel_default,
             [1, 2, 4, 8, 16],
-            1,
-            panels,
-            ("parallel", "panels of B a task; fewer, more tasks"),
+            low=1,
+            high=panels,
+            aspect_meaning=("parallel", "panels of B a task; fewer, more tasks"),
         )
     )
     found.append(
@@ -124,14 +146,19 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
     found += _packing_tunables(shape, first)
     found.append(
         tiling.number(
-            "prefetch", 0, [0, 4, 8, 16], 0, 16, ("memory", "rows of B fetched ahead; 0 leaves it to hardware")
+            "prefetch",
+            0,
+            [0, 4, 8, 16],
+            low=0,
+            high=16,
+            aspect_meaning=("memory", "rows of B fetched ahead; 0 leaves it to hardware"),
         )
     )
     return (*found, *_thread_tunables(shape))
 
 
 def _packing_tunables(shape: _Shape, tile: tiling.RegisterTile) -> list[Tunable]:
-    """Tunables for operands that may be read in place: whether their blocks are copied first."""
+    """The tunables "pack_a" and "pack_b": "yes" copies the blocks of an operand that could be read in place."""
     found = []
     if shape.a.pointer is not None:
         default = "yes" if _strides_hurt(shape) else "no"
@@ -195,12 +222,17 @@ def _streamed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
             "block_columns",
             columns,
             [16, 64, 256, 512, 1024, 2048],
-            1,
-            2048,
-            ("parallel", "columns of a task; fewer, more tasks"),
+            low=1,
+            high=2048,
+            aspect_meaning=("parallel", "columns of a task; fewer, more tasks"),
         ),
         tiling.number(
-            "splits", splits, [1, 2, 4, 8, 16], 1, deepest, ("parallel", "parts of k summed in parallel, then added")
+            "splits",
+            splits,
+            [1, 2, 4, 8, 16],
+            low=1,
+            high=deepest,
+            aspect_meaning=("parallel", "parts of k summed in parallel, then added"),
         ),
     )
 
@@ -240,10 +272,12 @@ struct gemm_@NAME@ {
 
 
 def _batch_names(kernel: GemmKernel) -> list[str]:
+    """C names of the batch indices."""
     return [f"d{index}" for index in range(len(kernel.batch))]
 
 
 def _run_text(kernel: GemmKernel, source: Operand, plan: Plan) -> str:
+    """C++ statements that read `count` neighbours of an operand into `out`."""
     names = [*_batch_names(kernel), "r", "c"]
     head = code.split_index("batch", kernel.batch, _batch_names(kernel))
     head += code.local_pointers(code.loads([source.expr]), plan, ())
@@ -256,6 +290,7 @@ def _run_text(kernel: GemmKernel, source: Operand, plan: Plan) -> str:
 
 
 def _pointer_text(kernel: GemmKernel, name: str, source: Operand) -> str:
+    """C++ text of the method `name` that points to an operand's matrix; "" if the operand is no plain memory."""
     if source.pointer is None:
         return ""
     view = source.pointer.view
@@ -267,28 +302,28 @@ def _pointer_text(kernel: GemmKernel, name: str, source: Operand) -> str:
 
 
 def _store_row(kernel: GemmKernel, plan: Plan) -> list[str]:
-    """Statements that store a row of a tile.
+    """C++ statements that store a row of a tile.
 
-    If stores see n as several dimensions, a loop goes along the innermost, so that no element needs a division.
-    """
+    If stores see n as several dimensions, a loop goes along the innermost, so that no element needs a division."""
     rows = [f"row{axis}" for axis in range(len(kernel.m_sizes))]
     lines = code.split_index("row", kernel.m_sizes, rows)
     names = [*_batch_names(kernel), *(rows or ["row"])]
     if not kernel.n_sizes:
-        return [*lines, *_store_run(kernel, plan, [*names, "column"], "columns", "j0", "j")]
+        return [*lines, *_store_run(kernel, plan, [*names, "column"], count="columns", first="j0", place="j")]
     *outer, inner = kernel.n_sizes
     columns = [f"column{axis}" for axis in range(len(outer))]
     inside = [
         f"const long start = (j0 + done) % {inner};",
         f"run = columns - done < {inner} - start ? columns - done : {inner} - start;",
         *code.split_index(f"(j0 + done) / {inner}", outer, columns),
-        *_store_run(kernel, plan, [*names, *columns, "column"], "run", "start", "done + j"),
+        *_store_run(kernel, plan, [*names, *columns, "column"], count="run", first="start", place="done + j"),
     ]
     return [*lines, "for (long done = 0, run; done < columns; done += run) {", *("  " + line for line in inside), "}"]
 
 
 def _store_run(kernel: GemmKernel, plan: Plan, names: list[str], count: str, first: str, place: str) -> list[str]:
-    """The code of a loop that stores `count` columns from number `first`; `place`: C index of their sums in the row."""
+    """C++ loop that stores `count` columns from number `first`; `place`: C text of the index of their sums in the
+    row."""
     return [
         "#pragma omp simd",
         f"for (long j = 0; j < {count}; ++j) {{",
@@ -324,6 +359,7 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
 
 
 def _common_constants(shape: _Shape) -> dict[str, int]:
+    """Constants that both templates read, by name."""
     kernel = shape.kernel
     return {
         "BATCH": shape.batch,
@@ -336,6 +372,7 @@ def _common_constants(shape: _Shape) -> dict[str, int]:
 
 
 def _bind(name: str, buffers: list[str]) -> list[str]:
+    """C++ statements that define the kernel's struct `g` and set its pointers."""
     return [f"gemm_{name} g;", *(f"g.b_{buffer} = b_{buffer};" for buffer in buffers)]
 
 
@@ -380,7 +417,7 @@ def _b_space(shape: _Shape, panel: int, depth: int, is_direct: bool) -> int:
 
 
 def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int], dict[str, int]]:
-    """(template constants, element counts of the scratch memory), by name."""
+    """(template constants by name, {"width": columns of packed B, "workspace": bytes of scratch memory})."""
     kernel = shape.kernel
     tile = tiling.RegisterTile.parse(str(values["tile"]))
     depth = int(values["block_k"])

@@ -12,13 +12,13 @@ from foundry.knowledge.opgraph import DType
 
 
 def loads(exprs: Iterable[Expr]) -> list[str]:
-    """Buffers the expressions read, in order of appearance."""
+    """Names of the buffers that the expressions read, in order of appearance."""
     found = [leaf.buffer for leaf in leaves(exprs) if not isinstance(leaf, Iota)]
     return list(dict.fromkeys(found))
 
 
 def split_index(flat: str, sizes: Sequence[int], names: Sequence[str]) -> list[str]:
-    """Declarations of `names`: the row-major indices of the flat index over `sizes`."""
+    """C++ declarations of `names`: the row-major indices of the flat index `flat` over `sizes`."""
     lines = []
     inner = math.prod(sizes)
     for position, (size, name) in enumerate(zip(sizes, names, strict=True)):
@@ -30,12 +30,12 @@ def split_index(flat: str, sizes: Sequence[int], names: Sequence[str]) -> list[s
 
 
 def offset_by(names: Sequence[str]) -> Callable[[View], str]:
-    """C text of a view's element offset at the point of the index variables `names`."""
+    """A function that gives the C text of a view's offset in elements at the index variables `names`."""
     return lambda view: affine(view.offset, zip(view.strides, names, strict=True))
 
 
 def leaf_loader(names: Sequence[str]) -> LoadFn:
-    """The function that gives the C text of a load at the index variables `names`."""
+    """A function that gives the C text of a load at the index variables `names`."""
     return loader(CPU_DIALECT, offset_by(names))
 
 
@@ -45,12 +45,12 @@ def storage(dtype: DType) -> str:
 
 
 def element(text: str, dtype: DType) -> str:
-    """The value of a stored element."""
+    """C text of a stored element's value in a register."""
     return CPU_DIALECT.load(text, dtype)
 
 
 def members(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -> list[str]:
-    """Pointer members of a kernel's struct."""
+    """C++ declarations of a struct's pointers to the buffers; those that are not `written` are const."""
     writes = set(written)
     types = CPU_DIALECT.storage
     return [
@@ -60,7 +60,8 @@ def members(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -> list[
 
 
 def local_pointers(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -> list[str]:
-    """Copies of the members that the compiler may keep in registers; what is only read does not alias the stores."""
+    """C++ declarations of local copies of a struct's pointers, which the compiler may keep in registers. Buffers that
+    are only read do not alias the stores."""
     writes = set(written)
     types = CPU_DIALECT.storage
     lines = []
@@ -74,14 +75,15 @@ def local_pointers(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -
 
 
 def store_lines(stores: Sequence[Store], plan: Plan, names: Sequence[str], acc: str = "acc") -> list[str]:
-    """Statements that store every value at the point `names`, with the accumulator in the variable `acc`."""
+    """C++ statements that store every value at the point `names`, with the accumulator in the variable `acc`."""
     emitter = Emitter(CPU_DIALECT, leaf_loader(names), {"acc": acc})
     emitter.store_all(stores, offset_by(names), plan.buffers)
     return emitter.lines
 
 
 def value_lines(expr: Expr, names: Sequence[str], target: str, cast: str, values: dict[str, str]) -> list[str]:
-    """Statements that leave `expr` at the point `names` in `target`."""
+    """C++ statements that assign `expr` at the point `names` to `target`, as C type `cast`. `values`: C texts of named
+    values."""
     emitter = Emitter(CPU_DIALECT, leaf_loader(names), values)
     text = emitter.value(expr)
     return [*emitter.lines, f"{target} = ({cast})({text});"]

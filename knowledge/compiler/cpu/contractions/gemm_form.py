@@ -10,12 +10,12 @@ from foundry.knowledge.compiler.ir.kernels import Apply, Expr, Gather, GemmKerne
 from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.opgraph import DType
 
-SKINNY_ROWS = 8  # up to here reading B once in place competes with packing it
+SKINNY_ROWS = 8  # rows of A; for so few reading B once in place competes with packing it
 
 
 @dataclass(frozen=True)
 class Operand:
-    """The way one operand is read. `pointer` is its Load when the micro-kernel can read memory as it is."""
+    """The way one operand is read. `pointer` is its load if the micro-kernel can read memory without a conversion."""
 
     expr: Expr
     along_column: bool  # True if its memory is contiguous along the last index
@@ -28,7 +28,7 @@ class Operand:
 
 
 def _innermost_of_m(kernel: GemmKernel) -> int:
-    """The axis of the store space that is m, or its innermost dimension."""
+    """The axis of the store space that is m, or m's innermost dimension."""
     return len(kernel.batch) + len(kernel.m_shape) - 1
 
 
@@ -46,6 +46,7 @@ def _merge_batch(kernel: GemmKernel) -> GemmKernel:
             return kernel
 
         def drop(view: View, last: int = last) -> View:
+            """The view without the merged batch dimension."""
             return View(view.offset, view.strides[:last] + view.strides[last + 1 :])
 
         size = kernel.batch[-1]
@@ -69,8 +70,7 @@ def _column_stride(store: Store, axis: int, size: int) -> int:
 def canonical(kernel: GemmKernel) -> GemmKernel:
     """The kernel in the form that is printed: batch merged into the rows if B allows it, transposed if that helps.
 
-    It helps if stores become contiguous along n, or if few columns of a tall product become few rows of a wide one.
-    """
+    It helps if stores become contiguous along n, or if few columns of a tall product become few rows of a wide one."""
     kernel = _merge_batch(kernel)
     store = kernel.stores[0]
     along_n = _column_stride(store, -1, kernel.n_shape[-1]) == 1

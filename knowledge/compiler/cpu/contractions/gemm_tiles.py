@@ -1,8 +1,7 @@
 """Register tiles and cache blocks of the CPU contractions, chosen by a documented cost model and open to the tuner.
 
-A tile of `rows` x `vectors` accumulators reads, for each k, `vectors` vectors of B and broadcasts `rows` elements of A
-(the micro-kernel analysis of Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016).
-"""
+A tile of `rows` x `vectors` accumulators reads, for each k, `vectors` vectors of B and broadcasts `rows` elements of A.
+The micro-kernel analysis is that of Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016."""
 
 from __future__ import annotations
 
@@ -43,25 +42,26 @@ class RegisterTile:
 
 
 def element_type(dtype: DType) -> tuple[str, int]:
-    """C type a contraction of `dtype` accumulates in, and its bytes; 16-bit floats accumulate in float32."""
+    """(C type that a contraction of `dtype` accumulates in, its bytes); 16-bit floats accumulate in float32."""
     return {"float64": ("double", 8), "int64": ("int64_t", 8), "int32": ("int32_t", 4)}.get(dtype, ("float", 4))
 
 
 def vector_registers(device: Device) -> int:
-    """32 with AVX-512 and on aarch64, 16 below."""
+    """Number of vector registers: 32 with AVX-512 and on aarch64, else 16."""
     return 32 if device.vector_bytes >= 64 or device.arch.startswith(("aarch64", "arm")) else 16
 
 
 def cycles(rows: int, vectors: int) -> float:
-    """Cycles one k of a tile takes at two FMAs and two loads a cycle; few accumulators expose the FMA's latency."""
+    """Cycles of one k of a tile at two FMAs and two loads a cycle; few accumulators expose the FMA's latency."""
     arithmetic = max(rows * vectors, 2 * FMA_LATENCY_CYCLES) / 2
     return max(arithmetic, (rows + vectors) / 2) + 0.25
 
 
 def covering_cycles(m: int, n_vectors: int, tile: RegisterTile) -> float:
-    """Cycles a k of the whole product takes, remainder tiles included."""
+    """Cycles of one k of the whole product, remainder tiles included."""
 
     def along(size: int, step: int) -> list[tuple[int, int]]:
+        """(size of a tile, number of such tiles) of the whole tiles and of the remainder."""
         return [part for part in ((step, size // step), (size % step, 1)) if part[0] and part[1]]
 
     return sum(
@@ -72,7 +72,7 @@ def covering_cycles(m: int, n_vectors: int, tile: RegisterTile) -> float:
 
 
 def tiles(m: int, n_vectors: int, registers: int) -> list[RegisterTile]:
-    """The register tiles worth trying for an m x (n_vectors vectors) product, cheapest first."""
+    """The register tiles worth trying for a product of m rows and `n_vectors` vectors of columns, cheapest first."""
     fitting = [
         RegisterTile(rows, vectors)
         for rows in _ROWS
@@ -83,7 +83,7 @@ def tiles(m: int, n_vectors: int, registers: int) -> list[RegisterTile]:
 
 
 def tile_tunable(m: int, n: int, lanes: int, device: Device, count: int = 8) -> Tunable:
-    """Values: the `count` cheapest tiles of the model."""
+    """The tunable "tile", whose values are the `count` cheapest tiles of the model."""
     values = [tile.text for tile in tiles(m, math.ceil(n / lanes), vector_registers(device))[:count]]
     return Tunable(
         "tile", tuple(values), values[0], "tile", "rows x vectors held in registers: reuse of loads against spills"
@@ -93,24 +93,24 @@ def tile_tunable(m: int, n: int, lanes: int, device: Device, count: int = 8) -> 
 def split(size: int, limit: int, multiple: int) -> int:
     """Length of the blocks into which `size` is cut; the last may be shorter.
 
-    They are about equal and at most about `limit`, each a multiple of `multiple`.
-    """
+    They are about equal and at most about `limit`, each a multiple of `multiple`."""
     blocks = max(1, math.ceil(size / max(limit, 1)))
     return round_up(math.ceil(size / blocks), multiple)
 
 
 def number(name: str, default: int, values: list[int], low: int, high: int, aspect_meaning: tuple[str, str]) -> Tunable:
-    """An integer tunable: `values` within [low, high], with `default` among them."""
+    """An integer tunable: `values` within [low, high], with `default` among them. `aspect_meaning`: its aspect and its
+    meaning in words."""
     legal = tuple(sorted({default, *(value for value in values if low <= value <= high)}))
     aspect, meaning = aspect_meaning
     return Tunable(name, legal, default, aspect, meaning)  # type: ignore[arg-type]
 
 
 def pick(tunables: tuple[Tunable, ...], choices: dict[str, Choice]) -> dict[str, Choice]:
-    """Every tunable's value: the wanted one where it is legal for this kernel, else the default.
+    """The value of every tunable: the wanted one if it is legal for this kernel, else the default.
 
-    A recipe may carry numbers from another algorithm or shape of the same kernel; what is used is in the result.
-    """
+    A recipe may carry numbers from another algorithm or shape of the same kernel; the result has those that are
+    used."""
     return {
         tunable.name: choices[tunable.name] if choices.get(tunable.name) in tunable.values else tunable.default
         for tunable in tunables

@@ -16,7 +16,7 @@ from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 
-_PARALLEL_FLOPS = 200_000  # of one step: less is done before a team has met
+_PARALLEL_FLOPS = 200_000  # operations of one step; fewer are done before a team of threads has met
 _CELL = {
     "lstm": (
         "const T in = math::sigmoid(own[0][l] + given[0][l]), kept = math::sigmoid(own[1][l] + given[1][l]);",
@@ -79,7 +79,7 @@ _FIELDS = {
 
 
 def _read(kernel: RecurrentKernel, name: str) -> str:
-    """A function that gives what the cells of both directions read at a point."""
+    """C++ method `name` that returns what the cell of direction D reads at a point."""
     field, indices = _FIELDS[name]
     lines = []
     for direction, cell in enumerate(kernel.layers[0]):
