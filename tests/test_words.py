@@ -21,7 +21,6 @@ PRODUCT = ("knowledge", "tools", "agents", "graph")
 UNSWEPT = (
     "agents/chat",
     "graph/run",
-    "knowledge/compiler/cpu",
     "tools/grade/host",
     "tools/grade/judge",
 )

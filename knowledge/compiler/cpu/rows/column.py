@@ -1,8 +1,7 @@
-"""Row kernels whose contiguous dimension is an outer one: neighbouring rows side by side in vector lanes.
+"""Row kernels whose contiguous dimension is an outer one: neighbouring rows are in the lanes of a vector.
 
 A task owns a tile of rows; every pass walks the reduced dimensions and updates all rows of the tile at once. Chunks of
-the walk carry float32 sums into float64 and let two-sweep reductions reread cached data, as `row.py` does.
-"""
+the walk carry float32 sums into float64 and let two-sweep reductions reread cached data, as in `row.py`."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from foundry.knowledge.compiler.schedule.passes import Pass, schedule_passes, st
 from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
-_SHORT_ROW = 16  # below this, lanes along the row would stay half empty
+_SHORT_ROW = 16  # elements; lanes along a shorter row would stay half empty
 
 
 def column_dimension(kernel: ir.RowKernel, rows: RowSpace) -> tuple[int | None, list[str]]:
@@ -70,12 +69,12 @@ def _elements(rows: RowSpace, view: ir.View) -> int:
 
 
 def _across_slices(kernel: ir.RowKernel, rows: RowSpace) -> int | None:
-    """The outer dimension along which slices chosen by an index are contiguous, None without one.
+    """The outer dimension along which slices chosen by an index are contiguous; None without one.
 
-    Vectors along it read whole slices.
-    """
+    Vectors along it read whole slices."""
 
     def varies(expr: ir.Expr, dims: Sequence[int]) -> bool:
+        """True if the expression reads a view that moves along one of the dimensions."""
         views = views_of([expr])
         return any(rows.space.strides(view)[dim] for view in views for dim in dims)
 
@@ -92,6 +91,9 @@ def _across_slices(kernel: ir.RowKernel, rows: RowSpace) -> int | None:
 
 @dataclass(frozen=True)
 class _Form:
+    """The form of one kernel: rows of a tile, elements of a row between two merges, and OpenMP's pragma, schedule and
+    clause of threads."""
+
     tile: int
     chunk: int
     simd: str
@@ -103,10 +105,13 @@ def print_column(
     kernel: ir.RowKernel, plan: ir.Plan, device: Device, rows: RowSpace, dimension: int, tuning: Tuning
 ) -> ir.PrintedKernel:
     """C++ of a RowKernel, vectorised over its merged outer dimension `dimension`. For `choices` see `print_row`."""
-    return _ColumnPrinter(kernel, plan, device, rows, dimension, tuning).print_kernel()
+    return _ColumnPrinter(kernel, plan, device, rows=rows, dimension=dimension, tuning=tuning).print_kernel()
 
 
 class _ColumnPrinter:
+    """Prints one row kernel over tiles of neighbouring rows; declares its tunables in `tuning`. `_names` grows as
+    passes define values."""
+
     def __init__(
         self, kernel: ir.RowKernel, plan: ir.Plan, device: Device, rows: RowSpace, dimension: int, tuning: Tuning
     ) -> None:
@@ -122,6 +127,7 @@ class _ColumnPrinter:
         self._accumulators: list[Accumulator] = []
 
     def _decide(self) -> _Form:
+        """The form of the kernel, by tunables that this declares."""
         tuning = self._tuning
         widths = vector_widths(self._device)
         width = tuning.number("vector", widths, widths[0], "vector", "bytes of a register; wider may lower the clock")
@@ -144,6 +150,7 @@ class _ColumnPrinter:
         return _Form(tile, chunk, simd, order, threads)
 
     def print_kernel(self) -> ir.PrintedKernel:
+        """The printed kernel."""
         kernel, form, rows = self._kernel, self._form, self._rows
         plan = schedule_passes(kernel.stages, online=False)
         work = [width_of_tile(form.tile, self._across), *self._scalars(plan.before)]
@@ -163,16 +170,19 @@ class _ColumnPrinter:
         )
 
     def _each(self, body: Sequence[str]) -> list[str]:
-        """The code that runs `body` for every row of the tile, in lanes."""
+        """C++ loop that runs `body` for every row of the tile, in lanes."""
         return [self._form.simd, "for (int l = 0; l < width; ++l) {", indent(body, 1), "}"]
 
     def _array(self, lanes: Lanes) -> str:
+        """C++ statements that declare one value for each row of the tile, with its neutral element."""
         return f"alignas(64) {lanes.kind} {lanes.name}[{self._form.tile}]; fill({lanes.name}, {lanes.start});"
 
     def _emitter(self, prefix: str) -> Emitter:
+        """An expression printer at the current element of row `tile + l`."""
         return Emitter(CPU_DIALECT, loader(CPU_DIALECT, self._offset), self._names, prefix=prefix)
 
     def _pass(self, item: Pass) -> list[str]:
+        """C++ statements of one pass: states, the walk, named results, and what is computed once a row after it."""
         accumulators = [Accumulator(reduction, self._rows.length) for reduction in item.reductions]
         lines = [f"{a.state} {a.row}[{self._form.tile}];" for a in accumulators]
         lines += self._walk(item, accumulators)
@@ -186,6 +196,7 @@ class _ColumnPrinter:
         return [*lines, *self._scalars(item.after)]
 
     def _scalars(self, stages: Sequence[ir.Let | ir.EmitRow]) -> list[str]:
+        """C++ statements for once a row: values of Let stages, stores of EmitRow stages."""
         lines: list[str] = []
         indices = [*self._rows.indices[: self._rows.outer], *["0"] * len(self._rows.reduced_sizes)]
         indices[self._dimension] = "(tile + l)"
@@ -203,10 +214,9 @@ class _ColumnPrinter:
         return lines
 
     def _walk(self, item: Pass, accumulators: Sequence[Accumulator]) -> list[str]:
-        """The code of loops over the reduced dimensions.
+        """C++ loops over the reduced dimensions.
 
-        They are cut into chunks along the outermost one whose inner dimensions together are shorter than a chunk.
-        """
+        They are cut into chunks along the outermost one whose inner dimensions together are shorter than a chunk."""
         sizes = self._rows.reduced_sizes
         at = next(d for d in range(len(sizes)) if math.prod(sizes[d + 1 :]) <= self._form.chunk)
         inside = math.prod(sizes[at + 1 :])
@@ -225,6 +235,8 @@ class _ColumnPrinter:
         return nest(outer, body)
 
     def _chunk(self, item: Pass, accumulators: Sequence[Accumulator], loops: Sequence[str], count: str) -> list[str]:
+        """C++ statements of one chunk: a sweep, a second one if a reduction needs it, the merge into the rows' states.
+        `count`: C text of its elements."""
         lines = [self._array(lane) for a in accumulators for lane in a.first_lanes()]
         lines += nest(loops, self._sweep(accumulators, [emit.store for emit in item.emits], first=True))
         double = [a for a in accumulators if a.two_sweeps]
@@ -238,10 +250,12 @@ class _ColumnPrinter:
         return lines
 
     def _between_arrays(self, a: Accumulator) -> list[str]:
+        """C++ declarations of the values that a second sweep needs of the first."""
         names = [f"{a.row}_centre"] if a.op == "moments" else [f"{a.row}_top", f"{a.row}_from"]
         return [f"alignas(64) {a.kind} {name}[{self._form.tile}];" for name in names]
 
     def _between(self, a: Accumulator, count: str) -> list[str]:
+        """C++ statements that compute these values from the lanes of the first sweep."""
         if a.op == "moments":
             return [f"{a.row}_centre[l] = {a.row}_lanes[l] / ({a.kind}){count};"]
         return [
@@ -260,6 +274,7 @@ class _ColumnPrinter:
         return f"{{{a.row}_lanes[l]}}"
 
     def _sweep(self, accumulators: Sequence[Accumulator], stores: Sequence[ir.Store], *, first: bool) -> list[str]:
+        """C++ statements that update the lanes with one element of each row, and store."""
         emitter = self._emitter("t")
         values: list[ir.Expr] = [a.value for a in accumulators] + [store.value for store in stores]
         emitter.reserve(values)
@@ -275,5 +290,6 @@ class _ColumnPrinter:
         return self._each(emitter.lines)
 
     def _position(self) -> str:
+        """C text of the element's row-major position in its row."""
         sizes = self._rows.reduced_sizes
         return affine(0, [(math.prod(sizes[d + 1 :]), f"r{d}") for d in range(len(sizes))])

@@ -1,4 +1,4 @@
-"""Reductions of segments on the CPU without a sort: items are taken in as they come, each stretch of them into a table
+"""Reductions of segments on the CPU without a sort. Items are added in their order, each stretch of them into a table
 of all segments, and the tables are combined in order. Memory is read from front to back."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
 COMBINE = {"sum": "a + b", "prod": "a * b", "max": "math::maximum(a, b)", "min": "math::minimum(a, b)", "last": "b"}
-_NUMBERS_OF_A_PART = 64 * 1024 // 4  # the bytes for which `choose_threads` wakes a second thread
-_MOST_TABLE_BYTES = 1 << 28  # of all tables together
+_NUMBERS_OF_A_PART = 64 * 1024 // 4  # elements; for as many bytes `choose_threads` wakes a second thread
+_MOST_TABLE_BYTES = 1 << 28  # bytes of all tables
 
 
 def neutral_of(op: str, kind: str) -> str:
@@ -34,12 +34,16 @@ def neutral_of(op: str, kind: str) -> str:
 
 
 def print_direct(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ of a SegmentKernel with a key. `choices` may hold "parts" (stretches of items, each with a table of all
-    segments) and "threads". A value that is not legal for this kernel gives way to the default."""
+    """C++ of a SegmentKernel with a key.
+
+    `choices` may hold "parts" (stretches of items, each with a table of all segments) and "threads". A value that is
+    not legal for this kernel gives way to the default."""
     return _DirectPrinter(kernel, plan, device, Tuning(choices)).print_kernel()
 
 
 class _DirectPrinter:
+    """Prints one reduction of segments through tables; declares its tunables in `tuning`."""
+
     def __init__(self, kernel: SegmentKernel, plan: Plan, device: Device, tuning: Tuning) -> None:
         assert kernel.key is not None
         self._kernel, self._plan, self._tuning, self._key = kernel, plan, tuning, kernel.key
@@ -57,7 +61,7 @@ class _DirectPrinter:
         self._threads = choose_threads(tuning, device, traffic([*self._values, self._key], kernel.stores, plan))
 
     def _choose_parts(self, device: Device) -> int:
-        """Chooses the number of tables."""
+        """Number of tables, by the tunable "parts"."""
         counts = [1 << i for i in range(device.cores.bit_length()) if 1 << i < device.cores] + [device.cores]
         fitting = [count for count in counts if count == 1 or count * 8 * self._table <= _MOST_TABLE_BYTES]
         numbers, each = self._kernel.items * self._inner, self._kernel.items // self._kernel.shape[0]
@@ -67,13 +71,14 @@ class _DirectPrinter:
         return self._tuning.number("parts", fitting, default, "parallel", meaning)
 
     def print_kernel(self) -> PrintedKernel:
+        """The printed kernel."""
         kernel = self._kernel
         body = [*self._setup(), f"#pragma omp parallel{self._threads}", "{"]
         body += [indent([*self._clear(), *self._take_in(), *self._join()], 1), "}"]
         about = f"{kernel.op} of {kernel.items} items in {kernel.shape[0]} segments, as they come"
         reads, workspace = [*self._values, self._key], [("char* workspace", "workspace")]
         return print_function(
-            Function(kernel.name, about, body, reads, kernel.stores, workspace),
+            Function(kernel.name, about, body, reads=reads, stores=kernel.stores, more=workspace),
             self._plan,
             self._tuning,
             template="segment_direct",
@@ -83,9 +88,11 @@ class _DirectPrinter:
 
     @property
     def _table(self) -> int:
+        """Number of elements of a table."""
         return self._kernel.shape[0] * self._inner
 
     def _setup(self) -> list[str]:
+        """C++ statements that define `combine` and the pointers to tables and counts."""
         combine = f"{{ (void)a; return {COMBINE[self._kernel.op]}; }}"
         held, inline = self._held, "__attribute__((always_inline))"
         return [
@@ -96,7 +103,7 @@ class _DirectPrinter:
         ]
 
     def _loops(self, body: list[str]) -> list[str]:
-        """The code that runs `body` for each element `at` of an item, the innermost dimension in vectors."""
+        """C++ loops that run `body` for each element `at` of an item, the innermost dimension in vectors."""
         sizes = self._space.sizes[1:]
         if not sizes:
             return ["constexpr int64_t at = 0;", *body]
@@ -109,10 +116,11 @@ class _DirectPrinter:
         return [*(f"{head} {{" for head in heads[:-1]), "#pragma omp simd", *inner, *("}" for _ in heads[:-1])]
 
     def _indices(self, first: str) -> list[str]:
+        """C names of the indices: `first` (an item's or segment's), then those of its elements."""
         return [first, *(f"o{d}" for d in range(len(self._space.sizes) - 1))]
 
     def _take_in(self) -> list[str]:
-        """Statements by which each thread takes stretches of items into tables of their own."""
+        """C++ statements by which each thread adds stretches of items to tables of their own."""
         kernel, offset = self._kernel, self._space.offset(self._indices("item"))
         keys = Emitter(CPU_DIALECT, loader(CPU_DIALECT, lambda view: affine(view.offset, [(view.strides[0], "item")])))
         key = keys.value(self._key)
@@ -144,7 +152,7 @@ class _DirectPrinter:
         ]
 
     def _clear(self) -> list[str]:
-        """Statements that reset all tables to neutral elements; for "last" only their counts."""
+        """C++ statements that reset all tables to neutral elements; for "last" only their counts."""
         neutral = neutral_of(self._kernel.op, self._held)
         cleared = [] if self._kernel.op == "last" else [("tables", self._parts * self._table, neutral)]
         cleared += [("counts", self._parts * self._kernel.shape[0], "0")] if self._counts else []
@@ -158,7 +166,7 @@ class _DirectPrinter:
         ]
 
     def _join(self) -> list[str]:
-        """Statements that combine the tables and store the result of each segment."""
+        """C++ statements that combine the tables and store the result of each segment."""
         kernel, segments = self._kernel, self._kernel.shape[0]
         offset = self._space.offset(self._indices("segment"))
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc", "count": "count"})

@@ -1,8 +1,7 @@
 """Accumulation of each reduction: lanes inside a chunk of the row, a mergeable state between chunks.
 
-A chunk is short enough to stay in L1, so a reduction that needs two sweeps (the mean before the deviations, the
-maximum before the exponentials) takes both over cached data.
-"""
+A chunk is short enough to stay in L1. A reduction that needs two sweeps (the mean before the deviations, the maximum
+before the exponentials) takes both over cached data."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _UPDATE = {
 
 @dataclass(frozen=True)
 class Lanes:
-    """One lane array: its C type and neutral element."""
+    """An array with a value for each lane: its C name, its C type and C text of its neutral element."""
 
     name: str
     kind: str
@@ -34,7 +33,7 @@ class Lanes:
 
 
 class Accumulator:
-    """The text of one reduction over rows of `points` elements. Its state is the C variable `row`."""
+    """The C++ text of one reduction over rows of `points` elements. Its state is the C variable `row`."""
 
     def __init__(self, reduction: Reduction | SoftmaxPair, points: int) -> None:
         self.reduction = reduction
@@ -58,10 +57,12 @@ class Accumulator:
 
     @property
     def two_sweeps(self) -> bool:
+        """True if a chunk is swept twice."""
         return self.op in ("moments", "logsumexp", "softmax")
 
     @property
     def positioned(self) -> bool:
+        """True if the result is a position in the row."""
         return self.op in ("argmax", "argmin")
 
     @property
@@ -89,7 +90,7 @@ class Accumulator:
         return [Lanes(f"{self.row}_lanes", self.kind, neutral)]
 
     def first_update(self, value: str, position: str, lanes: list[str]) -> list[str]:
-        """Statements that take one value into the lanes of the first sweep."""
+        """C++ statements that add one value at `position` to the lanes of the first sweep."""
         if self.positioned:
             sign, best, at = ">" if self.op == "argmax" else "<", lanes[0], lanes[1]
             nan = f" | ((v != v) & ({best} == {best}))" if self.floating else ""
@@ -103,7 +104,8 @@ class Accumulator:
         return [_UPDATE[op].format(lane=lanes[0], value=value)]
 
     def between(self, count: str) -> list[str]:
-        """Statements between two sweeps: they compute the values of the first that the second needs."""
+        """C++ statements between two sweeps: they compute the values of the first that the second needs. `count`: C
+        text of the chunk's elements."""
         row = self.row
         if self.op == "moments":
             total = f"fold({row}_lanes, Plus())"
@@ -113,20 +115,21 @@ class Accumulator:
         return [f"const {self.kind} {row}_top = {top};", f"const {self.kind} {row}_from = {reference};"]
 
     def second_lanes(self) -> list[Lanes]:
+        """Lane arrays of the second sweep; [] without one."""
         if not self.two_sweeps:
             return []
         name = f"{self.row}_squares" if self.op == "moments" else f"{self.row}_exps"
         return [Lanes(name, self.kind, f"({self.kind})0")]
 
     def second_update(self, value: str, lanes: list[str], lane: str = "") -> list[str]:
-        """Statements that take one value into the lanes of the second sweep. `lane`: index into the values of
+        """C++ statements that add one value to the lanes of the second sweep. `lane`: index into the values of
         `between`, if a tile has one for each of its rows."""
         if self.op == "moments":
             return [f"{lanes[0]} += math::square({value} - {self.row}_centre{lane});"]
         return [f"{lanes[0]} += math::exp({value} - {self.row}_from{lane});"]
 
     def merge_chunk(self, count: str) -> str:
-        """The statement that folds the lanes into the row's state."""
+        """The C++ statement that folds the lanes into the row's state. `count`: C text of the chunk's elements."""
         row = self.row
         if self.op == "moments":
             return f"{row}.merge({{(double)({count}), {row}_centre, fold({row}_squares, Plus())}});"
@@ -139,7 +142,8 @@ class Accumulator:
         return f"{row}.merge({{fold({row}_lanes, {_COMBINE[self.op]}())}});"
 
     def results(self, lane: str = "") -> list[tuple[str, str, str]]:
-        """(name of the Named value, C type, C expression) of each result that later stages may use."""
+        """(name of the Named value, C type, C text) of each result that later stages may use. `lane`: index of the
+        state, if a tile has one for each of its rows."""
         row = f"{self.row}{lane}"
         if self.pair is not None:
             return [

@@ -1,8 +1,7 @@
 """Row kernels for the CPU: reductions, softmax, normalisations and losses along rows that are contiguous in memory.
 
 Rows are shared between threads; within one, passes run over vector blocks with independent lanes, chunk by chunk. With
-few long rows the threads share each row instead. Where another dimension is the contiguous one, `column.py` prints.
-"""
+few long rows the threads share each row instead. Rows with another contiguous dimension are printed by `column.py`."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 _STACK_BYTES = 512 * 1024  # staged values that a thread may keep on its stack
-_CHUNKS = (1024, 4096, 16384)  # elements a float32 lane sum may span before it is carried in float64
+_CHUNKS = (1024, 4096, 16384)  # elements of a row between two merges of float32 lane sums into float64
 
 
 def print_row(kernel: ir.RowKernel, plan: ir.Plan, device: Device, choices: dict[str, Choice]) -> ir.PrintedKernel:
@@ -67,11 +66,13 @@ def print_row(kernel: ir.RowKernel, plan: ir.Plan, device: Device, choices: dict
     meaning = "vectorise along the row, or over neighbouring rows at once"
     layout = tuning.text("layout", layouts, layouts[0], "algorithm", meaning)
     if layout == "column" and column is not None:
-        return print_column(kernel, plan, device, rows, column, tuning)
+        return print_column(kernel, plan, device, rows=rows, dimension=column, tuning=tuning)
     return _RowPrinter(kernel, plan, device, rows, tuning).print_kernel()
 
 
 class _RowPrinter:
+    """Prints one kernel of contiguous rows; declares its tunables in `tuning`."""
+
     def __init__(self, kernel: ir.RowKernel, plan: ir.Plan, device: Device, rows: RowSpace, tuning: Tuning) -> None:
         self._kernel, self._plan, self._device, self._rows, self._tuning = kernel, plan, device, rows, tuning
         self._values = [*map(value_of, kernel.stages)]
@@ -88,6 +89,7 @@ class _RowPrinter:
     # -- decisions
 
     def _choose_within(self) -> bool:
+        """True if the threads share every row, by the tunable "parallel"; False if rows are short."""
         rows, length, cores = self._rows.rows, self._rows.length, self._device.cores
         if cores < 2 or length < 16384:
             return False
@@ -96,6 +98,8 @@ class _RowPrinter:
         return self._tuning.text("parallel", ("rows", "within"), default, "parallel", meaning) == "within"
 
     def _choose_algorithm(self, within: bool) -> str:
+        """ "staged", "recompute" or "online", by the tunable "algorithm". `within`: threads share rows, so nothing is
+        staged."""
         plain = schedule_passes(self._kernel.stages, online=False)
         bytes_staged = self._staged_bytes(plain)
         legal = ["recompute"]
@@ -114,6 +118,7 @@ class _RowPrinter:
         return self._tuning.text("algorithm", legal, default, "algorithm", meaning)
 
     def _sweeps(self, plan: Schedule) -> list[list[ir.Expr]]:
+        """The values that each sweep over the row computes; a pass has one or two sweeps."""
         found: list[list[ir.Expr]] = []
         for item in plan.passes:
             found.append(item.values)
@@ -128,20 +133,24 @@ class _RowPrinter:
         return frozenset(id(leaf) for leaf in leaves if self._rows.reduced_strides(leaf.view)[-1] in (0, 1))
 
     def _staged_bytes(self, plan: Schedule) -> int:
+        """Bytes of a row's values that "staged" would keep between sweeps."""
         values = values_of_later_sweeps(self._sweeps(plan), self._contiguous_loads())
         return sum(self._rows.length * _register_bytes(value) for value in values if self._moves(value))
 
     def _moves(self, value: ir.Expr) -> bool:
+        """True if the value changes along the row."""
         views = views_of([value])
         return any(any(self._rows.reduced_strides(view)) for view in views)
 
     def _stage(self, within: bool) -> list[ir.Expr]:
+        """The values that are kept between sweeps; [] unless the algorithm is "staged"."""
         if self._algorithm != "staged" or within:
             return []
         values = values_of_later_sweeps(self._sweeps(self._schedule), self._contiguous_loads())
         return [value for value in values if self._moves(value)]
 
     def _decide(self, within: bool) -> RowForm:
+        """The form of the kernel, by tunables that this declares."""
         tuning, inner = self._tuning, self._inner
         widths = vector_widths(self._device)
         width = tuning.number("vector", widths, widths[0], "vector", "bytes of a register; wider may lower the clock")
@@ -167,9 +176,19 @@ class _RowPrinter:
         threads = choose_threads(tuning, self._device, traffic(self._values, self._stores, self._plan))
         simd = "#pragma omp simd" if width == widths[0] else f"#pragma omp simd simdlen({per_vector})"
         staged = self._algorithm == "staged"
-        return RowForm(per_vector * unroll, simd, chunk, within, staged, bool(streamed), order, threads)
+        return RowForm(
+            per_vector * unroll,
+            simd,
+            chunk,
+            within=within,
+            staged=staged,
+            streamed=bool(streamed),
+            schedule=order,
+            threads=threads,
+        )
 
     def _full(self) -> list[ir.Store]:
+        """The stores of one value for each element of a row."""
         return [stage.store for stage in self._kernel.stages if isinstance(stage, ir.Emit)]
 
     def _is_aligned(self, store: ir.Store) -> bool:
@@ -181,6 +200,7 @@ class _RowPrinter:
     # -- text
 
     def print_kernel(self) -> ir.PrintedKernel:
+        """The printed kernel."""
         kernel, form = self._kernel, self._form
         body = self._within() if form.within else self._by_rows()
         shape = f"{self._rows.rows} rows of {self._rows.length}"
@@ -194,6 +214,7 @@ class _RowPrinter:
         )
 
     def _by_rows(self) -> list[str]:
+        """C++ statements in which threads take whole rows."""
         form, rows = self._form, self._rows
         stage = [
             f"alignas(64) {register(value.dtype)} staged{i}[{rows.length}];" for i, value in enumerate(self._staged)
@@ -205,12 +226,14 @@ class _RowPrinter:
         return share_in_team(heads, work, form.schedule, form.threads, setup=stage, fence=form.streamed)
 
     def _pass(self, number: int, item: Pass) -> list[str]:
+        """C++ statements of pass number `number`: states, chunks, and what is computed once a row after them."""
         accumulators = [Accumulator(reduction, self._rows.length) for reduction in item.reductions]
         lines = [f"{a.state} {a.row};" for a in accumulators]
         lines += self._chunks(number, item, accumulators, None)
         return [*lines, *self._finish(item, accumulators)]
 
     def _finish(self, item: Pass, accumulators: Sequence[Accumulator]) -> list[str]:
+        """C++ statements that define the named results of a pass and compute what a row has once after it."""
         lines = []
         for accumulator in accumulators:
             for name, kind, text in accumulator.results():
@@ -219,7 +242,7 @@ class _RowPrinter:
         return [*lines, *self._scalars(item.after)]
 
     def _scalars(self, stages: Sequence[ir.Let | ir.EmitRow]) -> list[str]:
-        """Statements for once a row: values of Let stages, stores of EmitRow stages."""
+        """C++ statements for once a row: values of Let stages, stores of EmitRow stages."""
         offset = self._rows.space.offset(
             [*self._rows.indices[: self._rows.outer], *["0"] * len(self._rows.reduced_sizes)]
         )
@@ -239,7 +262,8 @@ class _RowPrinter:
     def _chunks(
         self, number: int, item: Pass, accumulators: Sequence[Accumulator], segment: tuple[str, str] | None
     ) -> list[str]:
-        """The code for a pass over the row, or over `segment` of its first loop, chunk by chunk."""
+        """C++ loops for a pass over the row, or over `segment` (C texts of begin and end) of its first loop, chunk by
+        chunk."""
         sizes = self._rows.reduced_sizes
         depth = len(sizes) - 1
         chunk = self._form.chunk
@@ -258,7 +282,10 @@ class _RowPrinter:
                     False,
                 )
             heads = [*outer, *ranges.heads]
-            body = [*ranges.setup, *self._sweep(number, item, accumulators, [], ranges.begin, ranges.end)]
+            body = [
+                *ranges.setup,
+                *self._sweep(number, item, accumulators, loops=[], begin=ranges.begin, end=ranges.end),
+            ]
             return nest(heads, body)
         group = max(1, chunk // self._inner)  # a chunk is a group of whole innermost rows
         heads = loops_over("r", sizes[: depth - 1])
@@ -278,7 +305,11 @@ class _RowPrinter:
                 f"const int64_t count = (group_end - group) * {self._inner};",
             ]
             inner = [loop(name, "group_end", "group")]
-        body = [*setup, "(void)count;", *self._sweep(number, item, accumulators, inner, "0", str(self._inner))]
+        body = [
+            *setup,
+            "(void)count;",
+            *self._sweep(number, item, accumulators, loops=inner, begin="0", end=str(self._inner)),
+        ]
         return nest(heads, body)
 
     def _sweep(
@@ -290,7 +321,9 @@ class _RowPrinter:
         begin: str,
         end: str,
     ) -> list[str]:
-        """The code for one chunk: a sweep, a second one if a reduction needs it, the merge into the row's states."""
+        """C++ statements for one chunk: a sweep, a second one if a reduction needs it, the merge into the row's states.
+
+        `loops`: heads of loops inside the chunk; `begin`, `end`: C texts of its bounds in the innermost dimension."""
         count = "count" if loops else f"({end} - {begin})"
         lanes = [lane for a in accumulators for lane in a.first_lanes()]
         lines = [_declare(lane.name, lane.kind, lane.start, self._form.lanes) for lane in lanes]
@@ -318,7 +351,8 @@ class _RowPrinter:
     # -- sharing one row
 
     def _within(self) -> list[str]:
-        """The code in which every pass is a parallel loop over segments of the row; their states merge in order."""
+        """C++ statements in which every pass is a parallel loop over segments of the row; their states merge in
+        order."""
         form, lines = self._form, self._scalars(self._schedule.before)
         first = self._rows.reduced_sizes[0]
         segments = min(first, 16 * self._device.cores)
@@ -348,6 +382,9 @@ class _RowPrinter:
 
 @dataclass(frozen=True)
 class _Range:
+    """A loop over chunks of a dimension: heads of loops, statements inside them, and C texts of a chunk's bounds.
+    `single`: there is only one chunk."""
+
     heads: list[str]
     setup: list[str]
     begin: str
@@ -365,14 +402,17 @@ def _range(name: str, begin: str, end: str, size: int, step: int) -> _Range:
 
 
 def _declare(name: str, kind: str, start: str, lanes: int) -> str:
+    """C++ statements that declare a lane array and fill it with `start`."""
     return f"alignas(64) {kind} {name}[{lanes}]; fill({name}, {start});"
 
 
 def _register_bytes(value: ir.Expr) -> int:
+    """Bytes of a value in a register."""
     return {"double": 8, "int64_t": 8}.get(register(value.dtype), 4)
 
 
 def _describe(item: Pass) -> str:
+    """Words for a comment: the reductions and stores of a pass."""
     parts = [f"{r.op if isinstance(r, ir.Reduction) else 'max and sum of exp'}" for r in item.reductions]
     parts += [f"store {emit.store.buffer}" for emit in item.emits]
     return ", ".join(parts)

@@ -16,10 +16,12 @@ class RowSpace:
     """Merged outer and reduced dimensions; `space` has the outer ones first."""
 
     space: Space
-    outer: int  # how many merged dimensions are outer
+    outer: int  # number of outer dimensions
 
     @staticmethod
     def of(kernel: RowKernel) -> RowSpace:
+        """The space of a kernel, its outer and its reduced dimensions merged separately; at least one dimension is
+        reduced."""
         views = [*views_of(map(value_of, kernel.stages)), *(store.view for store in stores_in(kernel.stages))]
         barrier = len(kernel.outer)
         space = Space.merge([*kernel.outer, *kernel.reduced], views, barriers=[barrier])
@@ -30,18 +32,22 @@ class RowSpace:
 
     @property
     def outer_sizes(self) -> tuple[int, ...]:
+        """Sizes of the outer dimensions."""
         return self.space.sizes[: self.outer]
 
     @property
     def reduced_sizes(self) -> tuple[int, ...]:
+        """Sizes of the reduced dimensions."""
         return self.space.sizes[self.outer :]
 
     @property
     def rows(self) -> int:
+        """Number of rows."""
         return math.prod(self.outer_sizes)
 
     @property
     def length(self) -> int:
+        """Number of elements in a row."""
         return math.prod(self.reduced_sizes)
 
     @property
@@ -50,4 +56,5 @@ class RowSpace:
         return [f"o{i}" for i in range(self.outer)] + [f"r{i}" for i in range(len(self.reduced_sizes))]
 
     def reduced_strides(self, view: View) -> tuple[int, ...]:
+        """A view's strides along the reduced dimensions, in elements."""
         return self.space.strides(view)[self.outer :]

@@ -28,31 +28,35 @@ from foundry.knowledge.device import Device
 _COMBINE = {"sum": "a + b", "prod": "a * b", "max": "math::maximum(a, b)", "min": "math::minimum(a, b)"}
 # The same on whole vectors, where the library's functions do not reach; NaN wins on either side.
 _VECTOR = {"max": "b > a ? b : a", "min": "b < a ? b : a"}
-_BLOCKS = 4  # whose values are worked out, scanned and stored together
+_BLOCKS = 4  # blocks whose values are computed, scanned and stored together
 
 
 @dataclass(frozen=True)
 class _Scan:
-    """Types and combining text of one scan's operation."""
+    """Types and combining text of one scan's operation; a register holds `lanes` values of type `block`."""
 
     block: str  # C type scanned inside a block
     carry: str  # C type carried between blocks
     neutral: str
-    combine: str  # of `a` (earlier) and `b`
+    combine: str  # C text of `a` (earlier) and `b` combined
     lanes: int
 
 
 def print_scan(kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     """C++ of a ScanKernel, in one of the forms of the module's docstring.
 
-    `choices` may hold "tile" (rows side by side), "algorithm" ("blocks" scans 64 bytes in registers, "serial" adds one
-    element at a time), "parallel" ("rows" or "within"), "schedule" ("static" or "dynamic") and "threads". A value that
-    is not legal for this kernel gives way to the default.
-    """
+    `choices` may hold:
+    - "tile": rows side by side
+    - "algorithm": "blocks" scans 64 bytes in registers, "serial" adds one element at a time
+    - "parallel": "rows" or "within"
+    - "schedule": "static" or "dynamic"
+    - "threads": threads of the kernel
+    A value that is not legal for this kernel gives way to the default."""
     return _ScanPrinter(kernel, plan, device, Tuning(choices)).print_kernel()
 
 
 def _scan(kernel: ScanKernel) -> _Scan:
+    """The types and texts of a scan's operation."""
     kind = register(kernel.dtype)
     carry = "double" if kernel.op in ("sum", "prod") and kind == "float" else kind
     if kernel.op in ("sum", "prod"):
@@ -65,10 +69,13 @@ def _scan(kernel: ScanKernel) -> _Scan:
 
 
 def _simd(count: str, body: Sequence[str]) -> list[str]:
+    """C++ vector loop that runs `body` for l in [0, count)."""
     return ["#pragma omp simd", f"for (int l = 0; l < {count}; ++l) {{", indent(body, 1), "}"]
 
 
 class _ScanPrinter:
+    """Prints one scan; declares its tunables in `tuning`."""
+
     def __init__(self, kernel: ScanKernel, plan: Plan, device: Device, tuning: Tuning) -> None:
         self._kernel, self._plan, self._device, self._tuning = kernel, plan, device, tuning
         self._values = [kernel.value, *[store.value for store in kernel.stores]]
@@ -93,6 +100,7 @@ class _ScanPrinter:
         return best if unit[best] > unit[-1] and self._outer[best] >= 4 else None
 
     def _form(self) -> None:
+        """Chooses tile, algorithm, sharing of rows, schedule and threads, and declares their tunables."""
         tuning, device = self._tuning, self._device
         rows = self._space.points // self._length
         widths = vector_widths(device)
@@ -118,6 +126,7 @@ class _ScanPrinter:
         self._threads = choose_threads(tuning, device, traffic(self._values, self._kernel.stores, self._plan))
 
     def print_kernel(self) -> PrintedKernel:
+        """The printed kernel."""
         kernel = self._kernel
         body = self._columns() if self._tile else self._shared_rows() if self._shared else self._rows()
         about = f"running {kernel.op} of {self._space.points // self._length} rows of {self._length}"
@@ -132,22 +141,25 @@ class _ScanPrinter:
     # -- one element
 
     def _index(self, text: str) -> str:
+        """C text of the index in memory order of scan position `text`."""
         return f"({self._length - 1} - ({text}))" if self._kernel.reverse else text
 
     def _indices(self, inner: str) -> list[str]:
+        """C names of the indices of all dimensions, the scanned one being `inner`."""
         names = [f"o{d}" for d in range(len(self._outer))]
         if self._tile and self._across is not None:
             names[self._across] = "(tile + l)"
         return [*names, inner]
 
     def _load(self, at: str) -> tuple[list[str], str]:
+        """(C++ statements, C text of the scanned value) at scan position `at`."""
         offset = self._space.offset(self._indices(self._index(at)))
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, prefix="v")
         text = emitter.value(self._kernel.value)
         return emitter.lines, text
 
     def _store(self, at: str, own: str) -> list[str]:
-        """Statements that store the element at scan position `at`, with running value `acc` and own value `own`."""
+        """C++ statements that store the element at scan position `at`, with running value `acc` and own value `own`."""
         offset = self._space.offset(self._indices(self._index(at)))
         known = [(self._kernel.value, own)]
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc"}, known=known)
@@ -155,19 +167,20 @@ class _ScanPrinter:
         return emitter.lines
 
     def _setup(self) -> list[str]:
+        """The C++ definition of `combine`."""
         text = f"{{ return {self._scan.combine}; }}"
         return [f"const auto combine = [](auto a, auto b) __attribute__((always_inline)) {text};"]
 
     # -- one row
 
     def _stretch(self, begin: str, end: str, *, storing: bool = True) -> list[str]:
-        """Statements that scan elements [begin, end) of a row from `carry`, and leave the new total there."""
+        """C++ statements that scan elements [begin, end) of a row from `carry`, and leave the new total there."""
         if self._blocked:
             return [f"int64_t i = {begin};", *self._blocks(end, storing=storing)]
         return [f"for (int64_t i = {begin}; i < {end}; ++i) {{", indent(self._step("carry", storing=storing), 1), "}"]
 
     def _step(self, carry: str, *, storing: bool = True) -> list[str]:
-        """Statements that add element i to the variable `carry` and, if `storing`, store the running value."""
+        """C++ statements that add element i to the variable `carry` and, if `storing`, store the running value."""
         before, value = self._load("i")
         own, kind = register(self._kernel.value.dtype), register(self._kernel.dtype)
         step = [*before, f"const {own} own = {value};"]
@@ -178,10 +191,10 @@ class _ScanPrinter:
         return [*step, f"{carry} = next;"]
 
     def _blocks(self, end: str, *, storing: bool) -> list[str]:
-        """The code that scans several blocks at a time, so that values and stores of all types are whole vectors.
+        """C++ statements that scan several blocks at a time up to `end`, so that values and stores of all types are
+        whole vectors.
 
-        The rest of a row takes the same code with fewer elements.
-        """
+        The rest of a row takes the same code with fewer elements."""
         scan, kind, own = self._scan, register(self._kernel.dtype), register(self._kernel.value.dtype)
         count = scan.lanes * _BLOCKS
         before, value = self._load("(i + l)")
@@ -205,7 +218,7 @@ class _ScanPrinter:
         ]
 
     def _block(self, *, storing: bool) -> list[str]:
-        """Statements that scan the block at `first` and add its total to `carry`."""
+        """C++ statements that scan the block at `first` and add its total to `carry`."""
         scan, kernel = self._scan, self._kernel
         combine = _VECTOR.get(kernel.op, scan.combine)
         if kernel.op in _VECTOR and register(kernel.dtype) in ("float", "double"):
@@ -220,9 +233,11 @@ class _ScanPrinter:
         ]
 
     def _heads(self) -> list[str]:
+        """The heads of loops over all rows."""
         return loops_over("o", self._outer)
 
     def _rows(self) -> list[str]:
+        """C++ statements in which threads take whole rows."""
         heads = self._heads() or [loop("only", 1)]
         work = [
             *self._setup(),
@@ -232,10 +247,10 @@ class _ScanPrinter:
         return share_loops(heads, work, self._order, self._threads)
 
     def _shared_rows(self) -> list[str]:
-        """The code for few long rows, in three steps.
+        """C++ statements for few long rows, in three steps.
 
-        These are the totals of all segments in parallel, their running total, and the scan of all segments in parallel.
-        """
+        These are the totals of all segments in parallel, their running total, and the scan of all segments in
+        parallel."""
         segments = 8 * self._device.cores
         size = -(-self._length // (segments * 64)) * 64
         segments = -(-self._length // size)
@@ -265,6 +280,7 @@ class _ScanPrinter:
     # -- rows side by side
 
     def _columns(self) -> list[str]:
+        """C++ statements in which threads take tiles of neighbouring rows, scanned in lanes."""
         assert self._across is not None
         across, tile, carry = self._outer[self._across], self._tile, self._scan.carry
         heads = [head for d, head in enumerate(self._heads()) if d != self._across]

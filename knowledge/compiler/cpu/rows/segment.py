@@ -1,9 +1,8 @@
-"""Sums and other reductions of segments on the CPU: each segment's items are read in order into accumulators that lie
-side by side, segments are shared among the threads, and one that is much longer than others is cut.
+"""Sums and other reductions of segments on the CPU. Each segment's items are read in order into neighbouring
+accumulators; threads share the segments, and a segment that is much longer than others is cut.
 
-What is added does not depend on which thread does what, so that results are the same in every call. Sums and products
-of float32 are taken in float64.
-"""
+The order of additions does not depend on which thread does what, so results are the same in every call. Sums and
+products of float32 are taken in float64."""
 
 from __future__ import annotations
 
@@ -31,19 +30,22 @@ from foundry.knowledge.opgraph import ITEM_BYTES
 
 _LINE_BYTES = 64
 _TILES = (16, 32, 64, 128, 256)
-_WIDEST_WHOLE = 128  # lanes that are one tile whatever their number
+_WIDEST_WHOLE = 128  # lanes; up to so many are one tile
 _TASKS_OF_A_THREAD = 16
-_PIECES = 4  # of a long segment, for each core
-_SHORTEST_LONG = 2048  # items of a segment that is worth cutting
+_PIECES = 4  # pieces of a long segment for each core
+_SHORTEST_LONG = 2048  # fewest items of a segment that is worth cutting
 
 
 def print_segments(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     """C++ of a SegmentKernel.
 
-    `choices` may hold "tile" (neighbouring elements of an item that are accumulated together), "ahead" (items that are
-    asked for before they are read), "schedule" ("dynamic" or "static") and "threads". A value that is not legal for
-    this kernel gives way to the default.
-    """
+    `choices` may hold:
+    - "tile": neighbouring elements of an item that are accumulated together
+    - "ahead": items that are prefetched before they are read
+    - "schedule": "dynamic" or "static"
+    - "threads": threads of the kernel
+    - "parts": as in `print_direct`, for kernels with a key
+    A value that is not legal for this kernel gives way to the default."""
     if kernel.in_place:
         return print_put(kernel, plan, device, choices)
     if kernel.key is not None:
@@ -52,6 +54,8 @@ def print_segments(kernel: SegmentKernel, plan: Plan, device: Device, choices: d
 
 
 class _SegmentPrinter:
+    """Prints one reduction of sorted segments; declares its tunables in `tuning`."""
+
     def __init__(self, kernel: SegmentKernel, plan: Plan, device: Device, tuning: Tuning) -> None:
         self._kernel, self._plan, self._device, self._tuning = kernel, plan, device, tuning
         self._values = [kernel.value, *[store.value for store in kernel.stores]]
@@ -72,11 +76,12 @@ class _SegmentPrinter:
         self._threads = choose_threads(tuning, device, traffic(self._values, kernel.stores, plan))
         self._tiles = -(-self._lanes // self._tile)
         self._columns = math.prod(self._outer) * self._tiles
-        many = self._columns >= _PIECES * device.cores  # of which each is a task of its own
+        many = self._columns >= _PIECES * device.cores  # each column is a task of its own
         self._long = 0 if many or kernel.op == "last" or self._is_alone else self._shortest_long()
 
     @property
     def _is_alone(self) -> bool:
+        """True if the kernel has a single thread."""
         return self._device.cores == 1 or self._threads == " num_threads(1)"
 
     def _shortest_long(self) -> int:
@@ -85,6 +90,7 @@ class _SegmentPrinter:
         return size if self._kernel.items > size else 0
 
     def _choose_tile(self) -> int:
+        """Number of elements that are accumulated together, by the tunable "tile"."""
         whole = [self._lanes] if self._lanes <= _TILES[-1] else []
         tiles = sorted({*whole, *(tile for tile in _TILES if tile < self._lanes)})
         dividing = [tile for tile in tiles if tile <= _WIDEST_WHOLE and self._lanes % tile == 0 and tile >= 32]
@@ -93,6 +99,7 @@ class _SegmentPrinter:
         return self._tuning.number("tile", tiles, default, "tile", meaning)
 
     def print_kernel(self) -> PrintedKernel:
+        """The printed kernel."""
         kernel = self._kernel
         own = [name for name in (kernel.starts, kernel.order) if name]
         more = [(f"const int32_t* __restrict b_{name}", f"b_{name}") for name in own]
@@ -100,7 +107,7 @@ class _SegmentPrinter:
         body = [*self._functions(), *self._short_segments(), *(self._long_segments() if self._long else [])]
         about = f"{kernel.op} of {kernel.items} items in {kernel.shape[0]} segments"
         return print_function(
-            Function(kernel.name, about, body, self._values, kernel.stores, more),
+            Function(kernel.name, about, body, reads=self._values, stores=kernel.stores, more=more),
             self._plan,
             self._tuning,
             template="segment",
@@ -111,13 +118,16 @@ class _SegmentPrinter:
 
     @property
     def _pieces(self) -> int:
+        """Number of pieces into which a long segment is cut."""
         return _PIECES * self._device.cores
 
     @property
     def _at(self) -> list[str]:
+        """C names of the outer indices of an item."""
         return [f"o{d}" for d in range(len(self._outer))]
 
     def _indices(self, first: str) -> list[str]:
+        """C names of the indices of an element; `first` is the item's or segment's."""
         return [first, *self._at, *(["(tile + l)"] if self._lanes > 1 else [])]
 
     def _functions(self) -> list[str]:
@@ -148,7 +158,7 @@ class _SegmentPrinter:
         ]
 
     def _items(self) -> list[str]:
-        """Statements that accumulate the items at [first, last) of the order."""
+        """C++ statements that accumulate the items at [first, last) of the order."""
         offset = self._space.offset(self._indices("item"))
         value = self._kernel.value
         known = invariants([value], lambda view: self._space.strides(view)[-1] != 0) if self._lanes > 1 else []
@@ -174,6 +184,7 @@ class _SegmentPrinter:
         """Loads and gathers of contiguous runs whose place is known from the item's number."""
 
         def moves(view: View) -> bool:
+            """True if the view moves along the lanes."""
             return self._space.strides(view)[-1] != 0
 
         found = [node for node in distinct([self._kernel.value]) if isinstance(node, Load | Gather)]
@@ -181,10 +192,9 @@ class _SegmentPrinter:
         return [node for node in fixed if self._space.strides(node.view)[-1] == 1]
 
     def _prefetches(self) -> list[str]:
-        """Statements that prefetch the rows of a later item, of this segment or the next; [] without such rows.
+        """C++ statements that prefetch the rows of a later item, of this segment or the next; [] without such rows.
 
-        Otherwise rows anywhere in memory would be waited for.
-        """
+        Without them each item would wait for a row from anywhere in memory."""
         sought = self._sought() if self._ahead else []
         if not sought:
             return []
@@ -204,6 +214,7 @@ class _SegmentPrinter:
         return [f"if ({place} < {end}) {{", indent(body, 1), "}"]
 
     def _stores(self) -> list[str]:
+        """C++ statements that store the result of a segment from `acc` and `count`."""
         offset = self._space.offset(self._indices("segment"))
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc", "count": "count"})
         emitter.store_all(self._kernel.stores, offset, self._plan.buffers)
@@ -212,14 +223,17 @@ class _SegmentPrinter:
     # -- all of them
 
     def _heads(self) -> list[str]:
+        """The heads of loops over all tiles of a segment."""
         heads = loops_over("o", self._outer)
         return [*heads, f"for (int64_t tile = 0; tile < {self._lanes}; tile += {self._tile})"]
 
     def _loop(self, head: str, body: list[str], schedule: str) -> list[str]:
+        """C++ loops over all tiles and `head`, whose iterations the threads share."""
         heads = [*self._heads(), head]
         return share_loops(heads, body, schedule, self._threads)
 
     def _short_segments(self) -> list[str]:
+        """C++ statements that reduce all segments, and record the long ones, which they leave out, in `longest`."""
         kernel, at = self._kernel, "".join(f"{name}, " for name in [*self._at, "tile"])
         tasks = self._columns * kernel.shape[0]
         grain = max(1, tasks // (_TASKS_OF_A_THREAD * self._device.cores))
@@ -241,7 +255,8 @@ class _SegmentPrinter:
         return [*before, *self._loop(head, own, schedule)]
 
     def _long_segments(self) -> list[str]:
-        """The code for long segments, each by all threads: pieces of its items in parallel, then merged in order."""
+        """C++ statements for long segments, each by all threads: pieces of its items in parallel, then merged in
+        order."""
         starts, pieces, held = self._kernel.starts, self._pieces, self._held
         at = "".join(f"{name}, " for name in [*self._at, "tile"])
         column = "0"

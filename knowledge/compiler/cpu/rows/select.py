@@ -1,4 +1,5 @@
-"""The first of each row in order on the CPU: what is not behind the last one found so far is kept, then sorted."""
+"""The first elements of each row in order (top-k) on the CPU. Elements that may be among them are kept, those behind
+the last one found so far are not; then the kept ones are sorted."""
 
 from __future__ import annotations
 
@@ -18,8 +19,10 @@ _SPARE = 64  # entries kept besides those wanted, at least
 
 
 def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ of a SelectKernel. `choices` may hold "threads" and "spare" (entries kept besides those wanted, as a multiple
-    of these). Raises CannotLower for rows of 2^31 elements or more."""
+    """C++ of a SelectKernel.
+
+    `choices` may hold "threads" and "spare" (entries kept besides those wanted, as a multiple of these). Raises
+    CannotLower for rows of 2^31 elements or more."""
     if kernel.length >= _LONGEST_ROW:
         raise CannotLower(f"select {kernel.name}: its rows are too long")
     tuning = Tuning(choices)
@@ -60,7 +63,7 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
 
 
 def _call(kernel: SelectKernel, tuning: Tuning) -> tuple[int, str]:
-    """(number of entries with room, C++ call that puts the first of them in order)."""
+    """(number of entries with room, C++ call that puts the first of them in order). May declare the tunable "spare"."""
     kind, largest = register(kernel.dtype), "true" if kernel.largest else "false"
     if kernel.ties != "first":
         assert kernel.first == 0
@@ -82,11 +85,12 @@ def _space(kernel: SelectKernel, last: int) -> Space:
 
 
 def _names(kernel: SelectKernel, last: str) -> list[str]:
+    """C names of the indices: those of the row, then `last`."""
     return [*(f"o{d}" for d in range(len(kernel.outer))), last]
 
 
 def _value(kernel: SelectKernel) -> list[str]:
-    """Statements that return element i of a row."""
+    """C++ statements that return element i of a row."""
     offset = _space(kernel, kernel.length).offset(_names(kernel, "i"))
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, prefix="v")
     text = emitter.value(kernel.value)
@@ -94,7 +98,7 @@ def _value(kernel: SelectKernel) -> list[str]:
 
 
 def _stores(kernel: SelectKernel, plan: Plan) -> list[str]:
-    """Statements that store element r of those found."""
+    """C++ statements that store element r of those found."""
     offset = _space(kernel, kernel.count - kernel.first).offset(_names(kernel, "r"))
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc", "index": "index"})
     emitter.store_all(kernel.stores, offset, plan.buffers)

@@ -10,13 +10,15 @@ from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, l
 from foundry.knowledge.compiler.schedule.tuning import Tuning
 from foundry.knowledge.device import Device
 
-_MOST_THREADS = 1024  # the size of an array in sort.h
-_ITEMS_OF_A_THREAD = 8192  # fewer are sorted before a second thread is awake
+_MOST_THREADS = 1024  # size of an array in sort.h
+_ITEMS_OF_A_THREAD = 8192  # items; fewer are sorted before a second thread is awake
 
 
 def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ of a SortKernel. `choices` may hold "threads": stretches of items that are counted side by side, each with a
-    table of all segments. A value that is not legal for this kernel gives way to the default."""
+    """C++ of a SortKernel.
+
+    `choices` may hold "threads": stretches of items that are counted side by side, each with a table of all segments. A
+    value that is not legal for this kernel gives way to the default."""
     tuning = Tuning(choices)
     most = min(device.cores, _MOST_THREADS)
     counts = [1 << i for i in range(most.bit_length()) if 1 << i < most] + [most]
@@ -38,7 +40,7 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
     ]
     about = f"{kernel.items} items in the order of {kernel.segments} segments"
     return print_function(
-        Function(kernel.name, about, body, [kernel.key], (), more),
+        Function(kernel.name, about, body, reads=[kernel.key], stores=(), more=more),
         plan,
         tuning,
         template="sort",

@@ -14,13 +14,15 @@ from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, Numbering
 from foundry.knowledge.compiler.ir.views import distinct
 from foundry.knowledge.compiler.schedule.passes import Pass
 
-_TAIL = 16  # elements at a time of what is left of a row: half of a vector stalls whoever reads all of it
+_TAIL = 16  # elements of a vector at a row's end: half-written vectors stall the loads that follow
 
 
 @dataclass(frozen=True)
 class RowForm:
-    """The form of one row kernel: `lanes` elements at a time under the pragma `simd`, `chunk` elements between
-    merges."""
+    """The form of one row kernel: `lanes` elements at a time under the pragma `simd`, `chunk` elements between merges.
+
+    `within`: threads share each row. `staged`: values are kept between sweeps. `streamed`: stores go past the caches.
+    `schedule` and `threads` are OpenMP's clauses."""
 
     lanes: int
     simd: str
@@ -34,7 +36,7 @@ class RowForm:
 
 @dataclass
 class RowContext:
-    """The facts that all sweeps of one kernel share. `names` (Named value -> C identifier) grows as passes define
+    """The facts that all sweeps of one kernel share. `names` (C identifier of each Named value) grows as passes define
     values."""
 
     plan: Plan
@@ -53,7 +55,8 @@ class RowContext:
 
 
 class Sweep:
-    """Vector blocks over [begin, end) of the innermost dimension: updates of lanes, stores, staged values."""
+    """Vector blocks over a range of the innermost dimension: updates of lanes, stores, staged values. `first`: it is
+    the first sweep of its chunk, which also stores."""
 
     def __init__(self, context: RowContext, item: Pass, accumulators: Sequence[Accumulator], *, first: bool) -> None:
         self._context, self._accumulators, self._first = context, accumulators, first
@@ -63,6 +66,8 @@ class Sweep:
         self._index = context.rows.indices[-1]
 
     def text(self, filled: set[int], begin: str, end: str) -> list[str]:
+        """C++ statements of the sweep over [begin, end). `filled`: positions of staged values that can be read; it
+        computes and stages the others."""
         context = self._context
         known: Known = [
             (value, f"staged{i}[{self._position()}]") for i, value in enumerate(context.staged) if i in filled
@@ -71,6 +76,7 @@ class Sweep:
         offset = self._space.offset(context.rows.indices)
 
         def moving(view: View) -> bool:
+            """True if the view moves along the innermost dimension."""
             return self._space.strides(view)[-1] != 0
 
         hoisted, known = hoist(invariants(self._values, moving), offset, context.names, known, "h")
@@ -97,6 +103,8 @@ class Sweep:
         return affine(0, [(step, f"r{d}") for d, step in enumerate(steps)])
 
     def _updates(self, emitter: Emitter) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
+        """((C type, name) of each lane reference, (C parameter, C type, buffer) of each store). Appends the statements
+        that update and store an element to the emitter."""
         lanes: list[tuple[str, str]] = []
         for accumulator in self._accumulators:
             arrays = accumulator.first_lanes() if self._first else accumulator.second_lanes()
@@ -116,6 +124,8 @@ class Sweep:
         return lanes, targets
 
     def _blocks(self, arrays: list[str], begin: str, end: str) -> list[str]:
+        """C++ loop that runs the lambda `element` over [begin, end) in vectors. `arrays`: C names of the lane
+        arrays."""
         form = self._context.form
         width = form.lanes
         indices = self._context.rows.indices[:-1]
@@ -145,7 +155,8 @@ class Sweep:
         return lines
 
     def _tail(self, rest: int, arrays: list[str], direct: list[str]) -> list[str]:
-        """The code for the last elements of a row, in vectors too: a lane without an element keeps its value."""
+        """C++ statements for the last `rest` elements of a row, in vectors too: a lane without an element keeps its
+        value."""
         simd, lines = self._context.form.simd, list[str]()
         width = min(_TAIL, self._context.form.lanes)
         while rest:
