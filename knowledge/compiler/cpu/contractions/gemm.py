@@ -87,8 +87,8 @@ def _shape(kernel: GemmKernel, device: Device) -> _Shape:
 
 
 def _algorithm(shape: _Shape) -> Tunable:
-    """The choice of algorithm: "streamed" only for few rows of A, and then the default unless B is a constant
-    weight."""
+    """The tunable "algorithm". "streamed" is legal for few rows of A, and then the default unless B is a constant
+    weight of at least one vector's columns and A has several rows."""
     kernel = shape.kernel
     values: tuple[str, ...] = ("packed",)
     default = "packed"

@@ -258,6 +258,8 @@ class _TurnsAttention(_TensorAttention):
         self.boxes = {which: found for which in copied if (found := boxes(space, which))}
 
     def _parameters(self) -> tuple[list[str], list[Argument]]:
+        """(C parameters, arguments) of the main launch: tensor maps, then a mask that is not in tiles, then buffers of
+        stores."""
         masks = () if "mask" in self.boxes else masks_of(self.kernel)
         stored, arguments = self.space.signature(masks, stores=self.tiling.splits == 1)
         maps = [f"const __grid_constant__ bulk::Map map_{which}" for which in self.boxes]
@@ -265,6 +267,7 @@ class _TurnsAttention(_TensorAttention):
         return [*maps, stored], [*(found.map(rows[which]) for which, found in self.boxes.items()), *arguments]
 
     def _reads(self) -> dict[str, object]:
+        """Holes of the text that lets TMA copy queries, keys, values and mask into shared memory."""
         places = {
             "q": ("first_row",),
             "k": ("step * KEYS",),
@@ -284,6 +287,7 @@ class _TurnsAttention(_TensorAttention):
         }
 
     def _mask_loads(self, found: list[Leaf], space: Space) -> list[tuple[Load, str]]:
+        """(load, C text of its address) of the mask's loads; they read shared memory if the mask comes in tiles."""
         if "mask" not in self.boxes:
             return super()._mask_loads(found, space)
         place = "mask, warp * 16 + half * 8 + lane / 4, h * 8 + lane % 4 * 2"
@@ -308,6 +312,7 @@ class _TurnsAttention(_TensorAttention):
         return max(1, min(self.pairs, int(self.device.cache_bytes / 2 / per_pair)))
 
     def _batch(self) -> list[str]:
+        """C statements that define the indices of the batch at `place`, the pair that a block has taken."""
         splits, lines = self.tiling.splits, []
         if splits > 1:
             lines.append(f"const int split = place.pair % {splits};")
@@ -317,6 +322,7 @@ class _TurnsAttention(_TensorAttention):
 
     @property
     def _blocks(self) -> int:
+        """Number of blocks: as many as run at once if they stay, else one for each tile of rows."""
         every, resident = self.tiles * self.pairs, self.device.cores * self.tiling.resident_blocks(self.arch)
         return min(every, resident) if self.is_staying else every
 

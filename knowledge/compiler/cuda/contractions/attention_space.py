@@ -93,10 +93,12 @@ def join_heads(kernel: AttentionKernel) -> AttentionKernel:
         return kernel
 
     def joined(view: View) -> View:
+        """The view of an operand with rows: heads and rows become one dimension."""
         step = view.strides[at] if kernel.rows == 1 else view.strides[at + 1]
         return View(view.offset, (*view.strides[:at], step, *view.strides[at + 2 :]))
 
     def shared(view: View) -> View:
+        """The view of an operand that the heads share, without the dimension of heads."""
         return View(view.offset, (*view.strides[:at], *view.strides[at + 1 :]))
 
     return replace(

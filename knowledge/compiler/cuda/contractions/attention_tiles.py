@@ -150,6 +150,7 @@ class MmaAttention(AttentionTiling):
 
     @property
     def rows(self) -> int:
+        """Query rows of a block."""
         return self.warps * self.warp_rows
 
     @property
@@ -180,16 +181,20 @@ class MmaAttention(AttentionTiling):
 
     @property
     def registers(self) -> int:
+        """Estimated registers of a thread, with held queries."""
         return self._registers + (self._query_registers if self.is_held else 0)
 
     @property
     def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block in bytes: stages of keys and values, and queries, which use the same memory
+        if they are held in registers."""
         row, value_row = (size * self.item_bytes + 16 for size in (self.head, self.value_head))
         stages, queries = self.stages * self.keys * (row + value_row), self.rows * row
         return max(stages, queries) if self.is_held else stages + queries
 
     @property
     def holes(self) -> dict[str, object]:
+        """Values for the holes of attention_mma.cu alone."""
         is_held = str(self.is_held).lower()
         return {"ROWS": self.warp_rows, "STAGES": self.stages, "PART": self.part, "IS_HELD": is_held}
 
@@ -219,10 +224,12 @@ class TurnsAttention(AttentionTiling):
 
     @property
     def rows(self) -> int:
+        """Query rows of a block."""
         return self.warps * 16
 
     @property
     def threads(self) -> int:
+        """Threads of a block: the warps that multiply, and a warpgroup that copies."""
         return 32 * self.warps + 128
 
     @property
@@ -236,6 +243,8 @@ class TurnsAttention(AttentionTiling):
 
     @property
     def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block in bytes: two tiles of queries, stages of keys, values and mask, and
+        barriers."""
         head, value_head = _padded(self.head, 64), _padded(self.value_head, 64)
         tiles = 2 * self.keys * (head + value_head) + 128 * self.rows * self.mask_boxes
         return 2 * self.rows * head + self.stages * tiles + 8 * (4 * self.stages + 2)
@@ -247,6 +256,7 @@ class TurnsAttention(AttentionTiling):
 
     @property
     def holes(self) -> dict[str, object]:
+        """Values for the holes of attention_turns.cu alone."""
         own, most = REGISTERS[self.warps]
         return {
             **{"GROUPS": self.warps // 4, "STAGES": self.stages, "SPLITS": self.splits},

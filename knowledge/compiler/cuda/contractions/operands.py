@@ -123,7 +123,7 @@ class Tile:
         ]
 
     def _place_across(self) -> list[str]:
-        """The same if rows of shared memory run along k but the operand does not.
+        """C statements as in `place`, if rows of shared memory run along k but the operand does not.
 
         Eight neighbouring threads take eight values of k, whose words are in different banks."""
         extent = self.tile_out // self.vector

@@ -179,17 +179,22 @@ class MmaTiling(TensorTiling):
 
     @property
     def threads(self) -> int:
+        """Threads of a block."""
         return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * 32
 
     @property
     def store_columns(self) -> int:
+        """Number of result columns that a warp holds."""
         return self.warp_n
 
     @property
     def holes(self) -> dict[str, int]:
+        """Values for the template's holes besides the block's tile."""
         return {"WM": self.warp_m, "WN": self.warp_n}
 
     def keep(self, which: str, vector: int, *, along_k: bool) -> str:
+        """The C statement that writes `held_a[i]` (or b) to shared memory; fragments are read from both layouts, so
+        `along_k` does not matter."""
         out, letter = "m" if which == "a" else "n", which.upper()
         return f"Tile{letter}::keep<{vector}>(to_{which}, in_{out}, in_k, held_{which}[i]);"
 
@@ -199,6 +204,7 @@ class MmaTiling(TensorTiling):
         return 4 * (out * (words + 4) if along_k else words * (out + 8))  # as mma::Operand pads it
 
     def shared_bytes(self, a_along_k: bool, b_along_k: bool) -> int:
+        """Bytes of dynamic shared memory of all stages."""
         a, b = self._operand_bytes(self.tile_m, along_k=a_along_k), self._operand_bytes(self.tile_n, along_k=b_along_k)
         return self.stages * (a + b)
 
@@ -213,6 +219,7 @@ class MmaTiling(TensorTiling):
         return sums + fragments + held * (2 if scalar else 1) + 40
 
     def legal(self, arch: str, *, scalar: bool) -> bool:
+        """True if warps divide the tile, a block has at most 16 of them, and it fits registers and shared memory."""
         return not (self.tile_m % self.warp_m or self.tile_n % self.warp_n) and super().legal(arch, scalar=scalar)
 
 
@@ -229,29 +236,36 @@ class WgmmaTiling(TensorTiling):
 
     @property
     def threads(self) -> int:
+        """Threads of a block."""
         return (self.tile_m // self.group_m) * (self.tile_n // self.group_n) * 128
 
     @property
     def store_columns(self) -> int:
+        """Number of result columns that a warp holds."""
         return self.group_n
 
     @property
     def holes(self) -> dict[str, int]:
+        """Values for the template's holes besides the block's tile."""
         return {"GM": self.group_m, "GN": self.group_n}
 
     def keep(self, which: str, vector: int, *, along_k: bool) -> str:
+        """The C statement that writes `held_a[i]` (or b) to shared memory, in rows along k."""
         out, letter = "m" if which == "a" else "n", which.upper()
         kind = f"{vector}, {str(along_k).lower()}"
         return f"Tile{letter}::keep<{kind}>(to_{which}, in_{out}, in_k, held_{which}[i]);"
 
     def shared_bytes(self, a_along_k: bool, b_along_k: bool) -> int:
+        """Bytes of dynamic shared memory of all stages, the same for both layouts."""
         return self.stages * (self.tile_m + self.tile_n) * 128
 
     def registers(self, *, scalar: bool) -> int:
+        """Estimated registers of a thread. `scalar`: an operand is gathered; each element has an address."""
         held = self.tile_k * (self.tile_m + self.tile_n) // self.threads
         return self.group_m * self.group_n // 128 + held * (2 if scalar else 1) + 48 * 4 // SIZES[self.precision]
 
     def legal(self, arch: str, *, scalar: bool) -> bool:
+        """True if warpgroups divide the tile, its depth is 128 bytes, and it fits registers and shared memory."""
         if self.tile_m % self.group_m or self.tile_n % self.group_n or self.tile_k * SIZES[self.precision] != 128:
             return False
         return self.threads >= 128 and super().legal(arch, scalar=scalar)

@@ -253,6 +253,7 @@ class _Direct:
         threads = self.shape.threads
 
         def even(size: int, most: int) -> int:
+            """The largest part if `size` is cut into equal parts of at most `most`."""
             return math.ceil(size / math.ceil(size / most))
 
         wide = even(self.columns, _BLOCK_WIDTH)

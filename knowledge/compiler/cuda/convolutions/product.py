@@ -392,7 +392,8 @@ class _Conv:
         ]
 
     def _slab(self, tiling: TensorTiling, tests: list[str]) -> tuple[list[str], list[str]]:
-        """The same for tensor cores: rows of a warp's sums go through shared memory."""
+        """(C statements between the products and the stores, C statements that store a warp's 16 rows) on tensor cores:
+        rows of a warp's sums go through shared memory."""
         lines, more = self._output("column_n")
         tests = [test.replace("m <", "row_m <").replace("n <", "column_n <") for test in tests]
         space, plan = self.space.outputs(), self.space.plan

@@ -73,6 +73,7 @@ def side_by_side(space: ConvSpace, count: int) -> SideBySide:
     pixels = math.prod(kernel.output_size)
 
     def flat(view: View) -> View:
+        """The view with its spatial axes merged to one of pixels."""
         found = _flatten(view, kernel.output_size)
         assert found is not None
         return found

@@ -122,6 +122,7 @@ def _leading(kernel: RowKernel) -> View:
     sizes = (*kernel.outer, *kernel.reduced)
 
     def elements(view: View) -> int:
+        """Number of different elements that a view reads or writes."""
         return math.prod(n for n, stride in zip(sizes, view.strides, strict=True) if stride)
 
     found = [leaf.view for leaf in leaves(map(value_of, kernel.stages)) if isinstance(leaf, Load)]
@@ -144,6 +145,7 @@ def row_space(kernel: RowKernel) -> tuple[Space, int, bool]:
     indexed = any(isinstance(stage, Reduction) and stage.op.startswith("arg") for stage in kernel.stages)
 
     def ordered(dimensions: range) -> list[int]:
+        """The dimensions, those of size 1 first, then by falling strides of the leading view."""
         sizes = (*kernel.outer, *kernel.reduced)
         return sorted(dimensions, key=lambda d: (sizes[d] > 1, -abs(leading.strides[d]), d))
 
@@ -153,6 +155,7 @@ def row_space(kernel: RowKernel) -> tuple[Space, int, bool]:
     sizes = (*kernel.outer, *kernel.reduced)
 
     def part(dimensions: list[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        """(sizes, strides of each view) of these dimensions, merged."""
         return collapse([sizes[d] for d in dimensions], [tuple(v.strides[d] for d in dimensions) for v in views])
 
     outer_sizes, outer_strides = part(outer)
@@ -363,8 +366,8 @@ class Chooser:
         return min(512, default) if self.rows * 2 <= self.device.cores else default  # several blocks a row
 
     def _threads(self, team: int, state_bytes: int, columns: int) -> int:
-        """Threads of a block, by the tunable "columns" for rows across memory (default `columns`), else by "threads"
-        for teams of at most a warp."""
+        """Threads of a block. For rows across memory by the tunable "columns" (default `columns`); for teams of at most
+        a warp by "threads"; a larger team is a block."""
         if self.column:
             legal = [c for c in COLUMNS if c * team <= 1024 and c * team * state_bytes <= STATIC_SHARED_BYTES] or [32]
             usual = _power_below(columns, legal)
