@@ -13,8 +13,8 @@ from foundry.knowledge.compiler.cuda.launches import (
     Launch,
     encode,
     max_shared_bytes,
-    prepared,
-    workspace,
+    prepared_argument,
+    workspace_argument,
 )
 from foundry.knowledge.compiler.ir.kernels import PrintedKernel
 from foundry.knowledge.errors import CannotLower
@@ -64,5 +64,9 @@ class CudaPage(Page):
         if arg in self.plan.buffers:
             return arg
         if arg in self.places:
-            return prepared(self.places[arg]) if arg in self.prepared_sizes else workspace(self.places[arg])
+            return (
+                prepared_argument(self.places[arg])
+                if arg in self.prepared_sizes
+                else workspace_argument(self.places[arg])
+            )
         return evaluate(arg, self.numbers)

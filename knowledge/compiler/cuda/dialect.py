@@ -49,11 +49,11 @@ def runtime_header() -> str:
     return read_library_text("cuda/runtime.cuh")
 
 
-def element(dtype: DType) -> str:
+def element_type(dtype: DType) -> str:
     """C++ type of an element of this dtype in memory."""
     return CUDA_DIALECT.storage[dtype]
 
 
-def register(dtype: DType) -> str:
+def register_type(dtype: DType) -> str:
     """C++ type of a value of this dtype in a register; 16-bit floats are kept as float32."""
     return CUDA_DIALECT.register[dtype]

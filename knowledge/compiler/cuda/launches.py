@@ -46,7 +46,7 @@ class Workspace:
 
     def argument(self, name: str) -> str:
         """The launch argument for a part that was reserved. Raises KeyError for another name."""
-        return workspace(self._offsets[name])
+        return workspace_argument(self._offsets[name])
 
 
 def symbol_of(kernel: Kernel | TorchCall) -> str:
@@ -116,12 +116,12 @@ def _argument(found: str | int | dict[str, Any]) -> Argument:
     )
 
 
-def workspace(offset: int) -> str:
+def workspace_argument(offset: int) -> str:
     """The launch argument for scratch memory, `offset` bytes into the workspace."""
     return f"workspace+{offset}"
 
 
-def prepared(offset: int) -> str:
+def prepared_argument(offset: int) -> str:
     """The launch argument for memory that is kept between calls, `offset` bytes into the kernel's part of it."""
     return f"prepared+{offset}"
 

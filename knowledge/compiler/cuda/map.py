@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.dialect import register
+from foundry.knowledge.compiler.cuda.dialect import register_type
 from foundry.knowledge.compiler.cuda.launches import symbol_of
 from foundry.knowledge.compiler.cuda.map_tile import Turned, find_turned, print_turned
 from foundry.knowledge.compiler.cuda.space import (
@@ -23,14 +23,14 @@ from foundry.knowledge.compiler.cuda.space import (
     collapse,
     decompose,
     element_load,
-    emitter,
     indent,
     index_type,
-    load_plan,
-    number,
+    make_emitter,
+    make_tunable,
+    pick_number,
+    plan_loads,
     signature_of,
-    tunable,
-    unrolled,
+    unroll,
     vector_stores,
     vector_type,
     wide_gathers,
@@ -127,9 +127,9 @@ def _shape(kernel: ir.MapKernel, plan: ir.Plan, device: Device, choices: dict[st
     """(the kernel's shape by `choices` or defaults, legal vector widths)."""
     space = _space(kernel)
     vectors = _legal_vectors(kernel, space, plan)
-    vector = number(choices, "vector", vectors, _usual_vector(kernel, vectors))
-    threads = number(choices, "threads", THREADS, _usual_threads(kernel))
-    unroll = number(choices, "in_flight", IN_FLIGHT, _usually_in_flight(kernel, plan, vector, space, device))
+    vector = pick_number(choices, "vector", vectors, _usual_vector(kernel, vectors))
+    threads = pick_number(choices, "threads", THREADS, _usual_threads(kernel))
+    unroll = pick_number(choices, "in_flight", IN_FLIGHT, _usually_in_flight(kernel, plan, vector, space, device))
     return _Shape(space, vector, threads, unroll), vectors
 
 
@@ -173,7 +173,7 @@ def _loads(shape: _Shape, plan: LoadPlan) -> tuple[list[str], list[str], Known]:
         lines.append(f"v{i}[u] = load_vec<{shape.vector}>(b_{leaf.buffer} + {shape.space.offset(leaf.view)});")
         known.append((leaf, element_load(f"v{i}[u].at[j]", leaf.dtype)))
     for i, leaf in enumerate(plan.broadcast):
-        declared.append(f"{register(leaf.dtype)} s{i}[{shape.unroll}];")
+        declared.append(f"{register_type(leaf.dtype)} s{i}[{shape.unroll}];")
         source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
         lines.append(f"s{i}[u] = {source};")
         known.append((leaf, f"s{i}[u]"))
@@ -197,13 +197,13 @@ def _compute(shape: _Shape, stores: tuple[ir.Store, ...], plan: ir.Plan, known: 
     """C statements of round `u`: compute the stored values of a vector from the loaded ones and store them."""
     inner = shape.space.with_inner(f"({shape.space.names[-1]} + j)") if shape.vector > 1 else shape.space
     lines, gathered = wide_gathers(shape.space, [store.value for store in stores], shape.vector, known)
-    body = emitter(inner, [*gathered, *known], {})
+    body = make_emitter(inner, [*gathered, *known], {})
     if shape.vector == 1:
         body.store_all(stores, shape.space.offset, plan.buffers)
         return [*lines, *body.lines]
     form = "write_vec" if shape.space.index == "long long" else "store_vec"
     before, after = vector_stores(body, stores, shape.space, vector=shape.vector, plan=plan, form=form)
-    return [*lines, *before, *unrolled(shape.vector, body.lines), *after]
+    return [*lines, *before, *unroll(shape.vector, body.lines), *after]
 
 
 def _tile_tunable(turned: Turned | None) -> tuple[ir.Tunable, ...]:
@@ -215,7 +215,7 @@ def _print_turned(kernel: ir.MapKernel, plan: ir.Plan, choices: dict[str, Choice
     """The kernel with operands transposed through shared memory; None if it has none, or `choices` says "tile" 0."""
     space = _space(kernel)
     turned = find_turned(kernel, space)
-    side = number(choices, "tile", turned.sides, 32) if turned else 0
+    side = pick_number(choices, "tile", turned.sides, 32) if turned else 0
     if turned is None or not side:
         return None
     source, launch = print_turned(kernel, plan, space, turned, side)
@@ -233,16 +233,18 @@ def _tunables(kernel: ir.MapKernel, turned: Turned | None, vectors: list[int]) -
     usual = _usual_threads(kernel)
     return (
         *_tile_tunable(turned),
-        tunable("threads", THREADS, usual, "parallel", "threads of a block: more share its launch, fewer its limits"),
-        tunable("vector", vectors, _usual_vector(kernel, vectors), "vector", "elements of one memory access"),
-        tunable("in_flight", IN_FLIGHT, 1, "memory", "accesses a thread has under way: more hide latency"),
+        make_tunable(
+            "threads", THREADS, usual, "parallel", "threads of a block: more share its launch, fewer its limits"
+        ),
+        make_tunable("vector", vectors, _usual_vector(kernel, vectors), "vector", "elements of one memory access"),
+        make_tunable("in_flight", IN_FLIGHT, 1, "memory", "accesses a thread has under way: more hide latency"),
     )
 
 
 def _print_shape(kernel: ir.MapKernel, plan: ir.Plan, shape: _Shape) -> tuple[str, launches.Launch]:
     """(CUDA text, launch) of a kernel that does not go through tiles."""
     found = body_leaves(kernel.stores)
-    loading = load_plan(shape.space, found, shape.vector)
+    loading = plan_loads(shape.space, found, shape.vector)
     if shape.vector == 1:  # all plain loads come first, so that a thread has several in flight
         loading = LoadPlan((), tuple(leaf for leaf in found if isinstance(leaf, ir.Load)))
     declared, loads, known = _loads(shape, loading)

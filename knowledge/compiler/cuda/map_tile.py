@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.dialect import element
+from foundry.knowledge.compiler.cuda.dialect import element_type
 from foundry.knowledge.compiler.cuda.launches import symbol_of
 from foundry.knowledge.compiler.cuda.space import (
     Known,
@@ -16,8 +16,8 @@ from foundry.knowledge.compiler.cuda.space import (
     body_leaves,
     decompose,
     element_load,
-    emitter,
     indent,
+    make_emitter,
     signature_of,
 )
 from foundry.knowledge.compiler.ir.kernels import Load, MapKernel, Plan
@@ -112,10 +112,10 @@ def print_turned(kernel: MapKernel, plan: Plan, space: Space, turned: Turned, si
     declared, copies = [], []
     known: Known = []
     for number, load in enumerate(turned.loads):
-        declared.append(f"__shared__ {element(load.dtype)} tile{number}[{side}][{side + 1}];")
+        declared.append(f"__shared__ {element_type(load.dtype)} tile{number}[{side}][{side + 1}];")
         copies.append(f"tile{number}[c][r] = b_{load.buffer}[{space.offset(load.view)}];")
         known.append((load, element_load(f"tile{number}[c][r]", load.dtype)))
-    body = emitter(space, known, {})
+    body = make_emitter(space, known, {})
     body.store_all(kernel.stores, space.offset, plan.buffers)
     outer = [dim for dim in range(len(space.sizes) - 1) if dim != turned.dim]
     tiles = [*(space.sizes[dim] for dim in outer), math.ceil(rows / side), math.ceil(columns / side)]

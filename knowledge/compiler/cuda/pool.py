@@ -11,8 +11,8 @@ from foundry.knowledge.compiler.cuda.pool_space import PoolSpace
 from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.space import (
     decompose,
-    emitter,
     indent,
+    make_emitter,
     signature_of,
 )
 from foundry.knowledge.compiler.file.assemble import fill
@@ -60,7 +60,7 @@ class _Pool:
         for d in range(space.rank):
             lines.append(f"for ({space.index} i{d} = begin{d}; i{d} < end{d}; i{d} += {self._step(d)}) {{")
             lines.append(f"if (i{d} < 0 || i{d} >= {kernel.input_size[d]}) continue;")
-        body = emitter(space.inside, [], {})
+        body = make_emitter(space.inside, [], {})
         body.lines.append(f"const T x = (T)({body.value(kernel.value)});")
         lines += body.lines
         if maximum:

@@ -11,10 +11,10 @@ from foundry.knowledge.compiler.cuda.space import (
     Known,
     decompose,
     element_load,
-    emitter,
     indent,
+    make_emitter,
     signature_of,
-    unrolled,
+    unroll,
     vector_type,
     widest_vector,
 )
@@ -118,9 +118,9 @@ class _Columns:
     def _values(self) -> list[str]:
         """C statements that add the values of tap `u` to the sums of a vector's columns (or take their maximum)."""
         known: Known = [(leaf, element_load(f"v{i}[u].at[j]", leaf.dtype)) for i, leaf in enumerate(self.wide)]
-        body = emitter(self.space.inside.with_inner("(column + j)"), known, {})
+        body = make_emitter(self.space.inside.with_inner("(column + j)"), known, {})
         body.lines.append(f"sum.at[j] = combine(sum.at[j], (T)({body.value(self.kernel.value)}));")
-        loop = unrolled(self.vector, body.lines)
+        loop = unroll(self.vector, body.lines)
         return ["if (inside) {", *loop, "}"]
 
     def _row(self) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foundry.knowledge.compiler.cuda.dialect import register
-from foundry.knowledge.compiler.cuda.space import Space, body_leaves, emitter, index_type
+from foundry.knowledge.compiler.cuda.dialect import register_type
+from foundry.knowledge.compiler.cuda.space import Space, body_leaves, index_type, make_emitter
 from foundry.knowledge.compiler.ir.kernels import Plan, PoolKernel
 from foundry.knowledge.compiler.ir.views import leaves
 
@@ -14,7 +14,7 @@ class PoolSpace:
 
     def __init__(self, kernel: PoolKernel, plan: Plan) -> None:
         self.kernel, self.plan = kernel, plan
-        self.type = register(kernel.dtype)
+        self.type = register_type(kernel.dtype)
         self.rank = len(kernel.input_size)
         outer = tuple(f"o{d}" for d in range(len(kernel.outer)))
         self.out_names = (*outer, *(f"p{d}" for d in range(self.rank)))
@@ -64,6 +64,6 @@ class PoolSpace:
     def stores(self, names: dict[str, str]) -> list[str]:
         """C statements that store a window's result. `names`: C text of the IR's "acc" (the result) and "index" (a
         maximum's position)."""
-        stores = emitter(self.outside, [], names, "s")
+        stores = make_emitter(self.outside, [], names, "s")
         stores.store_all(self.kernel.stores, self.outside.offset, self.plan.buffers)
         return stores.lines

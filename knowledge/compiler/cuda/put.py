@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cuda.dialect import register
+from foundry.knowledge.compiler.cuda.dialect import register_type
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.space import (
@@ -14,9 +14,9 @@ from foundry.knowledge.compiler.cuda.space import (
     Space,
     collapse,
     decompose,
-    emitter,
     indent,
     index_type,
+    make_emitter,
     signature_of,
 )
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SegmentKernel, View
@@ -46,11 +46,11 @@ def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[s
     places = Space((kernel.shape[0], *sizes), ("place", *names), where, index)
     of_key = leaves([kernel.key])
     seen = {leaf.view: leaf.view for leaf in of_key}
-    keys = emitter(Space((kernel.items,), ("item",), seen, index_type((kernel.items,), seen)), [], {}, "k")
+    keys = make_emitter(Space((kernel.items,), ("item",), seen, index_type((kernel.items,), seen)), [], {}, "k")
     key = keys.value(kernel.key)
-    read = emitter(items, [], {})
+    read = make_emitter(items, [], {})
     acc = read.value(kernel.value)
-    write = emitter(places, [], {"acc": "acc"}, "s")
+    write = make_emitter(places, [], {"acc": "acc"}, "s")
     write.store_all(kernel.stores, places.offset, plan.buffers)
     name = symbol_of(kernel)
     signature, arguments = signature_of(plan, [*of_key, *found], kernel.stores)
@@ -64,7 +64,7 @@ def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[s
         f"if (wanted < 0 || wanted >= {kernel.shape[0]}) continue;",
         f"const {index} place = ({index})wanted;",
         *read.lines,
-        f"const {register(kernel.dtype)} acc = {acc};",
+        f"const {register_type(kernel.dtype)} acc = {acc};",
         *write.lines,
         "}",
     ]

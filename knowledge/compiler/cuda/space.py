@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, element, register
+from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, element_type, register_type
 from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.ir import views
 from foundry.knowledge.compiler.ir.access import shares_memory
@@ -20,7 +20,7 @@ LARGEST_INT = 2**31 - 1
 WIDEST_BYTES = 16  # widest load of one thread
 
 
-def identifier(name: str) -> str:
+def to_identifier(name: str) -> str:
     """`name` as a C identifier: each character that C does not allow becomes an underscore."""
     return re.sub(r"\W", "_", name)
 
@@ -140,7 +140,7 @@ class LoadPlan:
     broadcast: tuple[ir.Load, ...]
 
 
-def load_plan(space: Space, leaves_: Iterable[Leaf], vector: int) -> LoadPlan:
+def plan_loads(space: Space, leaves_: Iterable[Leaf], vector: int) -> LoadPlan:
     """Sorts loads by how they are read when a thread takes `vector` neighbours: aligned contiguous ones as vectors,
     those that do not move along the innermost dimension once. Other leaves appear in neither list."""
     loads = [leaf for leaf in leaves_ if isinstance(leaf, ir.Load)]
@@ -151,7 +151,7 @@ def load_plan(space: Space, leaves_: Iterable[Leaf], vector: int) -> LoadPlan:
 
 def vector_type(dtype: DType, vector: int) -> str:
     """The C++ type of `vector` stored elements of `dtype` that are loaded or stored at once."""
-    return f"Vec<{element(dtype)}, {vector}>"
+    return f"Vec<{element_type(dtype)}, {vector}>"
 
 
 def widest_vector(dtypes: Iterable[DType]) -> int:
@@ -165,7 +165,7 @@ Known = list[tuple[ir.Expr, str]]
 whole tree."""
 
 
-def emitter(space: Space, known: Known, names: Mapping[str, str], prefix: str = "t") -> Emitter:
+def make_emitter(space: Space, known: Known, names: Mapping[str, str], prefix: str = "t") -> Emitter:
     """An expression printer over `space`, which collects C statements in its `lines`.
 
     `known`: expressions whose values are in registers already. `names`: C text of the IR's named values. `prefix`: the
@@ -173,13 +173,13 @@ def emitter(space: Space, known: Known, names: Mapping[str, str], prefix: str = 
     return Emitter(CUDA_DIALECT, loader(CUDA_DIALECT, space.offset), names, known=known, prefix=prefix)
 
 
-def over_vector(vector: int, body: Iterable[str]) -> list[str]:
+def loop_over_vector(vector: int, body: Iterable[str]) -> list[str]:
     """C statements that run `body` for each element j of a vector: an unrolled loop, or a scope with j = 0 for a vector
     of one."""
-    return unrolled(vector, body) if vector > 1 else ["{", "const int j = 0;", *body, "}"]
+    return unroll(vector, body) if vector > 1 else ["{", "const int j = 0;", *body, "}"]
 
 
-def unrolled(vector: int, body: Iterable[str]) -> list[str]:
+def unroll(vector: int, body: Iterable[str]) -> list[str]:
     """An unrolled C loop that runs `body` for each j below `vector`."""
     return ["#pragma unroll", f"for (int j = 0; j < {vector}; ++j) {{", *body, "}"]
 
@@ -212,7 +212,7 @@ def wide_gathers(space: Space, values: Iterable[ir.Expr], vector: int, known: Kn
     made: Known = []
     found = [leaf for leaf in leaves(values) if isinstance(leaf, ir.Gather) and _is_wide(space, leaf, vector)]
     for i, leaf in enumerate(found):
-        body = emitter(space, known, {}, f"g{i}_")
+        body = make_emitter(space, known, {}, f"g{i}_")
         index = body.value(leaf.index)
         row = f"math::wrap_index(g{i}_at, {leaf.bound})"
         source = f"load_vec<{vector}>(b_{leaf.buffer} + {space.offset(leaf.view)} + {row} * {leaf.step})"
@@ -263,7 +263,7 @@ def parameters(plan: ir.Plan, reads: Iterable[str], writes: Iterable[str]) -> tu
 def signature_of(plan: ir.Plan, read: Iterable[Leaf], stores: Iterable[ir.Store]) -> tuple[str, list[str]]:
     """(C++ parameter list of a kernel that reads `read` and writes `stores`, names of the buffers to launch it
     with)."""
-    return parameters(plan, *buffers_of(read, stores))
+    return list_parameters(plan, *buffers_of(read, stores))
 
 
 def indent(lines: Iterable[str], depth: int = 1) -> str:
@@ -286,13 +286,13 @@ def pick(choices: Mapping[str, Choice], name: str, values: Sequence[Choice], def
     return wanted if wanted in values else default
 
 
-def number(choices: Mapping[str, Choice], name: str, values: Sequence[int], default: int) -> int:
+def pick_number(choices: Mapping[str, Choice], name: str, values: Sequence[int], default: int) -> int:
     """The chosen integer of `name` if it is one of `values`, else the default."""
     wanted = choices.get(name, default)
     return wanted if isinstance(wanted, int) and wanted in values else default
 
 
-def tunable(name: str, values: Sequence[Choice], default: Choice, aspect: str, meaning: str) -> ir.Tunable:
+def make_tunable(name: str, values: Sequence[Choice], default: Choice, aspect: str, meaning: str) -> ir.Tunable:
     """A tunable as kernels declare it: legal values, default, the aspect it belongs to, and its meaning in words."""
     return ir.Tunable(name, tuple(values), default, aspect, meaning)  # type: ignore[arg-type]
 
@@ -304,4 +304,4 @@ def element_load(text: str, dtype: DType) -> str:
 
 def zero(dtype: DType) -> str:
     """C text of a zero of the register type of `dtype`."""
-    return f"({register(dtype)})0"
+    return f"({register_type(dtype)})0"

@@ -19,9 +19,9 @@ from foundry.knowledge.compiler.cuda.contractions.attention_space import (
 )
 from foundry.knowledge.compiler.cuda.contractions.attention_tiles import LARGEST_HEAD, precisions
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import IEEE, PRECISION
-from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register_type
 from foundry.knowledge.compiler.cuda.launches import Launch, max_shared_bytes, symbol_of
-from foundry.knowledge.compiler.cuda.space import emitter, indent, number, pick, tunable
+from foundry.knowledge.compiler.cuda.space import indent, make_emitter, make_tunable, pick, pick_number
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import AttentionKernel, Plan, PrintedKernel
@@ -31,8 +31,8 @@ from foundry.knowledge.errors import CannotLower
 ROWS = (1, 2, 4, 8)
 WARPS = (2, 4, 8, 16)
 TUNABLES = (
-    tunable("rows", ROWS, 4, "tile", "query rows a warp keeps: each key read serves so many"),
-    tunable("warps", WARPS, 8, "parallel", "warps that share a tile of keys and values"),
+    make_tunable("rows", ROWS, 4, "tile", "query rows a warp keeps: each key read serves so many"),
+    make_tunable("warps", WARPS, 8, "parallel", "warps that share a tile of keys and values"),
 )
 _PRECISION_MEANING = (
     "arithmetic of the products: ieee on the ordinary units; tf32 on tensor cores with 11 significant bits; tf32x3 "
@@ -46,10 +46,10 @@ class _Attention:
     def __init__(self, space: AttentionSpace, device: Device, choices: dict[str, Choice]) -> None:
         self.space, self.kernel = space, space.kernel
         kernel = space.kernel
-        self.type = register(kernel.dtype)
+        self.type = register_type(kernel.dtype)
         item_bytes = 8 if self.type == "double" else 4
-        self.rows = number(choices, "rows", ROWS, 4 if kernel.value_head <= 128 else 2)
-        self.warps = number(choices, "warps", WARPS, 8)
+        self.rows = pick_number(choices, "rows", ROWS, 4 if kernel.value_head <= 128 else 2)
+        self.warps = pick_number(choices, "warps", WARPS, 8)
         self.shared_bytes = item_bytes * (
             32 * (kernel.head + 1 + kernel.value_head) + self.warps * self.rows * kernel.head
         )
@@ -67,7 +67,7 @@ class _Attention:
         """C statements that add the mask to score[r]; [] without a mask."""
         if self.kernel.mask is None:
             return []
-        body = emitter(self.space.spaces["mask"], [], {})
+        body = make_emitter(self.space.spaces["mask"], [], {})
         value = body.value(self.kernel.mask)
         return [*body.lines, f"score[r] += ({self.type})({value});"]
 
@@ -141,5 +141,5 @@ def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices
         printed = print_on_tensor_cores(space, precision, device, choices)
     if len(allowed) == 1:
         return printed
-    way = tunable(PRECISION, allowed, allowed[0], PRECISION, _PRECISION_MEANING)
+    way = make_tunable(PRECISION, allowed, allowed[0], PRECISION, _PRECISION_MEANING)
     return replace(printed, choices={PRECISION: precision, **printed.choices}, tunables=(way, *printed.tunables))

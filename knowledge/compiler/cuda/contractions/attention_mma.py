@@ -17,18 +17,18 @@ from foundry.knowledge.compiler.cuda.contractions.attention_tiles import (
 )
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import PATH
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
-from foundry.knowledge.compiler.cuda.dialect import element
+from foundry.knowledge.compiler.cuda.dialect import element_type
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch, symbol_of
 from foundry.knowledge.compiler.cuda.space import (
     Known,
     Space,
     element_load,
-    emitter,
     indent,
-    load_plan,
-    over_vector,
+    loop_over_vector,
+    make_emitter,
+    make_tunable,
     pick,
-    tunable,
+    plan_loads,
     vector_type,
 )
 from foundry.knowledge.compiler.file.assemble import fill
@@ -105,7 +105,7 @@ class _TensorAttention:
         lines = ["#pragma unroll", "for (int h = 0; h < KEYS / 8; ++h) {", "float added[2] = {};"]
         if kernel.mask is not None:
             lines += self._read_mask(kernel.mask, space)
-        return [*lines, *over_vector(2, [scaled]), "}"]
+        return [*lines, *loop_over_vector(2, [scaled]), "}"]
 
     def _read_mask(self, mask: Expr, space: Space) -> list[str]:
         """C statements that fill `added` for two neighbouring keys of a row."""
@@ -116,12 +116,12 @@ class _TensorAttention:
             f"const {vector_type(leaf.dtype, 2)} m{at} = load_vec<2>({source});"
             for at, (leaf, source) in enumerate(loads)
         ]
-        body = emitter(space.with_inner("(column + j)"), known, {})
+        body = make_emitter(space.with_inner("(column + j)"), known, {})
         value = body.value(mask)
         one = [*body.lines, f"added[j] = (float)({value});"]
         if not loads and kernel.columns % tiling.keys:
             one = ["if (column + j < COLUMNS) {", *one, "}"]
-        both = [*reads, *over_vector(2, one)]
+        both = [*reads, *loop_over_vector(2, one)]
         tests = ["row < QUERIES"] if kernel.rows % tiling.rows else []
         tests += ["column < COLUMNS"] if kernel.columns % tiling.keys else []
         column = f"const {self.space.index} column = first + h * 8 + lane % 4 * 2;"
@@ -129,7 +129,7 @@ class _TensorAttention:
 
     def _mask_loads(self, found: list[Leaf], space: Space) -> list[tuple[Load, str]]:
         """(load, C text of its address) of the mask's loads that read two neighbours at once."""
-        return [(leaf, f"b_{leaf.buffer} + {space.offset(leaf.view)}") for leaf in load_plan(space, found, 2).vectors]
+        return [(leaf, f"b_{leaf.buffer} + {space.offset(leaf.view)}") for leaf in plan_loads(space, found, 2).vectors]
 
     def _epilogue(self) -> tuple[list[str], list[str]]:
         """(C statements before the loop over four neighbours of a row's result, C statements in it)."""
@@ -155,7 +155,7 @@ class _TensorAttention:
             "}",
         ]
         body = [f"partial[point * {size} + d + j] = acc[i][h * 4 + j];"]
-        body = over_vector(4, [f"if ({element}) {{", *body, "}"] if element else body)
+        body = loop_over_vector(4, [f"if ({element}) {{", *body, "}"] if element else body)
         return before, [f"if ({test}) {{", *body, "}"] if test else body
 
     def _parameters(self) -> tuple[list[str], list[Argument]]:
@@ -186,7 +186,7 @@ class _TensorAttention:
         parameters, arguments = self._parameters()
         if tiling.splits > 1:
             parameters.append("float* __restrict__ partial")
-            arguments.append(launches.workspace(0))
+            arguments.append(launches.workspace_argument(0))
         before, epilogue = self._epilogue()
         values: dict[str, object] = {
             "NAME": self.name,
@@ -235,7 +235,7 @@ class _TensorAttention:
         text = read_library_text("cuda/contractions/attention_sum.cu")
         source = fill(text, values)
         grid = (math.ceil(self.points / _SUM_WARPS), 1, 1)
-        args = (*arguments, launches.workspace(0))
+        args = (*arguments, launches.workspace_argument(0))
         return source, Launch(f"{self.name}_sum", grid, (32 * _SUM_WARPS, 1, 1), args)
 
     def print(self) -> list[tuple[str, Launch]]:
@@ -292,7 +292,7 @@ class _TurnsAttention(_TensorAttention):
             return super()._mask_loads(found, space)
         place = "mask, warp * 16 + half * 8 + lane / 4, h * 8 + lane % 4 * 2"
         return [
-            (leaf, f"wgmma::mask_at<{element(leaf.dtype)}, BLOCK_ROWS>({place})")
+            (leaf, f"wgmma::mask_at<{element_type(leaf.dtype)}, BLOCK_ROWS>({place})")
             for leaf in found
             if isinstance(leaf, Load)
         ]
@@ -344,7 +344,7 @@ def print_on_tensor_cores(
     chosen: dict[str, Choice] = {item.name: getattr(tiling, item.name) for item in tunables}
     if len(ways) > 1:
         chosen[PATH] = path
-        tunables = (tunable(PATH, ways, ways[0], "algorithm", _PATH_MEANING), *tunables)
+        tunables = (make_tunable(PATH, ways, ways[0], "algorithm", _PATH_MEANING), *tunables)
     return PrintedKernel(
         functions="\n".join(sources),
         call=launches.encode(records),

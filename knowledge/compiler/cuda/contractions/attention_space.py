@@ -12,9 +12,9 @@ from foundry.knowledge.compiler.cuda.space import (
     buffers_of,
     collapse,
     decompose,
-    emitter,
     index_type,
-    parameters,
+    list_parameters,
+    make_emitter,
 )
 from foundry.knowledge.compiler.ir import views
 from foundry.knowledge.compiler.ir.kernels import AttentionKernel, Expr, Plan, View
@@ -40,7 +40,7 @@ class AttentionSpace:
 
     def leaf(self, which: str, expr: Expr) -> str:
         """C text of the element of an operand ("q", "k", "v", "mask") at the current point."""
-        return emitter(self.spaces[which], [], {}).value(expr)
+        return make_emitter(self.spaces[which], [], {}).value(expr)
 
     def address(self, which: str) -> str:
         """C text of the address of the element of "q", "k" or "v" at the current point."""
@@ -53,7 +53,7 @@ class AttentionSpace:
 
     def store(self, result: str) -> list[str]:
         """C statements that store `result` at (row, d)."""
-        body = emitter(self.spaces["out"], [], {"acc": result}, "s")
+        body = make_emitter(self.spaces["out"], [], {"acc": result}, "s")
         body.store_all(self.kernel.stores, self.spaces["out"].offset, self.plan.buffers)
         return body.lines
 
@@ -61,7 +61,7 @@ class AttentionSpace:
         """(C parameter list, names of the buffers) of a kernel that reads the operands and, if `stores`, makes the
         stores."""
         stored = self.kernel.stores if stores else ()
-        return parameters(self.plan, *buffers_of([*leaves(operands), *body_leaves(stored)], stored))
+        return list_parameters(self.plan, *buffers_of([*leaves(operands), *body_leaves(stored)], stored))
 
 
 def operands_of(kernel: AttentionKernel) -> Sequence[Expr]:

@@ -19,7 +19,7 @@ from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import (
     has_wgmma,
 )
 from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
-from foundry.knowledge.compiler.cuda.space import tunable
+from foundry.knowledge.compiler.cuda.space import make_tunable
 from foundry.knowledge.compiler.ir.kernels import AttentionKernel, Plan, Tunable
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
@@ -365,7 +365,7 @@ def choose_attention(
         if len(legal) == 1 and name in ("shared_mask", "in_turn"):
             continue
         aspect, meaning = _MEANING[name]
-        tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+        tunables.append(make_tunable(name, legal, getattr(default, name), aspect, meaning))
     return tiling, tuple(tunables)
 
 

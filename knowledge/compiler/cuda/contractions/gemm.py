@@ -31,7 +31,7 @@ from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import (
     way_tunables,
 )
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines, shared_bytes, shared_texts, tiled_source
-from foundry.knowledge.compiler.cuda.dialect import register
+from foundry.knowledge.compiler.cuda.dialect import register_type
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch, symbol_of
 from foundry.knowledge.compiler.cuda.space import body_leaves, pick, signature_of
 from foundry.knowledge.compiler.ir.kernels import Apply, Expr, GemmKernel, Plan, PrintedKernel, Tunable
@@ -104,7 +104,7 @@ class _Printer:
         self.spaces = spaces_of(kernel)
         self.scalar = ways.is_gathered
         self.tiling, self.tunables = choose_tiling(kernel, ways, device, choices)
-        self.type = register(kernel.dtype)
+        self.type = register_type(kernel.dtype)
         self.name = symbol_of(kernel)
         self.a = strided_operand(kernel, self.spaces, "a", self.tiling)
         self.b = strided_operand(kernel, self.spaces, "b", self.tiling)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
-from foundry.knowledge.compiler.cuda.space import tunable
+from foundry.knowledge.compiler.cuda.space import make_tunable
 from foundry.knowledge.compiler.ir.kernels import GemmKernel, Tunable
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import ITEM_BYTES
@@ -129,5 +129,5 @@ def choose(
         aspect, meaning = _MEANING[name]
         if getattr(tiling, name) not in legal:
             legal.append(getattr(tiling, name))
-        tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+        tunables.append(make_tunable(name, legal, getattr(default, name), aspect, meaning))
     return tiling, tuple(tunables)

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling
 from foundry.knowledge.compiler.cuda.contractions.tails import element_values
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import TensorTiling, WgmmaTiling
-from foundry.knowledge.compiler.cuda.dialect import register
+from foundry.knowledge.compiler.cuda.dialect import register_type
 from foundry.knowledge.compiler.cuda.space import (
     Known,
     Space,
     body_leaves,
     collapse,
     element_load,
-    emitter,
     index_type,
-    load_plan,
-    over_vector,
+    loop_over_vector,
+    make_emitter,
+    plan_loads,
     vector_type,
 )
 from foundry.knowledge.compiler.ir.kernels import Expr, GemmKernel, Load, View
@@ -157,7 +157,7 @@ class Tile:
             moves = [self.tiling.keep(self.which, self.vector, along_k=self.along_k)]
         elif self.inner == "k":
             store = [f"{to}[(in_k + j) * {pitch} + in_{self.out}] = {held}.at[j];"]
-            moves = over_vector(self.vector, store)
+            moves = loop_over_vector(self.vector, store)
         else:
             moves = [f"store_vec<{self.vector}>({to} + in_k * {pitch} + in_{self.out}, {held});"]
         if self.is_item():
@@ -177,7 +177,7 @@ def strided_operand(
     memory, up to `widest` neighbours at once."""
     expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
     out, out_size = ("m", kernel.m) if which == "a" else ("n", kernel.n)
-    kind = register(kernel.dtype)
+    kind = register_type(kernel.dtype)
     walks_last = _walks_last(expr, where)
     last, other = ("k", out) if which == "a" else (out, "k")
     axes = (other, last) if walks_last else (last, other)
@@ -212,16 +212,21 @@ def _walks_last(expr: Expr, where: dict[View, View]) -> bool:
 
 def _read_vector(expr: Expr, space: Space, vector: int, kind: str, held: str) -> list[str]:
     """C statements that read `vector` neighbours of `expr` into `held[i]`, as one vector if no arithmetic is needed."""
-    if vector > 1 and isinstance(expr, Load) and expr.dtype in ("float32", "float64") and register(expr.dtype) == kind:
+    if (
+        vector > 1
+        and isinstance(expr, Load)
+        and expr.dtype in ("float32", "float64")
+        and register_type(expr.dtype) == kind
+    ):
         return [f"{held}[i] = load_vec<{vector}>(b_{expr.buffer} + {space.offset(expr.view)});"]
     known: Known = []
     lines = []
-    for number, leaf in enumerate(load_plan(space, leaves([expr]), vector).vectors):
+    for number, leaf in enumerate(plan_loads(space, leaves([expr]), vector).vectors):
         source = f"load_vec<{vector}>(b_{leaf.buffer} + {space.offset(leaf.view)})"
         lines.append(f"const {vector_type(leaf.dtype, vector)} v{number} = {source};")
         known.append((leaf, element_load(f"v{number}.at[j]", leaf.dtype)))
     inner = space.with_inner(f"({space.names[-1]} + j)") if vector > 1 else space
-    body = emitter(inner, known, {})
+    body = make_emitter(inner, known, {})
     value = body.value(expr)
     body.lines.append(f"{held}[i].at[j] = ({kind})({value});")
-    return [*lines, *over_vector(vector, body.lines)]
+    return [*lines, *loop_over_vector(vector, body.lines)]

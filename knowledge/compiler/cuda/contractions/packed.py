@@ -26,14 +26,14 @@ from foundry.knowledge.compiler.cuda.contractions.splits import Partial, find_bl
 from foundry.knowledge.compiler.cuda.contractions.tails import element_values, tail_text
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import HALF, HALF3, LABELS, TYPES
 from foundry.knowledge.compiler.cuda.contractions.tiled import GROUP, epilogue_lines
-from foundry.knowledge.compiler.cuda.dialect import element
+from foundry.knowledge.compiler.cuda.dialect import element_type
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch, max_shared_bytes, symbol_of
 from foundry.knowledge.compiler.cuda.space import (
     Space,
     body_leaves,
     indent,
+    make_tunable,
     signature_of,
-    tunable,
 )
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import GemmKernel, Plan, PrintedKernel, Tunable
@@ -248,7 +248,7 @@ def choose_packed(
             legal = [value for value in legal if value == 1 or kernel.k // value >= 64]
         legal = sorted({*legal, getattr(default, name)})
         aspect, meaning = _MEANING[name]
-        tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+        tunables.append(make_tunable(name, legal, getattr(default, name), aspect, meaning))
     return tiling, tuple(tunables)
 
 
@@ -367,7 +367,11 @@ class _Printer:
             return {"ABOUT": "", "SLAB": "", "BEFORE_FOUR": "", "AFTER_FOUR": "", "LAST": ""}
         slab, (store,) = tiling.slab(self.precision), kernel.stores
         row, item = slab + 8, tiling.item
-        kind, gap, part = element(self.plan.buffers[store.buffer].dtype), 64 // item, slab_bytes(slab, item) // item
+        kind, gap, part = (
+            element_type(self.plan.buffers[store.buffer].dtype),
+            64 // item,
+            slab_bytes(slab, item) // item,
+        )
         apart = replace(self.out, names=(*self.out.names[:-2], "row_m", "first"))
         tests = ["lane < 16"]
         tests += [f"row_m < {kernel.m}"] if kernel.m % tiling.tile_m else []

@@ -13,7 +13,7 @@ from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling
 from foundry.knowledge.compiler.cuda.contractions.operands import Spaces, Tile, spaces_of, strided_operand
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import GUESS, HALF, HALF3, SIZES, TYPES
 from foundry.knowledge.compiler.cuda.launches import Launch, TensorMap
-from foundry.knowledge.compiler.cuda.space import buffers_of, decompose, indent, parameters
+from foundry.knowledge.compiler.cuda.space import buffers_of, decompose, indent, list_parameters
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import Apply, GemmKernel, Iota, Load, Plan
@@ -143,7 +143,7 @@ class PackedOperand:
 
     def memory(self, offset: int) -> str:
         """The launch argument for this operand's memory, `offset` bytes from its begin."""
-        return cuda_launch.prepared(offset) if self.prepares else cuda_launch.workspace(offset)
+        return cuda_launch.prepared_argument(offset) if self.prepares else cuda_launch.workspace_argument(offset)
 
     def place(self, begin: int) -> int:
         """Reserves memory from byte `begin` and returns the byte behind it; `begin` itself if TMA reads the operand
@@ -221,7 +221,7 @@ class PackedOperand:
     def _signature(self) -> tuple[list[str], list[str]]:
         """(C parameters, arguments) of a packing kernel: the buffers read, then the packed memory."""
         reads, _ = buffers_of(leaves([self.expr]), [])
-        text, arguments = parameters(self.product.plan, reads, [])
+        text, arguments = list_parameters(self.product.plan, reads, [])
         texts = [*([text] if text else []), f"unsigned char* __restrict__ packed_{self.which}"]
         return texts, [*arguments, self.memory(self.at)]
 

@@ -10,7 +10,7 @@ from foundry.knowledge.compiler.cuda.contractions.tails import Dimension, Joined
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch
 from foundry.knowledge.compiler.cuda.rows.steps import Accumulator
-from foundry.knowledge.compiler.cuda.space import Space, emitter
+from foundry.knowledge.compiler.cuda.space import Space, make_emitter
 from foundry.knowledge.compiler.ir.kernels import GemmKernel, Plan, Store
 from foundry.knowledge.errors import CannotLower
 
@@ -171,7 +171,7 @@ class RowTail:
     def _value(self, item: Accumulator) -> list[str]:
         """C statements of a function body that returns a reduction's value of element k."""
         lines = [f"const int h = {self.lanes.h}, j = k % 4;", f"const {self.out.index} n = column(k) - j;"]
-        body = emitter(self.out.with_inner("(n + j)"), [], {"acc": _SUM})
+        body = make_emitter(self.out.with_inner("(n + j)"), [], {"acc": _SUM})
         value = body.value(item.value)
         return [*lines, *body.lines, f"return ({item.value_type})({value});"]
 

@@ -14,7 +14,7 @@ from foundry.knowledge.compiler.cuda.space import (
     body_leaves,
     decompose,
     indent,
-    over_vector,
+    loop_over_vector,
     signature_of,
 )
 from foundry.knowledge.compiler.file.assemble import fill
@@ -72,7 +72,7 @@ class Partial:
     @property
     def argument(self) -> str:
         """The launch argument for the partial sums."""
-        return cuda_launch.workspace(self.memory)
+        return cuda_launch.workspace_argument(self.memory)
 
     def store(self, acc: str, guard: str, element_guard: str) -> list[str]:
         """C statements that keep the partial sums of four neighbours of a row; `acc`: C text of neighbour j."""
@@ -80,7 +80,7 @@ class Partial:
         row = f"((long long)(split * {math.prod(kernel.batch)} + batch) * {kernel.m} + m) * {kernel.n} + n"
         body = [f"partial[{row} + j] = {acc};"]
         body = [f"if ({element_guard}) {{", *body, "}"] if element_guard else body
-        lines = over_vector(4, body)
+        lines = loop_over_vector(4, body)
         return [f"if ({guard}) {{", *lines, "}"] if guard else lines
 
     def sum(self) -> tuple[str, Launch]:

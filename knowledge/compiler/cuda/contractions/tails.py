@@ -16,10 +16,10 @@ from foundry.knowledge.compiler.cuda.rows.steps import Accumulator, EmitPass, Re
 from foundry.knowledge.compiler.cuda.space import (
     Space,
     decompose,
-    emitter,
-    identifier,
     indent,
+    make_emitter,
     signature_of,
+    to_identifier,
 )
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
@@ -78,7 +78,7 @@ def reduce_once(tail: ir.Tail) -> tuple[tuple[Accumulator, ...], list[RowStep]]:
 
 def state_name(item: Accumulator) -> str:
     """The C variable of a reduction's state."""
-    return f"a_{identifier(item.name)}"
+    return f"a_{to_identifier(item.name)}"
 
 
 @dataclass(frozen=True)
@@ -191,13 +191,16 @@ class Joined:
         kind = "const " if const else ""
         found = self.places if places is None else places
         return [
-            (f"{kind}{item.state}* __restrict__ w_{identifier(item.name)}", cuda_launch.workspace(found[item.name]))
+            (
+                f"{kind}{item.state}* __restrict__ w_{to_identifier(item.name)}",
+                cuda_launch.workspace_argument(found[item.name]),
+            )
             for item in self.accumulators
         ]
 
     def keep(self, item: Accumulator, place: str) -> str:
         """The C statement that writes a state to memory; `place` is C text of its index."""
-        return f"w_{identifier(item.name)}[{place}] = {state_name(item)};"
+        return f"w_{to_identifier(item.name)}[{place}] = {state_name(item)};"
 
     # ------------------------------------------------ the launches
 
@@ -220,7 +223,7 @@ class Joined:
         team = 32 if is_column and not self.is_column else self.team
         exact = not is_column or rows % _COLUMNS == 0
         names = [f"o{d}" if item.size > 1 else "0" for d, item in enumerate(outer)]
-        lines = [f"typedef {item.state} S_{identifier(item.name)};" for item in self.accumulators]
+        lines = [f"typedef {item.state} S_{to_identifier(item.name)};" for item in self.accumulators]
         lines += self._find_row(parts, is_column=is_column, exact=exact)
         lines += self._merge([pair for pair in zip(outer, names, strict=True) if pair[0].size > 1], inner, parts, team)
         lines += self._combine(team, is_column)
@@ -228,7 +231,7 @@ class Joined:
         slots = self.slots(places, const=True)
         if parts > 1:
             stored = [
-                f"j_{identifier(item.name)}[part * {self.rows} + row] = {state_name(item)};"
+                f"j_{to_identifier(item.name)}[part * {self.rows} + row] = {state_name(item)};"
                 for item in self.accumulators
             ]
             lines += [f"if ({' && '.join(tests)}) {{", *stored, "}"]
@@ -284,17 +287,17 @@ class Joined:
         address = [f"(long long){name} * {item.stride}" for item, name in outer]
         address += [f"(long long)e{d} * {item.stride}" for d, item in enumerate(inner)]
         lines += [f"const long long from = {' + '.join(address) or '0'};"]
-        lines += [f"{state_name(item)}.merge(w_{identifier(item.name)}[from]);" for item in self.accumulators]
+        lines += [f"{state_name(item)}.merge(w_{to_identifier(item.name)}[from]);" for item in self.accumulators]
         return [*lines, "}"]
 
     def _combine(self, team: int, is_column: bool) -> list[str]:
         """C statements that combine the states of a row's threads."""
         lines = []
         for item in self.accumulators:
-            state, slots = state_name(item), f"partials_{identifier(item.name)}"
+            state, slots = state_name(item), f"partials_{to_identifier(item.name)}"
             count = _COLUMNS * team if is_column else team // 32
             call = f"reduce_column<{team}, {_COLUMNS}>" if is_column else f"reduce_block<{team // 32}>"
-            lines.append(f"SHARED_STATES(S_{identifier(item.name)}, {slots}, {count});")
+            lines.append(f"SHARED_STATES(S_{to_identifier(item.name)}, {slots}, {count});")
             lines.append(f"{state} = {call}({state}, {slots});")
         return lines
 
@@ -322,7 +325,7 @@ def define_results(accumulators: Sequence[Accumulator], at: str = "") -> Results
     names, texts = {}, []
     for item in accumulators:
         for name, member in item.defines:
-            names[name] = f"n_{identifier(name)}"
+            names[name] = f"n_{to_identifier(name)}"
             texts.append((names[name], f"{state_name(item)}{at}.{member}"))
     return Results(names, texts)
 
@@ -345,9 +348,9 @@ def finish_row(rest: Sequence[RowStep], space: Space, plan: ir.Plan, names: dict
     lines: list[str] = []
     known = dict(names)
     for number, step in enumerate(rest):
-        body = emitter(space, [], known, f"z{number}_")
+        body = make_emitter(space, [], known, f"z{number}_")
         if isinstance(step, ir.Let):
-            known[step.name] = f"n_{identifier(step.name)}"
+            known[step.name] = f"n_{to_identifier(step.name)}"
             body.lines.append(f"const auto {known[step.name]} = {body.value(step.value)};")
         else:
             body.store(step.store, space.offset, plan.buffers[step.store.buffer].dtype)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import SPLITS
 from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
-from foundry.knowledge.compiler.cuda.space import tunable
+from foundry.knowledge.compiler.cuda.space import make_tunable
 from foundry.knowledge.compiler.ir.kernels import GemmKernel, Tunable
 from foundry.knowledge.device import Device
 from foundry.knowledge.opgraph import DType
@@ -389,7 +389,7 @@ def choose_tensor(
         if getattr(tiling, name) not in legal:
             legal.append(getattr(tiling, name))
         aspect, meaning = found.meaning[name]
-        tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+        tunables.append(make_tunable(name, legal, getattr(default, name), aspect, meaning))
     return tiling, tuple(tunables)
 
 
@@ -402,7 +402,7 @@ def way_tunables(precisions: tuple[str, ...], paths: tuple[str, ...]) -> tuple[T
     """The tunables "precision" and "path", each only if there is more than one value."""
     found = []
     if len(precisions) > 1:
-        found.append(tunable(PRECISION, precisions, precisions[0], PRECISION, _PRECISION_MEANING))
+        found.append(make_tunable(PRECISION, precisions, precisions[0], PRECISION, _PRECISION_MEANING))
     if len(paths) > 1:
-        found.append(tunable(PATH, paths, paths[0], "algorithm", _PATH_MEANING))
+        found.append(make_tunable(PATH, paths, paths[0], "algorithm", _PATH_MEANING))
     return tuple(found)

@@ -15,10 +15,10 @@ from foundry.knowledge.compiler.cuda.space import (
     Known,
     Space,
     element_load,
-    emitter,
     indent,
-    load_plan,
-    over_vector,
+    loop_over_vector,
+    make_emitter,
+    plan_loads,
     vector_type,
 )
 from foundry.knowledge.compiler.file.assemble import fill
@@ -55,12 +55,12 @@ def epilogue_lines(
     lines: list[str] = []
     if wide:
         found = leaves([*(store.value for store in stores), *values.values()])
-        for number, leaf in enumerate(load_plan(space, found, vector).vectors):
+        for number, leaf in enumerate(plan_loads(space, found, vector).vectors):
             source = f"load_vec<{vector}>(b_{leaf.buffer} + {space.offset(leaf.view)})"
             lines.append(f"const {vector_type(leaf.dtype, vector)} e{number} = {source};")
             known.append((leaf, element_load(f"e{number}.at[j]", leaf.dtype)))
     inner = space.neighbour(vector)
-    body = emitter(inner, known, {"acc": acc})
+    body = make_emitter(inner, known, {"acc": acc})
     body.reserve([*(store.value for store in stores), *values.values()])
     after: list[str] = []
     test = f"if ({store_guard}) " if store_guard else ""
@@ -79,7 +79,7 @@ def epilogue_lines(
     inside = [*body.lines, *note]
     if element_guard and not wide:
         inside = [f"if ({element_guard}) {{", *inside, "}"]
-    lines = [*lines, *over_vector(vector, inside), *after]
+    lines = [*lines, *loop_over_vector(vector, inside), *after]
     return [f"if ({guard}) {{", *lines, "}"] if guard else lines
 
 

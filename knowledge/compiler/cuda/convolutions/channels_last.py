@@ -32,7 +32,7 @@ from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import KEPT, REGIS
 from foundry.knowledge.compiler.cuda.convolutions.space import POSITION, ConvSpace
 from foundry.knowledge.compiler.cuda.convolutions.tails import ConvTail, OverChannels, OverPixels, OverWindows
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch, max_shared_bytes
-from foundry.knowledge.compiler.cuda.space import indent, parameters, tunable
+from foundry.knowledge.compiler.cuda.space import indent, list_parameters, make_tunable
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.cost import flops
 from foundry.knowledge.compiler.ir.kernels import PrintedKernel, Tunable
@@ -163,7 +163,7 @@ class _Product:
             rows, row_writes = self.tail.row_buffers()
             writes = list(dict.fromkeys([*writes, *row_writes]))
             reads = [name for name in dict.fromkeys([*reads, *rows]) if name not in writes]
-        of_buffers, buffers = parameters(self.space.plan, reads, writes)
+        of_buffers, buffers = list_parameters(self.space.plan, reads, writes)
         texts = ["const unsigned char* __restrict__ packed", "const unsigned char* __restrict__ weights"]
         slots: list[Argument] = [layout.image, layout.weights]
         if layout.is_scaled:
@@ -320,9 +320,11 @@ class _Product:
 
 def _tunables(layout: ChannelsLastLayout) -> tuple[Tunable, ...]:
     """The tunables of the layout: precision (if there are several), "near", and those of its tiles."""
-    near = tunable("near", NEAR, layout.near_default, "memory", "whether the first cache keeps lines for the next tap")
+    near = make_tunable(
+        "near", NEAR, layout.near_default, "memory", "whether the first cache keeps lines for the next tap"
+    )
     every = precisions_of(layout.space)
-    precision = tunable(PRECISION, every, every[0], PRECISION, _PRECISION_MEANING)
+    precision = make_tunable(PRECISION, every, every[0], PRECISION, _PRECISION_MEANING)
     return (*([precision] if len(every) > 1 else []), near, *layout.tunables)
 
 

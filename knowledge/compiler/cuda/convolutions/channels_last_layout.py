@@ -95,10 +95,10 @@ class ChannelsLastLayout:
         memory = cuda_launch.prepared if self.is_prepared else cuda_launch.workspace
         self.weights, self.exponents_w = memory(0), memory(weights)
         image = self.workspace_bytes
-        self.image = cuda_launch.workspace(image)
-        self.exponents_x = cuda_launch.workspace(image + _aligned(self.packed.pieces * 16))
+        self.image = cuda_launch.workspace_argument(image)
+        self.exponents_x = cuda_launch.workspace_argument(image + _aligned(self.packed.pieces * 16))
         peaks = image + _aligned(self.packed.pieces * 16) + _aligned(4 * self.kernel.batch)
-        self.peaks = cuda_launch.workspace(peaks)
+        self.peaks = cuda_launch.workspace_argument(peaks)
         self.workspace_bytes = peaks + (_aligned(4 * self.kernel.batch * self.pack_blocks) if self.is_scaled else 0)
 
     @property

@@ -10,7 +10,7 @@ from foundry.knowledge.compiler.cuda.convolutions.channels_last_layout import (
     PACKING_THREADS,
     ChannelsLastLayout,
 )
-from foundry.knowledge.compiler.cuda.dialect import element
+from foundry.knowledge.compiler.cuda.dialect import element_type
 from foundry.knowledge.compiler.cuda.launches import Launch
 from foundry.knowledge.compiler.cuda.space import indent
 from foundry.knowledge.compiler.file.assemble import fill
@@ -132,7 +132,7 @@ def _weight_values(layout: ChannelsLastLayout) -> dict[str, object]:
         "const float scale = pack::power(exponent);",
         "if (lane == 0) exponents_w[row] = -exponent;",
     ]
-    stored = element(space.plan.buffers[kernel.weight].dtype)
+    stored = element_type(space.plan.buffers[kernel.weight].dtype)
     texts = [f"const {stored}* __restrict__ weight", "unsigned char* __restrict__ weights"]
     return {
         "W_TYPE": stored,

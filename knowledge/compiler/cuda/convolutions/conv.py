@@ -18,7 +18,7 @@ from typing import Protocol
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.convolutions import channels_last, direct, planes, product
 from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace, conv_space
-from foundry.knowledge.compiler.cuda.space import pick, tunable
+from foundry.knowledge.compiler.cuda.space import make_tunable, pick
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, Plan, PrintedKernel
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
@@ -104,5 +104,5 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
         "direct: outputs kept in registers by threads of their own; implicit_gemm: tiles of a matrix product shared by "
         "a block; channels_last: the same from a packed copy of the input; planes: the same from a 1x1 window's input"
     )
-    choice = tunable("algorithm", offered, default, "algorithm", meaning)
+    choice = make_tunable("algorithm", offered, default, "algorithm", meaning)
     return replace(printed, choices={"algorithm": name, **printed.choices}, tunables=(choice, *printed.tunables))

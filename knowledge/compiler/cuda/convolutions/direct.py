@@ -13,9 +13,9 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace
-from foundry.knowledge.compiler.cuda.dialect import element
+from foundry.knowledge.compiler.cuda.dialect import element_type
 from foundry.knowledge.compiler.cuda.launches import Launch
-from foundry.knowledge.compiler.cuda.space import WIDEST_BYTES, indent, number, pick, tunable
+from foundry.knowledge.compiler.cuda.space import WIDEST_BYTES, indent, make_tunable, pick, pick_number
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.conv_geometry import Axis
@@ -208,7 +208,7 @@ def _choose(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> tup
         "threads": list(THREADS),
     }
     present = {name: getattr(default, name) for name in values}
-    wanted = present | {name: number(choices, name, values[name], present[name]) for name in values}
+    wanted = present | {name: pick_number(choices, name, values[name], present[name]) for name in values}
     usual = WEIGHTS[default.staged]
     weights = str(pick(choices, "weights", WEIGHTS, usual))
     shape = Shape(**wanted, staged=weights == "shared")
@@ -221,9 +221,9 @@ def _choose(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> tup
         ]
         legal = sorted({*legal, present[name], wanted[name]})
         if len(legal) > 1:
-            tunables.append(tunable(name, legal, present[name], aspect, meaning))
+            tunables.append(make_tunable(name, legal, present[name], aspect, meaning))
     meaning = "where weights wait: in the caches, or in shared memory, those of a thread's channels side by side"
-    tunables.append(tunable("weights", WEIGHTS, usual, "memory", meaning))
+    tunables.append(make_tunable("weights", WEIGHTS, usual, "memory", meaning))
     return shape, tuple(tunables)
 
 
@@ -290,7 +290,7 @@ class _Direct:
             "W_SOURCE": self.space.weight_value(f"weights[i * {across} + c * {inside} + tap]"),
             "W_VALUE": value,
             "WEIGHT": kernel.weight,
-            "W_TYPE": element(self.space.plan.buffers[kernel.weight].dtype),
+            "W_TYPE": element_type(self.space.plan.buffers[kernel.weight].dtype),
         }
 
     def _tables(self) -> dict[str, object]:

@@ -11,7 +11,7 @@ from foundry.knowledge.compiler.cuda import launches as cuda_launch
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.compiler.cuda.convolutions.space import POSITION, ConvSpace
 from foundry.knowledge.compiler.cuda.launches import Launch
-from foundry.knowledge.compiler.cuda.space import body_leaves, decompose, indent, over_vector, signature_of
+from foundry.knowledge.compiler.cuda.space import body_leaves, decompose, indent, loop_over_vector, signature_of
 from foundry.knowledge.compiler.file.assemble import fill
 
 _THREADS = 256
@@ -64,7 +64,7 @@ class PartialSums:
     @property
     def argument(self) -> str:
         """The launch argument for the partial sums."""
-        return cuda_launch.workspace(0)
+        return cuda_launch.workspace_argument(0)
 
     def store(self, tests: Sequence[str]) -> list[str]:
         """C statements that keep `acc[i][h * 4 + j]` of (m, n + j) for four neighbours, if `tests` hold."""
@@ -73,7 +73,7 @@ class PartialSums:
         row = f"((long long)split * {kernel.out_channels} + {group}(int)m) * {self._pixels} + n"
         body = [f"partial[{row} + j] = acc[i][h * 4 + j];"]
         body = [f"if (n + j < {self._pixels}) {{", *body, "}"] if self._pixels % 4 else body
-        return [f"if ({' && '.join(tests)}) {{" if tests else "{", *over_vector(4, body), "}"]
+        return [f"if ({' && '.join(tests)}) {{" if tests else "{", *loop_over_vector(4, body), "}"]
 
     def sum(self) -> tuple[str, Launch]:
         """(CUDA text, launch) that adds the partial sums and stores the result."""

@@ -10,7 +10,7 @@ from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import HALF3
 from foundry.knowledge.compiler.cuda.convolutions.packed_input import packed_input
 from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace
 from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
-from foundry.knowledge.compiler.cuda.space import number, pick, tunable
+from foundry.knowledge.compiler.cuda.space import make_tunable, pick, pick_number
 from foundry.knowledge.compiler.ir.kernels import Tunable
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
@@ -143,7 +143,7 @@ def choose_pixels(
     default = _default(space, needs, device.arch)
     most = max(16, 2 * space.found.out_per_group)
     values = {name: tuple(v for v in found if name != "tile_channels" or v < most) for name, found in _VALUES.items()}
-    wanted = {name: number(choices, name, values[name], getattr(default, name)) for name in values}
+    wanted = {name: pick_number(choices, name, values[name], getattr(default, name)) for name in values}
     shape = PixelTiling(**wanted, weights=str(pick(choices, "weights", (KEPT, MOVED), default.weights)))
     if not shape.legal(needs, device.arch):
         shape = replace(shape, weights=MOVED)
@@ -154,9 +154,9 @@ def choose_pixels(
         legal = [v for v in values[name] if _with(shape, name, v).legal(needs, device.arch)]
         legal = sorted({*legal, getattr(default, name)})
         if len(legal) > 1:
-            tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+            tunables.append(make_tunable(name, legal, getattr(default, name), aspect, meaning))
     ways = [way for way in (KEPT, MOVED) if replace(shape, weights=way).legal(needs, device.arch)]
     if len(ways) > 1:
         meaning = "kept: all weights stay in shared memory; moved: they come with the input, step by step"
-        tunables.append(tunable("weights", ways, default.weights, "memory", meaning))
+        tunables.append(make_tunable("weights", ways, default.weights, "memory", meaning))
     return shape, tuple(tunables)

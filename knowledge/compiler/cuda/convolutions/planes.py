@@ -17,7 +17,7 @@ from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.compiler.cuda.convolutions.channels_last_packing import fill_text
 from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace
 from foundry.knowledge.compiler.cuda.launches import Launch, max_shared_bytes
-from foundry.knowledge.compiler.cuda.space import indent, number, pick, tunable
+from foundry.knowledge.compiler.cuda.space import indent, make_tunable, pick, pick_number
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.kernels import PrintedKernel, Tunable
 from foundry.knowledge.device import Device
@@ -133,7 +133,7 @@ def choose_planes(
     default, channels = _default(space, device.arch), space.kernel.in_channels
     most = max(16, 2 * space.kernel.out_channels)
     values = {name: tuple(v for v in found if name != "tile_channels" or v < most) for name, found in _VALUES.items()}
-    wanted = {name: number(choices, name, values[name], getattr(default, name)) for name in values}
+    wanted = {name: pick_number(choices, name, values[name], getattr(default, name)) for name in values}
     shape = PlaneTiling(**wanted, stores=str(pick(choices, "stores", (LANES, ROWS), default.stores)))
     if not shape.legal(channels, device.arch):
         shape = default
@@ -142,10 +142,10 @@ def choose_planes(
         legal = [v for v in values[name] if replace(shape, **{name: v}).legal(channels, device.arch)]  # type: ignore[arg-type]
         legal = sorted({*legal, getattr(default, name)})
         if len(legal) > 1:
-            tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+            tunables.append(make_tunable(name, legal, getattr(default, name), aspect, meaning))
     meaning = "lanes: each lane stores its own sums; rows: these go through shared memory, and a warp stores a row"
-    precision = tunable(PRECISION, ("tf32", "tf32x3", IEEE), "tf32", PRECISION, _PRECISION_MEANING)
-    return shape, (precision, *tunables, tunable("stores", (LANES, ROWS), default.stores, "memory", meaning))
+    precision = make_tunable(PRECISION, ("tf32", "tf32x3", IEEE), "tf32", PRECISION, _PRECISION_MEANING)
+    return shape, (precision, *tunables, make_tunable("stores", (LANES, ROWS), default.stores, "memory", meaning))
 
 
 def _print_main(space: ConvSpace, device: Device, shape: PlaneTiling) -> tuple[str, Launch]:

@@ -29,9 +29,9 @@ from foundry.knowledge.compiler.cuda.contractions.tiled import (
 )
 from foundry.knowledge.compiler.cuda.convolutions.partial import PartialSums
 from foundry.knowledge.compiler.cuda.convolutions.space import POSITION, ConvSpace
-from foundry.knowledge.compiler.cuda.dialect import element
+from foundry.knowledge.compiler.cuda.dialect import element_type
 from foundry.knowledge.compiler.cuda.launches import Launch
-from foundry.knowledge.compiler.cuda.space import decompose, over_vector, parameters
+from foundry.knowledge.compiler.cuda.space import decompose, list_parameters, loop_over_vector
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir.conv_geometry import Geometry
@@ -123,7 +123,7 @@ class _Gathered(Tile):
         read = f"held_b[i].at[j] = {self.value};"
         body = ["const int k = first_k + in_k + j;", f"if ({' && '.join(inside)}) {{" if inside else "{"]
         body += [self.where, f"if ({self.test}) {read}" if self.test else read, "}"]
-        return [*lines, *over_vector(self.vector, body), "}"]
+        return [*lines, *loop_over_vector(self.vector, body), "}"]
 
 
 class _Conv:
@@ -290,7 +290,7 @@ class _Conv:
             "PHASES": len(taps.phases),
             "PHASE_ROWS": _rows(taps.phases),
             "ORDER": ", ".join(map(str, taps.order)),
-            "W_TYPE": element(space.plan.buffers[self.kernel.weight].dtype),
+            "W_TYPE": element_type(space.plan.buffers[self.kernel.weight].dtype),
             "TYPE": space.type,
             "WIDE": self.weight_index,
             "POINTS": self.kernel.in_channels * self.m * space.taps,
@@ -427,7 +427,7 @@ class _Conv:
         """(C parameter list, arguments) of the products, without packed weights."""
         if self._partial is None:
             return self.space.signature(() if self.packed else (self.kernel.weight,))
-        signature, arguments = parameters(self.space.plan, [self.kernel.x, self.kernel.weight], [])
+        signature, arguments = list_parameters(self.space.plan, [self.kernel.x, self.kernel.weight], [])
         return f"{signature}, {self._partial.parameter}", [*arguments, self._partial.argument]
 
     def print(self) -> PrintedKernel:
@@ -441,7 +441,7 @@ class _Conv:
             steps = ("split * split_steps", "math::minimum<int>((split + 1) * split_steps, all_steps)")
         if self.packed:
             signature = f"const {self.space.type}* __restrict__ packed, {signature}"
-            arguments = [cuda_launch.workspace(0), *arguments]
+            arguments = [cuda_launch.workspace_argument(0), *arguments]
         before, epilogue = self._epilogue()
         all_tiles = tiles[0] * tiles[1]
         a, b = self._weights(), self._gathered()
@@ -463,7 +463,7 @@ class _Conv:
             source, workspace_bytes = f"{source}\n{text}", self._partial.bytes
             launches.append(launch)
         if self.packed:
-            pack = (self.kernel.weight, cuda_launch.workspace(0))
+            pack = (self.kernel.weight, cuda_launch.workspace_argument(0))
             launches.insert(
                 0, Launch(f"{name}_pack", (math.ceil(weights / _PACK_THREADS), 1, 1), (_PACK_THREADS, 1, 1), pack)
             )

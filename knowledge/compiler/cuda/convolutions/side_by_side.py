@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import together
 from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace
-from foundry.knowledge.compiler.cuda.space import Space, number, tunable
+from foundry.knowledge.compiler.cuda.space import Space, make_tunable, pick_number
 from foundry.knowledge.compiler.ir import views
 from foundry.knowledge.compiler.ir.kernels import Store, Tunable, View
 
@@ -93,8 +93,8 @@ def choose_neighbours(
     if len(values) == 1:
         return 1, ()
     meaning = "pixels of a channel that a lane has side by side, and stores as one vector"
-    found = number(choices, "neighbours", values, values[0])
-    return found, (tunable("neighbours", values, values[0], "memory", meaning),)
+    found = pick_number(choices, "neighbours", values, values[0])
+    return found, (make_tunable("neighbours", values, values[0], "memory", meaning),)
 
 
 def _flatten(view: View, size: tuple[int, ...]) -> View | None:

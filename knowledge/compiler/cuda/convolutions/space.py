@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cuda.contractions.tails import element_stores, element_values
-from foundry.knowledge.compiler.cuda.dialect import element, register
+from foundry.knowledge.compiler.cuda.dialect import element_type, register_type
 from foundry.knowledge.compiler.cuda.launches import symbol_of
-from foundry.knowledge.compiler.cuda.space import Space, body_leaves, buffers_of, element_load, parameters
+from foundry.knowledge.compiler.cuda.space import Space, body_leaves, buffers_of, element_load, list_parameters
 from foundry.knowledge.compiler.ir import conv_geometry
 from foundry.knowledge.compiler.ir.conv_geometry import Geometry
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, Plan, View
@@ -46,7 +46,7 @@ class ConvSpace:
     @property
     def type(self) -> str:
         """C type of a sum in registers."""
-        return register(self.kernel.dtype)
+        return register_type(self.kernel.dtype)
 
     @property
     def item_bytes(self) -> int:
@@ -61,7 +61,7 @@ class ConvSpace:
     @property
     def x_type(self) -> str:
         """C type of a stored element of the input."""
-        return element(self.plan.buffers[self.kernel.x].dtype)
+        return element_type(self.plan.buffers[self.kernel.x].dtype)
 
     def x_value(self, text: str) -> str:
         """C text that converts a stored element of the input to the type of sums."""
@@ -90,7 +90,7 @@ class ConvSpace:
         """(C parameter list, names of the buffers) that the kernel reads (`extra` too) and writes."""
         kernel = self.kernel
         reads, writes = self.epilogue_buffers()
-        return parameters(self.plan, list(dict.fromkeys([kernel.x, *extra, *reads])), writes)
+        return list_parameters(self.plan, list(dict.fromkeys([kernel.x, *extra, *reads])), writes)
 
     def ignores_pixels(self) -> bool:
         """True if the epilogue reads nothing that differs from pixel to pixel."""

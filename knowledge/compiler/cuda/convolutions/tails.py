@@ -26,10 +26,10 @@ from foundry.knowledge.compiler.cuda.contractions.tails import (
 )
 from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import PixelTiling
 from foundry.knowledge.compiler.cuda.convolutions.space import POSITION, ConvSpace
-from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register_type
 from foundry.knowledge.compiler.cuda.launches import Argument, Launch
 from foundry.knowledge.compiler.cuda.rows.steps import EmitPass, ReducePass, steps_of
-from foundry.knowledge.compiler.cuda.space import Space, buffers_of, decompose, emitter, identifier
+from foundry.knowledge.compiler.cuda.space import Space, buffers_of, decompose, make_emitter, to_identifier
 from foundry.knowledge.compiler.ir.access import tail_outer
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, EmitRow, Expr, Let, Reduction, Tail
 from foundry.knowledge.compiler.ir.views import leaves
@@ -190,7 +190,7 @@ class OverPixels:
         """Declarations of shared memory for the states of each warpgroup's warps; [] if it is not used."""
         lines = []
         for item in self.joined.accumulators if not self.by_rows else ():
-            kind, name = f"S_{identifier(item.name)}", f"s_{identifier(item.name)}"
+            kind, name = f"S_{to_identifier(item.name)}", f"s_{to_identifier(item.name)}"
             lines.append(f"typedef {item.state} {kind};")
             lines.append(f"SHARED_STATES({kind}, {name}, {self.shape.turns * 4 * self.shape.tile_channels});")
         return lines
@@ -208,7 +208,7 @@ class OverPixels:
         lines += [f"{item.state} {state_name(item)};" for item in items]
         lines += [self.kept.reduce(item, _COLUMN, part, every=self.every) for item in items]
         if not self.by_rows:
-            stores = [f"s_{identifier(item.name)}[warp * BN + n - first_n] = {state_name(item)};" for item in items]
+            stores = [f"s_{to_identifier(item.name)}[warp * BN + n - first_n] = {state_name(item)};" for item in items]
             return [*lines, "if (lane < 4) {", *stores, "}", "}"]
         number = f"tile_m * {self.tile // _WARP_ROWS} + i * 4 + warp % 4"
         tests = ["lane < 4", f"n < {self.space.found.out_per_group}"]
@@ -229,7 +229,7 @@ class OverPixels:
         items, out = self.joined.accumulators, self.space.found.out_per_group
         lines = ["bulk::meet(1 + group, 128);", "for (int c = threadIdx.x % 128; c < BN; c += 128) {"]
         for item in items:
-            shared = f"s_{identifier(item.name)}"
+            shared = f"s_{to_identifier(item.name)}"
             lines.append(f"{item.state} {state_name(item)} = {shared}[group * 4 * BN + c];")
             merge = f"{state_name(item)}.merge({shared}[(group * 4 + other) * BN + c]);"
             lines += ["#pragma unroll", f"for (int other = 1; other < 4; ++other) {merge}"]
@@ -286,7 +286,7 @@ class OverWindows:
         for d, position in enumerate(POSITION):
             below = math.prod(self.box[d + 1 :])
             lines.append(f"const int {position} = place[i][r].{position} + w / {below} % {self.box[d]};")
-        lines += [f"{register(stage.dtype)} {_window(stage, True)};" for stage in self.reductions]
+        lines += [f"{register_type(stage.dtype)} {_window(stage, True)};" for stage in self.reductions]
         return [*lines, *body, "}"]
 
     def begin(self) -> list[str]:
@@ -295,7 +295,7 @@ class OverWindows:
 
     def of_channel(self) -> list[str]:
         """Declarations of a channel's values, one for each pixel of a thread."""
-        return [f"{register(stage.dtype)} {_window(stage)}[BM / 64][2] = {{}};" for stage in self.reductions]
+        return [f"{register_type(stage.dtype)} {_window(stage)}[BM / 64][2] = {{}};" for stage in self.reductions]
 
     def keep(self) -> list[str]:
         """C statements that finish each window, by the lane that has its first pixel."""
@@ -303,10 +303,10 @@ class OverWindows:
         lines += [f"for (int r = 0; r < {1 if self.size == 16 else 2}; ++r) {{"]
         names = {}
         for stage in self.reductions:
-            element, names[stage.name] = f"{_window(stage)}[i][r]", f"n_{identifier(stage.name)}"
+            element, names[stage.name] = f"{_window(stage)}[i][r]", f"n_{to_identifier(stage.name)}"
             if self.size == 16:
                 element = _joined(stage, element, f"{_window(stage)}[i][1]")
-            lines += [f"{register(stage.dtype)} {names[stage.name]} = {element};"]
+            lines += [f"{register_type(stage.dtype)} {names[stage.name]} = {element};"]
             for mask in (4, 8, 16)[: self.size.bit_length() - 1]:
                 other = f"__shfl_xor_sync(0xffffffffu, {names[stage.name]}, {mask})"
                 lines.append(f"{names[stage.name]} = {_joined(stage, names[stage.name], other)};")
@@ -342,7 +342,7 @@ def _joined(stage: Reduction, one: str, other: str) -> str:
 
 def _window(stage: Reduction, element: bool = False) -> str:
     """The C variable of a window's value for a reduction; with `element`, that of a new element."""
-    return f"{'new' if element else 'all'}_{identifier(stage.name)}"
+    return f"{'new' if element else 'all'}_{to_identifier(stage.name)}"
 
 
 class OverChannels:
@@ -400,7 +400,7 @@ class OverChannels:
             if isinstance(step, ReducePass):
                 lines += self._reduce(step, number)
             elif isinstance(step, EmitPass):
-                body = emitter(self._outputs(), [], self.names, f"y{number}_")
+                body = make_emitter(self._outputs(), [], self.names, f"y{number}_")
                 body.reserve(step.values)
                 for emit in step.emits:
                     dtype = self.space.plan.buffers[emit.store.buffer].dtype
@@ -418,7 +418,7 @@ class OverChannels:
         """C statements of one pass that reduces; records the C texts of its results in `names`."""
         size = f"[BM / 64][2][{self.together}]"
         lines = [f"{item.state} {state_name(item)}{size};" for item in step.accumulators]
-        body = emitter(self._outputs(), [], self.names, f"x{number}_")
+        body = make_emitter(self._outputs(), [], self.names, f"x{number}_")
         body.reserve(step.values)
         for item in step.accumulators:
             more = ", channel" if item.indexed else ""
@@ -436,17 +436,17 @@ class OverChannels:
 
     def _let(self, step: Let, number: int) -> list[str]:
         """C statements that compute a named value for each pixel; records its C text in `names`."""
-        name = f"n_{identifier(step.name)}"
-        body = emitter(self._rows([step]), [], self.names, f"z{number}_")
+        name = f"n_{to_identifier(step.name)}"
+        body = make_emitter(self._rows([step]), [], self.names, f"z{number}_")
         body.lines.append(f"{name}[i][r][j] = {body.value(step.value)};")
         self.names[step.name] = f"{name}[i][r][j]"
-        kind = register(step.value.dtype)
+        kind = register_type(step.value.dtype)
         return [f"{kind} {name}[BM / 64][2][{self.together}];", *self._each_pixel(body.lines)]
 
     def _emit_row(self, step: EmitRow, number: int) -> list[str]:
         """C statements that store a value once a pixel, by one of its four lanes."""
         space = self._rows([step])
-        body = emitter(space, [], self.names, f"z{number}_")
+        body = make_emitter(space, [], self.names, f"z{number}_")
         body.store(step.store, space.offset, self.space.plan.buffers[step.store.buffer].dtype)
         test = f"if (((i * 2 + r) * {self.together} + j) % 4 == lane % 4) {{"
         return self._each_pixel([test, *body.lines, "}"])

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, element
+from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, element_type
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.rows.recurrence_shape import choose
 from foundry.knowledge.compiler.cuda.space import (
     Space,
     body_leaves,
     element_load,
-    emitter,
     indent,
     index_type,
-    parameters,
+    list_parameters,
+    make_emitter,
 )
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.file.texts import read_library_text
@@ -153,7 +153,7 @@ class _Recurrence:
             views = [leaf.view for leaf in body_leaves(kernel.stores)] + [store.view for store in kernel.stores]
             names = ("at_direction", "at_step", "at_row", "at_unit")
             space = Space(kernel.shape, names, {v: v for v in views}, index_type(kernel.shape, views))
-            body = emitter(space, [], {"acc": "acc"}, "s")
+            body = make_emitter(space, [], {"acc": "acc"}, "s")
             body.store_all(kernel.stores, space.offset, self.plan.buffers)
             last = (len(kernel.layers) - 1) * kernel.shape[0]
             own = ", ".join(f"{name} = {name.removeprefix('at_')}" for name in names)
@@ -173,7 +173,7 @@ class _Recurrence:
         loads = [*(load.buffer for load in cell_loads(kernel)), *sorted(reads(kernel))]
         read = [name for name in dict.fromkeys(loads) if name not in written]
         cells = indent(self._cells())
-        signature, arguments = parameters(self.plan, read, written)
+        signature, arguments = list_parameters(self.plan, read, written)
         self.arguments: list[launches.Argument] = [*arguments, *self.offsets.values()]
         signature = ", ".join([signature, *(f"long long {name}" for name in self.offsets)])
 
@@ -182,7 +182,7 @@ class _Recurrence:
 
         home = {"registers": "in registers", "shared": "in shared memory", "memory": "not on chip"}[self.home]
         return {
-            **{"NAME": self.name, "PARAMETERS": signature, "ELEMENT": element(self.dtype), "CELL": kernel.cell},
+            **{"NAME": self.name, "PARAMETERS": signature, "ELEMENT": element_type(self.dtype), "CELL": kernel.cell},
             **{"GATES": ir.GATES[kernel.cell], "HIDDEN": hidden, "PADDED": -(-hidden // 4) * 4, "STEPS": steps},
             **{"BATCH": batch, "DIRECTIONS": directions, "LAYERS": len(kernel.layers), "HOME": home},
             **{"UNITS": shape.units, "SPLITS": shape.splits, "SLICES": shape.slices, "TILE": shape.tile},
@@ -217,7 +217,7 @@ class _Recurrence:
         _, steps, batch, hidden = self.kernel.shape
         source = fill(read_library_text("cuda/rows/recurrence.cu"), self._holes())
         vectors = shape.cells * steps * batch * -(-hidden // 4) if shape.hands_over else 1
-        exchanged = launches.workspace(0)
+        exchanged = launches.workspace_argument(0)
         blocks = min(_CLEARING_BLOCKS, -(-vectors // _CLEARING_THREADS))
         clear = Launch(f"{self.name}_clear", (blocks, 1, 1), (_CLEARING_THREADS, 1, 1), (exchanged, vectors))
         args = (*self.arguments, exchanged)

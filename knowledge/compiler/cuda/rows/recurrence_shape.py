@@ -10,7 +10,7 @@ from functools import cached_property
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
-from foundry.knowledge.compiler.cuda.space import number, pick, tunable
+from foundry.knowledge.compiler.cuda.space import make_tunable, pick, pick_number
 from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import GATES, RecurrentKernel, Tunable
 from foundry.knowledge.device import Device
@@ -190,11 +190,11 @@ def choose(
         "lanes": ("parallel", "lanes of a warp that share a row of weights; more, and sums are folded longer"),
     }
     values = {name: tuple(sorted({int(getattr(shape, name)) for shape in legal})) for name in meanings}
-    wanted = {name: number(choices, name, values[name], getattr(best, name)) for name in meanings}
+    wanted = {name: pick_number(choices, name, values[name], getattr(best, name)) for name in meanings}
     shape = next((s for s in legal if all(getattr(s, name) == value for name, value in wanted.items())), best)
     homes = shape.homes
     tunables = [
-        tunable(name, values[name], getattr(best, name), aspect, text) for name, (aspect, text) in meanings.items()
+        make_tunable(name, values[name], getattr(best, name), aspect, text) for name, (aspect, text) in meanings.items()
     ]
-    tunables.append(tunable("weights", homes, homes[0], "memory", "where a block has its weights as it walks"))
+    tunables.append(make_tunable("weights", homes, homes[0], "memory", "where a block has its weights as it walks"))
     return shape, str(pick(choices, "weights", homes, homes[0])), tuple(tunables)

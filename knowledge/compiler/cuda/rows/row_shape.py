@@ -14,8 +14,8 @@ from foundry.knowledge.compiler.cuda.space import (
     Space,
     collapse,
     index_type,
-    number,
-    tunable,
+    make_tunable,
+    pick_number,
     widest_vector,
 )
 from foundry.knowledge.compiler.ir.kernels import Expr, Load, Plan, Reduction, RowKernel, View
@@ -375,9 +375,9 @@ class Chooser:
         if team > 32:
             return team
         self.tuning.tunables.append(
-            tunable("threads", BLOCKS, 256, "parallel", "threads of a block, several rows each")
+            make_tunable("threads", BLOCKS, 256, "parallel", "threads of a block, several rows each")
         )
-        return number(self.choices, "threads", BLOCKS, 128 if self.rows * team < self.device.cores * 1024 else 256)
+        return pick_number(self.choices, "threads", BLOCKS, 128 if self.rows * team < self.device.cores * 1024 else 256)
 
     def _staging(self, kept: Sequence[Expr], vector: int, team: int, threads: int, cluster: int) -> str:
         """The place where a row waits between its passes: "registers", "shared", or "stream" (nowhere: it is read

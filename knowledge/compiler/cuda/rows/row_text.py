@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register_type
 from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
 from foundry.knowledge.compiler.cuda.rows.steps import Accumulator, EmitPass, ReducePass, Step
 from foundry.knowledge.compiler.cuda.space import (
@@ -15,10 +15,10 @@ from foundry.knowledge.compiler.cuda.space import (
     Space,
     decompose,
     element_load,
-    emitter,
-    identifier,
-    load_plan,
-    over_vector,
+    loop_over_vector,
+    make_emitter,
+    plan_loads,
+    to_identifier,
     vector_type,
     wide_gathers,
 )
@@ -56,7 +56,7 @@ def _nested(names: Sequence[str]) -> str:
 
 def part_pointer(name: str) -> str:
     """The name of the kernel parameter that points to a reduction's states of the parts of rows."""
-    return f"w_{identifier(name)}"
+    return f"w_{to_identifier(name)}"
 
 
 class RowText:
@@ -151,7 +151,7 @@ class RowText:
         """C++ type of a staged vector: loads are kept as stored, other values as registers."""
         if isinstance(expr, Load):
             return vector_type(expr.dtype, self.shape.vector)
-        return f"Vec<{register(expr.dtype)}, {self.shape.vector}>"
+        return f"Vec<{register_type(expr.dtype)}, {self.shape.vector}>"
 
     def stage(self, first: ReducePass | None = None) -> list[str]:
         """Statements that load a row once into registers or shared memory; [] if nothing is kept.
@@ -196,14 +196,14 @@ class RowText:
         lines, known = self._loads(leaves(values), "", 1)
         reading, gathered = wide_gathers(shape.space, values, shape.vector, known)
         lines, known = [*lines, *reading], [*gathered, *known]
-        body = emitter(self._inner(), known, {}, self._scope())
+        body = make_emitter(self._inner(), known, {}, self._scope())
         body.reserve(values)
         for i, expr in computed:
             value = body.value(expr)
             if isinstance(expr, Load):
                 value = CUDA_DIALECT.store(value, expr.dtype)
             body.lines.append(f"x{i}[{self._slot()}].at[j] = {value};")
-        return [*whole, *lines, *over_vector(self.shape.vector, body.lines)]
+        return [*whole, *lines, *loop_over_vector(self.shape.vector, body.lines)]
 
     @property
     def _whole_rounds(self) -> int:
@@ -264,7 +264,7 @@ class RowText:
         Leaves whose neighbours are apart in memory are left to the place where they are used. `subscript` is "[u]" if
         the values of `rounds` rounds are kept in arrays, which `_declare` declares."""
         shape = self.shape
-        plan = load_plan(shape.space, found, shape.vector)
+        plan = plan_loads(shape.space, found, shape.vector)
         known: Known = []
         lines: list[str] = []
         size = f"[{rounds}]" if rounds > 1 else ""
@@ -277,7 +277,7 @@ class RowText:
             if leaf not in plan.broadcast and shape.vector > 1:
                 continue  # neighbours are apart in memory
             source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
-            lines.append(self._assign(register(leaf.dtype), f"s{i}", size, subscript, source))
+            lines.append(self._assign(register_type(leaf.dtype), f"s{i}", size, subscript, source))
             known.append((leaf, f"s{i}{subscript}"))
         return lines, known
 
@@ -289,12 +289,12 @@ class RowText:
     def _declare(self, found: Sequence[Leaf], rounds: int) -> list[str]:
         """Declarations of the arrays that `_loads` fills for `rounds` rounds."""
         shape = self.shape
-        plan = load_plan(shape.space, found, shape.vector)
+        plan = plan_loads(shape.space, found, shape.vector)
         lines = [f"{vector_type(leaf.dtype, shape.vector)} v{i}[{rounds}];" for i, leaf in enumerate(plan.vectors)]
         moving = [leaf for leaf in found if isinstance(leaf, Load) and leaf not in plan.vectors]
         for i, leaf in enumerate(moving):
             if leaf in plan.broadcast or shape.vector == 1:
-                lines.append(f"{register(leaf.dtype)} s{i}[{rounds}];")
+                lines.append(f"{register_type(leaf.dtype)} s{i}[{rounds}];")
         return lines
 
     def _staged_known(self, step: str = "step") -> Known:
@@ -362,7 +362,7 @@ class RowText:
         lines = []
         for i, leaf in enumerate(same):
             source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
-            lines.append(self._assign(register(leaf.dtype), f"c{i}", "", "", source))
+            lines.append(self._assign(register_type(leaf.dtype), f"c{i}", "", "", source))
         return lines, {leaf: f"c{i}" for i, leaf in enumerate(same)}
 
     def _round(self, step: ReducePass | EmitPass, rounds: int) -> list[str]:
@@ -384,7 +384,7 @@ class RowText:
         in an array, which a state takes at once behind the loop."""
         if isinstance(step, EmitPass):
             return _Work([], self._stores(step, known), [])
-        body = emitter(self._inner(), known, self.names, self._scope())
+        body = make_emitter(self._inner(), known, self.names, self._scope())
         body.reserve(step.values)
         before: list[str] = []
         after: list[str] = []
@@ -399,13 +399,13 @@ class RowText:
             before.append(f"{item.value_type} {values}[{rounds * self.shape.vector}];")
             body.lines.append(f"{values}[{place}] = {value};")
             after.append(f"{state}.chunk({values});")
-        return _Work(before, over_vector(self.shape.vector, body.lines), after)
+        return _Work(before, loop_over_vector(self.shape.vector, body.lines), after)
 
     def _stores(self, step: EmitPass, known: Known) -> list[str]:
         """Statements that compute and store a vector of each output of the pass, if this thread's row exists."""
         shape = self.shape
         inner = self._inner()
-        body = emitter(inner, known, self.names, self._scope())
+        body = make_emitter(inner, known, self.names, self._scope())
         body.reserve(step.values)
         before: list[str] = []
         after: list[str] = []
@@ -419,7 +419,7 @@ class RowText:
                 after.append(f"write_vec<{shape.vector}>({target}, out{i});")
             else:
                 body.lines.append(f"b_{emit.store.buffer}[{inner.offset(emit.store.view)}] = {value};")
-        lines = [*before, *over_vector(self.shape.vector, body.lines), *after]
+        lines = [*before, *loop_over_vector(self.shape.vector, body.lines), *after]
         return [f"if ({self.guard}) {{", *lines, "}"] if self.guard else lines
 
     # ------------------------------------------------------------ once a row
@@ -427,7 +427,7 @@ class RowText:
     @staticmethod
     def state_name(item: Accumulator) -> str:
         """The C++ variable of a reduction's state."""
-        return f"a_{identifier(item.name)}"
+        return f"a_{to_identifier(item.name)}"
 
     def declare_states(self, step: ReducePass) -> list[str]:
         """Declarations of the states of a pass."""
@@ -473,7 +473,7 @@ class RowText:
         lines = []
         for item in step.accumulators:
             for name, member in item.defines:
-                self.names[name] = f"n_{identifier(name)}"
+                self.names[name] = f"n_{to_identifier(name)}"
                 lines.append(f"const auto {self.names[name]} = {self.state_name(item)}.{member};")
         return lines
 
@@ -493,14 +493,14 @@ class RowText:
 
     def let(self, step: Let) -> list[str]:
         """Statements that define a named value once a row; records its variable in `names`."""
-        body = emitter(self.shape.space, [], self.names, self._scope())
+        body = make_emitter(self.shape.space, [], self.names, self._scope())
         value = body.value(step.value)
-        self.names[step.name] = f"n_{identifier(step.name)}"
-        return [*body.lines, f"const {register(step.value.dtype)} {self.names[step.name]} = {value};"]
+        self.names[step.name] = f"n_{to_identifier(step.name)}"
+        return [*body.lines, f"const {register_type(step.value.dtype)} {self.names[step.name]} = {value};"]
 
     def emit_row(self, step: EmitRow, condition: str = "lane == 0") -> list[str]:
         """Statements that compute and store a row's single value, in the thread for which `condition` holds."""
-        body = emitter(self.shape.space, [], self.names, self._scope())
+        body = make_emitter(self.shape.space, [], self.names, self._scope())
         dtype = self.plan.buffers[step.store.buffer].dtype
         body.store(step.store, self.shape.space.offset, dtype)
         test = f"{condition} && {self.guard}" if self.guard else condition

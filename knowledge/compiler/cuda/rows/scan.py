@@ -11,8 +11,8 @@ from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.rows.scan_space import ScanSpace
 from foundry.knowledge.compiler.cuda.rows.scan_tiles import print_look_back, print_tiles
 from foundry.knowledge.compiler.cuda.space import (
-    emitter,
     indent,
+    make_emitter,
     signature_of,
 )
 from foundry.knowledge.compiler.file.assemble import fill
@@ -53,9 +53,9 @@ class _Columns:
     def _step(self) -> list[str]:
         """C statements that take one element into the running total, and store it."""
         place = self.scan.at("first")
-        body = emitter(place, [], {})
+        body = make_emitter(place, [], {})
         next_value = f"const T next = combine(running, ({self.scan.type})({body.value(self.kernel.value)}));"
-        stores = emitter(place, [], {"acc": "running" if self.kernel.exclusive else "next"}, "s")
+        stores = make_emitter(place, [], {"acc": "running" if self.kernel.exclusive else "next"}, "s")
         stores.store_all(self.kernel.stores, place.offset, self.scan.plan.buffers)
         return [*body.lines, next_value, *stores.lines, "running = next;"]
 

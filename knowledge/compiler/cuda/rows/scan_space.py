@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register_type
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     WIDEST_BYTES,
@@ -15,10 +15,10 @@ from foundry.knowledge.compiler.cuda.space import (
     collapse,
     decompose,
     element_load,
-    emitter,
     indent,
     index_type,
-    unrolled,
+    make_emitter,
+    unroll,
     vector_type,
 )
 from foundry.knowledge.compiler.ir.kernels import Load, Plan, ScanKernel, View
@@ -41,7 +41,7 @@ class ScanSpace:
 
     def __init__(self, kernel: ScanKernel, plan: Plan) -> None:
         self.kernel, self.plan = kernel, plan
-        self.type = register(kernel.dtype)
+        self.type = register_type(kernel.dtype)
         self.length = kernel.shape[-1]
         self.rows = math.prod(kernel.shape[:-1])
         if max(self.rows, self.length) > LARGEST_INT // 2:
@@ -140,14 +140,14 @@ class ScanText:
         known: Known = [
             (leaf, element_load(f"v{i}[k].at[{self._lane}]", leaf.dtype)) for i, leaf in enumerate(self.wide)
         ]
-        body = emitter(self.scan.at("first + j"), known, {})
+        body = make_emitter(self.scan.at("first + j"), known, {})
         body.lines.append(f"x[k][j] = ({self.scan.type})({body.value(self.scan.kernel.value)});")
-        return self._present(unrolled(self.vector, body.lines))
+        return self._present(unroll(self.vector, body.lines))
 
     def _stores(self) -> list[str]:
         """Statements that combine round k's partial results with `before`, the total ahead of it, and store them."""
         scan = self.scan
-        body = emitter(scan.at("first + j"), [], {"acc": "acc"}, "s")
+        body = make_emitter(scan.at("first + j"), [], {"acc": "acc"}, "s")
         within = "x[k][j]" if not scan.kernel.exclusive else "(j == 0 ? earlier[k] : x[k][j == 0 ? 0 : j - 1])"
         body.lines.append(f"const {scan.type} acc = combine(before, {within});")
         body.reserve(store.value for store in scan.kernel.stores)
@@ -162,4 +162,4 @@ class ScanText:
             body.lines.append(f"out{i}.at[{self._lane}] = {CUDA_DIALECT.store(body.value(store.value), dtype)};")
             place = f"b_{store.buffer} + {self._vector_at().offset(store.view)}"
             after.append(f"store_vec<{self.vector}>({place}, out{i});")
-        return self._present([*before, *unrolled(self.vector, body.lines), *after])
+        return self._present([*before, *unroll(self.vector, body.lines), *after])

@@ -67,7 +67,7 @@ def print_look_back(space: ScanSpace, tuning: Tuning) -> PrintedKernel:
     values |= {"NAME": name, "THREADS": threads, "TILES": tiles, "WORDS": words}
     values |= {"PARAMETERS": f"{signature}, unsigned long long* memory"}
     source = fill(read_library_text("cuda/rows/scan_look_back.cu"), values)
-    memory = launches.workspace(0)
+    memory = launches.workspace_argument(0)
     made = [
         Launch(f"{name}_clear", (math.ceil(words / 256), 1, 1), (256, 1, 1), (memory,)),
         Launch(name, (space.rows * tiles, 1, 1), (threads, 1, 1), (*arguments, memory)),

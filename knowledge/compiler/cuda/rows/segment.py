@@ -7,7 +7,7 @@ import math
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.dialect import register
+from foundry.knowledge.compiler.cuda.dialect import register_type
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.put import print_put
@@ -19,11 +19,11 @@ from foundry.knowledge.compiler.cuda.space import (
     collapse,
     decompose,
     element_load,
-    emitter,
     indent,
     index_type,
+    make_emitter,
     signature_of,
-    unrolled,
+    unroll,
     vector_stores,
     vector_type,
 )
@@ -147,20 +147,20 @@ class _Segments:
             for i, leaf in enumerate(wide)
         ]
         known: Known = [(leaf, element_load(f"v{i}.at[j]", leaf.dtype)) for i, leaf in enumerate(wide)]
-        body = emitter(self._inner(self.items), known, {})
+        body = make_emitter(self._inner(self.items), known, {})
         text = body.value(self.kernel.value)
-        body.lines.append(f"x[j][k] = ({register(self.kernel.dtype)})({text});")
-        return [*before, *unrolled(self.vector, body.lines)]
+        body.lines.append(f"x[j][k] = ({register_type(self.kernel.dtype)})({text});")
+        return [*before, *unroll(self.vector, body.lines)]
 
     def _store(self) -> list[str]:
         """C statements that store the results from `found`."""
-        body = emitter(self._inner(self.places), [], {"acc": "acc", "count": "number"}, "s")
+        body = make_emitter(self._inner(self.places), [], {"acc": "acc", "count": "number"}, "s")
         body.lines += ["const T acc = found[j];", "const long long number = count;"]
         if self.vector == 1:
             body.store_all(self.kernel.stores, self.places.offset, self.plan.buffers)
-            return unrolled(1, body.lines)
+            return unroll(1, body.lines)
         before, after = vector_stores(body, self.kernel.stores, self.places, self.vector, self.plan)
-        return [*before, *unrolled(self.vector, body.lines), *after]
+        return [*before, *unroll(self.vector, body.lines), *after]
 
     def _share(self) -> list[str]:
         """C statements that define `first` and `last`, the items of a segment that a block takes."""
@@ -174,7 +174,7 @@ class _Segments:
     def _store_part(self) -> list[str]:
         """C statements that write the results of a part of a segment to scratch memory."""
         place = f"((long long)blockIdx.y * {self.segments} + segment) * {self.columns * self.vector}"
-        return unrolled(self.vector, [f"parts[{place} + column * V + j] = found[j];"])
+        return unroll(self.vector, [f"parts[{place} + column * V + j] = found[j];"])
 
     def print(self) -> PrintedKernel:
         """The printed kernel, with one launch, or with a second one that joins parts."""
@@ -183,7 +183,7 @@ class _Segments:
         values: dict[str, object] = {
             "NAME": name,
             "OP": kernel.op,
-            "TYPE": register(kernel.dtype),
+            "TYPE": register_type(kernel.dtype),
             "INDEX": self.items.index,
             "ITEMS": kernel.items,
             "SEGMENTS": self.segments,
@@ -226,7 +226,7 @@ class _Segments:
         signature, arguments = signature_of(self.plan, read, kernel.stores if together else ())
         parts = "" if together else f"{values['TYPE']}* __restrict__ parts"
         signature = ", ".join(filter(None, [signature, own, parts]))
-        memory = [] if together else [launches.workspace(0)]
+        memory = [] if together else [launches.workspace_argument(0)]
         filled = values | {"PARAMETERS": signature, "VALUE": indent(self._value(), 4)}
         filled["STORE"] = indent(self._store() if together else self._store_part())
         texts = [_filled("segment.cu", filled)]

@@ -6,16 +6,16 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cuda.dialect import register
+from foundry.knowledge.compiler.cuda.dialect import register_type
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
 from foundry.knowledge.compiler.cuda.printed import print_launches
 from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     Space,
     decompose,
-    emitter,
     indent,
     index_type,
+    make_emitter,
     signature_of,
 )
 from foundry.knowledge.compiler.file.assemble import fill
@@ -86,7 +86,7 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
     values = {
         "NAME": name,
         "PARAMETERS": signature,
-        "TYPE": register(kernel.dtype),
+        "TYPE": register_type(kernel.dtype),
         "ROWS": rows,
         "FIRST": kernel.first,
         "COUNT": kernel.count,
@@ -113,9 +113,9 @@ def _texts(kernel: SelectKernel, plan: Plan) -> dict[str, str]:
     later += [store.view for store in kernel.stores]
     index = "int" if {index_type(inside, own), index_type(after, later)} == {"int"} else "long long"
     places = Space(after, (*outer, "r"), {view: view for view in later}, index)
-    value = emitter(Space(inside, (*outer, "i"), {view: view for view in own}, index), [], {})
+    value = make_emitter(Space(inside, (*outer, "i"), {view: view for view in own}, index), [], {})
     text = value.value(kernel.value)
-    stores = emitter(places, [], {"acc": "acc", "index": "index"}, prefix="s")
+    stores = make_emitter(places, [], {"acc": "acc", "index": "index"}, prefix="s")
     stores.store_all(kernel.stores, places.offset, plan.buffers)
     return {
         "INDEX": index,

@@ -12,10 +12,10 @@ from foundry.knowledge.compiler.cuda.space import (
     LARGEST_INT,
     Space,
     buffers_of,
-    emitter,
     indent,
     index_type,
-    parameters,
+    list_parameters,
+    make_emitter,
 )
 from foundry.knowledge.compiler.file.assemble import fill
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SortKernel
@@ -84,7 +84,7 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
     per_pass = max(1, math.ceil(bits / passes))
     name = symbol_of(kernel)
     reads, key = _key(kernel)
-    signature, arguments = parameters(plan, reads, ())
+    signature, arguments = list_parameters(plan, reads, ())
     values = {
         "NAME": name,
         "ITEMS": kernel.items,
@@ -121,7 +121,7 @@ def _key(kernel: SortKernel) -> tuple[list[str], str]:
     found = leaves([kernel.key])
     views = [leaf.view for leaf in found]
     space = Space((kernel.items,), ("i",), {view: view for view in views}, index_type((kernel.items,), views))
-    body = emitter(space, [], {})
+    body = make_emitter(space, [], {})
     text = body.value(kernel.key)
     last = [f"const long long wanted = (long long)({text});", f"const long long end = {kernel.segments};"]
     lines = [*body.lines, *last, "return (int)(wanted >= 0 && wanted < end ? wanted : end);"]
@@ -139,8 +139,11 @@ def _launches(
     starts = [0]
     for size in sizes[:-1]:
         starts.append(starts[-1] + 4 * _rounded(size))
-    keys, table = [launches.workspace(starts[0]), launches.workspace(starts[1])], launches.workspace(starts[3])
-    orders = [kernel.order, launches.workspace(starts[2])]
+    keys, table = (
+        [launches.workspace_argument(starts[0]), launches.workspace_argument(starts[1])],
+        launches.workspace_argument(starts[3]),
+    )
+    orders = [kernel.order, launches.workspace_argument(starts[2])]
     grid, block, one = (math.ceil(stretches / WARPS), 1, 1), (32 * WARPS, 1, 1), (1, 1, 1)
     made: list[Launch] = []
     for turn in range(passes):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foundry.knowledge.compiler.cuda.dialect import register
+from foundry.knowledge.compiler.cuda.dialect import register_type
 from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.schedule.passes import RowStep, SoftmaxPair, Stage, schedule_passes
 
@@ -75,8 +75,8 @@ def _accumulator(stage: ir.Reduction | SoftmaxPair) -> Accumulator:
     """The CUDA form of a reduction; a softmax's maximum and sum become one state."""
     if isinstance(stage, SoftmaxPair):
         return _online(stage.maximum, stage.total)
-    kind = register(stage.dtype)
-    value = register(stage.value.dtype)
+    kind = register_type(stage.dtype)
+    value = register_type(stage.value.dtype)
     size = 8 if kind in ("double", "long long") else 4
     states: dict[str, tuple[str, int]] = {
         "sum": (f"Sum<{kind}>", 2 * size),
@@ -116,7 +116,7 @@ def is_light(steps: Sequence[Step]) -> bool:
 
 def _online(first: ir.Reduction, second: ir.Reduction) -> Accumulator:
     """One state for the maximum `first` and the sum `second` of a softmax."""
-    kind = register(first.dtype)
+    kind = register_type(first.dtype)
     defines = ((first.name, "maximum"), (second.name, "total()"))
     size = 16 if kind == "double" else 8
     return Accumulator(

@@ -11,7 +11,7 @@ from foundry.knowledge.compiler.cuda.launches import Launch, Workspace
 from foundry.knowledge.compiler.cuda.rows.row_shape import RowShape
 from foundry.knowledge.compiler.cuda.rows.row_text import RowText, part_pointer
 from foundry.knowledge.compiler.cuda.rows.steps import EmitPass, ReducePass, Step
-from foundry.knowledge.compiler.cuda.space import Space, identifier, indent, signature_of
+from foundry.knowledge.compiler.cuda.space import Space, indent, signature_of, to_identifier
 from foundry.knowledge.compiler.ir.kernels import EmitRow, Expr, Let, Plan, RowKernel, Store
 from foundry.knowledge.compiler.ir.views import leaves
 
@@ -197,7 +197,7 @@ def _planes(shape: RowShape) -> RowShape:
 
 def _whole(name: str) -> str:
     """The name of the kernel parameter that points to a reduction's states of whole rows."""
-    return f"whole_{identifier(name)}"
+    return f"whole_{to_identifier(name)}"
 
 
 def _let_values(steps: Iterable[Step]) -> list[Expr]:
