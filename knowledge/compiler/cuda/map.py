@@ -90,7 +90,7 @@ class _Shape:
         return math.prod(self.space.sizes) // self.vector
 
 
-def _space(kernel: ir.MapKernel) -> Space:
+def _merge_space(kernel: ir.MapKernel) -> Space:
     """The iteration space with merged dimensions, sorted by the strides of the first store: the smallest is
     innermost."""
     views = list(
@@ -107,7 +107,7 @@ def _space(kernel: ir.MapKernel) -> Space:
     return Space(shape, names, where, index_type(shape, where.values()))
 
 
-def _moved(kernel: ir.MapKernel, plan: ir.Plan) -> list[DType]:
+def _moved_dtypes(kernel: ir.MapKernel, plan: ir.Plan) -> list[DType]:
     """The dtypes of all stored buffers, then those of all loads."""
     dtypes = [plan.buffers[store.buffer].dtype for store in kernel.stores]
     return dtypes + [leaf.dtype for leaf in body_leaves(kernel.stores) if isinstance(leaf, ir.Load)]
@@ -115,7 +115,7 @@ def _moved(kernel: ir.MapKernel, plan: ir.Plan) -> list[DType]:
 
 def _legal_vectors(kernel: ir.MapKernel, space: Space, plan: ir.Plan) -> list[int]:
     """Vector widths in elements that every store allows, 1 first."""
-    widest = widest_vector(_moved(kernel, plan))
+    widest = widest_vector(_moved_dtypes(kernel, plan))
     legal = [1]
     for vector in (2, 4, 8, 16):
         if vector <= widest and all(space.aligned(store.view, vector) for store in kernel.stores):
@@ -123,9 +123,11 @@ def _legal_vectors(kernel: ir.MapKernel, space: Space, plan: ir.Plan) -> list[in
     return legal
 
 
-def _shape(kernel: ir.MapKernel, plan: ir.Plan, device: Device, choices: dict[str, Choice]) -> tuple[_Shape, list[int]]:
+def _choose_shape(
+    kernel: ir.MapKernel, plan: ir.Plan, device: Device, choices: dict[str, Choice]
+) -> tuple[_Shape, list[int]]:
     """(the kernel's shape by `choices` or defaults, legal vector widths)."""
-    space = _space(kernel)
+    space = _merge_space(kernel)
     vectors = _legal_vectors(kernel, space, plan)
     vector = pick_number(choices, "vector", vectors, _usual_vector(kernel, vectors))
     threads = pick_number(choices, "threads", THREADS, _usual_threads(kernel))
@@ -157,13 +159,16 @@ def _usually_in_flight(kernel: ir.MapKernel, plan: ir.Plan, vector: int, space: 
     """
     if parts_of(kernel) > MANY_PARTS:
         return 1
-    if not _is_long(kernel) and vector * max(ITEM_BYTES[dtype] for dtype in _moved(kernel, plan)) >= WIDEST_BYTES:
+    if (
+        not _is_long(kernel)
+        and vector * max(ITEM_BYTES[dtype] for dtype in _moved_dtypes(kernel, plan)) >= WIDEST_BYTES
+    ):
         return 1
     waves = math.prod(space.sizes) // vector // (device.cores * 2048 * 2)  # twice as many as are resident
     return 4 if waves >= 4 else 2 if waves >= 2 else 1
 
 
-def _loads(shape: _Shape, plan: LoadPlan) -> tuple[list[str], list[str], Known]:
+def _print_loads(shape: _Shape, plan: LoadPlan) -> tuple[list[str], list[str], Known]:
     """(declarations of arrays for the loaded values, statements of round `u` that fill them, C text of each leaf's
     value afterwards)."""
     declared, lines = [], []
@@ -180,7 +185,7 @@ def _loads(shape: _Shape, plan: LoadPlan) -> tuple[list[str], list[str], Known]:
     return declared, lines, known
 
 
-def _position(shape: _Shape) -> list[str]:
+def _print_position(shape: _Shape) -> list[str]:
     """C statements that define the indices of the first element of vector number `point`."""
     space = shape.space
     if not space.sizes:
@@ -193,7 +198,7 @@ def _position(shape: _Shape) -> list[str]:
     return lines
 
 
-def _compute(shape: _Shape, stores: tuple[ir.Store, ...], plan: ir.Plan, known: Known) -> list[str]:
+def _print_compute(shape: _Shape, stores: tuple[ir.Store, ...], plan: ir.Plan, known: Known) -> list[str]:
     """C statements of round `u`: compute the stored values of a vector from the loaded ones and store them."""
     inner = shape.space.with_inner(f"({shape.space.names[-1]} + j)") if shape.vector > 1 else shape.space
     lines, gathered = wide_gathers(shape.space, [store.value for store in stores], shape.vector, known)
@@ -213,7 +218,7 @@ def _tile_tunable(turned: Turned | None) -> tuple[ir.Tunable, ...]:
 
 def _print_turned(kernel: ir.MapKernel, plan: ir.Plan, choices: dict[str, Choice]) -> ir.PrintedKernel | None:
     """The kernel with operands transposed through shared memory; None if it has none, or `choices` says "tile" 0."""
-    space = _space(kernel)
+    space = _merge_space(kernel)
     turned = find_turned(kernel, space)
     side = pick_number(choices, "tile", turned.sides, 32) if turned else 0
     if turned is None or not side:
@@ -228,7 +233,7 @@ def _print_turned(kernel: ir.MapKernel, plan: ir.Plan, choices: dict[str, Choice
     )
 
 
-def _tunables(kernel: ir.MapKernel, turned: Turned | None, vectors: list[int]) -> tuple[ir.Tunable, ...]:
+def _list_tunables(kernel: ir.MapKernel, turned: Turned | None, vectors: list[int]) -> tuple[ir.Tunable, ...]:
     """The tunables of a kernel that does not go through tiles; "in_flight" always names 1 as its default."""
     usual = _usual_threads(kernel)
     return (
@@ -247,14 +252,14 @@ def _print_shape(kernel: ir.MapKernel, plan: ir.Plan, shape: _Shape) -> tuple[st
     loading = plan_loads(shape.space, found, shape.vector)
     if shape.vector == 1:  # all plain loads come first, so that a thread has several in flight
         loading = LoadPlan((), tuple(leaf for leaf in found if isinstance(leaf, ir.Load)))
-    declared, loads, known = _loads(shape, loading)
+    declared, loads, known = _print_loads(shape, loading)
     if shape.vector == 1:
         known = [(leaf, text.replace("[j]", "[0]")) for leaf, text in known]
     text, arguments = signature_of(plan, found, kernel.stores)
     per_block = shape.threads * shape.unroll
     blocks = max(1, math.ceil(shape.points / per_block))
     name = symbol_of(kernel)
-    position = _position(shape)
+    position = _print_position(shape)
     source = _KERNEL.format(
         name=name,
         threads=shape.threads,
@@ -265,7 +270,7 @@ def _print_shape(kernel: ir.MapKernel, plan: ir.Plan, shape: _Shape) -> tuple[st
         staged=indent(declared),
         guard="" if shape.points % per_block == 0 else f"if (point < {shape.points}) ",
         loads=indent([*position, *loads], 3),
-        compute=indent([*position, *_compute(shape, kernel.stores, plan, known)], 3),
+        compute=indent([*position, *_print_compute(shape, kernel.stores, plan, known)], 3),
     )
     return source, launches.Launch(name, (blocks, 1, 1), (shape.threads, 1, 1), tuple(arguments))
 
@@ -284,7 +289,7 @@ def print_map(kernel: ir.MapKernel, plan: ir.Plan, device: Device, choices: dict
     turned = _print_turned(kernel, plan, choices)
     if turned is not None:
         return turned
-    shape, vectors = _shape(kernel, plan, device, choices)
+    shape, vectors = _choose_shape(kernel, plan, device, choices)
     source, launch = _print_shape(kernel, plan, shape)
     of_tiles = find_turned(kernel, shape.space)
     return ir.PrintedKernel(
@@ -297,5 +302,5 @@ def print_map(kernel: ir.MapKernel, plan: ir.Plan, device: Device, choices: dict
             "vector": shape.vector,
             "in_flight": shape.unroll,
         },
-        tunables=_tunables(kernel, of_tiles, vectors),
+        tunables=_list_tunables(kernel, of_tiles, vectors),
     )

@@ -17,7 +17,7 @@ from foundry.knowledge.compiler.cuda.contractions.attention_space import (
     join_heads,
     operands_of,
 )
-from foundry.knowledge.compiler.cuda.contractions.attention_tiles import LARGEST_HEAD, precisions
+from foundry.knowledge.compiler.cuda.contractions.attention_tiles import LARGEST_HEAD, list_precisions
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import IEEE, PRECISION
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, register_type
 from foundry.knowledge.compiler.cuda.launches import Launch, max_shared_bytes, symbol_of
@@ -130,7 +130,7 @@ def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices
     - "in_turn", "lazy", "stay", "pass_by", "shared_mask": 0 or 1, for the path "turns"
     A value that is not legal for this kernel gives way to the default."""
     kernel = join_heads(kernel)
-    allowed = precisions(kernel, plan, device.arch)
+    allowed = list_precisions(kernel, plan, device.arch)
     precision = str(pick(choices, PRECISION, allowed, allowed[0]))
     space = attention_space(kernel, plan)
     if precision == IEEE:

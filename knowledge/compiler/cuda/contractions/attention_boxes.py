@@ -56,7 +56,7 @@ class Boxes:
         return ", ".join((along, row, *self.places, *["0"] * (2 - len(self.places))))
 
 
-def boxes(space: AttentionSpace, which: str) -> Boxes | None:
+def find_boxes(space: AttentionSpace, which: str) -> Boxes | None:
     """The boxes of "q", "k", "v" or "mask" for TMA; None for an operand that TMA cannot read."""
     kernel = space.kernel
     masks = leaves(masks_of(kernel))

@@ -7,13 +7,13 @@ import math
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
-from foundry.knowledge.compiler.cuda.contractions.attention_boxes import boxes
+from foundry.knowledge.compiler.cuda.contractions.attention_boxes import find_boxes
 from foundry.knowledge.compiler.cuda.contractions.attention_space import AttentionSpace, masks_of, operands_of
 from foundry.knowledge.compiler.cuda.contractions.attention_tiles import (
     AttentionTiling,
     TurnsAttention,
     choose_attention,
-    paths,
+    list_paths,
 )
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import PATH
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines
@@ -255,7 +255,7 @@ class _TurnsAttention(_TensorAttention):
         super().__init__(space, tiling, device)
         self.device, self.pairs, self.is_staying = device, space.batch * tiling.splits, bool(tiling.stay)
         copied = ("q", "k", "v", *(("mask",) if tiling.mask_boxes else ()))
-        self.boxes = {which: found for which in copied if (found := boxes(space, which))}
+        self.boxes = {which: found for which in copied if (found := find_boxes(space, which))}
 
     def _parameters(self) -> tuple[list[str], list[Argument]]:
         """(C parameters, arguments) of the main launch: tensor maps, then a mask that is not in tiles, then buffers of
@@ -331,7 +331,7 @@ def print_on_tensor_cores(
     space: AttentionSpace, precision: str, device: Device, choices: dict[str, Choice]
 ) -> PrintedKernel:
     """The printed kernel in this precision; "path" and the tiling are chosen by `choices` or defaults."""
-    ways = paths(space, precision, device.arch)
+    ways = list_paths(space, precision, device.arch)
     path = str(pick(choices, PATH, ways, ways[0]))
     tiling, tunables = choose_attention(space, path, precision, device, choices)
     if isinstance(tiling, TurnsAttention):

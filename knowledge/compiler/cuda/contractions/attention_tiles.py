@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cuda.contractions.attention_boxes import boxes
+from foundry.knowledge.compiler.cuda.contractions.attention_boxes import find_boxes
 from foundry.knowledge.compiler.cuda.contractions.attention_space import AttentionSpace
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import (
     IEEE,
@@ -61,7 +61,7 @@ _MEANING = {
 }
 
 
-def precisions(kernel: AttentionKernel, plan: Plan, arch: str) -> tuple[str, ...]:
+def list_precisions(kernel: AttentionKernel, plan: Plan, arch: str) -> tuple[str, ...]:
     """The precisions that the attention may be computed in, the default first.
 
     PyTorch's own operator (`empty_rows` is "zero") is as accurate as float32 even if TF32 is allowed; products that a
@@ -245,7 +245,7 @@ class TurnsAttention(AttentionTiling):
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block in bytes: two tiles of queries, stages of keys, values and mask, and
         barriers."""
-        head, value_head = _padded(self.head, 64), _padded(self.value_head, 64)
+        head, value_head = _pad_head(self.head, 64), _pad_head(self.value_head, 64)
         tiles = 2 * self.keys * (head + value_head) + 128 * self.rows * self.mask_boxes
         return 2 * self.rows * head + self.stages * tiles + 8 * (4 * self.stages + 2)
 
@@ -275,15 +275,15 @@ class TurnsAttention(AttentionTiling):
         return self.registers <= REGISTERS[self.warps][1] and super().is_legal(arch)
 
 
-def _padded(head: int, step: int) -> int:
+def _pad_head(head: int, step: int) -> int:
     """The size of a head, rounded up to a multiple of `step`."""
     return math.ceil(head / step) * step
 
 
-def paths(space: AttentionSpace, precision: str, arch: str) -> tuple[str, ...]:
+def list_paths(space: AttentionSpace, precision: str, arch: str) -> tuple[str, ...]:
     """The legal paths, the default first; with few rows and few keys there is nothing to copy ahead."""
     kernel = space.kernel
-    if SIZES[precision] != 2 or not has_wgmma(arch) or not all(boxes(space, which) for which in ("q", "k", "v")):
+    if SIZES[precision] != 2 or not has_wgmma(arch) or not all(find_boxes(space, which) for which in ("q", "k", "v")):
         return ("mma",)
     return ("turns", "mma") if kernel.rows > 64 or kernel.columns >= 1024 else ("mma", "turns")
 
@@ -291,7 +291,7 @@ def paths(space: AttentionSpace, precision: str, arch: str) -> tuple[str, ...]:
 def _default_mma(space: AttentionSpace, precision: str, device: Device) -> MmaAttention:
     """The default tiling of the path "mma" by the sizes of rows and heads, with fewer keys until it is legal."""
     kernel = space.kernel
-    head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 16)
+    head, value_head = _pad_head(kernel.head, 16), _pad_head(kernel.value_head, 16)
     widest = {2: 128, 4: 128 if precision == "tf32" else 64}[SIZES[precision]]
     wide = kernel.rows > 64 and max(head, value_head) <= widest
     warps = 4 if kernel.rows > 32 else 2 if kernel.rows > 16 else 1
@@ -312,13 +312,13 @@ def _default_turns(space: AttentionSpace, precision: str, device: Device) -> Tur
     what causal rows do not see. A mask comes in tiles if it fits. For few rows, whose time goes to keys and values, it
     has as many stages as fit.
     """
-    kernel, mask = space.kernel, boxes(space, "mask")
-    head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 64)
+    kernel, mask = space.kernel, find_boxes(space, "mask")
+    head, value_head = _pad_head(kernel.head, 16), _pad_head(kernel.value_head, 64)
     if 64 < kernel.value_head <= 96:
         value_head = 96
     warps = 4 if kernel.rows <= 64 else 12 if max(head, value_head) <= 64 and kernel.rows > 128 else 8
     is_plain = kernel.mask is None and not kernel.causal and kernel.rows > 64
-    most = 176 if is_plain and _padded(kernel.columns, 176) <= 1.05 * kernel.columns else 128
+    most = 176 if is_plain and _pad_head(kernel.columns, 176) <= 1.05 * kernel.columns else 128
     mask_bytes = ITEM_BYTES[mask.dtype] if mask else 0
     first = TurnsAttention(head, value_head, precision, warps, 64, lazy=int(kernel.mask is None), mask_bytes=mask_bytes)
     sizes = [keys for keys in _VALUES["turns"]["keys"] if keys <= most]
@@ -334,7 +334,7 @@ def _default_turns(space: AttentionSpace, precision: str, device: Device) -> Tur
 _DEFAULTS = {"mma": _default_mma, "turns": _default_turns}
 
 
-def _split(found: AttentionTiling, kernel: AttentionKernel, device: Device) -> AttentionTiling:
+def _split_keys(found: AttentionTiling, kernel: AttentionKernel, device: Device) -> AttentionTiling:
     """The tiling with as many parts of the keys as fill the device: once for persistent blocks, else a few times."""
     blocks = math.prod(kernel.batch) * math.ceil(kernel.rows / found.rows)
     times = 1 if found.path == "turns" else 4 if found.warps == 1 else 3
@@ -349,15 +349,15 @@ def choose_attention(
     """(tiling, its tunables) of a path. Choices that are not legal together give way to the default tiling. A tunable
     offers the values that are legal beside the others' present ones."""
     kernel = space.kernel
-    default = _split(_DEFAULTS[path](space, precision, device), kernel, device)
+    default = _split_keys(_DEFAULTS[path](space, precision, device), kernel, device)
     values = _VALUES[path]
     wanted = {name: int(value) for name, value in choices.items() if value in values.get(name, ())}
-    tiling = _with(default, wanted)
+    tiling = _replace_numbers(default, wanted)
     if not tiling.is_legal(device.arch) or tiling.splits * tiling.keys > max(kernel.columns, tiling.keys):
         tiling = default
     tunables = []
     for name, every in values.items():
-        legal = [value for value in every if _with(tiling, {name: value}).is_legal(device.arch)]
+        legal = [value for value in every if _replace_numbers(tiling, {name: value}).is_legal(device.arch)]
         if name == "splits":
             legal = [value for value in legal if value == 1 or kernel.columns >= value * tiling.keys]
         if getattr(tiling, name) not in legal:
@@ -369,6 +369,6 @@ def choose_attention(
     return tiling, tuple(tunables)
 
 
-def _with(tiling: AttentionTiling, values: dict[str, int]) -> AttentionTiling:
+def _replace_numbers(tiling: AttentionTiling, values: dict[str, int]) -> AttentionTiling:
     """The tiling with some of its numbers replaced."""
     return replace(tiling, **values)  # type: ignore[arg-type]

@@ -12,10 +12,10 @@ from functools import partial
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
-from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling, choose
+from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling, choose_ordinary
 from foundry.knowledge.compiler.cuda.contractions.operands import Spaces, out_space, spaces_of, strided_operand
 from foundry.knowledge.compiler.cuda.contractions.packed import print_packed
-from foundry.knowledge.compiler.cuda.contractions.packing import in_place
+from foundry.knowledge.compiler.cuda.contractions.packing import find_in_place
 from foundry.knowledge.compiler.cuda.contractions.row_tails import RowTail, ordinary_lanes, tensor_lanes
 from foundry.knowledge.compiler.cuda.contractions.splits import Partial, find_block, split_steps
 from foundry.knowledge.compiler.cuda.contractions.tails import element_values, tail_text
@@ -28,7 +28,7 @@ from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import (
     TensorTiling,
     Ways,
     choose_tensor,
-    way_tunables,
+    declare_ways,
 )
 from foundry.knowledge.compiler.cuda.contractions.tiled import epilogue_lines, shared_bytes, shared_texts, tiled_source
 from foundry.knowledge.compiler.cuda.dialect import register_type
@@ -62,7 +62,7 @@ def choose_way(ways: Ways, device: Device, choices: dict[str, Choice]) -> tuple[
     precision = str(pick(choices, PRECISION, precisions, precisions[0]))
     paths = ways.paths(precision, device.arch) if precision != IEEE else ("",)
     path = str(pick(choices, PATH, paths, paths[0]))
-    return precision, path, way_tunables(precisions, paths)
+    return precision, path, declare_ways(precisions, paths)
 
 
 def choose_tiling(
@@ -72,7 +72,7 @@ def choose_tiling(
     precision, path, tunables = choose_way(ways, device, choices)
     tiling: Tiling | TensorTiling
     if precision == IEEE:
-        tiling, more = choose(kernel, device, choices, scalar=ways.is_gathered)
+        tiling, more = choose_ordinary(kernel, device, choices, scalar=ways.is_gathered)
     else:
         tiling, more = choose_tensor(kernel, path, precision, device, choices, scalar=ways.is_gathered)
     return tiling, (*tunables, *more)
@@ -230,7 +230,7 @@ def packing_pays(kernel: GemmKernel, spaces: Spaces, device: Device, *, along_k:
     packed = [
         size
         for which, size, is_constant in (("a", kernel.m, kernel.constant_a), ("b", kernel.n, kernel.constant_b))
-        if not is_constant and in_place(kernel, spaces, which) is None
+        if not is_constant and find_in_place(kernel, spaces, which) is None
     ]
     moved = batch * sum(packed) * kernel.k * (4 if dtype in ("float16", "bfloat16") else 6)
     launches = rate("packing_launch") * len(packed)

@@ -110,7 +110,7 @@ def default_tiling(kernel: GemmKernel, item_bytes: int, device: Device, *, scala
     return best[1] if best else Tiling(64, 64, 8, 4, 4)
 
 
-def choose(
+def choose_ordinary(
     kernel: GemmKernel, device: Device, choices: dict[str, Choice], *, scalar: bool
 ) -> tuple[Tiling, tuple[Tunable, ...]]:
     """(tiling, its tunables) for a product on the ordinary units. Choices that are not legal together give way to the

@@ -165,7 +165,7 @@ class Tile:
         return ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self.place(), *moves, "}"]
 
 
-def edges(*axes: tuple[str, int, int]) -> tuple[str, ...]:
+def edge_tests(*axes: tuple[str, int, int]) -> tuple[str, ...]:
     """C texts of the bounds tests for axes (name, size, tile) whose last tile is not full."""
     return tuple(f"{name} < {size}" for name, size, tile in axes if size % tile)
 
@@ -197,7 +197,7 @@ def strided_operand(
         return _read_vector(expr, space, vector, kind, held)
 
     tile_out = tiling.tile_m if which == "a" else tiling.tile_n
-    inside = edges((out, out_size, tile_out), ("k", kernel.k, tiling.tile_k))
+    inside = edge_tests((out, out_size, tile_out), ("k", kernel.k, tiling.tile_k))
     return Tile(which, inside, tiling, type=kind, index=space.index, inner=axes[-1], vector=vector, read=read)
 
 

@@ -18,8 +18,8 @@ from foundry.knowledge.compiler.cuda.contractions.packing import (
     ROW_BYTES,
     PackedOperand,
     PackedProduct,
-    aligned,
-    packed_text,
+    fill_packing_text,
+    round_up_bytes,
 )
 from foundry.knowledge.compiler.cuda.contractions.row_tails import RowTail, tensor_lanes
 from foundry.knowledge.compiler.cuda.contractions.splits import Partial, find_block, split_steps
@@ -183,7 +183,7 @@ _SIXTEEN = (
 )
 
 
-def _default(kernel: GemmKernel, precision: str, device: Device, item: int) -> PackedTiling:
+def _default_tiling(kernel: GemmKernel, precision: str, device: Device, item: int) -> PackedTiling:
     """The tiling with the least estimated time: waves of tiles, each at its own rate, plus the traffic of a split."""
     batch = math.prod(kernel.batch)
     space = (*kernel.batch, *kernel.m_shape, *kernel.n_shape)
@@ -191,7 +191,7 @@ def _default(kernel: GemmKernel, precision: str, device: Device, item: int) -> P
     costs = {}
     for shape in _SIXTEEN if precision in ("float16", "bfloat16") and not kernel.tail else _SHAPES:
         for splits in SPLITS:
-            tiling, depth = _fitted(shape, splits, item, precision, device.arch), math.ceil(kernel.k / splits)
+            tiling, depth = _fit_stages(shape, splits, item, precision, device.arch), math.ceil(kernel.k / splits)
             if not tiling.legal(precision, device.arch) or (splits > 1 and depth < _LEAST_DEPTH):
                 continue
             tiles = batch * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n) * splits
@@ -204,7 +204,7 @@ def _default(kernel: GemmKernel, precision: str, device: Device, item: int) -> P
     return min(costs, key=lambda tiling: costs[tiling])
 
 
-def _fitted(shape: _Shape, splits: int, item: int, precision: str, arch: str) -> PackedTiling:
+def _fit_stages(shape: _Shape, splits: int, item: int, precision: str, arch: str) -> PackedTiling:
     """The shape's tiling with as many stages as there is room for, up to its own; it may still be illegal."""
     stays = 0 if splits > 1 else 1 if item and shape.slabbed else shape.tiling.stays
     tiling = replace(shape.tiling, splits=splits, stays=stays, item=item)
@@ -212,7 +212,7 @@ def _fitted(shape: _Shape, splits: int, item: int, precision: str, arch: str) ->
     return next((tiling for tiling in found if tiling.legal(precision, arch)), found[0])
 
 
-def _staying(tiling: PackedTiling, kernel: GemmKernel, device: Device) -> PackedTiling:
+def _make_persistent(tiling: PackedTiling, kernel: GemmKernel, device: Device) -> PackedTiling:
     """The tiling with persistent blocks if k is so short that stores take longer than products; else unchanged.
 
     Measured on an H200."""
@@ -232,9 +232,9 @@ def choose_packed(
     values that are legal beside the others' present ones.
 
     `item`: bytes of an element if rows of the result may leave through shared memory, else 0."""
-    default = _default(kernel, precision, device, item)
+    default = _default_tiling(kernel, precision, device, item)
     if item == 4 and precision == HALF:
-        default = _staying(default, kernel, device)
+        default = _make_persistent(default, kernel, device)
     ways = (0, *((1,) if item else ()), *(() if kernel.tail else (2,)))
     offered = {**_VALUES, "stays": ways}
     wanted = {name: int(value) for name, value in choices.items() if value in offered.get(name, ())}
@@ -291,7 +291,7 @@ class _Printer:
             kernel, plan, name, type="float", out=self.out, splits=self.tiling.splits, memory=self.workspace_bytes
         )
         if self.tiling.splits > 1:
-            self.workspace_bytes += aligned(self.partial.bytes)
+            self.workspace_bytes += round_up_bytes(self.partial.bytes)
         self.tail: RowTail | None = None
         if kernel.tail:
             if self.tiling.splits > 1:
@@ -479,7 +479,7 @@ class _Printer:
         launch = Launch(
             product.name, (blocks, 1, 1), (tiling.threads, 1, 1), tuple(slots), tiling.shared_bytes(self.precision)
         )
-        return packed_text("gemm_packed.cu", holes), launch
+        return fill_packing_text("gemm_packed.cu", holes), launch
 
     def print(self) -> PrintedKernel:
         """The printed kernel: packing launches, the main loop, the launch that adds parts of k, and the launches of the

@@ -73,7 +73,7 @@ class InPlace:
     step: int  # stride of batch points in elements
 
 
-def in_place(kernel: GemmKernel, spaces: Spaces, which: str) -> InPlace | None:
+def find_in_place(kernel: GemmKernel, spaces: Spaces, which: str) -> InPlace | None:
     """The operand "a" or "b" as TMA reads it; None if it must be packed."""
     expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
     expr = expr.args[0] if isinstance(expr, Apply) and expr.op == "cast" else expr
@@ -109,7 +109,7 @@ class PackedOperand:
         self.low = self.rows * product.steps * ROW_BYTES  # bytes from the high part of an element to its low part
         self.bytes = self.low * (2 if product.has_low else 1)
         self.at = self.exponents_at = self.peaks_at = 0
-        found = in_place(kernel, spaces, which)
+        found = find_in_place(kernel, spaces, which)
         self.place_now = found if found and found.load.dtype == product.precision else None
         self.map = self._map(self.place_now) if self.place_now else None
         is_constant = kernel.constant_a if which == "a" else kernel.constant_b
@@ -152,9 +152,9 @@ class PackedOperand:
             return begin
         self.at = begin
         self.exponents_at = begin + self.bytes
-        self.peaks_at = self.exponents_at + (aligned(4 * self.rows) if self.product.is_scaled else 0)
+        self.peaks_at = self.exponents_at + (round_up_bytes(4 * self.rows) if self.product.is_scaled else 0)
         needs_peaks = self.product.is_scaled and (self.is_across or self.is_long)
-        return self.peaks_at + (aligned(4 * self.rows * self.parts) if needs_peaks else 0)
+        return self.peaks_at + (round_up_bytes(4 * self.rows * self.parts) if needs_peaks else 0)
 
     def copy(self) -> list[str]:
         """C statements that copy a step's tile into a stage; low parts of its elements follow behind it."""
@@ -246,7 +246,7 @@ class PackedOperand:
         holes = self._holes(texts) | {"TEAM": team, "HELD": held}
         scale = indent(self._scale(team)) if is_scaled else ""
         blocks = math.ceil(self.rows * team / _THREADS)
-        yield packed_text("pack_along.cu", holes | {"SCALE": scale}), self._launch("pack", blocks, slots)
+        yield fill_packing_text("pack_along.cu", holes | {"SCALE": scale}), self._launch("pack", blocks, slots)
 
     def _across(self) -> Iterator[tuple[str, Launch]]:
         """Yields the kernel for rows that are contiguous across k.
@@ -255,7 +255,7 @@ class PackedOperand:
         texts, slots = self._signature()
         name, threads = ("pack_boxes.cu", 4) if self.is_across else ("pack_across.cu", 1)
         blocks = math.ceil(self.rows * self.product.steps * threads / _THREADS)
-        yield packed_text(name, self._holes(texts)), self._launch("pack", blocks, slots)
+        yield fill_packing_text(name, self._holes(texts)), self._launch("pack", blocks, slots)
 
     def _guessed(self) -> Iterator[tuple[str, Launch]]:
         """Yields a kernel that packs all elements with the usual scale, and one that repacks rows that need another."""
@@ -264,9 +264,9 @@ class PackedOperand:
         holes = self._holes(texts) | {"KEEP_PEAK": indent(self._peaks())}
         name = "pack_boxes.cu" if self.is_across else "pack_long.cu"
         blocks = self.rows // 64 * self.product.steps if self.is_across else self.rows * self.parts
-        yield packed_text(name, holes), self._launch("pack", blocks, slots)
+        yield fill_packing_text(name, holes), self._launch("pack", blocks, slots)
         slots = [*slots, self.memory(self.exponents_at)]
-        yield packed_text("pack_repair.cu", holes), self._launch("repair", self.rows // 32, slots)
+        yield fill_packing_text("pack_repair.cu", holes), self._launch("repair", self.rows // 32, slots)
 
     def _peaks(self) -> list[str]:
         """C statements that keep the largest finite magnitude of each of a block's rows."""
@@ -325,12 +325,12 @@ def _is_parameter(plan: Plan, name: str) -> bool:
     return plan.buffers[name].role in ("parameter", "prepared")
 
 
-def aligned(size: int) -> int:
+def round_up_bytes(size: int) -> int:
     """A size in bytes, rounded up to 1024."""
     return math.ceil(size / _ALIGN) * _ALIGN
 
 
-def packed_text(name: str, holes: dict[str, object]) -> str:
+def fill_packing_text(name: str, holes: dict[str, object]) -> str:
     """The library text cuda/contractions/`name`, with its holes filled by those of `holes` that it has."""
     text = read_library_text(f"cuda/contractions/{name}")
     return fill(text, {key: str(value) for key, value in holes.items() if f"@{key}@" in text})

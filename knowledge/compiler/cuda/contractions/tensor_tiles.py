@@ -347,7 +347,7 @@ _PATHS = {
 }
 
 
-def _default(kernel: GemmKernel, path: str, precision: str, device: Device, *, scalar: bool) -> TensorTiling:
+def _default_tiling(kernel: GemmKernel, path: str, precision: str, device: Device, *, scalar: bool) -> TensorTiling:
     """The tiling with the least estimated time: waves of tiles, each at its own rate, plus the traffic of a split."""
     batch = math.prod(kernel.batch)
     best: tuple[float, TensorTiling] | None = None
@@ -376,14 +376,14 @@ def choose_tensor(
 
     `scalar`: an operand is gathered element by element."""
     found = _PATHS[path]
-    default = _default(kernel, path, precision, device, scalar=scalar)
+    default = _default_tiling(kernel, path, precision, device, scalar=scalar)
     wanted = {name: int(value) for name, value in choices.items() if value in found.values.get(name, ())}
-    tiling = _with(default, wanted)
+    tiling = _replace_numbers(default, wanted)
     if not tiling.legal(device.arch, scalar=scalar) or tiling.splits * tiling.tile_k > max(kernel.k, tiling.tile_k):
         tiling = default
     tunables = []
     for name, values in found.values.items():
-        legal = [value for value in values if _with(tiling, {name: value}).legal(device.arch, scalar=scalar)]
+        legal = [value for value in values if _replace_numbers(tiling, {name: value}).legal(device.arch, scalar=scalar)]
         if name == "splits":
             legal = [value for value in legal if value == 1 or kernel.k // value >= 4 * tiling.tile_k]
         if getattr(tiling, name) not in legal:
@@ -393,12 +393,12 @@ def choose_tensor(
     return tiling, tuple(tunables)
 
 
-def _with(tiling: TensorTiling, values: dict[str, int]) -> TensorTiling:
+def _replace_numbers(tiling: TensorTiling, values: dict[str, int]) -> TensorTiling:
     """The tiling with some of its numbers replaced."""
     return replace(tiling, **values)  # type: ignore[arg-type]
 
 
-def way_tunables(precisions: tuple[str, ...], paths: tuple[str, ...]) -> tuple[Tunable, ...]:
+def declare_ways(precisions: tuple[str, ...], paths: tuple[str, ...]) -> tuple[Tunable, ...]:
     """The tunables "precision" and "path", each only if there is more than one value."""
     found = []
     if len(precisions) > 1:

@@ -27,7 +27,7 @@ from foundry.knowledge.compiler.cuda.convolutions.channels_last_layout import (
     stored_type,
 )
 from foundry.knowledge.compiler.cuda.convolutions.channels_last_packing import fill_text, print_packing
-from foundry.knowledge.compiler.cuda.convolutions.packed_input import packed_input
+from foundry.knowledge.compiler.cuda.convolutions.packed_input import plan_packed_input
 from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import KEPT, REGISTERS, find_needs
 from foundry.knowledge.compiler.cuda.convolutions.space import POSITION, ConvSpace
 from foundry.knowledge.compiler.cuda.convolutions.tails import ConvTail, OverChannels, OverPixels, OverWindows
@@ -58,7 +58,7 @@ def fits(space: ConvSpace) -> bool:
     if dtype == "float32" and space.plan.ieee_only:
         return False
     for precision in precisions_of(space):
-        found = packed_input(space, precision)
+        found = plan_packed_input(space, precision)
         if found.pieces >= 2**31 - 2**16 or len(found.reads) > _MOST_PIECES:
             return False
     return True

@@ -8,9 +8,9 @@ import math
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import HALF, HALF3, PRECISION
-from foundry.knowledge.compiler.cuda.convolutions.packed_input import PackedInput, packed_input
-from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import choose_pixels, gathers_phases, together
-from foundry.knowledge.compiler.cuda.convolutions.side_by_side import choose_neighbours, side_by_side
+from foundry.knowledge.compiler.cuda.convolutions.packed_input import PackedInput, plan_packed_input
+from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import choose_pixels, count_phases, gathers_phases
+from foundry.knowledge.compiler.cuda.convolutions.side_by_side import choose_neighbours, place_side_by_side
 from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace
 from foundry.knowledge.compiler.cuda.convolutions.tails import order_pixels
 from foundry.knowledge.compiler.cuda.space import pick
@@ -48,7 +48,7 @@ class ChannelsLastLayout:
         precisions = precisions_of(space)
         self.precision = str(pick(choices, PRECISION, precisions, precisions[0]))
         # Neighbouring taps of few channels are in one cache line, which L1 then serves.
-        self.near_default = NEAR[packed_input(space, self.precision).point == 1]
+        self.near_default = NEAR[plan_packed_input(space, self.precision).point == 1]
         self.near = str(pick(choices, "near", NEAR, self.near_default))
         tail = self.kernel.tail
         whole = tail is not None and math.prod(tail.extent[2:]) == 1  # a tile has all channels
@@ -56,7 +56,7 @@ class ChannelsLastLayout:
             choices = {name: value for name, value in choices.items() if name != "tile_channels"}
         self.shape, tunables = choose_pixels(space, self.precision, device, choices)
         self.tunables = tuple(item for item in tunables if not (whole and item.name == "tile_channels"))
-        self.packed: PackedInput = packed_input(space, self.precision)
+        self.packed: PackedInput = plan_packed_input(space, self.precision)
         self.n = self.found.out_per_group
         self.gathers = gathers_phases(space)
         counts = tail_outer(self.kernel)[2:] if self.gathers else tuple(axis.count for axis in self.found.axes)
@@ -64,7 +64,7 @@ class ChannelsLastLayout:
         self.m = self.kernel.batch * self.pixels.padded
         self.neighbours, tunable_of = choose_neighbours(space, self.shape.tile_pixels, choices)
         self.tunables += tunable_of
-        self.near_by = side_by_side(space, self.neighbours) if self.neighbours > 1 else None
+        self.near_by = place_side_by_side(space, self.neighbours) if self.neighbours > 1 else None
         self.tiles = math.ceil(self.m / self.shape.tile_pixels), math.ceil(self.n / self.shape.tile_channels)
         self.phases = self.found.parts
         self.padded_n = self.tiles[1] * self.shape.tile_channels
@@ -75,7 +75,7 @@ class ChannelsLastLayout:
     @property
     def together(self) -> int:
         """Number of phases that a tile computes together: one, two of the last axis (outputs side by side), or all."""
-        return together(self.space)
+        return count_phases(self.space)
 
     @property
     def all_tiles(self) -> int:

@@ -45,7 +45,7 @@ class Reach:
     under: tuple[tuple[int, ...], ...]  # index of the position that each tap reads for each output; -1 for none
 
 
-def reach(axis: Axis, taps: int, count: int) -> Reach:
+def find_reach(axis: Axis, taps: int, count: int) -> Reach:
     """The inputs that `count` neighbouring outputs of an axis read. `count` must be a multiple of the phases' step."""
     step = axis.parts[0].step
     found: dict[tuple[int, int], int] = {}
@@ -74,29 +74,29 @@ class Shape:
     staged: bool = False  # weights in shared memory
 
 
-def _sums(shape: Shape) -> int:
+def _count_sums(shape: Shape) -> int:
     """Number of outputs of a thread."""
     return shape.outputs * shape.rows * shape.channels
 
 
-def _steps(space: ConvSpace) -> tuple[int, int]:
+def _phase_steps(space: ConvSpace) -> tuple[int, int]:
     """(distance between outputs of one phase along the height, along the width)."""
     return space.found.axes[1].parts[0].step, space.found.axes[2].parts[0].step
 
 
-def _legal(space: ConvSpace, shape: Shape) -> bool:
+def _is_legal(space: ConvSpace, shape: Shape) -> bool:
     """True if a thread has whole phases, and registers for its sums and window."""
     words = space.item_bytes // 4
-    high, wide = _steps(space)
+    high, wide = _phase_steps(space)
     if shape.outputs % wide or shape.rows % high or space.found.out_per_group % shape.channels:
         return False
     if shape.staged and space.found.in_per_group * space.taps * shape.channels * space.item_bytes > _MOST_STAGED_BYTES:
         return False
-    window = len(_pieces(space, shape.outputs)[0]) * _vector(space, shape.outputs)
-    return _sums(shape) * words <= _MOST_SUMS and window * words <= _MOST_WINDOW
+    window = len(_place_loads(space, shape.outputs)[0]) * _load_vector(space, shape.outputs)
+    return _count_sums(shape) * words <= _MOST_SUMS and window * words <= _MOST_WINDOW
 
 
-def _vector(space: ConvSpace, outputs: int) -> int:
+def _load_vector(space: ConvSpace, outputs: int) -> int:
     """Number of inputs in one load: aligned to its size, and wholly inside or outside its line."""
     kernel, axis = space.kernel, space.found.axes[2]
     if kernel.x_strides[-1] != 1:
@@ -109,10 +109,10 @@ def _vector(space: ConvSpace, outputs: int) -> int:
     return vector
 
 
-def _pieces(space: ConvSpace, outputs: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+def _place_loads(space: ConvSpace, outputs: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """(first inputs of the loads of a line, the loaded element that each tap reads for each output; -1 for none)."""
-    found = reach(space.found.axes[2], space.kernel.kernel[2], outputs)
-    vector = _vector(space, outputs)
+    found = find_reach(space.found.axes[2], space.kernel.kernel[2], outputs)
+    vector = _load_vector(space, outputs)
     starts = sorted({position // vector * vector for position in found.positions})
     place = [starts.index(position // vector * vector) * vector + position % vector for position in found.positions]
     return tuple(starts), tuple(tuple(place[at] if at >= 0 else -1 for at in row) for row in found.under)
@@ -136,24 +136,24 @@ def _multiples(step: int, values: Sequence[int]) -> list[int]:
     return sorted({math.lcm(step, value) for value in values})
 
 
-def _outputs(space: ConvSpace) -> list[int]:
+def _list_outputs(space: ConvSpace) -> list[int]:
     """Legal numbers of outputs along the width, the default first; [] if none is legal.
 
     The default is the widest up to a vector if loads or stores come in vectors, else the smallest: then neighbouring
     threads access neighbouring elements."""
-    _, wide = _steps(space)
+    _, wide = _phase_steps(space)
     item = min(ITEM_BYTES[space.plan.buffers[space.kernel.x].dtype], 4)
-    legal = [n for n in _multiples(wide, (1, 2, 4, 8)) if _legal(space, Shape(n, _steps(space)[0], 1, 256))]
+    legal = [n for n in _multiples(wide, (1, 2, 4, 8)) if _is_legal(space, Shape(n, _phase_steps(space)[0], 1, 256))]
     legal = [n for n in legal if n == legal[0] or n < 2 * space.kernel.output_size[-1]]
     wanted = [n for n in legal if n <= max(wide, WIDEST_BYTES // item)]
-    vectors = [n for n in wanted if max(_vector(space, n), _store_vector(space, n)) > 1]
+    vectors = [n for n in wanted if max(_load_vector(space, n), _store_vector(space, n)) > 1]
     best = max(vectors) if vectors else wanted[0] if wanted else 0
     return [best, *(n for n in legal if n != best)] if legal else []
 
 
 def fits(space: ConvSpace) -> bool:
     """True if a thread's sums and inputs fit registers, and positions in an image fit 32 bits."""
-    return space.inside == "int" and bool(_outputs(space))
+    return space.inside == "int" and bool(_list_outputs(space))
 
 
 def has_few_inputs(space: ConvSpace) -> bool:
@@ -161,19 +161,19 @@ def has_few_inputs(space: ConvSpace) -> bool:
     return space.found.in_per_group <= _FEW_COLOURS and space.kernel.kernel[0] > 1
 
 
-def _default(space: ConvSpace, device: Device) -> Shape:
+def _default_shape(space: ConvSpace, device: Device) -> Shape:
     """The default shape: as many channels and rows of outputs as leave registers for two blocks and keep the device
     full."""
-    outputs, high, per_group = _outputs(space)[0], _steps(space)[0], space.found.out_per_group
+    outputs, high, per_group = _list_outputs(space)[0], _phase_steps(space)[0], space.found.out_per_group
     if has_few_inputs(space) and not space.kernel.transposed:
         for channels in (16, 8):
             staged = Shape(outputs, high, channels, 256, staged=True)
-            if _legal(space, staged):
+            if _is_legal(space, staged):
                 return staged
     shape = Shape(outputs, high, 1, 256)
     for channels in (8, 7, 6, 5, 4, 3, 2):
         wider = Shape(outputs, high, channels, 256)
-        if _legal(space, wider) and _sums(wider) <= _DEFAULT_SUMS:
+        if _is_legal(space, wider) and _count_sums(wider) <= _DEFAULT_SUMS:
             shape = wider
             break
     height = space.kernel.output_size[1]
@@ -182,7 +182,9 @@ def _default(space: ConvSpace, device: Device) -> Shape:
         threads = space.kernel.batch * space.kernel.groups * per_group // shape.channels * space.kernel.output_size[0]
         threads *= math.ceil(height / rows) * math.ceil(space.kernel.output_size[2] / outputs)
         # Fewer lines are read twice by taller threads, as long as there are enough of them for the device.
-        fits_well = rows <= 4 and rows < 2 * height and _sums(taller) <= _DEFAULT_SUMS and _legal(space, taller)
+        fits_well = (
+            rows <= 4 and rows < 2 * height and _count_sums(taller) <= _DEFAULT_SUMS and _is_legal(space, taller)
+        )
         if fits_well and threads >= 512 * device.cores:
             shape = taller
     return shape
@@ -196,13 +198,13 @@ _MEANING = {
 }
 
 
-def _choose(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> tuple[Shape, tuple[Tunable, ...]]:
+def _choose_shape(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> tuple[Shape, tuple[Tunable, ...]]:
     """(shape, its tunables). Choices that are not legal together give way to the default shape."""
-    default = _default(space, device)
-    high, _ = _steps(space)
+    default = _default_shape(space, device)
+    high, _ = _phase_steps(space)
     most = space.kernel.output_size[1]
     values = {
-        "outputs": sorted(_outputs(space)),
+        "outputs": sorted(_list_outputs(space)),
         "rows": [rows for rows in _multiples(high, (1, 2, 4, 8)) if rows == high or rows < 2 * most],
         "channels": [n for n in (1, 2, 3, 4, 5, 6, 7, 8, 16) if space.found.out_per_group % n == 0],
         "threads": list(THREADS),
@@ -212,12 +214,12 @@ def _choose(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> tup
     usual = WEIGHTS[default.staged]
     weights = str(pick(choices, "weights", WEIGHTS, usual))
     shape = Shape(**wanted, staged=weights == "shared")
-    if not _legal(space, shape):
+    if not _is_legal(space, shape):
         shape, wanted = default, present
     tunables = []
     for name, (aspect, meaning) in _MEANING.items():
         legal = [
-            value for value in values[name] if _legal(space, Shape(**{**wanted, name: value}, staged=shape.staged))
+            value for value in values[name] if _is_legal(space, Shape(**{**wanted, name: value}, staged=shape.staged))
         ]
         legal = sorted({*legal, present[name], wanted[name]})
         if len(legal) > 1:
@@ -230,9 +232,9 @@ def _choose(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> tup
 # ---------------------------------------------------------------- text
 
 
-def _table(values: Sequence[int] | Sequence[Sequence[int]]) -> str:
+def _print_table(values: Sequence[int] | Sequence[Sequence[int]]) -> str:
     """C text of a constant table, nested if its values are tuples."""
-    inner = [_table(value) if isinstance(value, tuple) else str(value) for value in values]
+    inner = [_print_table(value) if isinstance(value, tuple) else str(value) for value in values]
     return "{" + ", ".join(inner) + "}"
 
 
@@ -241,7 +243,7 @@ class _Direct:
 
     def __init__(self, space: ConvSpace, device: Device, choices: dict[str, Choice]) -> None:
         self.space, self.kernel = space, space.kernel
-        self.shape, self.tunables = _choose(space, device, choices)
+        self.shape, self.tunables = _choose_shape(space, device, choices)
         self.columns = math.ceil(self.kernel.output_size[2] / self.shape.outputs)
         self.row_blocks = math.ceil(self.kernel.output_size[1] / self.shape.rows)
         self.sets = self.kernel.out_channels // self.shape.channels
@@ -297,8 +299,8 @@ class _Direct:
         """Holes for the tables of lines and loads, and for how far loops are unrolled."""
         shape, axes = self.shape, self.space.found.axes
         _, high, wide = self.kernel.kernel
-        starts, elements = _pieces(self.space, shape.outputs)
-        lines = reach(axes[1], high, shape.rows)
+        starts, elements = _place_loads(self.space, shape.outputs)
+        lines = find_reach(axes[1], high, shape.rows)
         tap = [[-1] * shape.rows for _ in lines.positions]
         for th, row in enumerate(lines.under):
             for r, line in enumerate(row):
@@ -308,25 +310,25 @@ class _Direct:
         unrolled = products * shape.channels <= _MOST_PRODUCTS
         kept = high * wide * shape.channels
         keep = not shape.staged and unrolled and kept * self.space.item_bytes // 4 <= _MOST_KEPT
-        window = len(starts) * _vector(self.space, shape.outputs)
+        window = len(starts) * _load_vector(self.space, shape.outputs)
         held = len(lines.positions) * window
-        several = shape.staged and shape.rows > _steps(self.space)[0]
+        several = shape.staged and shape.rows > _phase_steps(self.space)[0]
         together = several and unrolled and held * self.space.item_bytes // 4 <= _MOST_TOGETHER
         return {
             "PIECES": len(starts),
-            "PIECE": _table(starts),
+            "PIECE": _print_table(starts),
             "LINES": len(lines.positions),
-            "LINE": _table(lines.positions),
-            "ELEMENT": _table(elements),
-            "TAP": _table([tuple(row) for row in tap]),
-            "UNDER": _table(lines.under),
+            "LINE": _print_table(lines.positions),
+            "ELEMENT": _print_table(elements),
+            "TAP": _print_table([tuple(row) for row in tap]),
+            "UNDER": _print_table(lines.under),
             "TOGETHER": "true" if together else "false",
             "KEEP": "true" if keep else "false",
             "MIN_BLOCKS": self._min_blocks(held // 2 if together else window, kept if keep else 0),
             "UNROLL": len(lines.positions) if unrolled else 1,
             "ADVANCE_H": lines.advance,
-            "ADVANCE_W": reach(axes[2], wide, shape.outputs).advance,
-            "WIDE": _vector(self.space, shape.outputs),
+            "ADVANCE_W": find_reach(axes[2], wide, shape.outputs).advance,
+            "WIDE": _load_vector(self.space, shape.outputs),
         }
 
     def _exists(self) -> str:
@@ -340,7 +342,7 @@ class _Direct:
         """Blocks of a multiprocessor to leave registers for: sums, `kept` weights, two lines of `window` inputs,
         addresses."""
         words = self.space.item_bytes // 4
-        registers = min(255, (_sums(self.shape) + kept + 2 * window) * words + 40)
+        registers = min(255, (_count_sums(self.shape) + kept + 2 * window) * words + 40)
         return max(1, 65536 // (math.prod(self.block) * registers))
 
     def _source(self, signature: str) -> str:

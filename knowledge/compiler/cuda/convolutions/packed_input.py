@@ -41,7 +41,7 @@ class PackedInput:
         return len(self.reads) // _STEP
 
 
-def packed_input(space: ConvSpace, precision: str) -> PackedInput:
+def plan_packed_input(space: ConvSpace, precision: str) -> PackedInput:
     """The packed input of a convolution in this precision."""
     found, kernel = space.found, space.kernel
     piece = 16 // SIZES[precision]
@@ -63,7 +63,7 @@ def packed_input(space: ConvSpace, precision: str) -> PackedInput:
         for reads_low, meets_low in ((True, False), (False, True), (False, False)) if low else ((False, False),):
             rows += [
                 (at + low * reads_low, tap, channel, meets_low)
-                for at, tap, channel in _pieces(space, part, size, (point, pieces_group, piece))
+                for at, tap, channel in _list_pieces(space, part, size, (point, pieces_group, piece))
             ]
         rows += [(-1, -1, 0, False)] * (-len(rows) % _STEP)
         phases.append((*(axis.start for axis in part), len(rows) // _STEP - first, first))
@@ -74,7 +74,7 @@ def packed_input(space: ConvSpace, precision: str) -> PackedInput:
     )
 
 
-def _pieces(
+def _list_pieces(
     space: ConvSpace, part: tuple[AxisPart, ...], size: tuple[int, int, int], shape: tuple[int, int, int]
 ) -> Iterator[tuple[int, int, int]]:
     """Yields (place from the window's begin, tap of the weights, first channel) of each piece that a phase reads.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import HALF3
-from foundry.knowledge.compiler.cuda.convolutions.packed_input import packed_input
+from foundry.knowledge.compiler.cuda.convolutions.packed_input import plan_packed_input
 from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace
 from foundry.knowledge.compiler.cuda.launches import max_shared_bytes
 from foundry.knowledge.compiler.cuda.space import make_tunable, pick, pick_number
@@ -95,7 +95,7 @@ def gathers_phases(space: ConvSpace) -> bool:
     return tail.extent == (1, 1, *phases)
 
 
-def together(space: ConvSpace) -> int:
+def count_phases(space: ConvSpace) -> int:
     """Number of phases that a tile computes together."""
     if gathers_phases(space):
         return len(space.found.parts)
@@ -104,12 +104,12 @@ def together(space: ConvSpace) -> int:
 
 def find_needs(space: ConvSpace, precision: str) -> Needs:
     """The needs of a convolution in this precision."""
-    sums = together(space) + (precision == HALF3)
+    sums = count_phases(space) + (precision == HALF3)
     channels = space.found.out_per_group if space.kernel.groups == 1 else 2**31
-    return Needs(sums, packed_input(space, precision).all_steps, channels)
+    return Needs(sums, plan_packed_input(space, precision).all_steps, channels)
 
 
-def _default(space: ConvSpace, needs: Needs, arch: str) -> PixelTiling:
+def _default_tiling(space: ConvSpace, needs: Needs, arch: str) -> PixelTiling:
     """Two warpgroups that take turns, on the largest tiles that leave them registers. Raises CannotLower if none does.
 
     With more than four stages an H200 is slower: a tile is reported present only when the stages behind it are on their
@@ -129,7 +129,7 @@ def _default(space: ConvSpace, needs: Needs, arch: str) -> PixelTiling:
     return found
 
 
-def _with(shape: PixelTiling, name: str, value: int) -> PixelTiling:
+def _replace_number(shape: PixelTiling, name: str, value: int) -> PixelTiling:
     """The tiling with one of its numbers replaced."""
     return replace(shape, **{name: value})  # type: ignore[arg-type]
 
@@ -140,7 +140,7 @@ def choose_pixels(
     """(tiling, its tunables). If the choices are not legal together, weights are moved, then the default tiling is
     taken."""
     needs = find_needs(space, precision)
-    default = _default(space, needs, device.arch)
+    default = _default_tiling(space, needs, device.arch)
     most = max(16, 2 * space.found.out_per_group)
     values = {name: tuple(v for v in found if name != "tile_channels" or v < most) for name, found in _VALUES.items()}
     wanted = {name: pick_number(choices, name, values[name], getattr(default, name)) for name in values}
@@ -151,7 +151,7 @@ def choose_pixels(
         shape = default
     tunables = []
     for name, (aspect, meaning) in _MEANING.items():
-        legal = [v for v in values[name] if _with(shape, name, v).legal(needs, device.arch)]
+        legal = [v for v in values[name] if _replace_number(shape, name, v).legal(needs, device.arch)]
         legal = sorted({*legal, getattr(default, name)})
         if len(legal) > 1:
             tunables.append(make_tunable(name, legal, getattr(default, name), aspect, meaning))

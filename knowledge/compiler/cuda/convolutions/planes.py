@@ -108,7 +108,7 @@ def takes(choices: dict[str, Choice]) -> bool:
     return choices.get(PRECISION, "tf32") == "tf32"
 
 
-def _default(space: ConvSpace, arch: str) -> PlaneTiling:
+def _default_tiling(space: ConvSpace, arch: str) -> PlaneTiling:
     """The widest tiles whose weights leave room for two warpgroups. Three are worth more than stages. Raises
     CannotLower if no tile leaves room."""
     channels, out = space.kernel.in_channels, space.kernel.out_channels
@@ -130,7 +130,7 @@ def choose_planes(
 ) -> tuple[PlaneTiling, tuple[Tunable, ...]]:
     """(tiling, its tunables, the precision among them). Choices that are not legal together give way to the default
     tiling."""
-    default, channels = _default(space, device.arch), space.kernel.in_channels
+    default, channels = _default_tiling(space, device.arch), space.kernel.in_channels
     most = max(16, 2 * space.kernel.out_channels)
     values = {name: tuple(v for v in found if name != "tile_channels" or v < most) for name, found in _VALUES.items()}
     wanted = {name: pick_number(choices, name, values[name], getattr(default, name)) for name in values}

@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches as cuda_launch
 from foundry.knowledge.compiler.cuda.contractions.gemm import choose_tiling, label_precision, list_choices, need_feature
 from foundry.knowledge.compiler.cuda.contractions.gemm_tiles import Tiling
-from foundry.knowledge.compiler.cuda.contractions.operands import Tile, edges
+from foundry.knowledge.compiler.cuda.contractions.operands import Tile, edge_tests
 from foundry.knowledge.compiler.cuda.contractions.tensor_tiles import TensorTiling, Ways, WgmmaTiling
 from foundry.knowledge.compiler.cuda.contractions.tiled import (
     epilogue_lines,
@@ -77,7 +77,7 @@ class _Taps:
     order: tuple[int, ...]  # position in the kernel
 
 
-def _taps(found: Geometry) -> _Taps:
+def _order_taps(found: Geometry) -> _Taps:
     """The taps of a convolution, phase by phase."""
     phases: list[tuple[int, ...]] = []
     shifts: list[tuple[int, int, int]] = []
@@ -136,7 +136,7 @@ class _Conv:
         self.counts = tuple(axis.count for axis in self.found.axes)
         self.n = self.kernel.batch * math.prod(self.counts)
         self.phases = self.found.parts
-        self.taps = _taps(self.found)
+        self.taps = _order_taps(self.found)
         self.k = self.channels * space.taps // len(self.phases)  # depth of a phase on average
         self.tiling, self.tunables = self._tiling(device, choices)
         wide = self.n + self.tiling.tile_n >= 2**31
@@ -181,7 +181,7 @@ class _Conv:
     def _weights(self) -> Tile:
         """The weights as the first operand: in phase order if they are packed, else as they are stored."""
         tiling, kind = self.tiling, self.space.type
-        limit = edges(("m", self.m, tiling.tile_m))
+        limit = edge_tests(("m", self.m, tiling.tile_m))
         if self.packed:
             vector = (2 if kind == "double" else 4) if self.m % 4 == 0 else 1
             row = f"({self.weight_index})({self._group} * {self.space.taps} + first_tap) * {self.channels} + k"
@@ -198,7 +198,7 @@ class _Conv:
                 read=lambda held: [f"{held}[i] = {read};"],
             )
         where = f"({self._group} * {self.m} + m) * {self.k} + k"
-        inside = (*limit, *edges(("k", self.k, tiling.tile_k)))
+        inside = (*limit, *edge_tests(("k", self.k, tiling.tile_k)))
         wide = self.k % 4 == 0 and self.space.plan.buffers[self.kernel.weight].dtype == "float32"
         value = self.space.weight_value(f"b_{self.kernel.weight}[{where}]")
         read = f"held_a[i] = load_vec<4>(b_{self.kernel.weight} + {where});" if wide else f"held_a[i].at[0] = {value};"
@@ -223,7 +223,7 @@ class _Conv:
     def _gathered(self) -> _Gathered:
         """The input as the second operand."""
         tiling, taps = self.tiling, f"{self.space.name}_taps[tap]"
-        inside = edges(("k", self.k, tiling.tile_k))
+        inside = edge_tests(("k", self.k, tiling.tile_k))
         where = f"const int c = k / {self.space.taps}, t = k % {self.space.taps}, tap = t;"
         if self.packed:
             inside = ("k < depth",) if self.channels % tiling.tile_k else ()
@@ -284,11 +284,11 @@ class _Conv:
             # Constant memory answers a warp at once, but a module has only 64 KB of it.
             "MEMORY": "__constant__" if len(taps.order) <= _CONSTANT_TAPS else "__device__ const",
             "TAPS": len(taps.order),
-            "SHIFTS": _rows(taps.shifts),
+            "SHIFTS": _print_rows(taps.shifts),
             "INSIDE": space.inside,
             "READS": ", ".join(map(str, reads)),
             "PHASES": len(taps.phases),
-            "PHASE_ROWS": _rows(taps.phases),
+            "PHASE_ROWS": _print_rows(taps.phases),
             "ORDER": ", ".join(map(str, taps.order)),
             "W_TYPE": element_type(space.plan.buffers[self.kernel.weight].dtype),
             "TYPE": space.type,
@@ -349,7 +349,7 @@ class _Conv:
     def _epilogue(self) -> tuple[list[str], list[str]]:
         """(C statements between the products and the stores, C statements that store at (m, n .. n + 3))."""
         stores, plan, space = self.kernel.stores, self.space.plan, self.space.outputs()
-        tests = list(edges(("m", self.m, self.tiling.tile_m), ("n", self.n, self.tiling.tile_n)))
+        tests = list(edge_tests(("m", self.m, self.tiling.tile_m), ("n", self.n, self.tiling.tile_n)))
         if self._partial:
             return [], self._partial.store(tests)
         if isinstance(self.tiling, TensorTiling) and self.vector == 1:
@@ -481,7 +481,7 @@ class _Conv:
         )
 
 
-def _rows(table: Sequence[Sequence[int]]) -> str:
+def _print_rows(table: Sequence[Sequence[int]]) -> str:
     """C text of the rows of a table."""
     return ", ".join(f"{{{', '.join(map(str, row))}}}" for row in table)
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import together
+from foundry.knowledge.compiler.cuda.convolutions.pixel_tiles import count_phases
 from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace
 from foundry.knowledge.compiler.cuda.space import Space, make_tunable, pick_number
 from foundry.knowledge.compiler.ir import views
@@ -53,10 +53,10 @@ class SideBySide:
         return f"acc[0][i * {self.count // 2} + j / 2][h * 4 + j % 2 * 2 + side]"
 
 
-def counts_of(space: ConvSpace, tile_pixels: int) -> tuple[int, ...]:
+def list_counts(space: ConvSpace, tile_pixels: int) -> tuple[int, ...]:
     """Legal numbers of neighbours of a lane in tiles of `tile_pixels` pixels, 1 first."""
     kernel = space.kernel
-    is_plain = kernel.tail is None and together(space) == 1 and len(space.found.parts) == 1
+    is_plain = kernel.tail is None and count_phases(space) == 1 and len(space.found.parts) == 1
     if not is_plain or kernel.output_size[2] == 1:
         return (1,)
     flat = {view: _flatten(view, kernel.output_size) for view in views.stored_views(kernel.stores)}
@@ -67,7 +67,7 @@ def counts_of(space: ConvSpace, tile_pixels: int) -> tuple[int, ...]:
     return (1, *(count for count in wide if all(_is_aligned(view, count) for view in stored if view)))
 
 
-def side_by_side(space: ConvSpace, count: int) -> SideBySide:
+def place_side_by_side(space: ConvSpace, count: int) -> SideBySide:
     """The stores and places of a convolution whose lanes have `count` neighbouring pixels."""
     kernel = space.kernel
     pixels = math.prod(kernel.output_size)
@@ -89,7 +89,7 @@ def choose_neighbours(
     space: ConvSpace, tile_pixels: int, choices: dict[str, Choice]
 ) -> tuple[int, tuple[Tunable, ...]]:
     """(number of neighbouring pixels of a lane, the tunable "neighbours" if there is a choice)."""
-    values = counts_of(space, tile_pixels)
+    values = list_counts(space, tile_pixels)
     if len(values) == 1:
         return 1, ()
     meaning = "pixels of a channel that a lane has side by side, and stores as one vector"

@@ -11,7 +11,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.dialect import CUDA_DIALECT, element_type
 from foundry.knowledge.compiler.cuda.launches import Launch, symbol_of
-from foundry.knowledge.compiler.cuda.rows.recurrence_shape import choose
+from foundry.knowledge.compiler.cuda.rows.recurrence_shape import choose_walk
 from foundry.knowledge.compiler.cuda.space import (
     Space,
     body_leaves,
@@ -85,7 +85,7 @@ class _Recurrence:
     def __init__(self, kernel: ir.RecurrentKernel, plan: ir.Plan, device: Device, choices: dict[str, Choice]) -> None:
         self.kernel, self.plan = kernel, plan
         self.dtype = self._element()
-        self.shape, self.home, self.tunables = choose(kernel, device, choices)
+        self.shape, self.home, self.tunables = choose_walk(kernel, device, choices)
         self.offsets = {"first_layer": kernel.first}  # arguments of the kernel that are numbers
         self.name = symbol_of(kernel)
 

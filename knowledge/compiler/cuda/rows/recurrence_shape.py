@@ -163,7 +163,7 @@ class WalkShape:
         return rounds * step
 
 
-def _legal(kernel: RecurrentKernel, device: Device) -> list[WalkShape]:
+def _list_legal(kernel: RecurrentKernel, device: Device) -> list[WalkShape]:
     """All shapes that fit the device."""
     directions, _, batch, hidden = kernel.shape
     least = math.ceil(hidden / max(1, device.cores // (directions * len(kernel.layers))))
@@ -173,13 +173,13 @@ def _legal(kernel: RecurrentKernel, device: Device) -> list[WalkShape]:
     return [shape for shape in found if shape.is_legal]
 
 
-def choose(
+def choose_walk(
     kernel: RecurrentKernel, device: Device, choices: dict[str, Choice]
 ) -> tuple[WalkShape, str, tuple[Tunable, ...]]:
     """(shape, memory of the weights, tunables). Raises CannotLower if no shape fits the device.
 
     The shape has the choices if they are legal together; else it is the one with the fewest estimated cycles."""
-    legal = _legal(kernel, device)
+    legal = _list_legal(kernel, device)
     if not legal:
         raise CannotLower(f"recurrence {kernel.name}: {kernel.shape[3]} units do not fit on the device")
     best = min(legal, key=WalkShape.cycles)

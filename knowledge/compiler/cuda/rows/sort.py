@@ -83,7 +83,7 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
     passes = max(1, math.ceil(bits / _DIGIT_BITS))
     per_pass = max(1, math.ceil(bits / passes))
     name = symbol_of(kernel)
-    reads, key = _key(kernel)
+    reads, key = _print_key(kernel)
     signature, arguments = list_parameters(plan, reads, ())
     values = {
         "NAME": name,
@@ -106,16 +106,16 @@ def print_sort(kernel: SortKernel, plan: Plan, device: Device, choices: dict[str
         tuning,
         template="sort",
         shared=["rows/sort.cuh"],
-        workspace_bytes=4 * sum(map(_rounded, sizes)),
+        workspace_bytes=4 * sum(map(_round_up_words, sizes)),
     )
 
 
-def _rounded(words: int) -> int:
+def _round_up_words(words: int) -> int:
     """A number of 32-bit words, rounded up to 256 bytes."""
     return -(-words // 64) * 64
 
 
-def _key(kernel: SortKernel) -> tuple[list[str], str]:
+def _print_key(kernel: SortKernel) -> tuple[list[str], str]:
     """(names of the buffers that the key reads, C statements that return the segment of item i; the number of segments
     for a key outside)."""
     found = leaves([kernel.key])
@@ -138,7 +138,7 @@ def _launches(
     passes, per_pass, stretches = shape
     starts = [0]
     for size in sizes[:-1]:
-        starts.append(starts[-1] + 4 * _rounded(size))
+        starts.append(starts[-1] + 4 * _round_up_words(size))
     keys, table = (
         [launches.workspace_argument(starts[0]), launches.workspace_argument(starts[1])],
         launches.workspace_argument(starts[3]),
