@@ -92,7 +92,7 @@ class ChannelsLastLayout:
         weights = self.weight_rows * len(self.packed.reads) * 16
         self.prepared_bytes = weights + (_aligned(4 * self.weight_rows) if self.is_scaled else 0)
         self.workspace_bytes = 0 if self.is_prepared else _aligned(self.prepared_bytes)
-        memory = cuda_launch.prepared if self.is_prepared else cuda_launch.workspace
+        memory = cuda_launch.prepared_argument if self.is_prepared else cuda_launch.workspace_argument
         self.weights, self.exponents_w = memory(0), memory(weights)
         image = self.workspace_bytes
         self.image = cuda_launch.workspace_argument(image)
