@@ -22,7 +22,7 @@ SHARED = {
 }
 
 # Where a tunable is declared: methods of the CPU's Tuning, functions and the class that make a Tunable.
-DECLARING = frozenset({"number", "text", "choose", "make_tunable", "Tunable"})
+DECLARING = frozenset({"number", "text", "choose", "make_tunable", "number_tunable", "Tunable"})
 
 
 @cache

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from foundry.knowledge.compiler.cpu.space import indent, page_advice, parameters
+from foundry.knowledge.compiler.cpu.space import indent, list_parameters, page_advice
 from foundry.knowledge.compiler.file.texts import read_library_text
 from foundry.knowledge.compiler.ir import kernels as ir
 from foundry.knowledge.compiler.schedule.tuning import Tuning
 
 
-def loop(name: str, end: int | str, begin: int | str = 0) -> str:
+def loop_head(name: str, end: int | str, begin: int | str = 0) -> str:
     """The head of a C++ loop over [begin, end), without its brace."""
     return f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"
 
 
 def loops_over(prefix: str, sizes: Iterable[int]) -> list[str]:
     """The heads of nested loops over all dimensions, with indices prefix0, prefix1, ..."""
-    return [loop(f"{prefix}{dim}", size) for dim, size in enumerate(sizes)]
+    return [loop_head(f"{prefix}{dim}", size) for dim, size in enumerate(sizes)]
 
 
 def nest(heads: Sequence[str], body: Sequence[str]) -> list[str]:
@@ -46,7 +46,7 @@ def share_in_team(
     fence: bool = False,
 ) -> list[str]:
     """Like `share_loops`, with `setup` executed once by each thread. `fence`: streaming stores end with a fence."""
-    heads = heads or [loop("only", 1)]
+    heads = heads or [loop_head("only", 1)]
     return [
         f"#pragma omp parallel{threads}",
         "{",
@@ -90,7 +90,7 @@ class Function:
 
     def parameters(self, plan: ir.Plan) -> tuple[str, str]:
         """(C++ parameter list, argument list of a call)."""
-        declared, passed = parameters(self.reads, self.stores, plan)
+        declared, passed = list_parameters(self.reads, self.stores, plan)
         all_declared = [*filter(None, [declared]), *(text for text, _ in self.more)]
         return ", ".join(all_declared), ", ".join([*filter(None, [passed]), *(text for _, text in self.more)])
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.loops import Function, loop, print_function, share_in_team
+from foundry.knowledge.compiler.cpu.loops import Function, loop_head, print_function, share_in_team
 from foundry.knowledge.compiler.cpu.map_blocks import Block, BlockBody, find_block
 from foundry.knowledge.compiler.cpu.map_point import Points, Vectors, power_of_two_below
 from foundry.knowledge.compiler.cpu.map_staged import find_staging
@@ -21,8 +21,8 @@ from foundry.knowledge.compiler.cpu.space import (
     choose_threads,
     indent,
     item_bytes,
-    register,
-    traffic,
+    register_type,
+    traffic_bytes,
     vector_widths,
 )
 from foundry.knowledge.compiler.ir.arithmetic import ceil_divide, round_up
@@ -75,7 +75,7 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
     values = [store.value for store in kernel.stores]
     space = Space.merge(kernel.shape, [*views_of(values), *[store.view for store in kernel.stores]])
     tuning = Tuning(choices)
-    space, shape = _decide(kernel, plan, device, space, tuning)
+    space, shape = _choose_shape(kernel, plan, device, space, tuning)
     body = _Body(kernel, plan, space, shape)
     about = f"{' x '.join(map(str, kernel.shape)) or 'one'} points as {' x '.join(map(str, space.sizes))}"
     return print_function(
@@ -86,7 +86,7 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
     )
 
 
-def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning: Tuning) -> tuple[Space, _Shape]:
+def _choose_shape(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning: Tuning) -> tuple[Space, _Shape]:
     """(space with its dimensions in the order of the loops, form of the kernel), by tunables that this declares in
     `tuning`."""
     values = [store.value for store in kernel.stores]
@@ -99,12 +99,12 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning:
     )
     per_vector = width // item_bytes(values, kernel.stores, plan)
     turned = _transposed_loads(kernel, space)
-    block = None if turned else _block(kernel, space, per_vector, tuning)
+    block = None if turned else _choose_block(kernel, space, per_vector, tuning)
     if block is None:
         space = _longest_inside(kernel, space, per_vector)
     run = math.prod(space.sizes[block.axis :]) if block else space.sizes[-1]
     contiguous = all(space.strides(store.view)[-1] == 1 for store in kernel.stores) and run >= per_vector
-    vectors = _vectors(
+    vectors = _choose_vectors(
         kernel,
         plan,
         device,
@@ -121,14 +121,14 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning:
     if block:
         meaning = "points of a block: small ones stay near, large ones start less often"
         points = tuning.number("block", _BLOCKS, 2048, "tile", meaning)
-    work, effort = traffic(values, kernel.stores, plan), parts_of(kernel)
-    chunk = 0 if block else _chunk(space.sizes[-1], math.prod(space.sizes), device, tuning, effort)
+    work, effort = traffic_bytes(values, kernel.stores, plan), parts_of(kernel)
+    chunk = 0 if block else _choose_chunk(space.sizes[-1], math.prod(space.sizes), device, tuning, effort)
     schedule = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which task")
     threads = choose_threads(tuning, device, work * max(1, effort // 32))
     return space, _Shape(vectors, chunk, schedule, threads=threads, tile=tile, block=block, points=points)
 
 
-def _chunk(inner: int, points: int, device: Device, tuning: Tuning, effort: int) -> int:
+def _choose_chunk(inner: int, points: int, device: Device, tuning: Tuning, effort: int) -> int:
     """Number of points in one task, by the tunable "chunk". `effort`: parts of a point's expression."""
     sizes = (*_SHORT_CHUNKS, *_CHUNKS) if effort > _LONG else _CHUNKS
     chunks = [size for size in sizes if size < inner]
@@ -141,7 +141,7 @@ def _chunk(inner: int, points: int, device: Device, tuning: Tuning, effort: int)
     )
 
 
-def _vectors(
+def _choose_vectors(
     kernel: MapKernel, plan: Plan, device: Device, tuning: Tuning, width: tuple[int, int], run: int, inner: int
 ) -> Vectors:
     """The vectors of the inner loop, by the tunables "unroll" and "stream".
@@ -166,7 +166,7 @@ def _vectors(
     return Vectors(per_vector * unroll, simd, bool(streamed), is_one_loop=is_long)
 
 
-def _block(kernel: MapKernel, space: Space, per_vector: int, tuning: Tuning) -> Block | None:
+def _choose_block(kernel: MapKernel, space: Space, per_vector: int, tuning: Tuning) -> Block | None:
     """The blocks to cut the kernel into, by the tunable "form"; None for rows, or if blocks gain nothing."""
     block = find_block(kernel, space, per_vector)
     if block is None:
@@ -251,12 +251,12 @@ class _Body:
             work.insert(0, f"const int64_t end = {end};")
         loops = list(zip(self._indices[:-1], sizes[:-1], strict=True))
         tail = [] if chunks == 1 else [f"for (int64_t chunk = 0; chunk < {inner}; chunk += {chunk})"]
-        return self._parallel([loop(name, size) for name, size in loops] + tail, work)
+        return self._parallel([loop_head(name, size) for name, size in loops] + tail, work)
 
     def _parallel(self, heads: Sequence[str], work: Sequence[str], setup: Sequence[str] = ()) -> list[str]:
         """C++ statements: threads share the loops `heads` around `work`; each runs `setup` first."""
         shape = self._shape
-        loops, fence = heads or [loop("once", 1)], shape.vectors.streamed
+        loops, fence = heads or [loop_head("once", 1)], shape.vectors.streamed
         return share_in_team(loops, work, shape.schedule, shape.threads, setup=setup, fence=fence)
 
     def _tiled(self) -> list[str]:
@@ -270,7 +270,7 @@ class _Body:
         for number, (load, at) in enumerate(self._turned):
             if at != dim:
                 continue
-            name, kind = f"tile{number}", register(load.dtype)
+            name, kind = f"tile{number}", register_type(load.dtype)
             setup.append(
                 f"{kind} {name}[{side} * {side + 1}];  // {load.buffer}, turned; the odd pitch spreads L1 banks"
             )

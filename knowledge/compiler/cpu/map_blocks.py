@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 
-from foundry.knowledge.compiler.cpu.loops import loop
+from foundry.knowledge.compiler.cpu.loops import loop_head
 from foundry.knowledge.compiler.cpu.map_point import Points, Vectors, power_of_two_below
-from foundry.knowledge.compiler.cpu.space import Known, Space, element, indent, register, varies
+from foundry.knowledge.compiler.cpu.space import Known, Space, element_type, indent, register_type, varies
 from foundry.knowledge.compiler.ir.kernels import Apply, Expr, Load, MapKernel, Plan, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, EXPENSIVE, Emitter, Numbering, affine, loader
 from foundry.knowledge.compiler.ir.views import Leaf, children_of, distinct, loads_of, views_of
@@ -164,7 +164,7 @@ class BlockBody:
         outer = [(name, size) for dim, (name, size) in enumerate(self._named_sizes()) if dim not in covered]
         if self._pieces > 1:
             outer.append(("piece", self._pieces))
-        return [loop(name, size) for name, size in outer]
+        return [loop_head(name, size) for name, size in outer]
 
     def work(self) -> list[str]:
         """C++ statements for one block: its extent, copies that stage operands, then vectors for each point of
@@ -256,14 +256,14 @@ class BlockBody:
     def _kind(self, item: _Staged) -> str:
         """C type of the array's elements: a load is copied as it is stored, a 16-bit float as a 16-bit integer."""
         if not isinstance(item.value, Load):
-            return register(item.value.dtype)
-        return "uint16_t" if item.value.dtype in CPU_DIALECT.widen else element(self._plan, item.value.buffer)
+            return register_type(item.value.dtype)
+        return "uint16_t" if item.value.dtype in CPU_DIALECT.widen else element_type(self._plan, item.value.buffer)
 
     def _held(self, item: _Staged, place: str) -> str:
         """C text of the value of an array's element."""
         if not isinstance(item.value, Load):
             return place
-        kind = element(self._plan, item.value.buffer)
+        kind = element_type(self._plan, item.value.buffer)
         return CPU_DIALECT.load(f"{kind}{{{place}}}" if self._kind(item) == "uint16_t" else place, item.value.dtype)
 
     def _is_fixed(self, item: _Staged) -> bool:
@@ -345,7 +345,7 @@ class BlockBody:
         """The C++ declaration of the array `once`, which holds a repeating value without its repetitions."""
         once = self._once(item)
         points = math.prod(self._longest if dim == self._block.axis else self._space.sizes[dim] for dim in once)
-        return [f"alignas(64) {register(item.value.dtype)} once[{points}];"]
+        return [f"alignas(64) {register_type(item.value.dtype)} once[{points}];"]
 
     def _compute(self, item: _Staged, once: dict[int, int], array: str) -> list[str]:
         """C++ statements that compute a repeating value into `array`, each element once."""
@@ -362,7 +362,8 @@ class BlockBody:
         value = emitter.value(item.value)
         vector = f"  {self._vectors.simd}\n  for (int l = 0; l < {lanes}; ++l) line[i + l] = value(i + l);"
         body = [
-            f"{register(item.value.dtype)}* line = {array} + {affine(0, [(once[d], self._index(d)) for d in outer])};",
+            f"{register_type(item.value.dtype)}* line = "
+            f"{array} + {affine(0, [(once[d], self._index(d)) for d in outer])};",
             "const auto value = [&](int64_t at) __attribute__((always_inline)) {",
             indent([*emitter.lines, f"return {value};"], 1),
             "};",

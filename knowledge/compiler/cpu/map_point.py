@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.compiler.cpu.map_staged import StagedElements, staged_sweep
-from foundry.knowledge.compiler.cpu.space import Known, element, hoist, indent, invariants, register
+from foundry.knowledge.compiler.cpu.space import Known, element_type, find_invariants, hoist, indent, register_type
 from foundry.knowledge.compiler.ir.access import loaded_names
 from foundry.knowledge.compiler.ir.kernels import MapKernel, Plan, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
@@ -48,14 +48,14 @@ class Points:
 
         staged = self.staging.loads if self.staging else ()
         known = [*known, *((load, f"g{number}") for number, load in enumerate(staged))]
-        hoisted, known = hoist(invariants(values, self.moving), offset, {}, known, "h")
+        hoisted, known = hoist(find_invariants(values, self.moving), offset, {}, known, "h")
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, known=known)
         emitter.reserve(values)
         for slot, store in enumerate(self.kernel.stores):
             dtype = self.plan.buffers[store.buffer].dtype
             emitter.lines.append(f"y{slot} = {CPU_DIALECT.store(emitter.value(store.value), dtype)};")
         outs = [f"{kind}& y{slot}" for slot, kind in enumerate(self._types())]
-        outs += [f"const {register(load.dtype)} g{number}" for number, load in enumerate(staged)]
+        outs += [f"const {register_type(load.dtype)} g{number}" for number, load in enumerate(staged)]
         point = [
             f"const auto point = [&](int64_t {index}, {', '.join(outs)}) __attribute__((always_inline)) {{",
             indent(emitter.lines, 1),
@@ -110,7 +110,7 @@ class Points:
 
     def _types(self) -> list[str]:
         """C types of the stored elements."""
-        return [element(self.plan, store.buffer) for store in self.kernel.stores]
+        return [element_type(self.plan, store.buffer) for store in self.kernel.stores]
 
     def _reads_its_results(self) -> bool:
         """True if a stored value reads a buffer that the kernel writes."""

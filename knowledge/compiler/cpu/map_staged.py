@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from foundry.knowledge.compiler.cpu.space import element, indent, register
+from foundry.knowledge.compiler.cpu.space import element_type, indent, register_type
 from foundry.knowledge.compiler.ir import views
 from foundry.knowledge.compiler.ir.kernels import Load, MapKernel, Plan, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, loader
@@ -77,11 +77,13 @@ def staged_sweep(
     count, value = staging.points, loader(CPU_DIALECT, lambda view: at(view, "(i + l)"))
     loop = "for (int64_t l = 0; l < count; ++l)"
     results, after = [], []
-    arrays = [f"alignas(64) {register(load.dtype)} g{number}[{count}];" for number, load in enumerate(staging.loads)]
+    arrays = [
+        f"alignas(64) {register_type(load.dtype)} g{number}[{count}];" for number, load in enumerate(staging.loads)
+    ]
     for slot, store in enumerate(kernel.stores):
         target = f"b_{store.buffer}[{at(store.view, '(i + l)')}]"
         if slot in staging.stores:
-            arrays.append(f"alignas(64) {element(plan, store.buffer)} y{slot}[{count}];")
+            arrays.append(f"alignas(64) {element_type(plan, store.buffer)} y{slot}[{count}];")
             after.append(f"{target} = y{slot}[l];")
         results.append(f"y{slot}[l]" if slot in staging.stores else target)
     before = [f"g{number}[l] = {value(load)};" for number, load in enumerate(staging.loads)]

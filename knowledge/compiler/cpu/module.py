@@ -192,7 +192,7 @@ class _EntryText:
     def _segment_function(self, segment: _Segment) -> str:
         """C++ text of the entry point that runs a segment's kernels."""
         lines = [self._pointer(name, slot) for slot, name in enumerate(segment.buffers)]
-        lines += [f"char* scratch = (char*)buffers[{len(segment.buffers)}];", _team(len(segment.buffers) + 1)]
+        lines += [f"char* scratch = (char*)buffers[{len(segment.buffers)}];", _print_team(len(segment.buffers) + 1)]
         local = {name for position in segment.steps for names in self._traffic[position] for name in names}
         for name in self._offsets:
             if name in local:
@@ -251,7 +251,7 @@ class _EntryText:
         """C++ text of the entry point that makes all prepared layouts and values."""
         names = [*self._prepare_inputs(), *self._held]
         lines = [self._pointer(name, slot) for slot, name in enumerate(names)]
-        lines += [f"char* workspace = (char*)buffers[{len(names)}];", _team(len(names) + 1)]
+        lines += [f"char* workspace = (char*)buffers[{len(names)}];", _print_team(len(names) + 1)]
         lines += self._aliases(sorted(self._early))
         for position, kernel in enumerate(self._kernels):
             texts = [*kernel.prepare.values(), *([kernel.call] if position in self._early else [])] if kernel else []
@@ -271,7 +271,7 @@ class _EntryText:
         lines = refusals(self._plan, "leaves")
         for buffer in inputs_of(self._plan):
             leaf = f"leaves[{buffer.source}], 'input {buffer.source}'"
-            lines.append(f"{variable(buffer.name)} = _checked({leaf}, {_geometry(buffer)})")
+            lines.append(f"{variable(buffer.name)} = _checked({leaf}, {_print_geometry(buffer)})")
         for buffer in self._plan.buffers.values():
             if is_parameter(buffer) or buffer.is_in_place:
                 lines.append(
@@ -303,7 +303,7 @@ class _EntryText:
         used = [self._plan.buffers[name] for name in self._prepare_inputs()]
         tensors = tuple_text([f"parameters[{self._slots[buffer.source]}]" for buffer in used])
         slot = f"'prepared{self._suffix}'"
-        made = [_empty(self._plan.buffers[name]) for name in self._derived]
+        made = [_print_empty(self._plan.buffers[name]) for name in self._derived]
         sizes = ", ".join([*made, *(f"torch.empty({size}, dtype=torch.float32)" for size in self._prepared.values())])
         pointers = "".join(f"{variable(buffer.name)}.data_ptr(), " for buffer in used)
         workspace = max((self._kernel(position).workspace_bytes for position in self._early), default=0)
@@ -321,7 +321,7 @@ class _EntryText:
 
     def _step_lines(self) -> list[str]:
         """Lines of Python that allocate outputs, call segments, and call PyTorch for its steps."""
-        lines = [f"{variable(buffer.name)} = {_empty(buffer)}" for buffer in find_empty(self._plan)]
+        lines = [f"{variable(buffer.name)} = {_print_empty(buffer)}" for buffer in find_empty(self._plan)]
         given = ("input", "parameter", "constant", "prepared")
         made = {b.name for b in self._plan.buffers.values() if b.role in given or b.is_in_place}
         segments = {segment.steps[0]: segment for segment in self._segments}
@@ -333,7 +333,7 @@ class _EntryText:
                 segment = segments[position]
                 for name in segment.buffers:
                     if name not in made and name not in self._prepared:
-                        lines.append(f"{variable(name)} = {_empty(self._plan.buffers[name])}")
+                        lines.append(f"{variable(name)} = {_print_empty(self._plan.buffers[name])}")
                         made.add(name)
                 pointers = [f"{name}.data_ptr()" for name in map(variable, segment.buffers)]
                 arguments = ", ".join([*pointers, "scratch.data_ptr()", _THREADS])
@@ -346,21 +346,21 @@ class _EntryText:
         for name in step.results:
             buffer = self._plan.buffers.get(name)
             if buffer is not None:
-                lines.append(f"{variable(name)} = _checked({variable(name)}, {name!r}, {_geometry(buffer)})")
+                lines.append(f"{variable(name)} = _checked({variable(name)}, {name!r}, {_print_geometry(buffer)})")
         return lines
 
 
-def _team(slot: int) -> str:
+def _print_team(slot: int) -> str:
     """The C++ statement that takes over PyTorch's number of threads, which belongs to the calling thread."""
     return f"omp_set_num_threads((int)(intptr_t)buffers[{slot}]);"
 
 
-def _geometry(buffer: Buffer) -> str:
+def _print_geometry(buffer: Buffer) -> str:
     """Python text of a buffer's shape, strides and dtype, as `_checked` takes them."""
     return f"{tuple_text(buffer.shape)}, {tuple_text(buffer.strides)}, torch.{buffer.dtype}"
 
 
-def _empty(buffer: Buffer) -> str:
+def _print_empty(buffer: Buffer) -> str:
     """Python text that allocates a buffer's tensor, with its strides."""
     if buffer.strides == contiguous_strides(buffer.shape):
         return f"torch.empty({tuple_text(buffer.shape)}, dtype=torch.{buffer.dtype})"

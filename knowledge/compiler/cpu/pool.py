@@ -15,8 +15,8 @@ from foundry.knowledge.compiler.cpu.space import (
     Space,
     choose_threads,
     indent,
-    register,
-    traffic,
+    register_type,
+    traffic_bytes,
     vector_widths,
 )
 from foundry.knowledge.compiler.ir.kernels import Named, Plan, PoolKernel, PrintedKernel, View
@@ -43,7 +43,7 @@ class _PoolPrinter:
         self._values = [kernel.value, *[store.value for store in kernel.stores]]
         self._spatial = len(kernel.input_size)
         self._adaptive = not kernel.kernel
-        self._kind = register(kernel.dtype)
+        self._kind = register_type(kernel.dtype)
         self._indexed = any(isinstance(n, Named) and n.name == "index" for n in distinct(self._values))
         views = [*views_of(self._values), *[store.view for store in kernel.stores]]
         outer = len(kernel.outer)
@@ -57,7 +57,7 @@ class _PoolPrinter:
         meaning = "separable combines rows first and shares them; direct visits every window element by element"
         self._form = tuning.text("algorithm", forms, forms[0], "algorithm", meaning)
         self._order = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which output row")
-        self._threads = choose_threads(tuning, device, traffic(self._values, kernel.stores, plan))
+        self._threads = choose_threads(tuning, device, traffic_bytes(self._values, kernel.stores, plan))
 
     def print_kernel(self) -> PrintedKernel:
         """The printed kernel."""

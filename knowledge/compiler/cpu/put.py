@@ -7,7 +7,7 @@ import math
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.loops import loops_over
-from foundry.knowledge.compiler.cpu.space import Space, choose_threads, indent, parameters, register
+from foundry.knowledge.compiler.cpu.space import Space, choose_threads, indent, list_parameters, register_type
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SegmentKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
 from foundry.knowledge.compiler.ir.views import views_of
@@ -36,7 +36,7 @@ def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[s
     written = space.offset(["place", *names])
     write = Emitter(CPU_DIALECT, loader(CPU_DIALECT, written), {"acc": "acc"}, prefix="s")
     write.store_all(kernel.stores, written, plan.buffers)
-    point = [*read.lines, f"const {register(kernel.dtype)} acc = {acc};", *write.lines]
+    point = [*read.lines, f"const {register_type(kernel.dtype)} acc = {acc};", *write.lines]
     heads = loops_over("o", inner)
     shared = [f"#pragma omp for schedule(static) nowait{f' collapse({len(heads) - 1})' if len(heads) > 2 else ''}"]
     loops = [*(shared if len(heads) > 1 else []), *heads[:-1], *(["#pragma omp simd"] if heads else []), *heads[-1:]]
@@ -48,7 +48,7 @@ def print_put(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[s
         indent([*loops, "{", indent(point, 1), "}"], 1),
         "}",
     ]
-    declared, passed = parameters([kernel.key, *values], kernel.stores, plan)
+    declared, passed = list_parameters([kernel.key, *values], kernel.stores, plan)
     head = f"// {kernel.name}: {kernel.items} items written into {kernel.shape[0]} places"
     signature = declared.replace(" __restrict", "")  # an item may read what one before it wrote
     return PrintedKernel(

@@ -81,7 +81,7 @@ Known = list[tuple[ir.Expr, str]]
 """Values that identifiers already hold."""
 
 
-def invariants(
+def find_invariants(
     exprs: Sequence[ir.Expr], moving: Callable[[ir.View], bool], names: frozenset[str] = frozenset()
 ) -> list[ir.Expr]:
     """The largest sub-expressions that do not change in a loop and are worth computing before it.
@@ -110,7 +110,7 @@ def invariants(
 def hoist(
     exprs: Sequence[ir.Expr], offset: Callable[[ir.View], str], names: Mapping[str, str], known: Known, prefix: str
 ) -> tuple[list[str], Known]:
-    """(C++ statements that compute the expressions that `invariants` found, `known` extended by their identifiers).
+    """(C++ statements that compute the expressions found by `find_invariants`, `known` extended by their identifiers).
     Names begin with `prefix`."""
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), names, known=known, prefix=prefix)
     emitter.reserve(exprs)
@@ -118,7 +118,7 @@ def hoist(
     return emitter.lines, [*known, *held]
 
 
-def parameters(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: ir.Plan) -> tuple[str, str]:
+def list_parameters(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: ir.Plan) -> tuple[str, str]:
     """(C++ parameter list, argument list of a call) of a kernel that reads `exprs` and writes `stores`."""
     written = list(dict.fromkeys(store.buffer for store in stores))
     read = [n.buffer for n in distinct(exprs) if isinstance(n, ir.Load | ir.Gather) and n.buffer not in written]
@@ -131,12 +131,12 @@ def parameters(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: ir.Pl
     return ", ".join(declared), ", ".join(f"b_{name}" for name in (*dict.fromkeys(read), *written))
 
 
-def element(plan: ir.Plan, buffer: str) -> str:
+def element_type(plan: ir.Plan, buffer: str) -> str:
     """C type of a buffer's elements."""
     return CPU_DIALECT.storage[plan.buffers[buffer].dtype]
 
 
-def register(dtype: DType) -> str:
+def register_type(dtype: DType) -> str:
     """C type in which values of `dtype` are computed."""
     return CPU_DIALECT.register[dtype]
 
@@ -173,7 +173,7 @@ def item_bytes(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: ir.Pl
     return max([4, *floats])
 
 
-def traffic(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: ir.Plan) -> int:
+def traffic_bytes(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: ir.Plan) -> int:
     """Compulsory traffic of a kernel in bytes: each buffer that it reads or writes, once."""
     names = {n.buffer for n in distinct(exprs) if isinstance(n, ir.Load | ir.Gather)} | {
         store.buffer for store in stores

@@ -75,7 +75,7 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
     shared = dict.fromkeys(text for entry in entries for kernel in entry.kernels if kernel for text in kernel.shared)
     kernels = "\n".join([*shared, *[part.source for part in parts]])
     headers = "".join(f"#include <{header}>\n" for name, header in _HEADERS.items() if name in kernels)
-    dispatch = ",\n".join(f"    ({_shapes(entry.plan)}, _forward_{index})" for index, entry in enumerate(entries))
+    dispatch = ",\n".join(f"    ({_print_shapes(entry.plan)}, _forward_{index})" for index, entry in enumerate(entries))
     prepares = any(part.prepares for part in parts)
     calls = calls_text([entry.plan for entry in entries], parameters, prepares=prepares)
     buffers = [buffer for entry in entries for buffer in entry.plan.buffers.values()]
@@ -112,7 +112,7 @@ def _moved(argument: Argument, by: int) -> Argument:
     return argument
 
 
-def _shapes(plan: Plan) -> str:
+def _print_shapes(plan: Plan) -> str:
     """Python text of (number, shape, required strides) of each input that the plan reads.
 
     Single numbers are left out: they may come without a shape."""
@@ -120,7 +120,7 @@ def _shapes(plan: Plan) -> str:
     return tuple_text([f"({b.source}, {tuple_text(b.shape)}, {exact_strides(b)})" for b in inputs])
 
 
-def _empty(buffer: Buffer) -> str:
+def _print_empty(buffer: Buffer) -> str:
     """Python text that allocates a buffer's tensor on `device`, with its strides."""
     tail = f"dtype=torch.{buffer.dtype}, device=device)"
     if buffer.strides == contiguous_strides(buffer.shape):
@@ -321,7 +321,7 @@ class _EntryText:
     def _step_lines(self) -> list[str]:
         """Lines of Python that run the plan's steps. Launches between PyTorch calls run together; outputs are allocated
         before the launch that writes them."""
-        lines = [f"{variable(buffer.name)} = {_empty(buffer)}" for buffer in find_empty(self._plan)]
+        lines = [f"{variable(buffer.name)} = {_print_empty(buffer)}" for buffer in find_empty(self._plan)]
         given = ("input", "parameter", "constant")
         made = {b.name for b in self._plan.buffers.values() if b.role in given or b.is_in_place}
         begin = end = self._preparing
@@ -335,7 +335,7 @@ class _EntryText:
                 continue
             for name in dict.fromkeys([*self._traffic[position][0], *self._traffic[position][1]]):
                 if name in self._visible and name not in made:
-                    lines += [f"{variable(name)} = {_empty(self._plan.buffers[name])}", *self._point(name)]
+                    lines += [f"{variable(name)} = {_print_empty(self._plan.buffers[name])}", *self._point(name)]
                     made.add(name)
             end = self._spans[position][1]
         if end > begin:

@@ -36,7 +36,7 @@ class _Shape:
         return math.prod(self.kernel.batch)
 
 
-def _shape(kernel: AttentionKernel, device: Device) -> _Shape:
+def _describe_shape(kernel: AttentionKernel, device: Device) -> _Shape:
     """The kernel with its C type, vector lanes and threads on `device`; small kernels get one thread."""
     float_type, float_bytes = tiling.element_type(kernel.dtype)
     flops = 2 * math.prod(kernel.batch) * kernel.rows * kernel.columns * (kernel.head + kernel.value_head)
@@ -45,7 +45,7 @@ def _shape(kernel: AttentionKernel, device: Device) -> _Shape:
     return _Shape(kernel, float_type, float_bytes, lanes=lanes, threads=threads, device=device)
 
 
-def _tile(shape: _Shape) -> Tunable:
+def _tile_tunable(shape: _Shape) -> Tunable:
     """The tunable "tile" for the scores, best first; tiles are always whole, so padded rows and columns count."""
     kernel = shape.kernel
     vectors = math.ceil(kernel.columns / shape.lanes)
@@ -53,9 +53,9 @@ def _tile(shape: _Shape) -> Tunable:
     def cost(tile: tiling.RegisterTile) -> float:
         """Estimated cycles of one element of the head for all scores."""
         tiles = math.ceil(kernel.rows / tile.rows) * math.ceil(vectors / tile.vectors)
-        return tiles * tiling.cycles(tile.rows, tile.vectors)
+        return tiles * tiling.tile_cycles(tile.rows, tile.vectors)
 
-    fitting = tiling.tiles(kernel.rows, vectors, tiling.vector_registers(shape.device))
+    fitting = tiling.list_tiles(kernel.rows, vectors, tiling.vector_registers(shape.device))
     values = tuple(tile.text for tile in sorted(fitting, key=cost)[:8])
     return Tunable("tile", values, values[0], "tile", "query rows x key vectors in registers")
 
@@ -65,13 +65,13 @@ def _value_vectors(shape: _Shape, rows: int) -> int:
     total = math.ceil(shape.kernel.value_head / shape.lanes)
     registers = tiling.vector_registers(shape.device)
     fitting = [v for v in range(1, 9) if v <= total and rows * v + v + 1 <= registers] or [1]
-    return min(fitting, key=lambda v: math.ceil(total / v) * tiling.cycles(rows, v))
+    return min(fitting, key=lambda v: math.ceil(total / v) * tiling.tile_cycles(rows, v))
 
 
-def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
+def _list_tunables(shape: _Shape) -> tuple[Tunable, ...]:
     """The tunables of this kernel with their defaults; task size and schedule only with several threads."""
     kernel = shape.kernel
-    tile = _tile(shape)
+    tile = _tile_tunable(shape)
     first = tiling.RegisterTile.parse(str(tile.default))
     width = first.vectors * shape.lanes
     query = min(round_up(64, first.rows), round_up(kernel.rows, first.rows))
@@ -81,8 +81,12 @@ def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
     keys = ("memory", "keys whose scores are kept at once; large blocks cost accuracy")
     result = [
         tile,
-        tiling.number("query_block", query, [16, 32, 64, 128, 256], low=1, high=rows_up, aspect_meaning=queries),
-        tiling.number("key_block", key, [64, 128, 256, 512, 1024], low=1, high=kernel.columns, aspect_meaning=keys),
+        tiling.number_tunable(
+            "query_block", query, [16, 32, 64, 128, 256], low=1, high=rows_up, aspect_meaning=queries
+        ),
+        tiling.number_tunable(
+            "key_block", key, [64, 128, 256, 512, 1024], low=1, high=kernel.columns, aspect_meaning=keys
+        ),
     ]
     if shape.threads > 1:
         blocks = math.ceil(kernel.rows / query)
@@ -92,7 +96,7 @@ def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
         )
         meaning = ("parallel", "query blocks a task; fewer, more tasks that pack the same keys")
         result.append(
-            tiling.number(
+            tiling.number_tunable(
                 "query_blocks_per_task", max(1, chunk), [1, 2, 4, 8], low=1, high=blocks, aspect_meaning=meaning
             )
         )
@@ -152,25 +156,25 @@ struct attention_@NAME@ {
 def _element(load: Load, names: list[str], plan: Plan) -> str:
     """C text that reads the load's element at the index variables `names`."""
     where = code.offset_by(names)(load.view)
-    return code.element(f"b_{load.buffer}[{where}]", plan.buffers[load.buffer].dtype)
+    return code.load_text(f"b_{load.buffer}[{where}]", plan.buffers[load.buffer].dtype)
 
 
-def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, list[str]]:
+def _print_struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, list[str]]:
     """(C++ struct of the kernel, names of the buffers it points to)."""
     kernel = shape.kernel
     names = [f"d{index}" for index in range(len(kernel.batch))]
     heads = code.split_index("batch", kernel.batch, names)
     written = [store.buffer for store in kernel.stores]
-    epilogue = code.loads(store.value for store in kernel.stores)
+    epilogue = code.loaded_buffers(store.value for store in kernel.stores)
     masks = [kernel.mask] if kernel.mask is not None else []
     loads = [load.buffer for load in (kernel.q, kernel.k, kernel.v)]
-    buffers = list(dict.fromkeys([*loads, *code.loads(masks), *epilogue, *written]))
+    buffers = list(dict.fromkeys([*loads, *code.loaded_buffers(masks), *epilogue, *written]))
     by_column = constants["KEYS_ALONG_COLUMNS"]
     by_head = constants["VALUES_ALONG_HEAD"]
     mask_text = ["(void)batch; (void)row; (void)k0; (void)count; (void)scores;"]
     if kernel.mask is not None:
         body = code.value_lines(kernel.mask, [*names, "row", "column"], "const T term", "T", {})
-        mask_text = [*heads, *code.local_pointers(code.loads(masks), plan, ()), "#pragma omp simd"]
+        mask_text = [*heads, *code.declare_local_pointers(code.loaded_buffers(masks), plan, ()), "#pragma omp simd"]
         mask_text += ["for (long e = 0; e < count; ++e) {", "  const long column = k0 + e;", "  (void)column;"]
         mask_text += [*("  " + line for line in body), "  scores[e] += term;", "}"]
     holes = {
@@ -178,22 +182,24 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
         "T": shape.float_type,
         "VB": str(shape.lanes * shape.float_bytes),
         "CONSTANTS": indent([f"static constexpr long {key} = {value};" for key, value in constants.items()], 1),
-        "MEMBERS": indent(code.members(buffers, plan, written), 1),
-        "Q_HEAD": indent([*heads, *code.local_pointers([kernel.q.buffer], plan, ())], 2),
-        "K_HEAD": indent([*heads, *code.local_pointers([kernel.k.buffer], plan, ())], 2),
-        "V_HEAD": indent([*heads, *code.local_pointers([kernel.v.buffer], plan, ())], 2),
+        "MEMBERS": indent(code.declare_members(buffers, plan, written), 1),
+        "Q_HEAD": indent([*heads, *code.declare_local_pointers([kernel.q.buffer], plan, ())], 2),
+        "K_HEAD": indent([*heads, *code.declare_local_pointers([kernel.k.buffer], plan, ())], 2),
+        "V_HEAD": indent([*heads, *code.declare_local_pointers([kernel.v.buffer], plan, ())], 2),
         "Q": _element(kernel.q, [*names, "row", "e"], plan),
         "K": _element(kernel.k, [*names, *(("(column + e)", "d") if by_column else ("column", "(d + e)"))], plan),
         "V": _element(kernel.v, [*names, *(("column", "(d + e)") if by_head else ("(column + e)", "d"))], plan),
         "SCALE": CPU_DIALECT.constant(kernel.scale, "float64" if shape.float_bytes == 8 else "float32"),
         "MASK": indent(mask_text, 2),
-        "STORE_HEAD": indent([*heads, *code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written)], 2),
+        "STORE_HEAD": indent(
+            [*heads, *code.declare_local_pointers(dict.fromkeys([*epilogue, *written]), plan, written)], 2
+        ),
         "STORE": indent(code.store_lines(kernel.stores, plan, [*names, "row", "e"]), 3),
     }
     return fill(_STRUCT, holes), buffers
 
 
-def _constants(shape: _Shape, values: dict[str, Choice]) -> dict[str, int]:
+def _choose_constants(shape: _Shape, values: dict[str, Choice]) -> dict[str, int]:
     """The struct's constants by name, for the chosen values."""
     kernel = shape.kernel
     tile = tiling.RegisterTile.parse(str(values["tile"]))
@@ -230,11 +236,11 @@ def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices
     - "schedule": "static" or "dynamic"
     A value that is not legal for this kernel gives way to the default.
     """
-    shape = _shape(kernel, device)
-    tunables = _tunables(shape)
+    shape = _describe_shape(kernel, device)
+    tunables = _list_tunables(shape)
     values = tiling.pick(tunables, choices)
-    constants = _constants(shape, values)
-    text, buffers = _struct(shape, plan, constants)
+    constants = _choose_constants(shape, values)
+    text, buffers = _print_struct(shape, plan, constants)
     call = [f"attention_{kernel.name} g;", *(f"g.b_{name} = b_{name};" for name in buffers)]
     call.append("attention::run(g, workspace);")
     return PrintedKernel(

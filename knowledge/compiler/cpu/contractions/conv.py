@@ -56,7 +56,7 @@ class _Shape:
         return staging(self.found, band, True).channel_stride * self.found.in_per_group * self.float_bytes
 
 
-def _shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
+def _describe_shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
     """The convolution with its C type, vector lanes and threads on `device`; small ones get one thread."""
     found = geometry(kernel)
     float_type, float_bytes = tiling.element_type(kernel.dtype)
@@ -119,7 +119,7 @@ class _Method:
         return "implicit_gemm" if self.patches else "direct"
 
 
-def _pixels(shape: _Shape, method: _Method) -> int:
+def _count_pixels(shape: _Shape, method: _Method) -> int:
     """Number of pixels in one band as tiles count them: patches are dense, shifted views keep the rows' pitch."""
     _, rows, columns = method.band
     if method.patches:
@@ -135,14 +135,14 @@ def _tile_cycles(shape: _Shape, method: _Method, tile: tiling.RegisterTile) -> f
     every vector and every row that a tile of pixels touches.
     """
     channels, width = shape.found.out_per_group, tile.vectors * shape.lanes
-    columns = math.ceil(_pixels(shape, method) / width)
+    columns = math.ceil(_count_pixels(shape, method) / width)
     near = _reused_bytes(shape, width) <= tiling.L1_BYTES or channels <= tile.rows
     per_vector = 0.5 if method.patches else 0.875 if near else 3.0
     total = 0.0
     for rows, repeat in ((tile.rows, channels // tile.rows), (channels % tile.rows, 1)):
         if rows and repeat:
             loads = rows / 2 + per_vector * tile.vectors
-            total += repeat * columns * max(tiling.cycles(rows, tile.vectors), loads)
+            total += repeat * columns * max(tiling.tile_cycles(rows, tile.vectors), loads)
     if method.patches:
         total += columns * 1.5 * (tile.vectors + width / method.band[2])
     bands = math.prod(math.ceil(axis.count / size) for axis, size in zip(shape.found.axes, method.band, strict=True))
@@ -158,12 +158,12 @@ def _reused_bytes(shape: _Shape, width: int) -> int:
 
 def _best_tiles(shape: _Shape, method: _Method) -> list[tiling.RegisterTile]:
     """Register tiles that fit, fewest estimated cycles first."""
-    vectors = math.ceil(_pixels(shape, method) / shape.lanes)
-    fitting = tiling.tiles(shape.found.out_per_group, vectors, tiling.vector_registers(shape.device))
+    vectors = math.ceil(_count_pixels(shape, method) / shape.lanes)
+    fitting = tiling.list_tiles(shape.found.out_per_group, vectors, tiling.vector_registers(shape.device))
     return sorted(fitting, key=lambda tile: (_tile_cycles(shape, method, tile), -tile.vectors))
 
 
-def _method(shape: _Shape, name: str) -> _Method:
+def _choose_method(shape: _Shape, name: str) -> _Method:
     """The algorithm with its default band, and the number of images that share tiles of patches (1 for "direct")."""
     band = _default_band(shape)
     whole = band == tuple(axis.count for axis in shape.found.axes) and band[0] == 1
@@ -178,9 +178,9 @@ def _method(shape: _Shape, name: str) -> _Method:
     return _Method(name == "implicit_gemm", band, images)
 
 
-def _algorithm(shape: _Shape) -> Tunable:
+def _algorithm_tunable(shape: _Shape) -> Tunable:
     """The choice of algorithm; the default has the fewer estimated cycles."""
-    methods = [_method(shape, name) for name in ("direct", "implicit_gemm")]
+    methods = [_choose_method(shape, name) for name in ("direct", "implicit_gemm")]
     best = min(methods, key=lambda method: _tile_cycles(shape, method, _best_tiles(shape, method)[0]))
     return Tunable(
         "algorithm",
@@ -200,13 +200,13 @@ def _block_channels(shape: _Shape) -> int:
     return tiling.split(found.in_per_group, min(found.in_per_group, limit), 1)
 
 
-def _tunables(shape: _Shape, choices: dict[str, Choice]) -> tuple[Tunable, ...]:
+def _list_tunables(shape: _Shape, choices: dict[str, Choice]) -> tuple[Tunable, ...]:
     """The tunables of the algorithm that `choices` wants, with their defaults; depthwise kernels have only "direct"."""
     found = shape.found
     depthwise = found.kernel.groups == found.kernel.in_channels
-    algorithm = _algorithm(shape)
+    algorithm = _algorithm_tunable(shape)
     name = "direct" if depthwise else str(tiling.pick((algorithm,), choices)["algorithm"])
-    method = _method(shape, name)
+    method = _choose_method(shape, name)
     best = _best_tiles(shape, method)
     values = tuple(tile.text for tile in best[:8])
     meaning = "output channels x pixel vectors in registers: reuse of loads against spills"
@@ -226,7 +226,7 @@ def _channel_tunables(shape: _Shape) -> list[Tunable]:
     meaning = ("memory", "input channels summed before the next block; large blocks save traffic, cost accuracy")
     order = "pixels_outer" if shape.weight_bytes <= tiling.L2_BYTES else "channels_outer"
     return [
-        tiling.number(
+        tiling.number_tunable(
             "block_channels", _block_channels(shape), [16, 32, 64, 128], low=1, high=channels, aspect_meaning=meaning
         ),
         Tunable("order", ("pixels_outer", "channels_outer"), order, "memory", "which operand stays in cache"),
@@ -239,23 +239,27 @@ def _band_tunables(shape: _Shape, method: _Method) -> list[Tunable]:
     band, result = method.band, []
     if depth > 1:
         slices = ("memory", "output slices a task stages")
-        result.append(tiling.number("band_depth", band[0], [1, 2, 4, 8, 16], low=1, high=depth, aspect_meaning=slices))
+        result.append(
+            tiling.number_tunable("band_depth", band[0], [1, 2, 4, 8, 16], low=1, high=depth, aspect_meaning=slices)
+        )
     if height > 1:
         values = [1, 2, 4, 7, 8, 14, 16, 28, 32, 56]
         result.append(
-            tiling.number(
+            tiling.number_tunable(
                 "band_rows", band[1], values, low=1, high=height, aspect_meaning=("memory", "output rows a task stages")
             )
         )
     else:
         values = [128, 256, 512, 1024, 2048, 4096]
         columns = ("memory", "output columns a task stages")
-        result.append(tiling.number("band_columns", band[2], values, low=1, high=width, aspect_meaning=columns))
+        result.append(tiling.number_tunable("band_columns", band[2], values, low=1, high=width, aspect_meaning=columns))
     if method.patches:
         images = ("parallel", "images whose pixels share tiles; more fill the tiles of small images")
         most = shape.found.kernel.batch
         result.append(
-            tiling.number("block_images", method.images, [1, 2, 4, 8, 16], low=1, high=most, aspect_meaning=images)
+            tiling.number_tunable(
+                "block_images", method.images, [1, 2, 4, 8, 16], low=1, high=most, aspect_meaning=images
+            )
         )
     return result
 
@@ -270,13 +274,15 @@ def _parallel_tunables(shape: _Shape, method: _Method, tile_rows: int) -> list[T
         tasks = bands * math.ceil(found.kernel.batch / method.images)
         default = tiles if tasks >= 2 * shape.threads else math.ceil(tiles / math.ceil(4 * shape.threads / tasks))
         meaning = ("parallel", "tiles of output channels a task; fewer, more tasks that stage the same input")
-        result.append(tiling.number("block_out", default, [1, 2, 4, 8, 16], low=1, high=tiles, aspect_meaning=meaning))
+        result.append(
+            tiling.number_tunable("block_out", default, [1, 2, 4, 8, 16], low=1, high=tiles, aspect_meaning=meaning)
+        )
     else:
         tasks = bands * shape.outer
         default = max(1, min(found.kernel.groups, tasks // (8 * shape.threads)))
         meaning = ("parallel", "groups a task; fewer, more tasks")
         result.append(
-            tiling.number(
+            tiling.number_tunable(
                 "block_groups", default, [1, 2, 4, 8, 16], low=1, high=found.kernel.groups, aspect_meaning=meaning
             )
         )
@@ -329,7 +335,7 @@ struct conv_@NAME@ {
 """
 
 
-def _array(kind: str, name: str, values: list[int]) -> str:
+def _print_array(kind: str, name: str, values: list[int]) -> str:
     """C++ definition of a constant array."""
     return f"static constexpr {kind} {name}[] = {{{', '.join(map(str, values or [0]))}}};"
 
@@ -351,7 +357,7 @@ def _parts_text(found: Geometry, layout: Staging, tile_rows: int) -> tuple[str, 
         fields.append(f"static constexpr long COUNT_W = {found.axes[2].count};")
         for phase, (offsets, taps) in enumerate(tables[index * phases : (index + 1) * phases]):
             sub = [f"static constexpr long TAPS = {len(taps)}, WEIGHTS = {at};"]
-            sub += [_array("long", "TAP", offsets), _array("long", "TAP_INDEX", taps)]
+            sub += [_print_array("long", "TAP", offsets), _print_array("long", "TAP_INDEX", taps)]
             fields += [f"struct sub{phase} {{", *("  " + line for line in sub), "};"]
             at += found.kernel.groups * out_tiles * found.in_per_group * len(taps) * tile_rows
         fields.append(f"typedef conv::Subs<{', '.join(f'sub{phase}' for phase in range(phases))}> SUBS;")
@@ -367,15 +373,15 @@ def _weight_text(found: Geometry, plan: Plan) -> str:
     if found.kernel.transposed:
         where = f"((group * {inner} + in) * {outer} + out) * {taps} + tap"
     name = found.kernel.weight
-    return code.element(f"b_{name}[{where}]", plan.buffers[name].dtype)
+    return code.load_text(f"b_{name}[{where}]", plan.buffers[name].dtype)
 
 
-def _struct(shape: _Shape, plan: Plan, constants: dict[str, int], parts: str) -> tuple[str, list[str]]:
+def _print_struct(shape: _Shape, plan: Plan, constants: dict[str, int], parts: str) -> tuple[str, list[str]]:
     """(C++ struct of the kernel, names of the buffers it points to)."""
     found = shape.found
     kernel = found.kernel
     written = [store.buffer for store in kernel.stores]
-    epilogue = code.loads(store.value for store in kernel.stores)
+    epilogue = code.loaded_buffers(store.value for store in kernel.stores)
     buffers = list(dict.fromkeys([kernel.x, kernel.weight, *epilogue, *written]))
     names = ["image", "channel", "d", "h"]
     x_view = View(kernel.x_offset, kernel.x_strides[:-1])
@@ -386,7 +392,7 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int], parts: str) ->
         body = f"return b_{kernel.x} + {origin};"
         pointer = f"\n  GEMM_INLINE const T* x(long image, long channel) const {{ {body} }}\n"
     phases = found.phases
-    tables = [_array("long", f"PHASE_{letter}", [p[i] for p in phases]) for i, letter in enumerate("DHW")]
+    tables = [_print_array("long", f"PHASE_{letter}", [p[i] for p in phases]) for i, letter in enumerate("DHW")]
     scalars = [f"static constexpr long {key} = {value};" for key, value in constants.items()]
     holes = {
         "NAME": kernel.name,
@@ -394,23 +400,23 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int], parts: str) ->
         "VB": str(shape.lanes * shape.float_bytes),
         "CONSTANTS": indent([*scalars, *tables], 1),
         "PARTS": parts,
-        "MEMBERS": indent(code.members(buffers, plan, written), 1),
-        "X_TYPE": code.storage(plan.buffers[kernel.x].dtype),
+        "MEMBERS": indent(code.declare_members(buffers, plan, written), 1),
+        "X_TYPE": code.storage_type(plan.buffers[kernel.x].dtype),
         "X_OFFSET": code.offset_by(names)(x_view),
-        "X_ELEMENT": code.element(f"from[{step}]", plan.buffers[kernel.x].dtype),
+        "X_ELEMENT": code.load_text(f"from[{step}]", plan.buffers[kernel.x].dtype),
         "POINTER": pointer,
         "WEIGHT": _weight_text(found, plan),
         "EACH_PART": indent(
             [f"f(part{index}{{}});" for index in range(len(found.parts) // len(found.axes[2].parts))], 2
         ),
-        "LOCALS": indent(code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written), 2),
+        "LOCALS": indent(code.declare_local_pointers(dict.fromkeys([*epilogue, *written]), plan, written), 2),
         "STORE": indent(code.store_lines(kernel.stores, plan, ["image", "channel", "o0", "o1", "o2"]), 3),
         "X": kernel.x,
     }
     return fill(_STRUCT, holes), buffers
 
 
-def _constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int], Staging]:
+def _choose_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int], Staging]:
     """(constants of the struct by name, layout of the staged input) for the chosen values."""
     found, kernel = shape.found, shape.found.kernel
     tile = tiling.RegisterTile.parse(str(values["tile"]))
@@ -487,13 +493,13 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
         meaning = "vectors along channels that lie side by side, or along the pixels of each"
         if tuning.text("algorithm", ("channels", "direct"), "channels", "algorithm", meaning) == "channels":
             return print_depthwise(kernel, plan, device, tuning)
-    shape = _shape(kernel, plan, device)
-    tunables = _tunables(shape, choices)
+    shape = _describe_shape(kernel, plan, device)
+    tunables = _list_tunables(shape, choices)
     values = tiling.pick(tunables, choices)
-    constants, layout = _constants(shape, values)
+    constants, layout = _choose_constants(shape, values)
     parts, weights = _parts_text(shape.found, layout, constants["MR"])
     constants["WEIGHT_SPACE"] = 0 if shape.prepared else round_up(weights, 16)
-    text, buffers = _struct(shape, plan, constants, parts)
+    text, buffers = _print_struct(shape, plan, constants, parts)
     packed = f"{kernel.name}_packed"
     source = f"({shape.float_type}*)b_{packed}" if shape.prepared else "nullptr"
     call = [f"conv_{kernel.name} g;", *(f"g.b_{name} = b_{name};" for name in buffers)]

@@ -92,7 +92,7 @@ def runs_along_channels(kernel: ConvKernel, device: Device) -> bool:
     return depthwise and flat and together and kernel.out_channels >= max(2, lanes)
 
 
-def _shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
+def _describe_shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
     """The kernel with its C type, vector lanes and threads on `device`; small kernels get one thread."""
     float_type, float_bytes = tiling.element_type(kernel.dtype)
     flops = 2 * kernel.batch * kernel.out_channels * math.prod(kernel.output_size) * math.prod(kernel.kernel)
@@ -115,7 +115,7 @@ def _tile_cost(shape: _Shape, tile: tiling.RegisterTile) -> float:
     return math.ceil(width / tile.rows) * math.ceil(channels / (tile.vectors * shape.lanes)) * cycles
 
 
-def _tiles(shape: _Shape) -> list[str]:
+def _list_tiles(shape: _Shape) -> list[str]:
     """At most eight register tiles (pixels x vectors of channels), best first; of equals that with longer runs.
 
     At most half of the registers hold sums: with more, GCC moves them about and takes 1.5 times as long (measured on
@@ -132,7 +132,7 @@ def _tiles(shape: _Shape) -> list[str]:
     return [tile.text for tile in sorted(fitting, key=lambda tile: (_tile_cost(shape, tile), -tile.vectors))[:8]]
 
 
-def _columns(shape: _Shape, tuning: Tuning, tile: tiling.RegisterTile) -> int:
+def _choose_columns(shape: _Shape, tuning: Tuning, tile: tiling.RegisterTile) -> int:
     """Number of output columns of a task: whole rows, unless a ring of one block would not stay in L2."""
     width, block = shape.kernel.output_size[2], tile.vectors * shape.lanes
     columns = width
@@ -143,7 +143,7 @@ def _columns(shape: _Shape, tuning: Tuning, tile: tiling.RegisterTile) -> int:
     return tuning.number("band_columns", sorted({columns, *widths}), columns, "memory", meaning)
 
 
-def _channels(shape: _Shape, tuning: Tuning, tile: tiling.RegisterTile) -> int:
+def _choose_channels(shape: _Shape, tuning: Tuning, tile: tiling.RegisterTile) -> int:
     """Number of channels of a task; by default one block, whose ring of rows stays in L1."""
     block = tile.vectors * shape.lanes
     blocks = math.ceil(shape.kernel.out_channels / block)
@@ -155,7 +155,7 @@ def _channels(shape: _Shape, tuning: Tuning, tile: tiling.RegisterTile) -> int:
     return tuning.number("block_channels", values, values[0], "memory", meaning)
 
 
-def _rows(shape: _Shape, tuning: Tuning, others: int) -> int:
+def _choose_rows(shape: _Shape, tuning: Tuning, others: int) -> int:
     """Number of output rows of a task; `others`: tasks if rows are not divided.
 
     More are better, because the first row of a task must fill the ring.
@@ -170,13 +170,13 @@ def _rows(shape: _Shape, tuning: Tuning, others: int) -> int:
 def _choose_constants(shape: _Shape, tuning: Tuning) -> dict[str, int]:
     """Chooses tile, band and schedule, declaring each in `tuning`, and returns the kernel text's constants by name."""
     kernel = shape.kernel
-    tiles = _tiles(shape)
+    tiles = _list_tiles(shape)
     meaning = "pixels x vectors of channels in registers: weights are loaded once for the pixels"
     tile = tiling.RegisterTile.parse(tuning.text("tile", tiles, tiles[0], "tile", meaning))
-    columns = _columns(shape, tuning, tile)
-    channels = _channels(shape, tuning, tile)
+    columns = _choose_columns(shape, tuning, tile)
+    channels = _choose_channels(shape, tuning, tile)
     tasks = kernel.batch * math.ceil(kernel.out_channels / channels) * math.ceil(kernel.output_size[2] / columns)
-    rows = _rows(shape, tuning, tasks)
+    rows = _choose_rows(shape, tuning, tasks)
     tasks *= math.ceil(kernel.output_size[1] / rows)
     dynamic = False
     if shape.threads > 1:
@@ -204,11 +204,11 @@ def _choose_constants(shape: _Shape, tuning: Tuning) -> dict[str, int]:
     }
 
 
-def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, list[str]]:
+def _print_struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, list[str]]:
     """(C++ struct of the kernel, names of the buffers it points to)."""
     kernel = shape.kernel
     written = [store.buffer for store in kernel.stores]
-    epilogue = code.loads(store.value for store in kernel.stores)
+    epilogue = code.loaded_buffers(store.value for store in kernel.stores)
     buffers = list(dict.fromkeys([kernel.x, kernel.weight, *epilogue, *written]))
     batch, channel, _, *spatial = kernel.x_strides
     x_view = View(kernel.x_offset, (batch, channel, *spatial))
@@ -218,12 +218,12 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
         "T": shape.float_type,
         "VB": str(shape.lanes * shape.float_bytes),
         "CONSTANTS": indent([f"static constexpr long {key} = {value};" for key, value in constants.items()], 1),
-        "MEMBERS": indent(code.members(buffers, plan, written), 1),
-        "X_TYPE": code.storage(plan.buffers[kernel.x].dtype),
+        "MEMBERS": indent(code.declare_members(buffers, plan, written), 1),
+        "X_TYPE": code.storage_type(plan.buffers[kernel.x].dtype),
         "X_OFFSET": code.offset_by(["image", "channel", "h", "w"])(x_view),
-        "X_ELEMENT": code.element("from[e]", plan.buffers[kernel.x].dtype),
-        "WEIGHT": code.element(f"b_{kernel.weight}[channel * {taps} + tap]", plan.buffers[kernel.weight].dtype),
-        "LOCALS": indent(code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written), 2),
+        "X_ELEMENT": code.load_text("from[e]", plan.buffers[kernel.x].dtype),
+        "WEIGHT": code.load_text(f"b_{kernel.weight}[channel * {taps} + tap]", plan.buffers[kernel.weight].dtype),
+        "LOCALS": indent(code.declare_local_pointers(dict.fromkeys([*epilogue, *written]), plan, written), 2),
         "STORE": indent(code.store_lines(kernel.stores, plan, ["image", "channel", "0", "o1", "o2"]), 3),
         "X": kernel.x,
     }
@@ -235,10 +235,10 @@ def print_depthwise(kernel: ConvKernel, plan: Plan, device: Device, tuning: Tuni
 
     Declares in `tuning`: "tile" (pixels x vectors of channels, such as "8x2"), "block_channels", "band_rows",
     "band_columns" and "schedule"."""
-    shape = _shape(kernel, plan, device)
+    shape = _describe_shape(kernel, plan, device)
     constants = _choose_constants(shape, tuning)
     constants["WEIGHT_SPACE"] = 0 if shape.prepared else round_up(constants["WEIGHTS"], 16)
-    text, buffers = _struct(shape, plan, constants)
+    text, buffers = _print_struct(shape, plan, constants)
     name, packed = kernel.name, f"{kernel.name}_packed"
     source = f"({shape.float_type}*)b_{packed}" if shape.prepared else "nullptr"
     call = [f"depthwise_{name} g;", *(f"g.b_{each} = b_{each};" for each in buffers)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.contractions import gemm_code as code
 from foundry.knowledge.compiler.cpu.contractions import gemm_tiles as tiling
-from foundry.knowledge.compiler.cpu.contractions.gemm_form import SKINNY_ROWS, Operand, canonical, operand
+from foundry.knowledge.compiler.cpu.contractions.gemm_form import SKINNY_ROWS, Operand, choose_direction, to_canonical
 from foundry.knowledge.compiler.cpu.space import indent, page_advice
 from foundry.knowledge.compiler.file.texts import fill, read_library_text
 from foundry.knowledge.compiler.ir.arithmetic import round_up
@@ -62,13 +62,13 @@ class _Shape:
         return 2 * self.batch * self.kernel.m * self.kernel.n * self.kernel.k
 
 
-def _shape(kernel: GemmKernel, device: Device) -> _Shape:
+def _describe_shape(kernel: GemmKernel, device: Device) -> _Shape:
     """The product in canonical form, with its C type, vector lanes and threads on `device`; small ones get one
     thread."""
-    kernel = canonical(kernel)
+    kernel = to_canonical(kernel)
     float_type, float_bytes = tiling.element_type(kernel.dtype)
-    a = operand(kernel.a, True, _FLOATS[float_type])
-    b = operand(kernel.b, True, _FLOATS[float_type])
+    a = choose_direction(kernel.a, True, _FLOATS[float_type])
+    b = choose_direction(kernel.b, True, _FLOATS[float_type])
     batched = any(any(leaf.view.strides[:-2]) for leaf in leaves([kernel.b]))
     flops = 2 * math.prod(kernel.batch) * kernel.m * kernel.n * kernel.k
     threads = max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1
@@ -86,7 +86,7 @@ def _shape(kernel: GemmKernel, device: Device) -> _Shape:
     )
 
 
-def _algorithm(shape: _Shape) -> Tunable:
+def _algorithm_tunable(shape: _Shape) -> Tunable:
     """The tunable "algorithm". "streamed" is legal for few rows of A, and then the default unless B is a constant
     weight of at least one vector's columns and A has several rows."""
     kernel = shape.kernel
@@ -108,7 +108,7 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
     depth = min(kernel.k, tiling.split(kernel.k, DEPTH, 8))
     found = [
         tile,
-        tiling.number(
+        tiling.number_tunable(
             "block_k",
             depth,
             [128, 192, 256, 384, 512],
@@ -117,11 +117,11 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
             ("memory", "elements of k in the packed panels that stay in L2"),
         ),
     ]
-    row_default, panel_default = _blocks(shape, first, depth)
+    row_default, panel_default = _choose_blocks(shape, first, depth)
     panels = math.ceil(kernel.n / (first.vectors * shape.lanes))
     rows = [first.rows * factor for factor in (1, 2, 4, 8, 16, 32)]
     found.append(
-        tiling.number(
+        tiling.number_tunable(
             "block_rows",
             row_default,
             rows,
@@ -131,7 +131,7 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
         )
     )
     found.append(
-        tiling.number(
+        tiling.number_tunable(
             "block_panels",
             panel_default,
             [1, 2, 4, 8, 16],
@@ -145,7 +145,7 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
     )
     found += _packing_tunables(shape, first)
     found.append(
-        tiling.number(
+        tiling.number_tunable(
             "prefetch",
             0,
             [0, 4, 8, 16],
@@ -196,7 +196,7 @@ def _strides_hurt(shape: _Shape) -> bool:
     return shape.kernel.m > 64 and row_stride * shape.float_bytes % 2048 == 0
 
 
-def _blocks(shape: _Shape, tile: tiling.RegisterTile, depth: int) -> tuple[int, int]:
+def _choose_blocks(shape: _Shape, tile: tiling.RegisterTile, depth: int) -> tuple[int, int]:
     """(rows, panels) of one task: A's block takes at most half of L2; about four tasks a thread if the rows allow."""
     kernel = shape.kernel
     panels = math.ceil(kernel.n / (tile.vectors * shape.lanes))
@@ -218,7 +218,7 @@ def _streamed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
     splits = 1 if blocks >= threads else min(math.ceil(2 * threads / blocks), max(1, kernel.k // 512))
     deepest = max(1, kernel.k // 256)
     return (
-        tiling.number(
+        tiling.number_tunable(
             "block_columns",
             columns,
             [16, 64, 256, 512, 1024, 2048],
@@ -226,7 +226,7 @@ def _streamed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
             high=2048,
             aspect_meaning=("parallel", "columns of a task; fewer, more tasks"),
         ),
-        tiling.number(
+        tiling.number_tunable(
             "splits",
             splits,
             [1, 2, 4, 8, 16],
@@ -280,7 +280,7 @@ def _run_text(kernel: GemmKernel, source: Operand, plan: Plan) -> str:
     """C++ statements that read `count` neighbours of an operand into `out`."""
     names = [*_batch_names(kernel), "r", "c"]
     head = code.split_index("batch", kernel.batch, _batch_names(kernel))
-    head += code.local_pointers(code.loads([source.expr]), plan, ())
+    head += code.declare_local_pointers(code.loaded_buffers([source.expr]), plan, ())
     index = ["const long r = row;", "const long c = column + e;"]
     if not source.along_column:
         index = ["const long r = row + e;", "const long c = column;"]
@@ -334,21 +334,21 @@ def _store_run(kernel: GemmKernel, plan: Plan, names: list[str], count: str, fir
     ]
 
 
-def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, list[str]]:
+def _print_struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, list[str]]:
     """(C++ struct of the kernel, names of the buffers it points to)."""
     kernel = shape.kernel
     written = [store.buffer for store in kernel.stores]
-    epilogue = code.loads(store.value for store in kernel.stores)
-    buffers = list(dict.fromkeys([*code.loads([kernel.a, kernel.b]), *epilogue, *written]))
+    epilogue = code.loaded_buffers(store.value for store in kernel.stores)
+    buffers = list(dict.fromkeys([*code.loaded_buffers([kernel.a, kernel.b]), *epilogue, *written]))
     names = _batch_names(kernel)
     store_head = code.split_index("batch", kernel.batch, names)
-    store_head += code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written)
+    store_head += code.declare_local_pointers(dict.fromkeys([*epilogue, *written]), plan, written)
     holes = {
         "NAME": kernel.name,
         "T": shape.float_type,
         "VB": str(shape.lanes * shape.float_bytes),
         "CONSTANTS": indent([f"static constexpr long {key} = {value};" for key, value in constants.items()], 1),
-        "MEMBERS": indent(code.members(buffers, plan, written), 1),
+        "MEMBERS": indent(code.declare_members(buffers, plan, written), 1),
         "A_RUN": _run_text(kernel, shape.a, plan),
         "B_RUN": _run_text(kernel, shape.b, plan),
         "POINTERS": _pointer_text(kernel, "a", shape.a) + _pointer_text(kernel, "b", shape.b),
@@ -371,7 +371,7 @@ def _common_constants(shape: _Shape) -> dict[str, int]:
     }
 
 
-def _bind(name: str, buffers: list[str]) -> list[str]:
+def _print_binding(name: str, buffers: list[str]) -> list[str]:
     """C++ statements that define the kernel's struct `g` and set its pointers."""
     return [f"gemm_{name} g;", *(f"g.b_{buffer} = b_{buffer};" for buffer in buffers)]
 
@@ -382,11 +382,11 @@ def _print_packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[s
     tunables = (algorithm, *_packed_tunables(shape))
     values = tiling.pick(tunables, choices)
     constants, spaces = _packed_constants(shape, values)
-    text, buffers = _struct(shape, plan, {**_common_constants(shape), **constants})
+    text, buffers = _print_struct(shape, plan, {**_common_constants(shape), **constants})
     packed = f"{kernel.name}_packed"
     source = f"({shape.float_type}*)b_{packed}" if kernel.constant_b else "nullptr"
-    call = [*_bind(kernel.name, buffers), f"gemm::run(g, {source}, workspace);"]
-    prepare = [*_bind(kernel.name, code.loads([kernel.b])), f"gemm::prepare(g, {source});"]
+    call = [*_print_binding(kernel.name, buffers), f"gemm::run(g, {source}, workspace);"]
+    prepare = [*_print_binding(kernel.name, code.loaded_buffers([kernel.b])), f"gemm::prepare(g, {source});"]
     b_elements = kernel.k * spaces["width"] * (shape.batch if shape.b_batched else 1)
     return PrintedKernel(
         functions=text,
@@ -491,8 +491,8 @@ def _print_streamed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict
         "THREADS": threads,
         "A_SPACE": round_up(copies, 16),
     }
-    text, buffers = _struct(shape, plan, {**_common_constants(shape), **constants})
-    call = [*_bind(kernel.name, buffers), "gemm::run_skinny(g, workspace);"]
+    text, buffers = _print_struct(shape, plan, {**_common_constants(shape), **constants})
+    call = [*_print_binding(kernel.name, buffers), "gemm::run_skinny(g, workspace);"]
     elements = threads * (constants["A_SPACE"] + kernel.m * columns)
     elements += blocks * splits * kernel.m * columns if splits > 1 else 0
     return PrintedKernel(
@@ -522,8 +522,8 @@ def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str
     Both, where an output is large: "pages" ("default" or "huge") of its memory.
     A value that is not legal for this kernel gives way to the default.
     """
-    shape = _shape(kernel, device)
-    algorithm = _algorithm(shape)
+    shape = _describe_shape(kernel, device)
+    algorithm = _algorithm_tunable(shape)
     wanted = tiling.pick((algorithm,), choices)["algorithm"]
     printed = (_print_streamed if wanted == "streamed" else _print_packed)(shape, plan, algorithm, choices)
     tuning = Tuning(choices)

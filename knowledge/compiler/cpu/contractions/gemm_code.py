@@ -11,7 +11,7 @@ from foundry.knowledge.compiler.ir.views import leaves
 from foundry.knowledge.opgraph import DType
 
 
-def loads(exprs: Iterable[Expr]) -> list[str]:
+def loaded_buffers(exprs: Iterable[Expr]) -> list[str]:
     """Names of the buffers that the expressions read, in order of appearance."""
     found = [leaf.buffer for leaf in leaves(exprs) if not isinstance(leaf, Iota)]
     return list(dict.fromkeys(found))
@@ -39,17 +39,17 @@ def leaf_loader(names: Sequence[str]) -> LoadFn:
     return loader(CPU_DIALECT, offset_by(names))
 
 
-def storage(dtype: DType) -> str:
+def storage_type(dtype: DType) -> str:
     """C type of an element in memory."""
     return CPU_DIALECT.storage[dtype]
 
 
-def element(text: str, dtype: DType) -> str:
+def load_text(text: str, dtype: DType) -> str:
     """C text of a stored element's value in a register."""
     return CPU_DIALECT.load(text, dtype)
 
 
-def members(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -> list[str]:
+def declare_members(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -> list[str]:
     """C++ declarations of a struct's pointers to the buffers; those that are not `written` are const."""
     writes = set(written)
     types = CPU_DIALECT.storage
@@ -59,7 +59,7 @@ def members(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -> list[
     ]
 
 
-def local_pointers(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -> list[str]:
+def declare_local_pointers(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -> list[str]:
     """C++ declarations of local copies of a struct's pointers, which the compiler may keep in registers. Buffers that
     are only read do not alias the stores."""
     writes = set(written)

@@ -67,7 +67,7 @@ def _column_stride(store: Store, axis: int, size: int) -> int:
     return store.view.strides[axis] if size > 1 else 1
 
 
-def canonical(kernel: GemmKernel) -> GemmKernel:
+def to_canonical(kernel: GemmKernel) -> GemmKernel:
     """The kernel in the form that is printed: batch merged into the rows if B allows it, transposed if that helps.
 
     It helps if stores become contiguous along n, or if few columns of a tall product become few rows of a wide one."""
@@ -81,7 +81,7 @@ def canonical(kernel: GemmKernel) -> GemmKernel:
     return kernel
 
 
-def operand(expr: Expr, column_default: bool, float_type: DType) -> Operand:
+def choose_direction(expr: Expr, column_default: bool, float_type: DType) -> Operand:
     """The operand with its direction: that in which most loads are contiguous, `column_default` if equally many."""
     reads = [leaf for leaf in leaves([expr]) if isinstance(leaf, Load)]
     columns = sum(load.view.strides[-1] == 1 for load in reads)

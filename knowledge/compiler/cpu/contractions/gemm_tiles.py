@@ -51,7 +51,7 @@ def vector_registers(device: Device) -> int:
     return 32 if device.vector_bytes >= 64 or device.arch.startswith(("aarch64", "arm")) else 16
 
 
-def cycles(rows: int, vectors: int) -> float:
+def tile_cycles(rows: int, vectors: int) -> float:
     """Cycles of one k of a tile at two FMAs and two loads a cycle; few accumulators expose the FMA's latency."""
     arithmetic = max(rows * vectors, 2 * FMA_LATENCY_CYCLES) / 2
     return max(arithmetic, (rows + vectors) / 2) + 0.25
@@ -65,13 +65,13 @@ def covering_cycles(m: int, n_vectors: int, tile: RegisterTile) -> float:
         return [part for part in ((step, size // step), (size % step, 1)) if part[0] and part[1]]
 
     return sum(
-        cycles(rows, vectors) * repeat_m * repeat_n
+        tile_cycles(rows, vectors) * repeat_m * repeat_n
         for rows, repeat_m in along(m, tile.rows)
         for vectors, repeat_n in along(n_vectors, tile.vectors)
     )
 
 
-def tiles(m: int, n_vectors: int, registers: int) -> list[RegisterTile]:
+def list_tiles(m: int, n_vectors: int, registers: int) -> list[RegisterTile]:
     """The register tiles worth trying for a product of m rows and `n_vectors` vectors of columns, cheapest first."""
     fitting = [
         RegisterTile(rows, vectors)
@@ -84,7 +84,7 @@ def tiles(m: int, n_vectors: int, registers: int) -> list[RegisterTile]:
 
 def tile_tunable(m: int, n: int, lanes: int, device: Device, count: int = 8) -> Tunable:
     """The tunable "tile", whose values are the `count` cheapest tiles of the model."""
-    values = [tile.text for tile in tiles(m, math.ceil(n / lanes), vector_registers(device))[:count]]
+    values = [tile.text for tile in list_tiles(m, math.ceil(n / lanes), vector_registers(device))[:count]]
     return Tunable(
         "tile", tuple(values), values[0], "tile", "rows x vectors held in registers: reuse of loads against spills"
     )
@@ -98,7 +98,9 @@ def split(size: int, limit: int, multiple: int) -> int:
     return round_up(math.ceil(size / blocks), multiple)
 
 
-def number(name: str, default: int, values: list[int], low: int, high: int, aspect_meaning: tuple[str, str]) -> Tunable:
+def number_tunable(
+    name: str, default: int, values: list[int], low: int, high: int, aspect_meaning: tuple[str, str]
+) -> Tunable:
     """An integer tunable: `values` within [low, high], with `default` among them. `aspect_meaning`: its aspect and its
     meaning in words."""
     legal = tuple(sorted({default, *(value for value in values if low <= value <= high)}))

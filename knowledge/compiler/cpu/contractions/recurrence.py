@@ -78,7 +78,7 @@ _FIELDS = {
 }
 
 
-def _read(kernel: RecurrentKernel, name: str) -> str:
+def _print_read(kernel: RecurrentKernel, name: str) -> str:
     """C++ method `name` that returns what the cell of direction D reads at a point."""
     field, indices = _FIELDS[name]
     lines = []
@@ -93,10 +93,10 @@ def _read(kernel: RecurrentKernel, name: str) -> str:
 
 def _element(load: Load, indices: Sequence[str]) -> str:
     """C text that reads the load's element at the index variables `indices`."""
-    return code.element(f"b_{load.buffer}[{code.offset_by(indices)(load.view)}]", load.dtype)
+    return code.load_text(f"b_{load.buffer}[{code.offset_by(indices)(load.view)}]", load.dtype)
 
 
-def _store(kernel: RecurrentKernel, plan: Plan) -> list[str]:
+def _print_store(kernel: RecurrentKernel, plan: Plan) -> list[str]:
     """C lines that store a step's hidden states; none if the kernel has no stores."""
     if not kernel.stores:
         return []
@@ -105,7 +105,7 @@ def _store(kernel: RecurrentKernel, plan: Plan) -> list[str]:
     return ["#pragma omp simd", "for (long l = 0; l < count; ++l) {", *(f"  {line}" for line in [*head, *body]), "}"]
 
 
-def _last(kernel: RecurrentKernel, plan: Plan) -> list[str]:
+def _print_last(kernel: RecurrentKernel, plan: Plan) -> list[str]:
     """C lines that store the last hidden and cell state, as far as they are wanted."""
     _, _, batch, hidden = kernel.shape
     lines = []
@@ -117,7 +117,7 @@ def _last(kernel: RecurrentKernel, plan: Plan) -> list[str]:
     return lines
 
 
-def _tunables(kernel: RecurrentKernel, device: Device, lanes: int) -> tuple[Tunable, ...]:
+def _list_tunables(kernel: RecurrentKernel, device: Device, lanes: int) -> tuple[Tunable, ...]:
     """The tunables of rows in registers, sequences of a task and threads, with their defaults."""
     directions, _, batch, hidden = kernel.shape
     most = max(1, (tiling.vector_registers(device) - GATES[kernel.cell] - 1) // GATES[kernel.cell])
@@ -151,7 +151,7 @@ def print_recurrence(kernel: RecurrentKernel, plan: Plan, device: Device, choice
     directions, steps, batch, hidden = kernel.shape
     float_type, float_bytes = tiling.element_type(kernel.dtype)
     lanes = max(1, device.vector_bytes // float_bytes)
-    tunables = _tunables(kernel, device, lanes)
+    tunables = _list_tunables(kernel, device, lanes)
     values = tiling.pick(tunables, choices)
     written = sorted(writes(kernel))
     buffers = [*sorted(reads(kernel) - set(written)), *written]
@@ -164,11 +164,11 @@ def print_recurrence(kernel: RecurrentKernel, plan: Plan, device: Device, choice
             "NAME": kernel.name,
             "T": float_type,
             "VB": str(lanes * float_bytes),
-            "MEMBERS": indent(code.members(buffers, plan, written), 1),
+            "MEMBERS": indent(code.declare_members(buffers, plan, written), 1),
             "CELL": indent(_CELL[kernel.cell], 2),
-            "READS": "\n".join(_read(kernel, name) for name in _FIELDS),
-            "STORE": indent(_store(kernel, plan), 2),
-            "LAST": indent(_last(kernel, plan), 2),
+            "READS": "\n".join(_print_read(kernel, name) for name in _FIELDS),
+            "STORE": indent(_print_store(kernel, plan), 2),
+            "LAST": indent(_print_last(kernel, plan), 2),
         },
     )
     call = [f"recurrence_{kernel.name} g;", *(f"g.b_{name} = b_{name};" for name in buffers)]

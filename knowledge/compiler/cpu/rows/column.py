@@ -11,21 +11,21 @@ from dataclasses import dataclass
 
 from foundry.knowledge.compiler.cpu.loops import (
     Function,
-    loop,
+    loop_head,
     loops_over,
     nest,
     print_function,
     share_loops,
     width_of_tile,
 )
-from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, Lanes, identifier
+from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, Lanes, to_identifier
 from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace
 from foundry.knowledge.compiler.cpu.space import (
     choose_threads,
     indent,
     item_bytes,
-    register,
-    traffic,
+    register_type,
+    traffic_bytes,
     vector_widths,
 )
 from foundry.knowledge.compiler.ir import kernels as ir
@@ -145,7 +145,7 @@ class _ColumnPrinter:
         meaning = "elements of a row between two merges of its partial results"
         chunk = tuning.number("chunk", chunks, chunks[min(1, len(chunks) - 1)], "tile", meaning)
         order = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which tile")
-        threads = choose_threads(tuning, self._device, traffic(self._values, self._stores, self._plan))
+        threads = choose_threads(tuning, self._device, traffic_bytes(self._values, self._stores, self._plan))
         simd = "#pragma omp simd" if width == widths[0] else f"#pragma omp simd simdlen({per_vector})"
         return _Form(tile, chunk, simd, order, threads)
 
@@ -189,8 +189,8 @@ class _ColumnPrinter:
         for a in accumulators:
             body = []
             for name, kind, text in a.results("[l]"):
-                self._names[name] = f"{identifier(name)}_value[l]"
-                lines.append(f"alignas(64) {kind} {identifier(name)}_value[{self._form.tile}];")
+                self._names[name] = f"{to_identifier(name)}_value[l]"
+                lines.append(f"alignas(64) {kind} {to_identifier(name)}_value[{self._form.tile}];")
                 body.append(f"{self._names[name]} = {text};")
             lines += ["for (int l = 0; l < width; ++l) {", indent(body, 1), "}"]
         return [*lines, *self._scalars(item.after)]
@@ -204,8 +204,8 @@ class _ColumnPrinter:
         for stage in stages:
             emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), self._names, prefix="s")
             if isinstance(stage, ir.Let):
-                target = f"{identifier(stage.name)}_value"
-                lines.append(f"alignas(64) {register(stage.value.dtype)} {target}[{self._form.tile}];")
+                target = f"{to_identifier(stage.name)}_value"
+                lines.append(f"alignas(64) {register_type(stage.value.dtype)} {target}[{self._form.tile}];")
                 emitter.lines.append(f"{target}[l] = {emitter.value(stage.value)};")
                 self._names[stage.name] = f"{target}[l]"
             else:
@@ -222,14 +222,14 @@ class _ColumnPrinter:
         inside = math.prod(sizes[at + 1 :])
         step = max(1, self._form.chunk // inside)
         outer = loops_over("r", sizes[:at])
-        inner = [loop(f"r{d}", sizes[d]) for d in range(at + 1, len(sizes))]
+        inner = [loop_head(f"r{d}", sizes[d]) for d in range(at + 1, len(sizes))]
         first, last, setup = "0", str(sizes[at]), []
         if step < sizes[at] and accumulators:
             outer.append(f"for (int64_t chunk = 0; chunk < {sizes[at]}; chunk += {step})")
             end = f"chunk + {step}"
             setup = [f"const int64_t end = {end if sizes[at] % step == 0 else f'{end} < {last} ? {end} : {last}'};"]
             first, last = "chunk", "end"
-        inner.insert(0, loop(f"r{at}", last, first))
+        inner.insert(0, loop_head(f"r{at}", last, first))
         count = f"(({last} - {first}) * {inside})"
         body = [*setup, *self._chunk(item, accumulators, inner, count)]
         return nest(outer, body)
@@ -246,7 +246,7 @@ class _ColumnPrinter:
                 lines += [self._array(lane) for lane in a.second_lanes()]
             lines += nest(loops, self._sweep(double, [], first=False))
         for a in accumulators:
-            lines += [loop("l", "width").replace("int64_t", "int") + f" {a.row}[l].merge({self._part(a, count)});"]
+            lines += [loop_head("l", "width").replace("int64_t", "int") + f" {a.row}[l].merge({self._part(a, count)});"]
         return lines
 
     def _between_arrays(self, a: Accumulator) -> list[str]:

@@ -10,11 +10,11 @@ from foundry.knowledge.compiler.cpu.loops import Function, loops_over, print_fun
 from foundry.knowledge.compiler.cpu.space import (
     Space,
     choose_threads,
+    find_invariants,
     hoist,
     indent,
-    invariants,
-    register,
-    traffic,
+    register_type,
+    traffic_bytes,
 )
 from foundry.knowledge.compiler.ir.kernels import Named, Plan, PrintedKernel, SegmentKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, affine, loader
@@ -51,14 +51,14 @@ class _DirectPrinter:
         self._values = [kernel.value, *stored]
         views = [*views_of(self._values), *[store.view for store in kernel.stores]]
         self._space = Space.merge((2, *kernel.shape[1:]), views, barriers=[1])  # items, or segments, come first
-        self._type = register(kernel.dtype)
+        self._type = register_type(kernel.dtype)
         self._held = "double" if kernel.op in ("sum", "prod") and self._type == "float" else self._type
         self._counts = kernel.op == "last" or any(
             isinstance(node, Named) and node.name == "count" for node in distinct(stored)
         )
         self._inner = math.prod(kernel.shape[1:])
         self._parts = self._choose_parts(device)
-        self._threads = choose_threads(tuning, device, traffic([*self._values, self._key], kernel.stores, plan))
+        self._threads = choose_threads(tuning, device, traffic_bytes([*self._values, self._key], kernel.stores, plan))
 
     def _choose_parts(self, device: Device) -> int:
         """Number of tables, by the tunable "parts"."""
@@ -124,7 +124,7 @@ class _DirectPrinter:
         kernel, offset = self._kernel, self._space.offset(self._indices("item"))
         keys = Emitter(CPU_DIALECT, loader(CPU_DIALECT, lambda view: affine(view.offset, [(view.strides[0], "item")])))
         key = keys.value(self._key)
-        known = invariants([kernel.value], lambda view: any(self._space.strides(view)[1:]))
+        known = find_invariants([kernel.value], lambda view: any(self._space.strides(view)[1:]))
         before, held = hoist(known, offset, {}, [], "h") if self._space.sizes[1:] else ([], [])
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, known=held, prefix="v")
         text = emitter.value(kernel.value)

@@ -37,7 +37,7 @@ class Accumulator:
 
     def __init__(self, reduction: Reduction | SoftmaxPair, points: int) -> None:
         self.reduction = reduction
-        self.row = identifier(reduction.name)
+        self.row = to_identifier(reduction.name)
         self.pair = reduction if isinstance(reduction, SoftmaxPair) else None
         self.op = "softmax" if isinstance(reduction, SoftmaxPair) else reduction.op
         result = reduction.maximum.dtype if isinstance(reduction, SoftmaxPair) else reduction.dtype
@@ -160,6 +160,6 @@ class Accumulator:
         return [(name, self.result, f"({self.result}){row}.value")]
 
 
-def identifier(name: str) -> str:
+def to_identifier(name: str) -> str:
     """The name of a Named value as a C identifier that cannot equal a keyword."""
     return "row_" + "".join(char if char.isalnum() else "_" for char in name)

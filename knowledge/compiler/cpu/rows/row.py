@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.loops import Function, loop, loops_over, nest, print_function, share_in_team
-from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, identifier
+from foundry.knowledge.compiler.cpu.loops import Function, loop_head, loops_over, nest, print_function, share_in_team
+from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator, to_identifier
 from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace
 from foundry.knowledge.compiler.cpu.rows.sweep import RowContext, RowForm, Sweep
 from foundry.knowledge.compiler.cpu.space import (
     choose_threads,
     indent,
     item_bytes,
-    register,
-    traffic,
+    register_type,
+    traffic_bytes,
     vector_widths,
 )
 from foundry.knowledge.compiler.ir import kernels as ir
@@ -173,7 +173,7 @@ class _RowPrinter:
         default = int(can_stream and written > self._device.cache_bytes // 2)
         streamed = tuning.number("stream", (0, 1) if can_stream else (0,), default, "memory", meaning)
         order = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which row")
-        threads = choose_threads(tuning, self._device, traffic(self._values, self._stores, self._plan))
+        threads = choose_threads(tuning, self._device, traffic_bytes(self._values, self._stores, self._plan))
         simd = "#pragma omp simd" if width == widths[0] else f"#pragma omp simd simdlen({per_vector})"
         staged = self._algorithm == "staged"
         return RowForm(
@@ -217,7 +217,8 @@ class _RowPrinter:
         """C++ statements in which threads take whole rows."""
         form, rows = self._form, self._rows
         stage = [
-            f"alignas(64) {register(value.dtype)} staged{i}[{rows.length}];" for i, value in enumerate(self._staged)
+            f"alignas(64) {register_type(value.dtype)} staged{i}[{rows.length}];"
+            for i, value in enumerate(self._staged)
         ]
         work = self._scalars(self._schedule.before)
         for number, item in enumerate(self._schedule.passes):
@@ -237,7 +238,7 @@ class _RowPrinter:
         lines = []
         for accumulator in accumulators:
             for name, kind, text in accumulator.results():
-                self._names[name] = f"{identifier(name)}_value"
+                self._names[name] = f"{to_identifier(name)}_value"
                 lines.append(f"const {kind} {self._names[name]} = {text};")
         return [*lines, *self._scalars(item.after)]
 
@@ -251,8 +252,8 @@ class _RowPrinter:
             emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), self._names, prefix=f"s{len(self._names)}_")
             if isinstance(stage, ir.Let):
                 text = emitter.value(stage.value)
-                self._names[stage.name] = f"{identifier(stage.name)}_value"
-                kind = register(stage.value.dtype)
+                self._names[stage.name] = f"{to_identifier(stage.name)}_value"
+                kind = register_type(stage.value.dtype)
                 lines += [*emitter.lines, f"const {kind} {self._names[stage.name]} = {text};"]
             else:
                 emitter.store(stage.store, offset, self._plan.buffers[stage.store.buffer].dtype)
@@ -270,9 +271,9 @@ class _RowPrinter:
         if self._inner > chunk or depth == 0:  # chunks lie within the innermost dimension
             step = -(-chunk // self._form.lanes) * self._form.lanes
             outer = loops_over("r", sizes[:depth])
-            ranges = _range(f"r{depth}", "0", str(self._inner), self._inner, step)
+            ranges = _cut_range(f"r{depth}", "0", str(self._inner), self._inner, step)
             if segment is not None and depth:
-                outer[0] = loop("r0", segment[1], segment[0])
+                outer[0] = loop_head("r0", segment[1], segment[0])
             elif segment is not None:
                 ranges = _Range(
                     [f"for (int64_t chunk = {segment[0]}; chunk < {segment[1]}; chunk += {step})"],
@@ -293,10 +294,10 @@ class _RowPrinter:
         if segment is not None and depth == 1:
             begin, end = segment
         elif segment is not None:
-            heads[0] = loop("r0", segment[1], segment[0])
+            heads[0] = loop_head("r0", segment[1], segment[0])
         name = f"r{depth - 1}"
         if group >= sizes[depth - 1] and begin == "0" and end == str(sizes[depth - 1]):
-            inner = [loop(name, sizes[depth - 1])]
+            inner = [loop_head(name, sizes[depth - 1])]
             setup = [f"const int64_t count = {sizes[depth - 1] * self._inner};"]
         else:
             heads.append(f"for (int64_t group = {begin}; group < {end}; group += {group})")
@@ -304,7 +305,7 @@ class _RowPrinter:
                 f"const int64_t group_end = group + {group} < {end} ? group + {group} : {end};",
                 f"const int64_t count = (group_end - group) * {self._inner};",
             ]
-            inner = [loop(name, "group_end", "group")]
+            inner = [loop_head(name, "group_end", "group")]
         body = [
             *setup,
             "(void)count;",
@@ -371,7 +372,9 @@ class _RowPrinter:
             lines += [
                 f"// pass {number + 1}: {_describe(item)}",
                 *[f"{a.state} {a.row}_parts[{segments}];" for a in accumulators],
-                *share_in_team([loop("segment", segments)], body, form.schedule, form.threads, fence=form.streamed),
+                *share_in_team(
+                    [loop_head("segment", segments)], body, form.schedule, form.threads, fence=form.streamed
+                ),
                 *[f"{a.state} {a.row};" for a in accumulators],
                 *[f"for (const auto& part : {a.row}_parts) {a.row}.merge(part);" for a in accumulators],
                 *self._finish(item, accumulators),
@@ -392,7 +395,7 @@ class _Range:
     single: bool
 
 
-def _range(name: str, begin: str, end: str, size: int, step: int) -> _Range:
+def _cut_range(name: str, begin: str, end: str, size: int, step: int) -> _Range:
     """A loop over a dimension in chunks of `step`, or whole if it is no longer than one."""
     if size <= step:
         return _Range([], [], begin, end, True)
@@ -408,7 +411,7 @@ def _declare(name: str, kind: str, start: str, lanes: int) -> str:
 
 def _register_bytes(value: ir.Expr) -> int:
     """Bytes of a value in a register."""
-    return {"double": 8, "int64_t": 8}.get(register(value.dtype), 4)
+    return {"double": 8, "int64_t": 8}.get(register_type(value.dtype), 4)
 
 
 def _describe(item: Pass) -> str:

@@ -9,14 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.loops import Function, loop, loops_over, print_function, share_loops, width_of_tile
+from foundry.knowledge.compiler.cpu.loops import (
+    Function,
+    loop_head,
+    loops_over,
+    print_function,
+    share_loops,
+    width_of_tile,
+)
 from foundry.knowledge.compiler.cpu.space import (
     Space,
     choose_threads,
     indent,
     item_bytes,
-    register,
-    traffic,
+    register_type,
+    traffic_bytes,
     vector_widths,
 )
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, ScanKernel
@@ -55,9 +62,9 @@ def print_scan(kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str
     return _ScanPrinter(kernel, plan, device, Tuning(choices)).print_kernel()
 
 
-def _scan(kernel: ScanKernel) -> _Scan:
+def _describe_scan(kernel: ScanKernel) -> _Scan:
     """The types and texts of a scan's operation."""
-    kind = register(kernel.dtype)
+    kind = register_type(kernel.dtype)
     carry = "double" if kernel.op in ("sum", "prod") and kind == "float" else kind
     if kernel.op in ("sum", "prod"):
         kind = carry
@@ -68,7 +75,7 @@ def _scan(kernel: ScanKernel) -> _Scan:
     return _Scan(kind, carry, neutral[kernel.op], _COMBINE[kernel.op], lanes)
 
 
-def _simd(count: str, body: Sequence[str]) -> list[str]:
+def _print_simd(count: str, body: Sequence[str]) -> list[str]:
     """C++ vector loop that runs `body` for l in [0, count)."""
     return ["#pragma omp simd", f"for (int l = 0; l < {count}; ++l) {{", indent(body, 1), "}"]
 
@@ -84,7 +91,7 @@ class _ScanPrinter:
         space = Space.merge(kernel.shape, views, barriers=[last])
         if space.last[-1] != last:  # a scan of length 1
             space = Space((*space.sizes, 1), (*space.last, last))
-        self._space, self._scan = space, _scan(kernel)
+        self._space, self._scan = space, _describe_scan(kernel)
         self._outer = space.sizes[:-1]
         self._length = space.sizes[-1]
         self._across = self._column()
@@ -123,7 +130,7 @@ class _ScanPrinter:
         shares = ["rows", "within"] if long else ["rows"]
         self._shared = tuning.text("parallel", shares, default, "parallel", meaning) == "within"
         self._order = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which row")
-        self._threads = choose_threads(tuning, device, traffic(self._values, self._kernel.stores, self._plan))
+        self._threads = choose_threads(tuning, device, traffic_bytes(self._values, self._kernel.stores, self._plan))
 
     def print_kernel(self) -> PrintedKernel:
         """The printed kernel."""
@@ -182,7 +189,7 @@ class _ScanPrinter:
     def _step(self, carry: str, *, storing: bool = True) -> list[str]:
         """C++ statements that add element i to the variable `carry` and, if `storing`, store the running value."""
         before, value = self._load("i")
-        own, kind = register(self._kernel.value.dtype), register(self._kernel.dtype)
+        own, kind = register_type(self._kernel.value.dtype), register_type(self._kernel.dtype)
         step = [*before, f"const {own} own = {value};"]
         step.append(f"const {self._scan.carry} next = combine({carry}, ({self._scan.carry})own);")
         if storing:
@@ -195,20 +202,22 @@ class _ScanPrinter:
         whole vectors.
 
         The rest of a row takes the same code with fewer elements."""
-        scan, kind, own = self._scan, register(self._kernel.dtype), register(self._kernel.value.dtype)
+        scan, kind, own = self._scan, register_type(self._kernel.dtype), register_type(self._kernel.value.dtype)
         count = scan.lanes * _BLOCKS
         before, value = self._load("(i + l)")
         body = ["const int count = given;", f"alignas(64) {own} block[{count}];"]
         body += [f"alignas(64) {scan.block} running[{count}];"] if storing else []
         body += [
-            *_simd("count", [*before, f"block[l] = {value};"]),
+            *_print_simd("count", [*before, f"block[l] = {value};"]),
             f"for (int l = count; l < {count}; ++l) block[l] = ({own}){scan.neutral};",
             f"for (int first = 0; first < count; first += {scan.lanes}) {{",
             indent(self._block(storing=storing), 1),
             "}",
         ]
         if storing:
-            body += _simd("count", [f"const {kind} acc = ({kind})running[l];", *self._store("(i + l)", "block[l]")])
+            body += _print_simd(
+                "count", [f"const {kind} acc = ({kind})running[l];", *self._store("(i + l)", "block[l]")]
+            )
         return [
             "const auto blocks = [&](const auto given) __attribute__((always_inline)) {",
             indent(body, 1),
@@ -221,14 +230,14 @@ class _ScanPrinter:
         """C++ statements that scan the block at `first` and add its total to `carry`."""
         scan, kernel = self._scan, self._kernel
         combine = _VECTOR.get(kernel.op, scan.combine)
-        if kernel.op in _VECTOR and register(kernel.dtype) in ("float", "double"):
+        if kernel.op in _VECTOR and register_type(kernel.dtype) in ("float", "double"):
             combine = f"(b != b) ? b : ((a != a) ? a : ({combine}))"
         combining = f"[](auto a, auto b) {{ return {combine}; }}"
         earlier = f"l ? scanned[l - 1] : ({scan.block}){scan.neutral}" if kernel.exclusive else "scanned[l]"
         return [
             f"alignas(64) {scan.block} scanned[{scan.lanes}];",
             f"prefix(block + first, scanned, ({scan.block}){scan.neutral}, {combining});",
-            *(_simd(str(scan.lanes), [f"running[first + l] = combine(carry, {earlier});"]) if storing else []),
+            *(_print_simd(str(scan.lanes), [f"running[first + l] = combine(carry, {earlier});"]) if storing else []),
             f"carry = combine(carry, scanned[{scan.lanes - 1}]);",
         ]
 
@@ -238,7 +247,7 @@ class _ScanPrinter:
 
     def _rows(self) -> list[str]:
         """C++ statements in which threads take whole rows."""
-        heads = self._heads() or [loop("only", 1)]
+        heads = self._heads() or [loop_head("only", 1)]
         work = [
             *self._setup(),
             f"{self._scan.carry} carry = {self._scan.neutral};",

@@ -15,11 +15,11 @@ from foundry.knowledge.compiler.cpu.rows.direct import COMBINE, neutral_of, prin
 from foundry.knowledge.compiler.cpu.space import (
     Space,
     choose_threads,
+    find_invariants,
     hoist,
     indent,
-    invariants,
-    register,
-    traffic,
+    register_type,
+    traffic_bytes,
 )
 from foundry.knowledge.compiler.ir.kernels import Gather, Load, Plan, PrintedKernel, SegmentKernel, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
@@ -61,7 +61,7 @@ class _SegmentPrinter:
         self._values = [kernel.value, *[store.value for store in kernel.stores]]
         views = [*views_of(self._values), *[store.view for store in kernel.stores]]
         self._space = Space.merge((2, *kernel.shape[1:]), views, barriers=[1])  # items, or segments, come first
-        self._type = register(kernel.dtype)
+        self._type = register_type(kernel.dtype)
         in_wide = kernel.op in ("sum", "prod") and self._type == "float"
         self._held = "double" if in_wide else self._type
         inner = self._space.sizes[1:]
@@ -73,7 +73,7 @@ class _SegmentPrinter:
         meaning = "items that are asked for before they are read; 0 none"
         self._ahead = tuning.number("ahead", (0, 4, 8, 16), 8, "memory", meaning) if wide else 0
         self._order = tuning.text("schedule", ("dynamic", "static"), "dynamic", "parallel", "who takes which segments")
-        self._threads = choose_threads(tuning, device, traffic(self._values, kernel.stores, plan))
+        self._threads = choose_threads(tuning, device, traffic_bytes(self._values, kernel.stores, plan))
         self._tiles = -(-self._lanes // self._tile)
         self._columns = math.prod(self._outer) * self._tiles
         many = self._columns >= _PIECES * device.cores  # each column is a task of its own
@@ -161,7 +161,7 @@ class _SegmentPrinter:
         """C++ statements that accumulate the items at [first, last) of the order."""
         offset = self._space.offset(self._indices("item"))
         value = self._kernel.value
-        known = invariants([value], lambda view: self._space.strides(view)[-1] != 0) if self._lanes > 1 else []
+        known = find_invariants([value], lambda view: self._space.strides(view)[-1] != 0) if self._lanes > 1 else []
         before, held = hoist(known, offset, {}, [], "h")
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, known=held, prefix="v")
         text, order = emitter.value(value), f"b_{self._kernel.order}"

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.compiler.cpu.loops import Function, loop, loops_over, print_function
-from foundry.knowledge.compiler.cpu.space import Space, choose_threads, indent, register, traffic
+from foundry.knowledge.compiler.cpu.loops import Function, loop_head, loops_over, print_function
+from foundry.knowledge.compiler.cpu.space import Space, choose_threads, indent, register_type, traffic_bytes
 from foundry.knowledge.compiler.ir.kernels import Plan, PrintedKernel, SelectKernel
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, loader
 from foundry.knowledge.compiler.schedule.tuning import Tuning
@@ -27,19 +27,19 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
         raise CannotLower(f"select {kernel.name}: its rows are too long")
     tuning = Tuning(choices)
     values = [kernel.value, *(store.value for store in kernel.stores)]
-    threads = choose_threads(tuning, device, traffic(values, kernel.stores, plan))
-    room, call = _call(kernel, tuning)
+    threads = choose_threads(tuning, device, traffic_bytes(values, kernel.stores, plan))
+    room, call = _print_call(kernel, tuning)
     kept = kernel.count - kernel.first
     heads = loops_over("o", kernel.outer)
-    heads = heads or [loop("only", 1)]
-    kind = register(kernel.dtype)
+    heads = heads or [loop_head("only", 1)]
+    kind = register_type(kernel.dtype)
     work = [
         f"const auto value = [&](int64_t i) __attribute__((always_inline)) -> {kind} {{",
-        indent(_value(kernel), 1),
+        indent(_print_value(kernel), 1),
         "};",
         call,
         f"for (int64_t r = 0; r < {kept}; ++r) {{",
-        indent(_stores(kernel, plan), 1),
+        indent(_print_stores(kernel, plan), 1),
         "}",
     ]
     entry = f"selecting::Key<{kind}>::Entry"
@@ -62,9 +62,9 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
     return print_function(function, plan, tuning, template="select", shared=shared, pages=False)
 
 
-def _call(kernel: SelectKernel, tuning: Tuning) -> tuple[int, str]:
+def _print_call(kernel: SelectKernel, tuning: Tuning) -> tuple[int, str]:
     """(number of entries with room, C++ call that puts the first of them in order). May declare the tunable "spare"."""
-    kind, largest = register(kernel.dtype), "true" if kernel.largest else "false"
+    kind, largest = register_type(kernel.dtype), "true" if kernel.largest else "false"
     if kernel.ties != "first":
         assert kernel.first == 0
         is_sorted = "true" if kernel.ties == "as in topk" else "false"
@@ -84,26 +84,26 @@ def _space(kernel: SelectKernel, last: int) -> Space:
     return Space((*kernel.outer, last), tuple(range(len(kernel.outer) + 1)))
 
 
-def _names(kernel: SelectKernel, last: str) -> list[str]:
+def _list_names(kernel: SelectKernel, last: str) -> list[str]:
     """C names of the indices: those of the row, then `last`."""
     return [*(f"o{d}" for d in range(len(kernel.outer))), last]
 
 
-def _value(kernel: SelectKernel) -> list[str]:
+def _print_value(kernel: SelectKernel) -> list[str]:
     """C++ statements that return element i of a row."""
-    offset = _space(kernel, kernel.length).offset(_names(kernel, "i"))
+    offset = _space(kernel, kernel.length).offset(_list_names(kernel, "i"))
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, prefix="v")
     text = emitter.value(kernel.value)
     return [*emitter.lines, f"return {text};"]
 
 
-def _stores(kernel: SelectKernel, plan: Plan) -> list[str]:
+def _print_stores(kernel: SelectKernel, plan: Plan) -> list[str]:
     """C++ statements that store element r of those found."""
-    offset = _space(kernel, kernel.count - kernel.first).offset(_names(kernel, "r"))
+    offset = _space(kernel, kernel.count - kernel.first).offset(_list_names(kernel, "r"))
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {"acc": "acc", "index": "index"})
     emitter.store_all(kernel.stores, offset, plan.buffers)
     return [
         f"const int64_t index = selecting::place(kept[{kernel.first} + r]);",
-        f"const {register(kernel.dtype)} acc = value(index);",
+        f"const {register_type(kernel.dtype)} acc = value(index);",
         *emitter.lines,
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from foundry.knowledge.compiler.cpu.rows.reduce import Accumulator
 from foundry.knowledge.compiler.cpu.rows.row_space import RowSpace
-from foundry.knowledge.compiler.cpu.space import Known, element, hoist, indent, invariants
+from foundry.knowledge.compiler.cpu.space import Known, element_type, find_invariants, hoist, indent
 from foundry.knowledge.compiler.ir.kernels import Expr, Plan, View
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, Emitter, Numbering, affine, loader
 from foundry.knowledge.compiler.ir.views import distinct
@@ -79,7 +79,7 @@ class Sweep:
             """True if the view moves along the innermost dimension."""
             return self._space.strides(view)[-1] != 0
 
-        hoisted, known = hoist(invariants(self._values, moving), offset, context.names, known, "h")
+        hoisted, known = hoist(find_invariants(self._values, moving), offset, context.names, known, "h")
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), context.names, known=known)
         emitter.reserve([*self._values, *[context.staged[i] for i in fresh]])
         for i in fresh:
@@ -119,12 +119,12 @@ class Sweep:
         for slot, store in enumerate(self._stores):
             dtype = self._context.plan.buffers[store.buffer].dtype
             emitter.lines.append(f"y{slot} = {CPU_DIALECT.store(emitter.value(store.value), dtype)};")
-            kind = element(self._context.plan, store.buffer)
+            kind = element_type(self._context.plan, store.buffer)
             targets.append((f"{kind}& y{slot}", kind, store.buffer))
         return lanes, targets
 
     def _blocks(self, arrays: list[str], begin: str, end: str) -> list[str]:
-        """C++ loop that runs the lambda `element` over [begin, end) in vectors. `arrays`: C names of the lane
+        """C++ loop that runs the lambda `element_type` over [begin, end) in vectors. `arrays`: C names of the lane
         arrays."""
         form = self._context.form
         width = form.lanes
@@ -134,7 +134,7 @@ class Sweep:
         lines = [f"int64_t i = {begin};", f"for (; i + {width} <= {end}; i += {width}) {{"]
         if form.streamed and self._stores:
             blocks = [f"y{slot}" for slot in range(len(self._stores))]
-            kinds = [element(self._context.plan, s.buffer) for s in self._stores]
+            kinds = [element_type(self._context.plan, s.buffer) for s in self._stores]
             lines += [f"  alignas(64) {kind} {name}[{width}];" for kind, name in zip(kinds, blocks, strict=True)]
             call = ", ".join(["i + l", *outs, *[f"{name}[l]" for name in blocks]])
             lines += [f"  {form.simd}", f"  for (int l = 0; l < {width}; ++l) element({call});"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from foundry.knowledge.compiler.cpu.contractions.gemm import print_gemm
-from foundry.knowledge.compiler.cpu.contractions.gemm_form import canonical, is_of_bfloat16
+from foundry.knowledge.compiler.cpu.contractions.gemm_form import is_of_bfloat16, to_canonical
 from foundry.knowledge.compiler.ir.kernels import Apply, Expr, GemmKernel, Load, Named, Store, View
 from foundry.knowledge.opgraph import contiguous_strides
 
@@ -190,9 +190,9 @@ def test_packing_one_block_of_k_at_a_time_when_b_is_large(cpu_kernel: Any) -> No
 
 def test_canonical_form_merges_rows_and_turns_tall_products() -> None:
     kernel, _, _ = _kernel(Case(20, 48, 16, batch=(4, 2), shared_b=True))
-    assert canonical(kernel).batch == () and canonical(kernel).m == 160
+    assert to_canonical(kernel).batch == () and to_canonical(kernel).m == 160
     tall, _, _ = _kernel(Case(300, 2, 16))
-    assert (canonical(tall).m, canonical(tall).n) == (2, 300)
+    assert (to_canonical(tall).m, to_canonical(tall).n) == (2, 300)
 
 
 @pytest.mark.parametrize(
