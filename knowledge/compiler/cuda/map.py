@@ -118,7 +118,7 @@ def _legal_vectors(kernel: ir.MapKernel, space: Space, plan: ir.Plan) -> list[in
     widest = widest_vector(_moved_dtypes(kernel, plan))
     legal = [1]
     for vector in (2, 4, 8, 16):
-        if vector <= widest and all(space.aligned(store.view, vector) for store in kernel.stores):
+        if vector <= widest and all(space.is_aligned(store.view, vector) for store in kernel.stores):
             legal.append(vector)
     return legal
 

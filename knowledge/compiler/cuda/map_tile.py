@@ -86,7 +86,7 @@ def find_turned(kernel: MapKernel, space: Space) -> Turned | None:
 
     If operands lie along several dimensions, the one with the most operands counts. Operands that do not fit shared
     memory are left out, and then read in place."""
-    if len(space.sizes) < 2 or any(space.stride(store.view) != 1 for store in kernel.stores):
+    if len(space.sizes) < 2 or any(space.stride_of(store.view) != 1 for store in kernel.stores):
         return None
     found: dict[int, list[Load]] = {}
     for leaf in body_leaves(kernel.stores):

@@ -53,9 +53,9 @@ class _Columns:
         self.space = PoolSpace(kernel, plan)
         loads = [leaf for leaf in self.space.found if isinstance(leaf, Load) and leaf.view.strides[-1]]
         wide = [v for v in (2, 4, 8) if v <= widest_vector(leaf.dtype for leaf in loads)]
-        wide = [v for v in wide if any(self.space.inside.aligned(leaf.view, v) for leaf in loads)]
+        wide = [v for v in wide if any(self.space.inside.is_aligned(leaf.view, v) for leaf in loads)]
         self.vector = max([1, *wide])
-        self.wide = [leaf for leaf in loads if self.vector == 1 or self.space.inside.aligned(leaf.view, self.vector)]
+        self.wide = [leaf for leaf in loads if self.vector == 1 or self.space.inside.is_aligned(leaf.view, self.vector)]
         self.threads = tuning.number("threads", THREADS, 256, "parallel", "threads of a block")
         meaning = "rows of outputs that a block takes one after the other"
         self.steps = tuning.number("steps", STEPS, 4 if self.space.rank > 1 else 1, "parallel", meaning)

@@ -80,7 +80,7 @@ class Space:
         seen = self.where[view]
         return affine(seen.offset, self._terms(seen))
 
-    def stride(self, view: ir.View, dimension: int = -1) -> int:
+    def stride_of(self, view: ir.View, dimension: int = -1) -> int:
         """The stride of `view` along a dimension of the space, in elements (the innermost by default); 0 in a space
         without dimensions."""
         return self.where[view].strides[dimension] if self.sizes else 0
@@ -89,7 +89,7 @@ class Space:
         """A copy of the space in which `text` is the C text of the innermost index."""
         return replace(self, names=(*self.names[:-1], text))
 
-    def neighbour(self, vector: int) -> Space:
+    def at_neighbour(self, vector: int) -> Space:
         """A copy of the space at element `j` of a vector: `j` is a C variable below `vector`, added to the innermost
         index."""
         if vector == 1:
@@ -98,7 +98,7 @@ class Space:
             return replace(self, step="j")
         return self.with_inner(f"({self.names[-1]} + j)")
 
-    def aligned(self, view: ir.View, vector: int) -> bool:
+    def is_aligned(self, view: ir.View, vector: int) -> bool:
         """True if `vector` neighbours along the innermost dimension are one block of memory, aligned to its own size,
         everywhere in the space."""
         seen = self.where[view]
@@ -144,8 +144,8 @@ def plan_loads(space: Space, leaves_: Iterable[Leaf], vector: int) -> LoadPlan:
     """Sorts loads by how they are read when a thread takes `vector` neighbours: aligned contiguous ones as vectors,
     those that do not move along the innermost dimension once. Other leaves appear in neither list."""
     loads = [leaf for leaf in leaves_ if isinstance(leaf, ir.Load)]
-    wide = tuple(leaf for leaf in loads if vector > 1 and space.aligned(leaf.view, vector))
-    fixed = tuple(leaf for leaf in loads if leaf not in wide and (not space.sizes or space.stride(leaf.view) == 0))
+    wide = tuple(leaf for leaf in loads if vector > 1 and space.is_aligned(leaf.view, vector))
+    fixed = tuple(leaf for leaf in loads if leaf not in wide and (not space.sizes or space.stride_of(leaf.view) == 0))
     return LoadPlan(wide, fixed)
 
 
@@ -231,8 +231,8 @@ def _is_wide(space: Space, leaf: ir.Gather, vector: int) -> bool:
     row."""
     inside = list(views.nodes(leaf.index))
     seen = [node.view for node in inside if isinstance(node, Leaf)]
-    same = all(space.stride(view) == 0 for view in seen) and not any(isinstance(node, ir.Named) for node in inside)
-    return vector > 1 and same and leaf.step % vector == 0 and space.aligned(leaf.view, vector)
+    same = all(space.stride_of(view) == 0 for view in seen) and not any(isinstance(node, ir.Named) for node in inside)
+    return vector > 1 and same and leaf.step % vector == 0 and space.is_aligned(leaf.view, vector)
 
 
 def body_leaves(stores: Iterable[ir.Store]) -> list[Leaf]:

@@ -34,7 +34,7 @@ class Boxes:
         """Elements of a box's row."""
         return ROW_BYTES // ITEM_BYTES[self.dtype]
 
-    def map(self, box_rows: int) -> TensorMap:
+    def tensor_map(self, box_rows: int) -> TensorMap:
         """The tensor map whose boxes have `box_rows` rows of 128 bytes."""
         size = ITEM_BYTES[self.dtype]
         sizes, strides = [self.columns, self.rows], [self.row_stride]

@@ -66,7 +66,7 @@ class _TensorAttention:
         }[which]
         widths = [width for width in (8, 4, 2) if width * self.tiling.item_bytes <= 16]
         space = self.space.spaces[which]
-        width = next((width for width in widths if space.aligned(load.view, width)), 1)
+        width = next((width for width in widths if space.is_aligned(load.view, width)), 1)
         letter = which.upper()
         return {
             f"WIDTH_{letter}": width,
@@ -264,7 +264,7 @@ class _TurnsAttention(_TensorAttention):
         stored, arguments = self.space.signature(masks, stores=self.tiling.splits == 1)
         maps = [f"const __grid_constant__ bulk::Map map_{which}" for which in self.boxes]
         rows = {"q": self.tiling.rows, "k": self.tiling.keys, "v": self.tiling.keys, "mask": self.tiling.rows}
-        return [*maps, stored], [*(found.map(rows[which]) for which, found in self.boxes.items()), *arguments]
+        return [*maps, stored], [*(found.tensor_map(rows[which]) for which, found in self.boxes.items()), *arguments]
 
     def _reads(self) -> dict[str, object]:
         """Holes of the text that lets TMA copy queries, keys, values and mask into shared memory."""

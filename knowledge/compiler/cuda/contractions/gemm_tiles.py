@@ -66,7 +66,7 @@ class Tiling:
         registers = ((128 if scalar else 64) + self.thread_m * self.thread_n) * item_bytes // 4
         return max(1, 65536 // (self.threads * registers))
 
-    def legal(self, item_bytes: int, arch: str) -> bool:
+    def is_legal(self, item_bytes: int, arch: str) -> bool:
         """True if warps are 4 x 8 threads, a block has at most 1024, and tiles fit shared memory and registers."""
         if (self.tile_m // self.thread_m) % 4 or (self.tile_n // self.thread_n) % 8 or self.threads > 1024:
             return False
@@ -99,7 +99,7 @@ def default_tiling(kernel: GemmKernel, item_bytes: int, device: Device, *, scala
             if splits > 1 and depth < 128:
                 break
             candidate = replace(tiling, splits=splits, tile_k=8 if scalar else tiling.tile_k)
-            if not candidate.legal(item_bytes, device.arch):
+            if not candidate.is_legal(item_bytes, device.arch):
                 continue
             tiles = batch * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n) * splits
             work = math.ceil(tiles / device.cores) * tiling.tile_m * tiling.tile_n * depth / rate
@@ -119,11 +119,11 @@ def choose_ordinary(
     default = default_tiling(kernel, item_bytes, device, scalar=scalar)
     wanted = {name: value for name, value in choices.items() if value in _VALUES.get(name, ())}
     tiling = replace(default, **{name: int(value) for name, value in wanted.items()})
-    if not tiling.legal(item_bytes, device.arch) or tiling.splits * tiling.tile_k > max(kernel.k, tiling.tile_k):
+    if not tiling.is_legal(item_bytes, device.arch) or tiling.splits * tiling.tile_k > max(kernel.k, tiling.tile_k):
         tiling = default
     tunables = []
     for name, values in _VALUES.items():
-        legal = [v for v in values if replace(tiling, **{name: v}).legal(item_bytes, device.arch)]
+        legal = [v for v in values if replace(tiling, **{name: v}).is_legal(item_bytes, device.arch)]
         if name == "splits":
             legal = [v for v in legal if v == 1 or kernel.k // v >= 4 * tiling.tile_k]
         aspect, meaning = _MEANING[name]

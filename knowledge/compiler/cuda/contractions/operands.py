@@ -187,10 +187,10 @@ def strided_operand(
     moved = {v: View(s.offset, (*s.strides[:-2], s.strides[order[0]], s.strides[order[1]])) for v, s in where.items()}
     space = Space(shape, (*spaces.batch_names, *axes), moved, index_type(shape, moved.values()))
     extent = tiling.tile_k if axes[-1] == "k" else tiling.tile_m if which == "a" else tiling.tile_n
-    loads = [leaf for leaf in leaves([expr]) if isinstance(leaf, Load) and space.stride(leaf.view)]
+    loads = [leaf for leaf in leaves([expr]) if isinstance(leaf, Load) and space.stride_of(leaf.view)]
     vector = 1
     for wide in (2, 4) if kind == "float" else (2,):
-        if wide <= widest and extent % wide == 0 and loads and all(space.aligned(leaf.view, wide) for leaf in loads):
+        if wide <= widest and extent % wide == 0 and loads and all(space.is_aligned(leaf.view, wide) for leaf in loads):
             vector = wide
 
     def read(held: str) -> list[str]:

@@ -129,7 +129,7 @@ class PackedTiling:
         ring = self.ring_bytes(precision)
         return ring + (self.groups * 4 * slab_bytes(self.slab(precision), self.item) if self.is_slabbed else 0)
 
-    def legal(self, precision: str, arch: str) -> bool:
+    def is_legal(self, precision: str, arch: str) -> bool:
         """True if warpgroups divide the tile, and a thread's registers and a block's shared memory suffice."""
         if self.tile_m % self.group_m or self.tile_n % self.group_n or self.groups not in _REGISTERS:
             return False
@@ -192,7 +192,7 @@ def _default_tiling(kernel: GemmKernel, precision: str, device: Device, item: in
     for shape in _SIXTEEN if precision in ("float16", "bfloat16") and not kernel.tail else _SHAPES:
         for splits in SPLITS:
             tiling, depth = _fit_stages(shape, splits, item, precision, device.arch), math.ceil(kernel.k / splits)
-            if not tiling.legal(precision, device.arch) or (splits > 1 and depth < _LEAST_DEPTH):
+            if not tiling.is_legal(precision, device.arch) or (splits > 1 and depth < _LEAST_DEPTH):
                 continue
             tiles = batch * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n) * splits
             waves = math.ceil(tiles / (device.cores * tiling.resident)) * tiling.resident
@@ -209,7 +209,7 @@ def _fit_stages(shape: _Shape, splits: int, item: int, precision: str, arch: str
     stays = 0 if splits > 1 else 1 if item and shape.slabbed else shape.tiling.stays
     tiling = replace(shape.tiling, splits=splits, stays=stays, item=item)
     found = [replace(tiling, stages=stages) for stages in range(tiling.stages, 1, -1)]
-    return next((tiling for tiling in found if tiling.legal(precision, arch)), found[0])
+    return next((tiling for tiling in found if tiling.is_legal(precision, arch)), found[0])
 
 
 def _make_persistent(tiling: PackedTiling, kernel: GemmKernel, device: Device) -> PackedTiling:
@@ -239,11 +239,11 @@ def choose_packed(
     offered = {**_VALUES, "stays": ways}
     wanted = {name: int(value) for name, value in choices.items() if value in offered.get(name, ())}
     tiling = replace(default, **wanted)
-    if not tiling.legal(precision, device.arch) or (tiling.splits > 1 and kernel.k // tiling.splits < 64):
+    if not tiling.is_legal(precision, device.arch) or (tiling.splits > 1 and kernel.k // tiling.splits < 64):
         tiling = default
     tunables = []
     for name, values in offered.items():
-        legal = [value for value in values if replace(tiling, **{name: value}).legal(precision, device.arch)]
+        legal = [value for value in values if replace(tiling, **{name: value}).is_legal(precision, device.arch)]
         if name == "splits":
             legal = [value for value in legal if value == 1 or kernel.k // value >= 64]
         legal = sorted({*legal, getattr(default, name)})
@@ -260,7 +260,7 @@ def leaving_item(kernel: GemmKernel, plan: Plan, out: Space) -> int:
         return 0
     (store,) = kernel.stores
     dtype = plan.buffers[store.buffer].dtype
-    fits = dtype in ("float32", "float16", "bfloat16") and out.aligned(store.view, 16 // ITEM_BYTES[dtype])
+    fits = dtype in ("float32", "float16", "bfloat16") and out.is_aligned(store.view, 16 // ITEM_BYTES[dtype])
     return ITEM_BYTES[dtype] if fits else 0
 
 

@@ -86,7 +86,7 @@ class Partial:
     def sum(self) -> tuple[str, Launch]:
         """(CUDA text, launch) that adds the partial sums and stores the result."""
         kernel, out = self.kernel, self.out
-        vector = 4 if kernel.n % 4 == 0 and all(out.aligned(store.view, 4) for store in kernel.stores) else 1
+        vector = 4 if kernel.n % 4 == 0 and all(out.is_aligned(store.view, 4) for store in kernel.stores) else 1
         signature, arguments = signature_of(self.plan, body_leaves(kernel.stores), kernel.stores)
         sizes = (*out.sizes[:-1], out.sizes[-1] // vector)
         names = (*out.names[:-1], "nv" if vector > 1 else "n")

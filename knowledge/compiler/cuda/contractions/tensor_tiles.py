@@ -160,7 +160,7 @@ class TensorTiling(ABC):
         """Blocks of a multiprocessor that the compiler should leave registers for."""
         return max(1, min(4, 65536 // (self.threads * min(255, self.registers(scalar=scalar)))))
 
-    def legal(self, arch: str, *, scalar: bool) -> bool:
+    def is_legal(self, arch: str, *, scalar: bool) -> bool:
         """True if a block has 1 to 16 warps and fits the registers and shared memory."""
         if not 32 <= self.threads <= 512 or self.registers(scalar=scalar) > min(255, 65536 // self.threads):
             return False
@@ -218,9 +218,9 @@ class MmaTiling(TensorTiling):
             sums, fragments = 2 * sums, 2 * fragments
         return sums + fragments + held * (2 if scalar else 1) + 40
 
-    def legal(self, arch: str, *, scalar: bool) -> bool:
+    def is_legal(self, arch: str, *, scalar: bool) -> bool:
         """True if warps divide the tile, a block has at most 16 of them, and it fits registers and shared memory."""
-        return not (self.tile_m % self.warp_m or self.tile_n % self.warp_n) and super().legal(arch, scalar=scalar)
+        return not (self.tile_m % self.warp_m or self.tile_n % self.warp_n) and super().is_legal(arch, scalar=scalar)
 
 
 @dataclass(frozen=True)
@@ -264,11 +264,11 @@ class WgmmaTiling(TensorTiling):
         held = self.tile_k * (self.tile_m + self.tile_n) // self.threads
         return self.group_m * self.group_n // 128 + held * (2 if scalar else 1) + 48 * 4 // SIZES[self.precision]
 
-    def legal(self, arch: str, *, scalar: bool) -> bool:
+    def is_legal(self, arch: str, *, scalar: bool) -> bool:
         """True if warpgroups divide the tile, its depth is 128 bytes, and it fits registers and shared memory."""
         if self.tile_m % self.group_m or self.tile_n % self.group_n or self.tile_k * SIZES[self.precision] != 128:
             return False
-        return self.threads >= 128 and super().legal(arch, scalar=scalar)
+        return self.threads >= 128 and super().is_legal(arch, scalar=scalar)
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,7 @@ def _default_tiling(kernel: GemmKernel, path: str, precision: str, device: Devic
         if splits > 1 and depth < 256:
             break
         for tiling, rate in _PATHS[path].tilings(precision, splits):
-            if not tiling.legal(device.arch, scalar=scalar):
+            if not tiling.is_legal(device.arch, scalar=scalar):
                 continue
             tiles = batch * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n) * splits
             work = math.ceil(tiles / device.cores) * tiling.tile_m * tiling.tile_n * depth / rate
@@ -379,11 +379,13 @@ def choose_tensor(
     default = _default_tiling(kernel, path, precision, device, scalar=scalar)
     wanted = {name: int(value) for name, value in choices.items() if value in found.values.get(name, ())}
     tiling = _replace_numbers(default, wanted)
-    if not tiling.legal(device.arch, scalar=scalar) or tiling.splits * tiling.tile_k > max(kernel.k, tiling.tile_k):
+    if not tiling.is_legal(device.arch, scalar=scalar) or tiling.splits * tiling.tile_k > max(kernel.k, tiling.tile_k):
         tiling = default
     tunables = []
     for name, values in found.values.items():
-        legal = [value for value in values if _replace_numbers(tiling, {name: value}).legal(device.arch, scalar=scalar)]
+        legal = [
+            value for value in values if _replace_numbers(tiling, {name: value}).is_legal(device.arch, scalar=scalar)
+        ]
         if name == "splits":
             legal = [value for value in legal if value == 1 or kernel.k // value >= 4 * tiling.tile_k]
         if getattr(tiling, name) not in legal:

@@ -50,7 +50,7 @@ def epilogue_lines(
     - `store_guard`: C test for the stores alone, so that arithmetic of several elements overlaps
     - `to`: address to which a single store goes, if it is not the buffer's"""
     values = kept or {}
-    wide = vector > 1 and not element_guard and all(space.aligned(store.view, vector) for store in stores)
+    wide = vector > 1 and not element_guard and all(space.is_aligned(store.view, vector) for store in stores)
     known: Known = []
     lines: list[str] = []
     if wide:
@@ -59,7 +59,7 @@ def epilogue_lines(
             source = f"load_vec<{vector}>(b_{leaf.buffer} + {space.offset(leaf.view)})"
             lines.append(f"const {vector_type(leaf.dtype, vector)} e{number} = {source};")
             known.append((leaf, element_load(f"e{number}.at[j]", leaf.dtype)))
-    inner = space.neighbour(vector)
+    inner = space.at_neighbour(vector)
     body = make_emitter(inner, known, {"acc": acc})
     body.reserve([*(store.value for store in stores), *values.values()])
     after: list[str] = []

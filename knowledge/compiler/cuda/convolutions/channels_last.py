@@ -304,7 +304,7 @@ class _Product:
         tail = self.tail
         return {
             "TAIL_BEGIN": indent(tail.begin() if tail else (), 2),
-            "TAIL_CHANNEL": indent(tail.of_channel() if tail else (), 4),
+            "TAIL_CHANNEL": indent(tail.begin_channel() if tail else (), 4),
             "TAIL_KEEP": indent(tail.keep() if tail else (), 4),
             "TAIL_END": indent(tail.finish() if tail else (), 2),
         }

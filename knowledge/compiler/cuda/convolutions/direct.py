@@ -123,7 +123,7 @@ def _store_vector(space: ConvSpace, outputs: int) -> int:
     kernel, outside = space.kernel, space.outputs()
     widest = min(WIDEST_BYTES // ITEM_BYTES[space.plan.buffers[store.buffer].dtype] for store in kernel.stores)
     vector = min(8, max(1, widest))
-    while vector > 1 and (outputs % vector or not all(outside.aligned(s.view, vector) for s in kernel.stores)):
+    while vector > 1 and (outputs % vector or not all(outside.is_aligned(s.view, vector) for s in kernel.stores)):
         vector //= 2
     return vector
 

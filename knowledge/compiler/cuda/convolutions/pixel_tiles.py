@@ -56,7 +56,7 @@ class PixelTiling:
         """Registers of a multiplying thread that holds `sums` of each output."""
         return self.tile_pixels * self.tile_channels // 128 * sums + self.tile_pixels // 64 * 12 + 48
 
-    def legal(self, needs: Needs, arch: str) -> bool:
+    def is_legal(self, needs: Needs, arch: str) -> bool:
         """True if registers and shared memory suffice, and weights that should be kept can be."""
         if self.weights == KEPT and self.tile_channels < needs.channels:
             return False
@@ -123,7 +123,7 @@ def _default_tiling(space: ConvSpace, needs: Needs, arch: str) -> PixelTiling:
         for weights in (KEPT, MOVED)
         if wide <= columns
     ]
-    found = next((shape for shape in shapes if shape.legal(needs, arch)), None)
+    found = next((shape for shape in shapes if shape.is_legal(needs, arch)), None)
     if found is None:
         raise CannotLower("sums of all phases fill more registers than there are")
     return found
@@ -145,17 +145,17 @@ def choose_pixels(
     values = {name: tuple(v for v in found if name != "tile_channels" or v < most) for name, found in _VALUES.items()}
     wanted = {name: pick_number(choices, name, values[name], getattr(default, name)) for name in values}
     shape = PixelTiling(**wanted, weights=str(pick(choices, "weights", (KEPT, MOVED), default.weights)))
-    if not shape.legal(needs, device.arch):
+    if not shape.is_legal(needs, device.arch):
         shape = replace(shape, weights=MOVED)
-    if not shape.legal(needs, device.arch):
+    if not shape.is_legal(needs, device.arch):
         shape = default
     tunables = []
     for name, (aspect, meaning) in _MEANING.items():
-        legal = [v for v in values[name] if _replace_number(shape, name, v).legal(needs, device.arch)]
+        legal = [v for v in values[name] if _replace_number(shape, name, v).is_legal(needs, device.arch)]
         legal = sorted({*legal, getattr(default, name)})
         if len(legal) > 1:
             tunables.append(make_tunable(name, legal, getattr(default, name), aspect, meaning))
-    ways = [way for way in (KEPT, MOVED) if replace(shape, weights=way).legal(needs, device.arch)]
+    ways = [way for way in (KEPT, MOVED) if replace(shape, weights=way).is_legal(needs, device.arch)]
     if len(ways) > 1:
         meaning = "kept: all weights stay in shared memory; moved: they come with the input, step by step"
         tunables.append(make_tunable("weights", ways, default.weights, "memory", meaning))

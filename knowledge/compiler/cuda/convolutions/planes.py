@@ -67,7 +67,7 @@ class PlaneTiling:
         ring = self.stages * (_STAGE_BYTES + 8)
         return math.ceil(channels / 32) * self.tile_channels * 128 + self.warpgroups * (ring + slab)
 
-    def legal(self, channels: int, arch: str) -> bool:
+    def is_legal(self, channels: int, arch: str) -> bool:
         """True if registers and shared memory suffice for `channels` input channels."""
         registers = self.tile_channels + 96
         return registers * self.threads <= 65536 and self.shared_bytes(channels) <= max_shared_bytes(arch)
@@ -88,7 +88,7 @@ def fits(space: ConvSpace) -> bool:
     steps = (kernel.output_size[2], kernel.x_offset, *kernel.x_strides[:2])
     if not is_pointwise or not is_flat or any(step % 4 for step in steps) or kernel.in_channels % 8:
         return False
-    return PlaneTiling(_COLUMNS[0], 1, 2, LANES).legal(kernel.in_channels, "sm_90")
+    return PlaneTiling(_COLUMNS[0], 1, 2, LANES).is_legal(kernel.in_channels, "sm_90")
 
 
 def runs_on(arch: str) -> bool:
@@ -119,7 +119,7 @@ def _default_tiling(space: ConvSpace, arch: str) -> PlaneTiling:
         for groups, stages in ((3, 2), (2, 4), (2, 3), (2, 2))
         if wide <= columns
     ]
-    found = next((shape for shape in shapes if shape.legal(channels, arch)), None)
+    found = next((shape for shape in shapes if shape.is_legal(channels, arch)), None)
     if found is None:
         raise CannotLower("weights fill more shared memory than there is")
     return found
@@ -135,11 +135,11 @@ def choose_planes(
     values = {name: tuple(v for v in found if name != "tile_channels" or v < most) for name, found in _VALUES.items()}
     wanted = {name: pick_number(choices, name, values[name], getattr(default, name)) for name in values}
     shape = PlaneTiling(**wanted, stores=str(pick(choices, "stores", (LANES, ROWS), default.stores)))
-    if not shape.legal(channels, device.arch):
+    if not shape.is_legal(channels, device.arch):
         shape = default
     tunables = []
     for name, (aspect, meaning) in _MEANING.items():
-        legal = [v for v in values[name] if replace(shape, **{name: v}).legal(channels, device.arch)]  # type: ignore[arg-type]
+        legal = [v for v in values[name] if replace(shape, **{name: v}).is_legal(channels, device.arch)]  # type: ignore[arg-type]
         legal = sorted({*legal, getattr(default, name)})
         if len(legal) > 1:
             tunables.append(make_tunable(name, legal, getattr(default, name), aspect, meaning))

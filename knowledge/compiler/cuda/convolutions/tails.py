@@ -57,7 +57,7 @@ class ConvTail(Protocol):
     def begin(self) -> list[str]:
         """Statements at the begin of a tile."""
 
-    def of_channel(self) -> list[str]:
+    def begin_channel(self) -> list[str]:
         """Statements before the epilogue of a channel."""
 
     def keep(self) -> list[str]:
@@ -195,7 +195,7 @@ class OverPixels:
             lines.append(f"SHARED_STATES({kind}, {name}, {self.shape.turns * 4 * self.shape.tile_channels});")
         return lines
 
-    def of_channel(self) -> list[str]:
+    def begin_channel(self) -> list[str]:
         """Declarations of the arrays for a channel's values."""
         return self.kept.declare()
 
@@ -293,7 +293,7 @@ class OverWindows:
         """Nothing."""
         return []
 
-    def of_channel(self) -> list[str]:
+    def begin_channel(self) -> list[str]:
         """Declarations of a channel's values, one for each pixel of a thread."""
         return [f"{register_type(stage.dtype)} {_window(stage)}[BM / 64][2] = {{}};" for stage in self.reductions]
 
@@ -376,7 +376,7 @@ class OverChannels:
         """Nothing."""
         return []
 
-    def of_channel(self) -> list[str]:
+    def begin_channel(self) -> list[str]:
         """Nothing."""
         return []
 

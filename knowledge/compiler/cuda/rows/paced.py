@@ -33,10 +33,10 @@ class PacedRow:
         """(CUDA text, launches, bytes of scratch memory)."""
         shape = self.shape
         text = RowText(shape, self.plan)
-        position = [*text.position("paced_row"), *text.span("split", self.chunk)]
+        position = [*text.locate_row("paced_row"), *text.bound_part("split", self.chunk)]
         at = shape.steps.index(self.reduction)
-        lets = [line for step in shape.steps[:at] if isinstance(step, Let) for line in text.let(step)]
-        first = [*text.declare_states(self.reduction), *text.loop(self.reduction, "begin", "end")]
+        lets = [line for step in shape.steps[:at] if isinstance(step, Let) for line in text.define_let(step)]
+        first = [*text.declare_states(self.reduction), *text.loop_over_row(self.reduction, "begin", "end")]
         signal = ("__threadfence();", "atomicAdd(&paced[1 + row], 1u);")
         first += text.combine(self.reduction)
         first += text.keep_states(
@@ -80,9 +80,9 @@ class PacedRow:
         lines = text.merge_parts(self.reduction, shape.splits, lambda name: fresh.format(part_pointer(name)))
         for step in shape.steps[at + 1 :]:
             if isinstance(step, Let):
-                lines += text.let(step)
+                lines += text.define_let(step)
             elif isinstance(step, EmitPass):
-                lines += text.loop(step, "begin", "end")
+                lines += text.loop_over_row(step, "begin", "end")
             elif isinstance(step, EmitRow):
                 lines += text.emit_row(step, "split == 0 && lane == 0")
         return lines

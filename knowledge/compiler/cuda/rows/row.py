@@ -122,10 +122,10 @@ class _WholeRow:
         text = RowText(self.shape, self.plan)
         first = self.shape.steps[0] if self.shape.cluster > 1 else None
         begun = first if isinstance(first, ReducePass) else None
-        lines = [*text.position(), *text.stage(begun)]
+        lines = [*text.locate_row(), *text.stage_row(begun)]
         last = max((i for i, step in enumerate(self.shape.steps) if isinstance(step, ReducePass)), default=-1)
         for number, step in enumerate(self.shape.steps):
-            lines += text.step(step, begun=step is begun)
+            lines += text.print_step(step, begun=step is begun)
             if self.shape.cluster > 1 and number == last:  # a block must stay while others read its state
                 lines.append("cluster::arrive();")
         if self.shape.cluster > 1 and last >= 0:
@@ -184,19 +184,19 @@ class _SplitRow:
         """(CUDA text, launch) that recovers the results of earlier reductions in `before`, then reduces parts of rows
         by `reduce`, or stores if that is None."""
         text = RowText(self.shape, self.plan)
-        lines = [*text.position(), f"const int split = (int)(blockIdx.x % {self.shape.splits});"]
-        lines += text.span("split", self.chunk)
+        lines = [*text.locate_row(), f"const int split = (int)(blockIdx.x % {self.shape.splits});"]
+        lines += text.bound_part("split", self.chunk)
         for step in before:
             if isinstance(step, ReducePass):
                 lines += text.merge_parts(step, self.shape.splits, lambda name: self._place(name, "i"))
             elif isinstance(step, Let):
-                lines += text.let(step)
+                lines += text.define_let(step)
             elif reduce is None and isinstance(step, EmitPass):
-                lines += text.loop(step, "begin", "end")
+                lines += text.loop_over_row(step, "begin", "end")
             elif reduce is None and isinstance(step, EmitRow):
                 lines += text.emit_row(step, "split == 0 && lane == 0")
         if isinstance(reduce, ReducePass):
-            lines += [*text.declare_states(reduce), *text.loop(reduce, "begin", "end"), *text.combine(reduce)]
+            lines += [*text.declare_states(reduce), *text.loop_over_row(reduce, "begin", "end"), *text.combine(reduce)]
             lines += text.keep_states(reduce, lambda name: self._place(name, "split"))
         stages = [s.value for s in before if isinstance(s, Let)]
         for step in [*before, *([reduce] if reduce else [])]:

@@ -282,14 +282,14 @@ class Chooser:
         if self.column:
             return 1
         loads = [leaf for leaf in leaves(map(value_of, self.kernel.stages)) if isinstance(leaf, Load)]
-        moving = [leaf for leaf in loads if self.space.stride(leaf.view)]
-        stores = [s for s in stores_in(self.kernel.stages) if self.space.stride(s.view)]
+        moving = [leaf for leaf in loads if self.space.stride_of(leaf.view)]
+        stores = [s for s in stores_in(self.kernel.stages) if self.space.stride_of(s.view)]
         dtypes: list[DType] = [leaf.dtype for leaf in moving]
         dtypes += [self.plan.buffers[store.buffer].dtype for store in stores]
         views = [leaf.view for leaf in moving] + [store.view for store in stores]
         legal = [1]
         for vector in (2, 4, 8):
-            wide = any(self.space.aligned(view, vector) for view in views)
+            wide = any(self.space.is_aligned(view, vector) for view in views)
             if wide and vector <= widest_vector(dtypes) and self.space.sizes[-1] % vector == 0:
                 legal.append(vector)
         return self.tuning.number("vector", legal, legal[-1], "vector", "elements of one memory access")

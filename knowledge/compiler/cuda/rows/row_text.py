@@ -74,7 +74,7 @@ class RowText:
 
     # ------------------------------------------------------------ position
 
-    def position(self, unit: str = "") -> list[str]:
+    def locate_row(self, unit: str = "") -> list[str]:
         """Statements that define `lane` and `row` of this thread, and the row's outer indices. Threads beyond the last
         row repeat it, with `active` false.
 
@@ -95,7 +95,7 @@ class RowText:
         lines = [f"const int lane = {lane};"]
         if shape.cluster > 1:
             lines.append(f"const int rank = (int)(blockIdx.x % {shape.cluster});")
-            lines += self.span("rank", shape.chunk)
+            lines += self.bound_part("rank", shape.chunk)
         if shape.rows % per_block:
             lines.append(f"const bool active = {place} < {shape.rows};")
             lines.append(f"const int row = active ? {place} : {shape.rows - 1};")
@@ -104,7 +104,7 @@ class RowText:
         sizes, names = shape.space.sizes[: shape.outer], shape.space.names[: shape.outer]
         return lines + (decompose("row", sizes, names, self.index) if sizes else [])
 
-    def span(self, part: str, chunk: int) -> list[str]:
+    def bound_part(self, part: str, chunk: int) -> list[str]:
         """Statements that define `begin` and `end`, the bounds in a row of its part number `part`; parts have `chunk`
         elements."""
         index = self.index
@@ -153,7 +153,7 @@ class RowText:
             return vector_type(expr.dtype, self.shape.vector)
         return f"Vec<{register_type(expr.dtype)}, {self.shape.vector}>"
 
-    def stage(self, first: ReducePass | None = None) -> list[str]:
+    def stage_row(self, first: ReducePass | None = None) -> list[str]:
         """Statements that load a row once into registers or shared memory; [] if nothing is kept.
 
         The same loop adds up the reductions of `first`."""
@@ -185,7 +185,7 @@ class RowText:
         whole: list[str] = []
         computed: list[tuple[int, Expr]] = []
         for i, expr in enumerate(shape.kept):
-            if isinstance(expr, Load) and shape.vector > 1 and shape.space.aligned(expr.view, shape.vector):
+            if isinstance(expr, Load) and shape.vector > 1 and shape.space.is_aligned(expr.view, shape.vector):
                 source = f"load_vec<{shape.vector}>(b_{expr.buffer} + {shape.space.offset(expr.view)})"
                 whole.append(f"x{i}[{self._slot()}] = {source};")
             else:
@@ -212,7 +212,7 @@ class RowText:
         return 0 if shape.cluster > 1 else shape.length // (shape.team * shape.vector)
 
     def _staged_at(self, step: str) -> str:
-        """C text of the index in the row of this lane's vector of round `step`."""
+        """C text of the index in the row of this lane's vector of round `print_step`."""
         shape = self.shape
         place = f"({step} * {shape.team} + lane)" + (f" * {shape.vector}" if shape.vector > 1 else "")
         return f"begin + {place}" if shape.cluster > 1 else place
@@ -298,7 +298,7 @@ class RowText:
         return lines
 
     def _staged_known(self, step: str = "step") -> Known:
-        """Each staged expression with C text of its element j in round `step`."""
+        """Each staged expression with C text of its element j in round `print_step`."""
         known: Known = []
         for i, expr in enumerate(self.shape.kept):
             text = f"x{i}[{self._slot(step)}].at[j]"
@@ -324,7 +324,7 @@ class RowText:
 
     # ------------------------------------------------------------ passes
 
-    def loop(self, step: ReducePass | EmitPass, begin: str = "", end: str = "") -> list[str]:
+    def loop_over_row(self, step: ReducePass | EmitPass, begin: str = "", end: str = "") -> list[str]:
         """Statements for one pass over the row: over what is staged, or a streamed loop over [begin, end) (the whole
         row by default)."""
         if self.shape.staging != "stream":
@@ -412,7 +412,7 @@ class RowText:
         for i, emit in enumerate(step.emits):
             dtype = self.plan.buffers[emit.store.buffer].dtype
             value = CUDA_DIALECT.store(body.value(emit.store.value), dtype)
-            if shape.vector > 1 and shape.space.aligned(emit.store.view, shape.vector):
+            if shape.vector > 1 and shape.space.is_aligned(emit.store.view, shape.vector):
                 before.append(f"{vector_type(dtype, shape.vector)} out{i};")
                 body.lines.append(f"out{i}.at[j] = {value};")
                 target = f"b_{emit.store.buffer} + {shape.space.offset(emit.store.view)}"
@@ -468,7 +468,7 @@ class RowText:
         slot = f"reinterpret_cast<{kind}*>(staged + {place})"
         return [f"{met} = cluster::merge_blocks<{self.shape.cluster}>({met}, {slot});"]
 
-    def results(self, step: ReducePass) -> list[str]:
+    def define_results(self, step: ReducePass) -> list[str]:
         """Statements that define the named results of the states; records their variables in `names`."""
         lines = []
         for item in step.accumulators:
@@ -483,7 +483,7 @@ class RowText:
         `place(name)` is C text of the state of reduction `name` in part i."""
         lines = [*self.declare_states(step), f"for (int i = lane; i < {parts}; i += {self.shape.team}) {{"]
         lines += [f"{self.state_name(item)}.merge({place(item.name)});" for item in step.accumulators]
-        return [*lines, "}", *self.combine(step), *self.results(step)]
+        return [*lines, "}", *self.combine(step), *self.define_results(step)]
 
     def keep_states(self, step: ReducePass, place: Callable[[str], str], *after: str) -> list[str]:
         """Statements by which one thread of the team writes each state to its `place(name)`, then runs `after`."""
@@ -491,7 +491,7 @@ class RowText:
         kept = [f"{place(item.name)} = {self.state_name(item)};" for item in step.accumulators]
         return [f"if ({test}) {{", *kept, *after, "}"]
 
-    def let(self, step: Let) -> list[str]:
+    def define_let(self, step: Let) -> list[str]:
         """Statements that define a named value once a row; records its variable in `names`."""
         body = make_emitter(self.shape.space, [], self.names, self._scope())
         value = body.value(step.value)
@@ -506,19 +506,19 @@ class RowText:
         test = f"{condition} && {self.guard}" if self.guard else condition
         return [f"if ({test}) {{", *body.lines, "}"]
 
-    def step(self, step: Step, *, begun: bool = False) -> list[str]:
+    def print_step(self, step: Step, *, begun: bool = False) -> list[str]:
         """Statements for a step of a kernel whose blocks see entire rows. With `begun`, the loop over the row was done
-        by `stage`."""
+        by `stage_row`."""
         if isinstance(step, ReducePass):
             if begun:
-                return [*self.combine(step), *self.results(step)]
+                return [*self.combine(step), *self.define_results(step)]
             return [
                 *self.declare_states(step),
-                *self.loop(step),
+                *self.loop_over_row(step),
                 *self.combine(step),
-                *self.results(step),
+                *self.define_results(step),
             ]
         if isinstance(step, EmitPass):
-            return self.loop(step)
+            return self.loop_over_row(step)
         owner = "lane == 0" if self.shape.cluster == 1 else "rank == 0 && lane == 0"
-        return self.let(step) if isinstance(step, Let) else self.emit_row(step, owner)
+        return self.define_let(step) if isinstance(step, Let) else self.emit_row(step, owner)

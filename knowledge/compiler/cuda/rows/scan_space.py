@@ -68,10 +68,10 @@ class ScanSpace:
     def widest(self) -> int:
         """Most elements of one access that every store allows."""
         buffers = [store.buffer for store in self.kernel.stores]
-        buffers += [leaf.buffer for leaf in self.found if isinstance(leaf, Load) and self.space.stride(leaf.view)]
+        buffers += [leaf.buffer for leaf in self.found if isinstance(leaf, Load) and self.space.stride_of(leaf.view)]
         limit = WIDEST_BYTES // max(ITEM_BYTES[self.plan.buffers[name].dtype] for name in buffers)
         stores = [store.view for store in self.kernel.stores]
-        fitting = [v for v in (2, 4, 8) if v <= limit and all(self.space.aligned(view, v) for view in stores)]
+        fitting = [v for v in (2, 4, 8) if v <= limit and all(self.space.is_aligned(view, v) for view in stores)]
         return max([1, *fitting])
 
     def holes(self) -> dict[str, object]:
@@ -96,8 +96,8 @@ class ScanText:
     def __init__(self, space: ScanSpace, vector: int, rounds: int) -> None:
         self.scan, self.vector, self.rounds = space, vector, rounds
         loads = [leaf for leaf in leaves([space.kernel.value]) if isinstance(leaf, Load)]
-        moving = [leaf for leaf in loads if space.space.stride(leaf.view)]
-        self.wide = [leaf for leaf in moving if vector == 1 or space.space.aligned(leaf.view, vector)]
+        moving = [leaf for leaf in loads if space.space.stride_of(leaf.view)]
+        self.wide = [leaf for leaf in moving if vector == 1 or space.space.is_aligned(leaf.view, vector)]
 
     def holes(self) -> dict[str, object]:
         """Values for the holes of the templates that read vectors."""

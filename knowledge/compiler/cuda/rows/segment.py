@@ -114,11 +114,11 @@ class _Segments:
         """Vector widths that all stores and the contiguous loads of an item allow, 1 first."""
         if not self.names:
             return [1]
-        loads = [leaf for leaf in self.found if isinstance(leaf, Load) and self.items.stride(leaf.view) == 1]
+        loads = [leaf for leaf in self.found if isinstance(leaf, Load) and self.items.stride_of(leaf.view) == 1]
         buffers = [store.buffer for store in self.kernel.stores] + [leaf.buffer for leaf in loads]
         limit = WIDEST_BYTES // max(ITEM_BYTES[self.plan.buffers[name].dtype] for name in buffers)
         aligned = [store.view for store in self.kernel.stores]
-        return [1, *(v for v in (2, 4, 8) if v <= limit and all(self.places.aligned(view, v) for view in aligned))]
+        return [1, *(v for v in (2, 4, 8) if v <= limit and all(self.places.is_aligned(view, v) for view in aligned))]
 
     # -- text
 
@@ -140,7 +140,7 @@ class _Segments:
     def _value(self) -> list[str]:
         """C statements that read item `item` into x[j][k]."""
         loads = [leaf for leaf in leaves([self.kernel.value]) if isinstance(leaf, Load)]
-        wide = [leaf for leaf in loads if self.vector > 1 and self.items.aligned(leaf.view, self.vector)]
+        wide = [leaf for leaf in loads if self.vector > 1 and self.items.is_aligned(leaf.view, self.vector)]
         before = [
             f"const {vector_type(leaf.dtype, self.vector)} v{i} = "
             f"load_vec<{self.vector}>(b_{leaf.buffer} + {self.items.offset(leaf.view)});"

@@ -62,7 +62,7 @@ class StreamedRow:
         text = RowText(self.planes, self.plan)
         before = self.shape.steps[:at]
         lines = [*self._position(text), *self._known(text, before)]
-        lines += [*text.declare_states(step), *text.loop(step, "begin", "end"), *text.combine(step)]
+        lines += [*text.declare_states(step), *text.loop_over_row(step, "begin", "end"), *text.combine(step)]
         lines += text.keep_states(step, lambda name: f"{part_pointer(name)}[{self._place('part')}]")
         values = [*step.values, *_let_values(before)]
         return self._launch(name, lines, self.planes, values=values, stores=[], states=self._states(before, step, None))
@@ -75,12 +75,12 @@ class StreamedRow:
         shape = self._combining()
         text = RowText(shape, self.plan)
         before = self.shape.steps[:at]
-        lines = [*text.position(), "const int owner = row;", *self._known(text, before)]
+        lines = [*text.locate_row(), "const int owner = row;", *self._known(text, before)]
         lines += text.merge_parts(step, self.parts, lambda name: f"{part_pointer(name)}[{self._place('i')}]")
         lines += text.keep_states(step, lambda name: f"{_whole(name)}[owner]")
         rows = [one for one in self.shape.steps if isinstance(one, EmitRow)] if is_last else []
         after = self.shape.steps[at + 1 :] if is_last else ()
-        lines += [line for one in after if isinstance(one, Let) for line in text.let(one)]
+        lines += [line for one in after if isinstance(one, Let) for line in text.define_let(one)]
         lines += [line for one in rows for line in text.emit_row(one)]
         values = [*_let_values([*before, *after]), *(one.store.value for one in rows)]
         states = self._states(before, None, step)
@@ -92,7 +92,7 @@ class StreamedRow:
         text = RowText(self.planes, self.plan)
         lines = [*self._position(text), *self._known(text, steps)]
         passes = [step for step in steps if isinstance(step, EmitPass)]
-        lines += [line for step in passes for line in text.loop(step, "begin", "end")]
+        lines += [line for step in passes for line in text.loop_over_row(step, "begin", "end")]
         values = [*_let_values(steps), *(value for step in passes for value in step.values)]
         stores = [emit.store for step in passes for emit in step.emits]
         return self._launch(
@@ -121,9 +121,9 @@ class StreamedRow:
             owner = _flat([(name, sizes[name]) for name in names[: self.shape.outer]])
             inside = [(name, sizes[name]) for name in names[self.shape.outer : self.planes.outer]]
             part = f"({_flat(inside)}) * {pieces} + piece"
-        lines += [*text.position(unit), f"const int piece = {piece};"]
+        lines += [*text.locate_row(unit), f"const int piece = {piece};"]
         lines += [f"const int owner = (int)({owner});", f"const int part = (int)({part});"]
-        return [*lines, *text.span("piece", self.chunk)]
+        return [*lines, *text.bound_part("piece", self.chunk)]
 
     def _place(self, part: str) -> str:
         """C text of the index of a row's state of a part; states that one warp combines are neighbours."""
@@ -147,9 +147,9 @@ class StreamedRow:
             if isinstance(step, ReducePass):
                 for item in step.accumulators:
                     lines.append(f"const {item.state} {text.state_name(item)} = {_whole(item.name)}[owner];")
-                lines += text.results(step)
+                lines += text.define_results(step)
             elif isinstance(step, Let):
-                lines += text.let(step)
+                lines += text.define_let(step)
         return lines
 
     def _states(self, before: Iterable[Step], reduced: ReducePass | None, combined: ReducePass | None) -> list[str]:
