@@ -20,7 +20,7 @@ FIRST = "NVIDIA H200"  # the card on which every constant was measured
 
 @dataclass(frozen=True)
 class MeasuredConstant:
-    """One measured number. `unit` is "FLOP/s", "byte/s" or "s"."""
+    """One measured number. `unit` is "FLOP/s", "byte/s", "s", "cycle" or "byte/cycle"."""
 
     value: float
     unit: str
@@ -65,7 +65,7 @@ def constant(device: Device, name: str) -> float:
         return own.constants[name].value
     first = measured_cards()[FIRST]
     found, ceilings = first.constants[name], device.ceilings
-    if ceilings is None or found.unit == "s":
+    if ceilings is None or found.unit not in ("FLOP/s", "byte/s"):
         return found.value
     if found.unit == "FLOP/s":
         return found.value * ceilings.half_flops_per_s / first.flops_per_s

@@ -14,6 +14,7 @@ from foundry.knowledge.compiler.cuda.space import make_tunable, pick, pick_numbe
 from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import GATES, RecurrentKernel, Tunable
 from foundry.knowledge.device import Device
+from foundry.knowledge.devices import constant
 from foundry.knowledge.errors import CannotLower
 
 THREADS = (128, 256, 512)
@@ -22,10 +23,7 @@ LANES = (4, 8, 16, 32)
 HOMES = ("registers", "shared", "memory")
 _REGISTERS = {128: 255, 256: 255, 512: 128}
 _OTHER_REGISTERS = 64  # registers of a thread for addresses, exchanged states and gates
-_HANDOVER_CYCLES = 1800  # cycles between a state's last addition and its first use in another block
 _AT_ONCE = 4
-_WAY_CYCLES = 700  # cycles of a read from L2
-_MEMORY_BYTES_PER_CYCLE = 24  # bytes that one multiprocessor reads from L2 in a cycle
 
 
 @dataclass(frozen=True)
@@ -150,14 +148,14 @@ class WalkShape:
         return self.blocks <= self.device.cores and bool(self.homes)
 
     def cycles(self) -> float:
-        """Estimated cycles of a step, for all sequences of a block."""
+        """Estimated cycles of a step, for all sequences of a block; by the card's constants (knowledge/devices)."""
         rounds = math.ceil(self.kernel.shape[2] / (self.tile * self.slices))
-        step = self._product_cycles(self.part) + (_HANDOVER_CYCLES if self.splits > 1 else 0)
+        step = self._product_cycles(self.part) + (constant(self.device, "state_handover") if self.splits > 1 else 0)
         ways = math.ceil(self.tile * self.kernel.shape[3] / 4 / (self.threads * self.at_once))
-        step += _WAY_CYCLES * (ways - 1) * self.products
+        step += constant(self.device, "state_read") * (ways - 1) * self.products
         if self.homes[0] == "memory":
             weights = self.products * GATES[self.kernel.cell] * self.units * self.kernel.shape[3] * 4
-            step += weights / _MEMORY_BYTES_PER_CYCLE
+            step += weights / constant(self.device, "weight_reading")
         elif self.homes[0] == "shared":
             step += self.products * self.rows * self.pitch / 32
         return rounds * step
