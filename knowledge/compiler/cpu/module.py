@@ -266,8 +266,8 @@ class _EntryText:
     # -- Python
 
     def _forward(self) -> str:
-        """Python text of the function `_forward_<index>` of this shape: it checks inputs and parameters, prepares, runs
-        all segments and returns the results."""
+        """Python text of the function `_forward_<index>` of this shape. It checks inputs and parameters, prepares, runs
+        all segments, writes new state back into the model and returns the results."""
         lines = refusals(self._plan, "leaves")
         for buffer in inputs_of(self._plan):
             leaf = f"leaves[{buffer.source}], 'input {buffer.source}'"

@@ -60,7 +60,7 @@ class _PoolPrinter:
         self._threads = choose_threads(tuning, device, traffic_bytes(self._values, kernel.stores, plan))
 
     def print_kernel(self) -> PrintedKernel:
-        """The printed kernel."""
+        """The printed kernel: threads share the output rows, in the chosen form."""
         kernel = self._kernel
         work = self._separable() if self._form == "separable" else self._direct()
         heads = loops_over("n", self._space.sizes)

@@ -214,8 +214,9 @@ class _EntryText:
     # -- Python
 
     def _forward(self) -> str:
-        """Python text of the launches and the function `_forward_<index>` of this shape: it checks inputs and
-        parameters, allocates scratch memory, runs all steps and returns the results."""
+        """Python text of the launches and the function `_forward_<index>` of this shape. The function checks inputs and
+        parameters, allocates scratch memory, runs all steps, writes new state back into the model and returns the
+        results."""
         index = self._index
         table = f"_table({index}, _LAUNCHES_{index}, {self._constants!r}, {len(self._slots)})"
         lines = [

@@ -150,7 +150,7 @@ class _ColumnPrinter:
         return _Form(tile, chunk, simd, order, threads)
 
     def print_kernel(self) -> ir.PrintedKernel:
-        """The printed kernel."""
+        """The printed kernel: threads share the tiles of rows, each of which goes through all passes."""
         kernel, form, rows = self._kernel, self._form, self._rows
         plan = schedule_passes(kernel.stages, online=False)
         work = [width_of_tile(form.tile, self._across), *self._scalars(plan.before)]

@@ -71,7 +71,7 @@ class _DirectPrinter:
         return self._tuning.number("parts", fitting, default, "parallel", meaning)
 
     def print_kernel(self) -> PrintedKernel:
-        """The printed kernel."""
+        """The printed kernel: clear the tables, add items to them, join them."""
         kernel = self._kernel
         body = [*self._setup(), f"#pragma omp parallel{self._threads}", "{"]
         body += [indent([*self._clear(), *self._take_in(), *self._join()], 1), "}"]

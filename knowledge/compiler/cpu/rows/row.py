@@ -200,7 +200,7 @@ class _RowPrinter:
     # -- text
 
     def print_kernel(self) -> ir.PrintedKernel:
-        """The printed kernel."""
+        """The printed kernel: threads share the rows, or each row."""
         kernel, form = self._kernel, self._form
         body = self._within() if form.within else self._by_rows()
         shape = f"{self._rows.rows} rows of {self._rows.length}"

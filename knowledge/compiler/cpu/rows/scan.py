@@ -133,7 +133,7 @@ class _ScanPrinter:
         self._threads = choose_threads(tuning, device, traffic_bytes(self._values, self._kernel.stores, self._plan))
 
     def print_kernel(self) -> PrintedKernel:
-        """The printed kernel."""
+        """The printed kernel, in the chosen form: tiles of rows, whole rows, or shared rows."""
         kernel = self._kernel
         body = self._columns() if self._tile else self._shared_rows() if self._shared else self._rows()
         about = f"running {kernel.op} of {self._space.points // self._length} rows of {self._length}"

@@ -99,7 +99,7 @@ class _SegmentPrinter:
         return self._tuning.number("tile", tiles, default, "tile", meaning)
 
     def print_kernel(self) -> PrintedKernel:
-        """The printed kernel."""
+        """The printed kernel: threads share the short segments, then each long one."""
         kernel = self._kernel
         own = [name for name in (kernel.starts, kernel.order) if name]
         more = [(f"const int32_t* __restrict b_{name}", f"b_{name}") for name in own]

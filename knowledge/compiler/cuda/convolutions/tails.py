@@ -246,7 +246,7 @@ class OverPixels:
         return self.joined.launches()
 
     def row_buffers(self) -> tuple[list[str], list[str]]:
-        """No buffers: the launches behind the convolution read and write them."""
+        """([], []): the launches behind the convolution read and write what a row has once."""
         return [], []
 
 
@@ -290,7 +290,7 @@ class OverWindows:
         return [*lines, *body, "}"]
 
     def begin(self) -> list[str]:
-        """Nothing."""
+        """[]: windows need no statements at the begin of a tile."""
         return []
 
     def begin_channel(self) -> list[str]:
@@ -318,15 +318,15 @@ class OverWindows:
         return [*lines, *finish_row(self.rest, rows, self.space.plan, names), "}", "}"]
 
     def finish(self) -> list[str]:
-        """Nothing: windows are finished by `keep`."""
+        """[]: `keep` has finished the windows of each channel."""
         return []
 
     def slots(self) -> list[tuple[str, Argument]]:
-        """Nothing: windows need no scratch memory."""
+        """[]: windows need no scratch memory."""
         return []
 
     def launches(self) -> list[tuple[str, Launch]]:
-        """Nothing: windows are finished in the convolution's kernel."""
+        """[]: windows are finished in the convolution's kernel."""
         return []
 
     def row_buffers(self) -> tuple[list[str], list[str]]:
@@ -365,31 +365,31 @@ class OverChannels:
         self.names: dict[str, str] = {}
 
     def values(self) -> dict[str, Expr]:
-        """The sum's own variable, with the tail's value."""
+        """The C text of a sum, with the tail's value, which replaces it."""
         return {self.acc: self.tail.value}
 
     def note(self, exists: str) -> list[str]:
-        """Nothing."""
+        """[]: nothing is recorded of an element."""
         return []
 
     def begin(self) -> list[str]:
-        """Nothing."""
+        """[]: pixels need no statements at the begin of a tile."""
         return []
 
     def begin_channel(self) -> list[str]:
-        """Nothing."""
+        """[]: values stay in the registers of the sums."""
         return []
 
     def keep(self) -> list[str]:
-        """Nothing: values stay in the registers of the sums until `finish`."""
+        """[]: values stay in the registers of the sums until `finish`."""
         return []
 
     def slots(self) -> list[tuple[str, Argument]]:
-        """Nothing: rows need no scratch memory."""
+        """[]: rows need no scratch memory."""
         return []
 
     def launches(self) -> list[tuple[str, Launch]]:
-        """Nothing: rows are finished in the convolution's kernel."""
+        """[]: rows are finished in the convolution's kernel."""
         return []
 
     def finish(self) -> list[str]:
