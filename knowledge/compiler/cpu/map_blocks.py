@@ -335,6 +335,7 @@ class BlockBody:
         views = views_of([item.value])
 
         def fitness(dim: int) -> tuple[int, int, int]:
+            """Sort key of a dimension as the one of vectors: long ones first, then small strides."""
             extent = self._shortest if dim == block.axis else self._space.sizes[dim]
             return min(extent, _SIDE_BY_SIDE), -max(abs(self._space.strides(view)[dim]) for view in views), extent
 

@@ -44,6 +44,7 @@ class Points:
         values = [store.value for store in self.kernel.stores]
 
         def offset(view: View) -> str:
+            """C text of a view's offset at the point `index`."""
             return self.at(view, index)
 
         staged = self.staging.loads if self.staging else ()

@@ -79,6 +79,7 @@ class _PoolPrinter:
         outer = len(self._kernel.outer)
 
         def text(view: View) -> str:
+            """C text of the view's offset."""
             strides = self._space.strides(View(view.offset, view.strides[:outer])) if outer else ()
             inner = zip(view.strides[outer:], spatial, strict=True)
             return affine(view.offset, [*zip(strides, names, strict=False), *inner])

@@ -54,6 +54,7 @@ class Space:
         dimension."""
 
         def text(view: ir.View) -> str:
+            """C text of the view's offset."""
             return affine(view.offset, zip(self.strides(view), indices, strict=True))
 
         return text

@@ -158,7 +158,7 @@ class _EntryText:
             self.launches += [launch for launch in found if not launch.prepares and position not in early]
             self._spans[position] = (begin, len(self.launches))
         self._table = [self._literal(launch) for launch in self.launches]
-        self.source = self._rename("\n".join(dict.fromkeys(k.functions for k in self._kernels if k)))
+        self.source = self._rename_text("\n".join(dict.fromkeys(k.functions for k in self._kernels if k)))
         self.forward = self._forward()
 
     def _decoded(self) -> dict[int, list[Launch]]:
@@ -170,7 +170,7 @@ class _EntryText:
         self._prepared_bytes = 0
         for position, kernel in enumerate(self._kernels):
             if kernel is not None:
-                found[position] = [self._renamed(launch, self._prepared_bytes) for launch in decode(kernel.call)]
+                found[position] = [self._rename_launch(launch, self._prepared_bytes) for launch in decode(kernel.call)]
                 self._prepared_bytes += round_up(kernel.prepared_bytes, _ALIGN)
         self._derived: dict[str, int] = {}
         for name, buffer in self._plan.buffers.items():
@@ -179,14 +179,14 @@ class _EntryText:
                 self._prepared_bytes += span_bytes(buffer, _ALIGN)
         return found
 
-    def _rename(self, text: str) -> str:
+    def _rename_text(self, text: str) -> str:
         """The text with kernel names prefixed by this shape, unless it is the only one: names must differ."""
         return text if self._alone else re.sub(rf"\b{KERNEL_PREFIX}(?=\w)", f"shape{self._index}_{KERNEL_PREFIX}", text)
 
-    def _renamed(self, launch: Launch, prepared: int) -> Launch:
+    def _rename_launch(self, launch: Launch, prepared: int) -> Launch:
         """The launch with the kernel name of this shape and its prepared memory shifted by `prepared` bytes."""
         args = tuple(_moved(argument, prepared) for argument in launch.args)
-        return replace(launch, kernel=self._rename(launch.kernel), args=args)
+        return replace(launch, kernel=self._rename_text(launch.kernel), args=args)
 
     def _literal(self, launch: Launch) -> str:
         """Python text of a launch, as the candidate's `_table` takes it: name, grid, block, shared bytes, slots of its

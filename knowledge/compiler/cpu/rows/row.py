@@ -117,7 +117,7 @@ class _RowPrinter:
         meaning = "staged keeps computed values in cache, recompute reads inputs again, online rescales in one pass"
         return self._tuning.text("algorithm", legal, default, "algorithm", meaning)
 
-    def _sweeps(self, plan: Schedule) -> list[list[ir.Expr]]:
+    def _values_of_sweeps(self, plan: Schedule) -> list[list[ir.Expr]]:
         """The values that each sweep over the row computes; a pass has one or two sweeps."""
         found: list[list[ir.Expr]] = []
         for item in plan.passes:
@@ -134,7 +134,7 @@ class _RowPrinter:
 
     def _staged_bytes(self, plan: Schedule) -> int:
         """Bytes of a row's values that "staged" would keep between sweeps."""
-        values = values_of_later_sweeps(self._sweeps(plan), self._contiguous_loads())
+        values = values_of_later_sweeps(self._values_of_sweeps(plan), self._contiguous_loads())
         return sum(self._rows.length * _register_bytes(value) for value in values if self._moves(value))
 
     def _moves(self, value: ir.Expr) -> bool:
@@ -146,7 +146,7 @@ class _RowPrinter:
         """The values that are kept between sweeps; [] unless the algorithm is "staged"."""
         if self._algorithm != "staged" or within:
             return []
-        values = values_of_later_sweeps(self._sweeps(self._schedule), self._contiguous_loads())
+        values = values_of_later_sweeps(self._values_of_sweeps(self._schedule), self._contiguous_loads())
         return [value for value in values if self._moves(value)]
 
     def _decide(self, within: bool) -> RowForm:

@@ -94,10 +94,10 @@ class _ScanPrinter:
         self._space, self._scan = space, _describe_scan(kernel)
         self._outer = space.sizes[:-1]
         self._length = space.sizes[-1]
-        self._across = self._column()
+        self._across = self._find_column()
         self._form()
 
-    def _column(self) -> int | None:
+    def _find_column(self) -> int | None:
         """The outer dimension along which memory is contiguous, if the scanned one is not; else None."""
         views = [*views_of(self._values), *[store.view for store in self._kernel.stores]]
         unit = [sum(1 for view in views if self._space.strides(view)[d] == 1) for d in range(len(self._space.sizes))]
@@ -183,7 +183,7 @@ class _ScanPrinter:
     def _stretch(self, begin: str, end: str, *, storing: bool = True) -> list[str]:
         """C++ statements that scan elements [begin, end) of a row from `carry`, and leave the new total there."""
         if self._blocked:
-            return [f"int64_t i = {begin};", *self._blocks(end, storing=storing)]
+            return [f"int64_t i = {begin};", *self._scan_blocks(end, storing=storing)]
         return [f"for (int64_t i = {begin}; i < {end}; ++i) {{", indent(self._step("carry", storing=storing), 1), "}"]
 
     def _step(self, carry: str, *, storing: bool = True) -> list[str]:
@@ -197,7 +197,7 @@ class _ScanPrinter:
             step += self._store("i", "own")
         return [*step, f"{carry} = next;"]
 
-    def _blocks(self, end: str, *, storing: bool) -> list[str]:
+    def _scan_blocks(self, end: str, *, storing: bool) -> list[str]:
         """C++ statements that scan several blocks at a time up to `end`, so that values and stores of all types are
         whole vectors.
 
@@ -211,7 +211,7 @@ class _ScanPrinter:
             *_print_simd("count", [*before, f"block[l] = {value};"]),
             f"for (int l = count; l < {count}; ++l) block[l] = ({own}){scan.neutral};",
             f"for (int first = 0; first < count; first += {scan.lanes}) {{",
-            indent(self._block(storing=storing), 1),
+            indent(self._scan_one_block(storing=storing), 1),
             "}",
         ]
         if storing:
@@ -226,7 +226,7 @@ class _ScanPrinter:
             f"if (i < {end}) blocks((int)({end} - i));",
         ]
 
-    def _block(self, *, storing: bool) -> list[str]:
+    def _scan_one_block(self, *, storing: bool) -> list[str]:
         """C++ statements that scan the block at `first` and add its total to `carry`."""
         scan, kernel = self._scan, self._kernel
         combine = _VECTOR.get(kernel.op, scan.combine)

@@ -13,8 +13,8 @@ from foundry.knowledge.compiler.cuda import launches
 from foundry.knowledge.compiler.cuda.contractions.attention_mma import print_on_tensor_cores
 from foundry.knowledge.compiler.cuda.contractions.attention_space import (
     AttentionSpace,
-    attention_space,
     join_heads,
+    make_attention_space,
     operands_of,
 )
 from foundry.knowledge.compiler.cuda.contractions.attention_tiles import LARGEST_HEAD, list_precisions
@@ -132,7 +132,7 @@ def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices
     kernel = join_heads(kernel)
     allowed = list_precisions(kernel, plan, device.arch)
     precision = str(pick(choices, PRECISION, allowed, allowed[0]))
-    space = attention_space(kernel, plan)
+    space = make_attention_space(kernel, plan)
     if precision == IEEE:
         printed = _Attention(space, device, choices).print()
     elif max(kernel.head, kernel.value_head) > LARGEST_HEAD:

@@ -113,7 +113,7 @@ def join_heads(kernel: AttentionKernel) -> AttentionKernel:
     )
 
 
-def attention_space(kernel: AttentionKernel, plan: Plan) -> AttentionSpace:
+def make_attention_space(kernel: AttentionKernel, plan: Plan) -> AttentionSpace:
     """The index spaces of a kernel, with its batch dimensions merged where all operands allow it."""
     groups = {
         "q": [kernel.q.view],

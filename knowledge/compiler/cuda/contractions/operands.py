@@ -194,6 +194,7 @@ def strided_operand(
             vector = wide
 
     def read(held: str) -> list[str]:
+        """C statements that read a vector of the operand into `held[i]`."""
         return _read_vector(expr, space, vector, kind, held)
 
     tile_out = tiling.tile_m if which == "a" else tiling.tile_n

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cuda.convolutions import channels_last, direct, planes, product
-from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace, conv_space
+from foundry.knowledge.compiler.cuda.convolutions.space import ConvSpace, make_conv_space
 from foundry.knowledge.compiler.cuda.space import make_tunable, pick
 from foundry.knowledge.compiler.ir.kernels import ConvKernel, Plan, PrintedKernel
 from foundry.knowledge.device import Device
@@ -90,7 +90,7 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     - `planes`: "tile_channels", "warpgroups" (of a block), "stages" and "stores" (by "lanes", or by "rows" of pixels)
     A value that is not legal for this kernel gives way to the default, and an algorithm to the precision that was asked
     for."""
-    space = conv_space(kernel, plan)
+    space = make_conv_space(kernel, plan)
     offered = _offered(space, device.arch)
     if space.kernel.tail and not (offered and channels_last.pays(space) and channels_last.takes(space, choices)):
         raise CannotLower("the tail needs tiles of pixels and channels")

@@ -104,7 +104,7 @@ class ConvSpace:
         return buffers_of(found, [*kernel.stores, *element_stores(kernel.tail)])
 
 
-def conv_space(kernel: ConvKernel, plan: Plan) -> ConvSpace:
+def make_conv_space(kernel: ConvKernel, plan: Plan) -> ConvSpace:
     """The facts of a convolution or transposed convolution, its spatial axes extended to three."""
     found = conv_geometry.geometry(kernel)
     kernel = found.kernel

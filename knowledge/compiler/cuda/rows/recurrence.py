@@ -178,6 +178,7 @@ class _Recurrence:
         signature = ", ".join([signature, *(f"long long {name}" for name in self.offsets)])
 
         def widen(text: str) -> str:
+            """C text of a stored element as float32."""
             return element_load(text, self.dtype)
 
         home = {"registers": "in registers", "shared": "in shared memory", "memory": "not on chip"}[self.home]

@@ -93,9 +93,9 @@ class WalkShape:
     @cached_property
     def part(self) -> Threads:
         """The division of a product among a block's threads that takes the fewest estimated cycles."""
-        return min(self._parts(), key=self._product_cycles)
+        return min(self._divide_product(), key=self._product_cycles)
 
-    def _parts(self) -> Iterator[Threads]:
+    def _divide_product(self) -> Iterator[Threads]:
         """Yields the possible divisions of a product among a block's threads."""
         warps, hidden = self.threads // 32, self.kernel.shape[3]
         for k_warps in (n for n in (1, 2, 4, 8, 16) if warps % n == 0):

@@ -28,7 +28,7 @@ from tests.knowledge.compiler.cuda.conv_cases import (
 from tests.knowledge.compiler.cuda.emulated import check_emulated, parts
 from tests.knowledge.compiler.cuda.test_kernels import candidate, run_candidate
 
-from foundry.knowledge.compiler.cuda.convolutions.space import conv_space
+from foundry.knowledge.compiler.cuda.convolutions.space import make_conv_space
 from foundry.knowledge.compiler.cuda.dialect import runtime_header
 from foundry.knowledge.compiler.cuda.launches import decode
 from foundry.knowledge.compiler.ir.conv_geometry import geometry
@@ -110,7 +110,7 @@ def test_images_that_32_bits_cannot_tell_apart(algorithm: str, transposed: bool,
     assert isinstance(case.kernel, ConvKernel)
     stores = tuple(replace(s, view=View(0, (FAR, *s.view.strides[1:]))) for s in case.kernel.stores)
     kernel = replace(case.kernel, x_strides=(FAR, *case.kernel.x_strides[1:]), stores=stores)
-    space = conv_space(kernel, case.plan())
+    space = make_conv_space(kernel, case.plan())
     assert (space.inside, space.image) == ("int", "long long")
     case.check(_emulate_far(kernel, case, {"x": FAR, "y": FAR}, algorithm, tmp_path))
 
@@ -120,7 +120,7 @@ def test_an_image_that_32_bits_cannot_span(tmp_path: Path) -> None:
     case = conv(1, 3, 4, (5, 6), (3, 3), padding=1)
     assert isinstance(case.kernel, ConvKernel)
     kernel = replace(case.kernel, x_strides=(0, FAR, *case.kernel.x_strides[2:]))
-    assert conv_space(kernel, case.plan()).inside == "long long"
+    assert make_conv_space(kernel, case.plan()).inside == "long long"
     case.inputs["x"] = case.inputs["x"][0]  # its first dimension, the channels, lies apart
     case.check(_emulate_far(kernel, case, {"x": FAR}, TILED, tmp_path))
 
