@@ -81,12 +81,8 @@ def _list_tunables(shape: _Shape) -> tuple[Tunable, ...]:
     keys = ("memory", "keys whose scores are kept at once; large blocks cost accuracy")
     result = [
         tile,
-        tiling.number_tunable(
-            "query_block", query, [16, 32, 64, 128, 256], low=1, high=rows_up, aspect_meaning=queries
-        ),
-        tiling.number_tunable(
-            "key_block", key, [64, 128, 256, 512, 1024], low=1, high=kernel.columns, aspect_meaning=keys
-        ),
+        tiling.number_tunable("query_block", query, [16, 32, 64, 128, 256], 1, rows_up, aspect_meaning=queries),
+        tiling.number_tunable("key_block", key, [64, 128, 256, 512, 1024], 1, kernel.columns, aspect_meaning=keys),
     ]
     if shape.threads > 1:
         blocks = math.ceil(kernel.rows / query)
@@ -97,7 +93,7 @@ def _list_tunables(shape: _Shape) -> tuple[Tunable, ...]:
         meaning = ("parallel", "query blocks a task; fewer, more tasks that pack the same keys")
         result.append(
             tiling.number_tunable(
-                "query_blocks_per_task", max(1, chunk), [1, 2, 4, 8], low=1, high=blocks, aspect_meaning=meaning
+                "query_blocks_per_task", max(1, chunk), [1, 2, 4, 8], 1, blocks, aspect_meaning=meaning
             )
         )
         result.append(

@@ -75,9 +75,6 @@ def _describe_shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
     )
 
 
-# ---------------------------------------------------------------- choices
-
-
 def _default_band(shape: _Shape) -> tuple[int, int, int]:
     """(depth, rows, columns) of the outputs that a task stages.
 
@@ -227,7 +224,7 @@ def _channel_tunables(shape: _Shape) -> list[Tunable]:
     order = "pixels_outer" if shape.weight_bytes <= tiling.L2_BYTES else "channels_outer"
     return [
         tiling.number_tunable(
-            "block_channels", _block_channels(shape), [16, 32, 64, 128], low=1, high=channels, aspect_meaning=meaning
+            "block_channels", _block_channels(shape), [16, 32, 64, 128], 1, channels, aspect_meaning=meaning
         ),
         Tunable("order", ("pixels_outer", "channels_outer"), order, "memory", "which operand stays in cache"),
     ]
@@ -239,27 +236,23 @@ def _band_tunables(shape: _Shape, method: _Method) -> list[Tunable]:
     band, result = method.band, []
     if depth > 1:
         slices = ("memory", "output slices a task stages")
-        result.append(
-            tiling.number_tunable("band_depth", band[0], [1, 2, 4, 8, 16], low=1, high=depth, aspect_meaning=slices)
-        )
+        result.append(tiling.number_tunable("band_depth", band[0], [1, 2, 4, 8, 16], 1, depth, aspect_meaning=slices))
     if height > 1:
         values = [1, 2, 4, 7, 8, 14, 16, 28, 32, 56]
         result.append(
             tiling.number_tunable(
-                "band_rows", band[1], values, low=1, high=height, aspect_meaning=("memory", "output rows a task stages")
+                "band_rows", band[1], values, 1, height, aspect_meaning=("memory", "output rows a task stages")
             )
         )
     else:
         values = [128, 256, 512, 1024, 2048, 4096]
         columns = ("memory", "output columns a task stages")
-        result.append(tiling.number_tunable("band_columns", band[2], values, low=1, high=width, aspect_meaning=columns))
+        result.append(tiling.number_tunable("band_columns", band[2], values, 1, width, aspect_meaning=columns))
     if method.patches:
         images = ("parallel", "images whose pixels share tiles; more fill the tiles of small images")
         most = shape.found.kernel.batch
         result.append(
-            tiling.number_tunable(
-                "block_images", method.images, [1, 2, 4, 8, 16], low=1, high=most, aspect_meaning=images
-            )
+            tiling.number_tunable("block_images", method.images, [1, 2, 4, 8, 16], 1, most, aspect_meaning=images)
         )
     return result
 
@@ -274,22 +267,18 @@ def _parallel_tunables(shape: _Shape, method: _Method, tile_rows: int) -> list[T
         tasks = bands * math.ceil(found.kernel.batch / method.images)
         default = tiles if tasks >= 2 * shape.threads else math.ceil(tiles / math.ceil(4 * shape.threads / tasks))
         meaning = ("parallel", "tiles of output channels a task; fewer, more tasks that stage the same input")
-        result.append(
-            tiling.number_tunable("block_out", default, [1, 2, 4, 8, 16], low=1, high=tiles, aspect_meaning=meaning)
-        )
+        result.append(tiling.number_tunable("block_out", default, [1, 2, 4, 8, 16], 1, tiles, aspect_meaning=meaning))
     else:
         tasks = bands * shape.outer
         default = max(1, min(found.kernel.groups, tasks // (8 * shape.threads)))
         meaning = ("parallel", "groups a task; fewer, more tasks")
         result.append(
             tiling.number_tunable(
-                "block_groups", default, [1, 2, 4, 8, 16], low=1, high=found.kernel.groups, aspect_meaning=meaning
+                "block_groups", default, [1, 2, 4, 8, 16], 1, found.kernel.groups, aspect_meaning=meaning
             )
         )
     return result
 
-
-# ---------------------------------------------------------------- text
 
 # Unnamed namespace: static members of a named one would be shared by all libraries of a process (STB_GNU_UNIQUE).
 _STRUCT = """

@@ -34,9 +34,6 @@ _PARALLEL_FLOPS = 200_000  # operations of a kernel; for fewer a parallel region
 _FLOATS: dict[str, DType] = {"float": "float32", "double": "float64", "int64_t": "int64", "int32_t": "int32"}
 
 
-# ---------------------------------------------------------------- choices
-
-
 @dataclass(frozen=True)
 class _Shape:
     """A canonical product and what its tunables depend on; `lanes` are elements of a vector register."""
@@ -122,12 +119,7 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
     rows = [first.rows * factor for factor in (1, 2, 4, 8, 16, 32)]
     found.append(
         tiling.number_tunable(
-            "block_rows",
-            row_default,
-            rows,
-            low=1,
-            high=kernel.m,
-            aspect_meaning=("memory", "rows of A reused from L2 a task"),
+            "block_rows", row_default, rows, 1, kernel.m, aspect_meaning=("memory", "rows of A reused from L2 a task")
         )
     )
     found.append(
@@ -135,8 +127,8 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
             "block_panels",
             panel_default,
             [1, 2, 4, 8, 16],
-            low=1,
-            high=panels,
+            1,
+            panels,
             aspect_meaning=("parallel", "panels of B a task; fewer, more tasks"),
         )
     )
@@ -149,8 +141,8 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
             "prefetch",
             0,
             [0, 4, 8, 16],
-            low=0,
-            high=16,
+            0,
+            16,
             aspect_meaning=("memory", "rows of B fetched ahead; 0 leaves it to hardware"),
         )
     )
@@ -222,22 +214,20 @@ def _streamed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
             "block_columns",
             columns,
             [16, 64, 256, 512, 1024, 2048],
-            low=1,
-            high=2048,
+            1,
+            2048,
             aspect_meaning=("parallel", "columns of a task; fewer, more tasks"),
         ),
         tiling.number_tunable(
             "splits",
             splits,
             [1, 2, 4, 8, 16],
-            low=1,
-            high=deepest,
+            1,
+            deepest,
             aspect_meaning=("parallel", "parts of k summed in parallel, then added"),
         ),
     )
 
-
-# ---------------------------------------------------------------- text
 
 # Unnamed namespace: static members of a named one would be shared by all libraries of a process (STB_GNU_UNIQUE).
 _STRUCT = """

@@ -72,8 +72,6 @@ class RowText:
         self._slots = 0
         self._exchanged = 0  # bytes of the states that the blocks of a cluster have exchanged
 
-    # ------------------------------------------------------------ position
-
     def locate_row(self, unit: str = "") -> list[str]:
         """Statements that define `lane` and `row` of this thread, and the row's outer indices. Threads beyond the last
         row repeat it, with `active` false.
@@ -129,8 +127,6 @@ class RowText:
             return step
         flat = f"threadIdx.y * {self.shape.rows_per_block} + threadIdx.x" if self.shape.column else "threadIdx.x"
         return f"{step} * {self.shape.threads} + {flat}"
-
-    # ------------------------------------------------------------ staging
 
     def staged_bytes(self) -> int:
         """Dynamic shared memory of the staged values, in bytes."""
@@ -256,8 +252,6 @@ class RowText:
         space = self.shape.space
         return space.with_inner(f"({space.names[-1]} + j)") if self.shape.vector > 1 else space
 
-    # ------------------------------------------------------------ loads of a round
-
     def _loads(self, found: Sequence[Leaf], subscript: str, rounds: int) -> tuple[list[str], Known]:
         """(statements that load the leaves at a vector, C text of each loaded leaf's element j).
 
@@ -321,8 +315,6 @@ class RowText:
                 found.append(node)
             stack.extend(reversed(numbering.children[current]))
         return found
-
-    # ------------------------------------------------------------ passes
 
     def loop_over_row(self, step: ReducePass | EmitPass, begin: str = "", end: str = "") -> list[str]:
         """Statements for one pass over the row: over what is staged, or a streamed loop over [begin, end) (the whole
@@ -421,8 +413,6 @@ class RowText:
                 body.lines.append(f"b_{emit.store.buffer}[{inner.offset(emit.store.view)}] = {value};")
         lines = [*before, *loop_over_vector(self.shape.vector, body.lines), *after]
         return [f"if ({self.guard}) {{", *lines, "}"] if self.guard else lines
-
-    # ------------------------------------------------------------ once a row
 
     @staticmethod
     def state_name(item: Accumulator) -> str:
