@@ -276,7 +276,7 @@ class _EntryText:
             if is_parameter(buffer) or buffer.is_in_place:
                 lines.append(
                     f"{variable(buffer.name)} = _checked({self._held_text(buffer.source)}, {buffer.source!r}, "
-                    f"{_geometry(buffer)})"
+                    f"{_print_geometry(buffer)})"
                 )
             elif buffer.data is not None and buffer.name in self._visible:
                 data = f"torch.tensor({argument_text(list(buffer.data), {})}, dtype=torch.{buffer.dtype})"

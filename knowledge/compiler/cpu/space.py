@@ -126,9 +126,10 @@ def list_parameters(exprs: Iterable[ir.Expr], stores: Iterable[ir.Store], plan: 
     old = {name for name in read if shares_memory(plan.buffers, name, written)}
     keeps = " __restrict" if not old else ""  # one of the pointers that are written is that of an old value
     declared = [
-        f"const {element(plan, name)}*{'' if name in old else ' __restrict'} b_{name}" for name in dict.fromkeys(read)
+        f"const {element_type(plan, name)}*{'' if name in old else ' __restrict'} b_{name}"
+        for name in dict.fromkeys(read)
     ]
-    declared += [f"{element(plan, name)}*{keeps} b_{name}" for name in written]
+    declared += [f"{element_type(plan, name)}*{keeps} b_{name}" for name in written]
     return ", ".join(declared), ", ".join(f"b_{name}" for name in (*dict.fromkeys(read), *written))
 
 

@@ -213,7 +213,7 @@ def _print_compute(shape: _Shape, stores: tuple[ir.Store, ...], plan: ir.Plan, k
 
 def _tile_tunable(turned: Turned | None) -> tuple[ir.Tunable, ...]:
     meaning = "elements along a side of the tiles that turn transposed operands in shared memory; 0 none"
-    return (tunable("tile", turned.sides, 32, "tile", meaning),) if turned else ()
+    return (make_tunable("tile", turned.sides, 32, "tile", meaning),) if turned else ()
 
 
 def _print_turned(kernel: ir.MapKernel, plan: ir.Plan, choices: dict[str, Choice]) -> ir.PrintedKernel | None:

@@ -248,15 +248,17 @@ def buffers_of(leaves_: Iterable[Leaf], stores: Iterable[ir.Store]) -> tuple[lis
     return [name for name in reads if name not in writes], list(writes)
 
 
-def parameters(plan: ir.Plan, reads: Iterable[str], writes: Iterable[str]) -> tuple[str, list[str]]:
-    """The kernel's parameter list and the buffer names in the same order."""
+def list_parameters(plan: ir.Plan, reads: Iterable[str], writes: Iterable[str]) -> tuple[str, list[str]]:
+    """(C++ parameter list of a kernel, names of its buffers in the same order). Buffers that are only read are const
+    pointers; all are restrict pointers unless one of them has the memory of another."""
     reads, writes = list(reads), list(writes)
     old = {name for name in reads if shares_memory(plan.buffers, name, writes)}
     keeps = " __restrict__" if not old else ""  # one of the pointers that are written is that of an old value
     text = [
-        f"const {element(plan.buffers[name].dtype)}*{'' if name in old else ' __restrict__'} b_{name}" for name in reads
+        f"const {element_type(plan.buffers[name].dtype)}*{'' if name in old else ' __restrict__'} b_{name}"
+        for name in reads
     ]
-    text += [f"{element(plan.buffers[name].dtype)}*{keeps} b_{name}" for name in writes]
+    text += [f"{element_type(plan.buffers[name].dtype)}*{keeps} b_{name}" for name in writes]
     return ", ".join(text), [*reads, *writes]
 
 

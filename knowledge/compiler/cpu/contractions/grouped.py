@@ -9,7 +9,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.compiler.cpu.contractions import gemm_code as code
 from foundry.knowledge.compiler.cpu.contractions import gemm_tiles as tiling
 from foundry.knowledge.compiler.cpu.contractions.gemm import DEPTH
-from foundry.knowledge.compiler.cpu.contractions.gemm_form import Operand, operand
+from foundry.knowledge.compiler.cpu.contractions.gemm_form import Operand, choose_direction
 from foundry.knowledge.compiler.cpu.space import indent
 from foundry.knowledge.compiler.file.texts import fill, read_library_text
 from foundry.knowledge.compiler.ir.arithmetic import round_up
@@ -79,7 +79,7 @@ def print_grouped(kernel: GroupedKernel, plan: Plan, device: Device, choices: di
     bind = [f"gemm_{kernel.name} g;", *(f"g.b_{buffer} = b_{buffer};" for buffer in buffers)]
     order = [f"g.starts = b_{kernel.starts};", f"g.order = b_{kernel.order};"]
     call = [*bind, *order, f"gemm::run_grouped(g, {source}, workspace);"]
-    own = [f"gemm_{kernel.name} g;", *(f"g.b_{buffer} = b_{buffer};" for buffer in code.loads([kernel.b]))]
+    own = [f"gemm_{kernel.name} g;", *(f"g.b_{buffer} = b_{buffer};" for buffer in code.loaded_buffers([kernel.b]))]
     prepare = [*own, f"gemm::prepare_grouped(g, {source});"]
     space = constants["THREADS"] * constants["A_SPACE"] + (0 if kernel.constant_b else b_elements)
     return PrintedKernel(
@@ -101,7 +101,9 @@ def _shape(kernel: GroupedKernel, device: Device) -> _Shape:
     flops = 2 * kernel.items * kernel.n * kernel.k
     threads = max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1
     lanes = max(1, device.vector_bytes // float_bytes)
-    return _Shape(kernel, operand(kernel.b, True, kernel.dtype), float_type, float_bytes, lanes, threads, device)
+    return _Shape(
+        kernel, choose_direction(kernel.b, True, kernel.dtype), float_type, float_bytes, lanes, threads, device
+    )
 
 
 def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
@@ -118,8 +120,8 @@ def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
     meaning = ("memory", "rows of a group gathered into L2 a task")
     return (
         tile,
-        tiling.number("block_rows", rows, factors, 1, max(kernel.items, first.rows), meaning),
-        tiling.number(
+        tiling.number_tunable("block_rows", rows, factors, 1, max(kernel.items, first.rows), meaning),
+        tiling.number_tunable(
             "block_panels", columns, [1, 2, 4, 8, 16], 1, panels, ("parallel", "panels of B a task; fewer, more tasks")
         ),
     )
@@ -155,10 +157,10 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
     """(C++ struct of the kernel, names of the buffers it points to)."""
     kernel = shape.kernel
     written = [store.buffer for store in kernel.stores]
-    epilogue = code.loads(store.value for store in kernel.stores)
-    buffers = list(dict.fromkeys([*code.loads([kernel.a, kernel.b]), *epilogue, *written]))
+    epilogue = code.loaded_buffers(store.value for store in kernel.stores)
+    buffers = list(dict.fromkeys([*code.loaded_buffers([kernel.a, kernel.b]), *epilogue, *written]))
     store = [
-        *code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written),
+        *code.declare_local_pointers(dict.fromkeys([*epilogue, *written]), plan, written),
         "#pragma omp simd",
         "for (long j = 0; j < columns; ++j) {",
         "  const long column = j0 + j;",
@@ -172,7 +174,7 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
         "T": shape.float_type,
         "VB": str(shape.lanes * shape.float_bytes),
         "CONSTANTS": indent([f"static constexpr long {key} = {value};" for key, value in constants.items()], 1),
-        "MEMBERS": indent(code.members(buffers, plan, written), 1),
+        "MEMBERS": indent(code.declare_members(buffers, plan, written), 1),
         "A_RUN": _run_text(kernel.a, plan, ["r", "c"], ["c = column + e"]),
         "B_RUN": _run_text(kernel.b, plan, ["group", "r", "c"], b_index),
         "STORE": indent(store, 2),
@@ -185,4 +187,4 @@ def _run_text(expr: Expr, plan: Plan, names: list[str], index: list[str]) -> str
     body = code.value_lines(expr, names, "out[e]", "T", {})
     lines = [*(f"const long {text};" for text in index), *body]
     loop = ["#pragma omp simd", "for (long e = 0; e < count; ++e) {", *("  " + line for line in lines), "}"]
-    return indent([*code.local_pointers(code.loads([expr]), plan, ()), *loop], 2)
+    return indent([*code.declare_local_pointers(code.loaded_buffers([expr]), plan, ()), *loop], 2)
