@@ -100,14 +100,14 @@ def test_a_tracer_that_dies_leaves_what_the_reference_runs(
     grader = Grader(
         read_task(tmp_path / "task.py"), describe("cpu"), tmp_path / "s", seed=1, zygote=zygote, owns_zygote=False
     )
-    ask = grader._about_task
+    ask = grader._ask_about_task
 
     def asked(question: str, limit_s: float) -> dict[str, Any]:
         if question == "capture":
             raise TaskError("the task did not finish in 150 s")
         return ask(question, limit_s)
 
-    monkeypatch.setattr(grader, "_about_task", asked)
+    monkeypatch.setattr(grader, "_ask_about_task", asked)
     try:
         found = grader.capture()
     finally:

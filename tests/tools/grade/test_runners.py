@@ -38,9 +38,14 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 @pytest.fixture
 def runners(warm: Zygote, tmp_path: Path) -> Iterator[Runners]:
     def fork(
-        entry: str, limits: Limits, folder: Path, sandbox: Sandbox, environment: dict[str, str], locks: Sequence[int]
+        entry: str,
+        limits: Limits,
+        directory: Path,
+        sandbox: Sandbox,
+        environment: dict[str, str],
+        folder_locks: Sequence[int],
     ) -> Worker:
-        return warm.fork("ready_entry:serve", limits, directory=folder, folder_locks=locks)
+        return warm.fork("ready_entry:serve", limits, directory=directory, folder_locks=folder_locks)
 
     made = Runners(
         fork, tmp_path, memory_bytes=1 << 30, threads=1, tf32=False, target=CUDA, await_dying=warm.await_dying
@@ -156,8 +161,8 @@ def test_who_rests_waits_for_those_that_were_buried(runners: Runners) -> None:
     workers = [runners.take() for _ in range(3)]
     folders = [worker.directory for worker in workers]
     for worker in workers:
-        assert runners.part_from(worker, is_well=True) == ""
-    runners.rest()
+        assert runners.release(worker, is_well=True) == ""
+    runners.await_reaped()
     assert not any(Path(f"/proc/{worker.pid}").exists() or worker.alive for worker in workers)
     assert not any(folder is not None and folder.exists() for folder in folders)
 

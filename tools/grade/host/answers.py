@@ -1,4 +1,4 @@
-"""What the main process makes of a worker's answers: records, errors, and how a process ended. Free of torch."""
+"""Reads a worker's answers in the main process: records, errors, and how a process ended. Free of torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from foundry.tools.profiling.gather import Seen
 from foundry.tools.protocol.orders import DECISION, NOT_ASKED, ONE_SIDED, PROCESSES
 from foundry.tools.task.limits import GIGABYTES, SECONDS, TimeLimits
 
-FEW_NAMES = 4  # of questions that a label lists; the verdict names all
+FEW_NAMES = 4  # names of questions that a label lists; the verdict names all
 OUTCOMES: dict[str, Outcome] = {
     "timeout": "timeout",
     "cheating": "cheating",
@@ -49,12 +49,12 @@ _ERRORS: dict[str, type[FoundryError]] = {
 
 @dataclass
 class Notes:
-    """What evaluations tell besides their records. Keys are digests of candidates' texts."""
+    """Facts that evaluations yield besides their records. Keys are digests of candidates' texts."""
 
     operators: dict[str, list[Any]] = field(default_factory=dict)
     phases: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds by judge's command
     seen: dict[str, Seen] = field(default_factory=dict)  # where a forward's time goes
-    seeds: dict[str, int] = field(default_factory=dict)  # by purpose
+    seeds: dict[str, int] = field(default_factory=dict)  # a purpose's seed
     isolation: tuple[str, ...] = ()  # the system's means that are active around candidates
 
 
@@ -78,7 +78,19 @@ def declared_labels(baseline: Baseline, verdict: Verdict, audited: Sequence[Gate
 
 def no_timing(stage: Stage, problem: str, seconds: float = 0.0, *, outcome: Outcome = "unproven") -> Timing:
     """The record of a candidate that could not be timed."""
-    return Timing(stage, 0.0, 0.0, 0.0, (0.0, 0.0), 0, 0.0, 1.0, seconds, problem=problem, outcome=outcome)
+    return Timing(
+        stage=stage,
+        candidate_ms=0.0,
+        baseline_ms=0.0,
+        speedup=0.0,
+        speedup_ci95=(0.0, 0.0),
+        pairs=0,
+        noise=0.0,
+        wall_ratio=1.0,
+        seconds=seconds,
+        problem=problem,
+        outcome=outcome,
+    )
 
 
 def ask_again(ask: Callable[[], Record], is_doubtful: Callable[[Record], bool], looks: int = 2) -> Record:
@@ -93,17 +105,18 @@ def ask_again(ask: Callable[[], Record], is_doubtful: Callable[[Record], bool], 
 
 
 def are_doubtful(gates: Iterable[Gate]) -> bool:
-    """Whether gates convict by nothing but what a process was measured to do while it should have been idle."""
+    """True if the only failed gate is PROCESSES: CPU time of a process that should have been idle."""
     failed = [gate.gate for gate in gates if not gate.passed]
     return bool(failed) and set(failed) == {PROCESSES}
 
 
 def decode_record(kind: type[Record], item: Any) -> Record:
-    """A record from a judge's answer."""
+    """A record of `kind` from its decoded JSON in a judge's answer."""
     return codec.decode(kind, json.dumps(item))
 
 
 def digest_of(text: str) -> str:
+    """SHA-256 of a candidate's text in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -130,7 +143,8 @@ def ask_about_task(
 
 
 def raise_error(answer: Message) -> None:
-    """Raises the error that an answer tells of."""
+    """Raises the error in an answer's "error" (kind, problem, remedy), as FoundryError if its kind is unknown; else
+    returns."""
     if "error" in answer:
         raise error_of(*answer["error"])
 
@@ -140,10 +154,11 @@ def error_of(kind: str, problem: str, remedy: str) -> FoundryError:
     return _ERRORS.get(kind, FoundryError)(problem, remedy)
 
 
-def problem_of(answer: Message, ended: str) -> str:
-    """Why there is no result, where the candidate's process had ended so."""
+def problem_in(answer: Message, ended: str) -> str:
+    """The reason why an answer has no result; `ended` says how the candidate's process ended."""
     return name_death(str(answer.get("failed", ["", ended])[1]), ended)
 
 
 def name_death(evidence: str, ended: str) -> str:
+    """The evidence with "the process died" replaced by how it ended."""
     return evidence.replace("the process died", f"the process {ended}")

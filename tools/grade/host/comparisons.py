@@ -1,4 +1,8 @@
-"""A contest from the main process: the winner and its rivals in fresh processes, and the record. Free of torch."""
+"""Baseline comparison in the main process: times the winner and other ways to run the reference, each in a fresh
+process.
+
+Free of torch.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +26,17 @@ BUILD_LIMITS_S: dict[RivalName, float] = {"compile": 120.0, "compile max-autotun
 
 
 class PreparedContest:
-    """The reference's process with its rivals, compiled, in the hands of one judge. Readying takes seconds, most of
-    them a compiler's, and needs no kernel: so it may be done while one is still searched. `cache`: a folder for
-    TorchInductor's, which is another one where its path holds a space: TorchInductor does not quote it."""
+    """The reference's process with its compiled variants (`rivals`), linked to one judge.
+
+    Compiling takes seconds and needs no kernel, so it may be done during the search. `cache` is a folder for
+    TorchInductor; another one is used if its path holds a space, because TorchInductor does not quote it.
+    """
 
     def __init__(
         self, runners: Runners, message: Message, rivals: Sequence[RivalName], cache: Path, limit_s: float
     ) -> None:
+        """Chooses TorchInductor's cache folder; starts no process. `limit_s` is the time limit of one request to the
+        judge."""
         self.rivals = list(rivals)
         self._runners, self._message, self._limit_s = runners, message, limit_s
         self._lost: dict[RivalName, str] = {}
@@ -44,13 +52,16 @@ class PreparedContest:
 
     @property
     def is_ready(self) -> bool:
-        """Whether both of its processes are still there."""
+        """True if the judge and the reference's process are alive and compiling did not fail."""
         parts = (self._judge, self._reference)
         return not self._problem and all(one is not None and one.alive for one in parts)
 
     def ready(self, judges: contextlib.AbstractContextManager[Worker], holds: Holds) -> None:
-        """Has the rivals compiled; one with which the reference's process ends is left out, and the rest is readied
-        again. The device is shared while compilers run, unless they time kernels themselves."""
+        """Starts the reference's process and has it compile the variants.
+
+        A variant that ends this process is left out, and the others are compiled anew in a fresh one. The device is
+        shared meanwhile, but held alone for max-autotune, which times kernels itself.
+        """
         judge, start = self._open.enter_context(judges), time.monotonic()
         self._judge = judge
         while True:
@@ -68,9 +79,10 @@ class PreparedContest:
         self._seconds = time.monotonic() - start
 
     def hold(self, message: Message, holds: Holds) -> Contest:
-        """All in turns, with the kernel of the message's `text` where it has one, and the record."""
+        """Times the variants in turns, with the kernel in the message's "text" if there is one, and returns the
+        record."""
         start, kernels = time.monotonic(), list[Worker]()
-        answer = self._problem or self._took_turns({**self._message, **message}, kernels, holds)
+        answer = self._problem or self._time_in_turns({**self._message, **message}, kernels, holds)
         for kernel in kernels:
             self._runners.discard(kernel)
         left = [name for name in self.rivals if name not in self._lost]
@@ -85,7 +97,9 @@ class PreparedContest:
                 self._judge.request({"do": "release"})
         self._open.close()
 
-    def _took_turns(self, message: Message, kernels: list[Worker], holds: Holds) -> Message:
+    def _time_in_turns(self, message: Message, kernels: list[Worker], holds: Holds) -> Message:
+        """The judge's answer with samples of each variant. First links a process of the kernel, if there is one, and
+        appends it to `kernels`; holds the device alone while calls are timed."""
         assert self._judge is not None, "it is readied first"
         if message["text"]:
             kernels.append(self._runners.take(message["text"]))
@@ -101,9 +115,11 @@ class PreparedContest:
     def _ask(
         self, judge: Worker, message: Message, workers: Sequence[Worker], holds: Holds, watched: Sequence[Worker] = ()
     ) -> Message:
-        """The judge's answer; a kernel's process that breaks a limit is ended."""
+        """The judge's answer to one request, or a "failed" answer if a process died. `workers` are linked to the judge
+        first."""
 
         def tick() -> None:
+            """Ends each process except the reference's that broke a limit."""
             for worker in (*workers, *watched):
                 if worker is not self._reference and worker.excess():
                     worker.end()
@@ -117,7 +133,8 @@ class PreparedContest:
 
 
 def contest_of(answer: Message, rivals: Sequence[RivalName], lost: Mapping[RivalName, str], seconds: float) -> Contest:
-    """`rivals` are those that were asked for in this answer; `lost` ended the process of an earlier one."""
+    """The record of a judge's answer; a failure becomes its `problem`. `rivals` are the variants asked for; `lost`
+    holds those that ended an earlier process, with its last line."""
     gone = [Rival(name, problem=line) for name, line in lost.items()]
     if "samples" not in answer:
         problem = str((answer.get("failed") or answer.get("error") or ["", "the judge gave no answer"])[1])
@@ -144,10 +161,12 @@ def contest_of(answer: Message, rivals: Sequence[RivalName], lost: Mapping[Rival
 
 
 def _rival(name: RivalName, own: Sequence[float], baseline: Sequence[float], kernel: Sequence[float] | None) -> Rival:
+    """The record of one variant: median ms, the baseline's median ratio to it, and its median ratio to the kernel, if
+    any."""
     by_kernel = paired_ratio(own, kernel) if kernel else None
     return Rival(name, statistics.median(own), paired_ratio(baseline, own), by_kernel)
 
 
 def paired_ratio(first: Sequence[float], second: Sequence[float]) -> float:
-    """The median of the blocks' ratios first over second."""
+    """The median of the ratios first/second of samples of the same block, taken in logarithms."""
     return math.exp(statistics.median(math.log(one / other) for one, other in zip(first, second, strict=True)))

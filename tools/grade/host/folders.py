@@ -20,7 +20,7 @@ from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.targets.base import build_cache, read_literals
 
 TASK = Sandbox("task")
-KEPT = 256  # build folders; beyond that the ones unused for longest are removed
+KEPT = 256  # build folders; the ones unused for longest are removed first
 LOAD_S = 60.0  # a file whose library is built already; a second on a quiet machine, over 20 on a crowded one
 SELF_BUILD_S = 300.0  # a file that compiles itself at import (load_inline against torch's headers)
 # What a file says that compiles itself; any other that is still loading after LOAD_S hangs.
@@ -51,7 +51,7 @@ def prepare_folders(text: str, scratch: Path) -> CandidateFolders:
     scratch, cache = scratch.absolute(), build_cache().absolute()
     temporary = scratch / "tmp"
     temporary.mkdir(exist_ok=True)
-    with contextlib.suppress(OSError):  # whoever builds into it says why it cannot be made
+    with contextlib.suppress(OSError):  # a later build says why it cannot be made
         # a process is confined to what exists: one that is made before the machine's first build could not open it
         cache.mkdir(parents=True, exist_ok=True)
     builds, locks = scratch / "builds", list[int]()
@@ -66,7 +66,8 @@ def prepare_folders(text: str, scratch: Path) -> CandidateFolders:
 
 
 def keep_builds_in(builds: Path) -> dict[str, str]:
-    """The environment with which torch, Triton, CUDA and people's own caches keep what they compile in a folder."""
+    """Environment variables with which torch, Triton, CUDA and users' own caches keep what they compile in the folder
+    `builds`."""
     return {
         "HOME": str(builds),  # ~/.cache, where people look for a library by a hash of its text
         "XDG_CACHE_HOME": str(builds / ".cache"),
@@ -78,8 +79,10 @@ def keep_builds_in(builds: Path) -> dict[str, str]:
 
 
 def compiles_itself(text: str) -> bool:
-    """Whether a candidate may compile code while it is imported, and so needs a build folder that outlives its process.
-    Foundry's own files do not: they are built before, into the build cache."""
+    """True if a candidate may compile code while it is imported, and so needs a build folder that outlives its process.
+
+    Foundry's own files do not: they are built before, into the build cache.
+    """
     try:
         return read_literals(text) is None and _COMPILERS.search(text) is not None
     except SyntaxError:
@@ -87,7 +90,7 @@ def compiles_itself(text: str) -> bool:
 
 
 def load_seconds(text: str, build: Build) -> float:
-    """What importing a file may take; more for one that compiles itself at import."""
+    """Seconds that importing a file may take; more for one that compiles itself at import."""
     return SELF_BUILD_S if not build.artifact and _SELF_BUILDING.search(text) else LOAD_S
 
 
@@ -97,10 +100,10 @@ def extension_folder(text: str) -> Path:
 
 
 def lock_folder(folder: Path) -> int:
-    """Makes a build folder and keeps it from being removed until the returned open file is closed.
+    """Makes a build folder and returns an open file that keeps it from being removed until it is closed.
 
     A process that was killed while it compiled leaves torch's lock file behind, and every later process would wait for
-    it. So lock files are removed when nobody else uses the folder.
+    it. So lock files are removed if no other process uses the folder. May delete the oldest build folders.
     """
     if not folder.exists():
         _forget_oldest(folder.parent)
@@ -116,6 +119,8 @@ def lock_folder(folder: Path) -> int:
 
 
 def _forget_oldest(root: Path) -> None:
+    """Deletes the build folders in `root` unused for longest, so that KEPT remain. Errors of the file system are
+    ignored."""
     with contextlib.suppress(OSError):
         folders = sorted(root.iterdir(), key=lambda folder: folder.stat().st_mtime)
         for folder in folders[: max(0, len(folders) - KEPT)]:

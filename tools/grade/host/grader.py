@@ -1,4 +1,4 @@
-"""The main process's side of grading: judges, and fresh processes for reference and candidate. Free of torch.
+"""Main process's side of grading: asks judges, and starts fresh processes for reference and candidate. Free of torch.
 
 Blocking and thread-safe; the workbench calls it from threads. A candidate that hangs, crashes, floods or forks costs
 its own process and one answer.
@@ -43,7 +43,7 @@ from foundry.tools.grade.host.answers import (
     digest_of,
     name_death,
     no_timing,
-    problem_of,
+    problem_in,
     raise_error,
 )
 from foundry.tools.grade.host.comparisons import PreparedContest
@@ -63,11 +63,11 @@ from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_host, plan_memory
 from foundry.tools.task.limits import TimeLimits, gpu_limit_bytes, gpu_memory_bytes, task_memory_bytes, task_seconds
 from foundry.tools.tune.session import Cell
 
-CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
+CANDIDATE_MEMORY_SHARE = 0.35  # share of the machine's memory
 AUDITED = 3  # processes of the audit's own runs
-CONTESTED = 1  # of the kernel beside its rivals, should it win
-OTHER_THREADS = (7,)  # in the watched one: few shapes divide by it, and a kernel may not need a number of its own
-HOST_BYTES = 4 << 30  # of the machine's memory, for each process that waits: a context takes a tenth of it
+CONTESTED = 1  # processes of the kernel in the baseline comparison, should it win
+OTHER_THREADS = (7,)  # threads of the watched process: few shapes divide by 7, and a kernel may need no special number
+HOST_BYTES = 4 << 30  # bytes of the machine's memory for each waiting process: a context takes a tenth of it
 LANES = 2  # judges: one evaluation that hangs does not stop the others
 _ANY_CANDIDATE = "ModelNew"  # a text that compiles nothing: its processes serve all such texts
 
@@ -79,13 +79,13 @@ class Allowance:
     """Limits of candidates that differ from the defaults, and how many candidates are judged at once."""
 
     lanes: int = LANES
-    run_limit_s: float | None = None  # of one forward; by default a multiple of the baseline's time, with a floor
-    load_limit_s: float | None = None  # of importing the file and building the model
+    run_limit_s: float | None = None  # one forward; by default a multiple of the baseline's time, with a floor
+    load_limit_s: float | None = None  # import of the file and construction of the model
     memory_bytes: int | None = None
 
 
 class Grader:
-    """Everything that needs the warm process, for one task on one device. Limits as in `Allowance`."""
+    """Everything that needs the warm process (zygote), for one task on one device. Limits as in `Allowance`."""
 
     def __init__(
         self,
@@ -101,6 +101,8 @@ class Grader:
         memory_bytes: int | None = None,
         lanes: int = LANES,
     ) -> None:
+        """Makes a scratch folder and the pools of judges and runners; starts no process. `seed`: the judges' stream of
+        inputs."""
         self._notes, self._times = Notes(), TimeLimits()
         self._task, self._device, self._seed = task, device, seed
         self._zygote, self._owns_zygote = zygote, owns_zygote
@@ -130,23 +132,25 @@ class Grader:
 
     @property
     def notes(self) -> Notes:
+        """The facts that evaluations yielded besides their records."""
         if not self._notes.isolation:
             self._notes.isolation = self._zygote.isolation
         return self._notes
 
     @property
     def zygote(self) -> Zygote:
-        """The warm process, for what is not confined to a task."""
+        """The warm process, for work that belongs to no task."""
         return self._zygote
 
     def cell(self) -> Cell:
-        """A place for one process of the tuner that runs an author's code: confined as a candidate's."""
+        """A new folder, environment and sandbox for one process of the tuner that runs an author's code; confined as a
+        candidate's."""
         folder = Path(tempfile.mkdtemp(prefix="tuner-", dir=self._scratch)).absolute()
         own = prepare_folders("", folder)
         return Cell(folder, own.environment, own.sandbox)
 
     def close(self) -> None:
-        """Ends every process of this grader and removes their directories. A warm process that others use too goes
+        """Ends every process of this grader and removes its scratch folder. A warm process that others use too goes
         on."""
         self._closed = True
         if self._owns_zygote:
@@ -155,7 +159,7 @@ class Grader:
             for worker in tuple(self._forked):
                 if worker.alive:
                     self._zygote.end(worker.pid, waits=False)
-            self._zygote.await_dying()  # all together: whoever comes next asks how much of the GPU's memory is free
+            self._zygote.await_dying()  # all together: the next grader asks how much of the GPU's memory is free
         self._runners.close()
         self._public.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -163,8 +167,11 @@ class Grader:
     # ------------------------------------------------------------ requests
 
     def check(self) -> Message:
-        """Shapes of inputs and outputs of the task; raises TaskError for one that cannot be judged."""
-        answer = self._about_task("check", task_seconds())
+        """Runs the task in a confined process: shapes of its inputs and outputs, and its sizes. Raises TaskError.
+
+        Plans the memory and the number of judges by these sizes, and begins to draw benchmarks' inputs on a GPU.
+        """
+        answer = self._ask_about_task("check", task_seconds())
         self._runners.cpu_s = self._times.runner_cpu_s(thread_count(self._device))
         sizes = decode_record(Sizes, answer["sizes"])
         if not answer["free_bytes"]:
@@ -176,18 +183,22 @@ class Grader:
         return answer
 
     def capture(self) -> Message:
-        """The task's graphs, or a note why there are none and what PyTorch runs instead."""
+        """The task's operator graphs. If there are none, a note says why, and the answer has the operators that PyTorch
+        runs."""
         try:
-            return self._about_task("capture", self._times.capture_s)
+            return self._ask_about_task("capture", self._times.capture_s)
         except TaskError as error:
             found: Message = {"graphs": [], "note": f"tracing it failed: {error}"}
-        with contextlib.suppress(TaskError):  # of a process that traces nothing
-            found |= self._about_task("ran", self._times.capture_s)
+        with contextlib.suppress(TaskError):  # from a process that traces nothing
+            found |= self._ask_about_task("ran", self._times.capture_s)
         return found
 
     def prepare(self) -> None:
-        """Lets a judge work out what `baseline` needs, so that it only has to time then; raises TaskError. On a GPU the
-        first processes that it times and checks get their contexts meanwhile."""
+        """Has a judge compute the inputs and truths that `baseline` needs, so that it only has to time later. Raises
+        TaskError.
+
+        On a GPU the first processes to be timed and checked get their contexts meanwhile.
+        """
         with self._judges.one() as judge, ThreadPoolExecutor(1) as beside:
             first = {REFERENCE: 1, CANDIDATE: 1}
             ready = beside.submit(self._runners.pool.want, _ANY_CANDIDATE, first, self._waiting)
@@ -196,12 +207,12 @@ class Grader:
         self._runners.pool.forget(_ANY_CANDIDATE)
 
     def warm_judge(self) -> None:
-        """Starts a judge on a GPU and makes its context, before it is known what it will need."""
+        """On a GPU, starts a judge and makes its context before it knows the task."""
         if not self._device.traits.uses_host_cores:
             self._judges.warm(lambda judge: ask_about_task(judge, {"do": "warm"}, task_seconds()))
 
     def baseline(self, holds: Holds | None = None) -> Baseline:
-        """Times the reference and measures its own error; raises TaskError."""
+        """Times the reference in a fresh process and measures its own error against the truth. Raises TaskError."""
         holds = holds or Holds()
         reference = self._runners.take()
         try:
@@ -227,8 +238,11 @@ class Grader:
         foreign: ForeignName | None,
         holds: Holds | None = None,
     ) -> Contest:
-        """Times the kernel that won, none where `text` is "", in turns with other ways to run the reference. What
-        cannot be measured is data."""
+        """Times the winning kernel (none if `text` is "") in turns with other ways to run the reference.
+
+        Uses the processes of `ready_contest` if they are alive and have the same variants. A failure is data in the
+        record.
+        """
         holds = holds or Holds()
         message: Message = {"text": text, "foreign": foreign or ""}
         message["load_limit_s"] = self._load_limit(text, build) if build else LOAD_S
@@ -245,18 +259,22 @@ class Grader:
             return made.hold(message, holds)
 
     def ready_contest(self, baseline: Baseline, rivals: Sequence[RivalName], holds: Holds | None = None) -> None:
-        """Compiles the rivals of a contest to come, with a judge of its own, where the GPU has room for that."""
+        """Compiles the variants of a later `contest` in a process of its own, with a judge beside the lanes."""
         made = self._new_contest(baseline, rivals)
         made.ready(self._judges.apart(), holds or Holds())
         self._contest = made
 
     def _new_contest(self, baseline: Baseline, rivals: Sequence[RivalName]) -> PreparedContest:
+        """An unprepared baseline comparison, with the requests' common fields filled in."""
         message: Message = {**self._limits, "stage": "screen", "errors": self._own_errors, "series": "contest"}
         message |= {"told_by": baseline.told_by, "eager_ms": baseline.eager_ms, "tf32": self._tf32}
         return PreparedContest(self._runners, message, rivals, self._scratch / "inductor", self._times.contest_s)
 
     def verify(self, text: str, build: Build, stage: Stage, baseline: Baseline, holds: Holds | None = None) -> Verdict:
-        """Judges the correctness of one candidate, in a process of its own."""
+        """Judges the correctness of one candidate in a fresh process of its own. A crash is a verdict.
+
+        Notes the operators that ran, and the seconds of each phase.
+        """
         message: Message = {"do": "verify", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
         message["told_by"] = baseline.told_by
         holds = holds or Holds()
@@ -266,7 +284,7 @@ class Grader:
             answer, ended = self._with_candidate(judge, message, self._runners.take_awake(text), holds)
             seconds = time.monotonic() - holds.waited_s - start
         if "verdict" not in answer:
-            return Verdict("crash", stage, evidence=problem_of(answer, ended), seconds=seconds)
+            return Verdict("crash", stage, evidence=problem_in(answer, ended), seconds=seconds)
         self._notes.operators[digest_of(text)] = answer["operators"]
         self._notes.phases[digest_of(text)] = answer["phases"]
         self._notes.seeds.update(answer["seeds"])
@@ -275,7 +293,8 @@ class Grader:
         return replace(verdict, evidence=name_death(verdict.evidence, ended), gates=gates, seconds=seconds)
 
     def compile_ahead(self, text: str, build: Build) -> None:
-        """Lets a candidate for a GPU that compiles itself do so now: the caller need not hold the device."""
+        """Has a candidate for a GPU that compiles itself at import do so now, while the caller does not hold the
+        device."""
         if compiles_itself(text) and not self._device.traits.uses_host_cores:
             digits = self._device.arch.removeprefix("sm_")
             self._runners.compile_ahead(text, f"{digits[:-1]}.{digits[-1]}+PTX", self._load_limit(text, build))
@@ -283,29 +302,33 @@ class Grader:
     def make_ready(
         self, text: str, stage: Stage, begins: Callable[[], object] = lambda: None, holds: Holds | None = None
     ) -> None:
-        """Starts what a timing needs on a GPU, before the device is held for it, and what the next candidate will."""
+        """On a GPU, starts the processes that a candidate's check and timing will take, and returns when they are
+        ready. `begins` is called when the first is about to come."""
         starting, wanted = (holds or Holds()).starting, self._wanted(text, stage)
         self._runners.pool.want(text, wanted, self._waiting, starting=starting, begins=begins)
 
     def stock(self, holds: Holds | None = None) -> bool:
-        """Makes some processes ready for a proof to come; whether there were any to make."""
+        """Makes some processes ready for a later proof of any candidate; True if there were any to make."""
         starting, wanted = (holds or Holds()).starting, self._wanted(_ANY_CANDIDATE, "final")
         return self._runners.pool.stock(_ANY_CANDIDATE, wanted, self._waiting, starting=starting)
 
     def _wanted(self, text: str, stage: Stage) -> dict[str, int]:
-        """The processes that one candidate takes: to be checked in and, group by group, to be timed in. Those of a file
-        that compiles itself end with its proof: nothing is left of them for a contest."""
+        """The number of processes by kind that one candidate takes: for its check, each timed group, and in a proof the
+        audit.
+
+        A file that does not compile itself gets one more, for the baseline comparison.
+        """
         groups, kind = effort_of(stage, self._device.traits).min_groups, pool_key(text)
         besides = 0 if stage == "screen" else AUDITED + (CONTESTED if kind == CANDIDATE else 0)
         return {REFERENCE: groups, kind: 1 + groups + besides}
 
     @property
     def _waiting(self) -> int:
-        """Processes that may wait with a context: each takes memory of the host too."""
+        """The most processes that may wait with a context: each takes memory of the host too."""
         return min(self._plan.waiting, machine_memory_bytes() // HOST_BYTES)
 
     def dismiss(self, text: str) -> None:
-        """Ends what was made ready for a candidate that is not timed."""
+        """Ends the processes that were made ready for a candidate that is not timed."""
         self._runners.pool.forget(text)
 
     def time(
@@ -318,8 +341,11 @@ class Grader:
         holds: Holds | None = None,
         beside: tuple[str, Build] | None = None,
     ) -> Timing:
-        """Times a candidate in turns with the reference, or with the candidate `beside` it, which is the baseline then:
-        groups of pairs, each in a fresh pair of processes."""
+        """Times a candidate in turns with the reference, or with another candidate `beside` it (text and build).
+
+        Takes groups of pairs, each in a fresh pair of processes, until the interval is narrow enough or a group fails.
+        Another set of operators than in the check is an objection too.
+        """
         message: Message = {"stage": stage, "text": text, "eager_ms": baseline.eager_ms, "told_by": baseline.told_by}
         message |= {**self._limits, "errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
         message["series"] = secrets.token_hex(8)
@@ -337,7 +363,7 @@ class Grader:
                 answer, ended = paired.run(groups.count, groups.orders(ahead))
                 if "pairs" not in answer:
                     outcome = OUTCOMES.get(str(answer.get("failed", ["crash"])[0]), "crash")
-                    problem, gate = problem_of(answer, "died" if beside else ended), str(answer.get("gate", ""))
+                    problem, gate = problem_in(answer, "died" if beside else ended), str(answer.get("gate", ""))
                     return replace(no_timing(stage, problem, groups.seconds, outcome=outcome), gate=gate)
                 before = self._notes.operators.get(digest_of(text))
                 if before is not None and (late := later_work(before, answer["operators"], answer["moved_bytes"])):
@@ -348,13 +374,15 @@ class Grader:
     def ablate(
         self, text: str, build: Build, baseline: Baseline, policy: Policy, holds: Holds | None = None
     ) -> tuple[list[Gate], Message]:
-        """The audit's own runs of a candidate, each in a fresh process: gates, and what its process was seen to do."""
+        """Runs the audit's own experiments on a candidate, in up to three fresh processes: gates, and what a process
+        was seen to do."""
         message: Message = {"do": "ablate", "text": text, "policy": policy, "eager_ms": baseline.eager_ms}
         message |= {"is_quick": not compiles_itself(text), "load_limit_s": self._load_limit(text, build)}
         candidates, holds = list[Worker](), holds or Holds()
         threads = OTHER_THREADS if self._device.traits.uses_host_cores else ()
 
         def tick() -> None:
+            """Ends each candidate's process that broke a limit."""
             for candidate in candidates:
                 if candidate.excess():
                     candidate.end()
@@ -386,8 +414,12 @@ class Grader:
         watch: Watch | None = None,
         holds: Holds | None = None,
     ) -> tuple[Message, str]:
-        """What a candidate's process says of its forward, called for `seconds`, and how it failed, or "". `watch` looks
-        at the process from outside meanwhile; loading the file is not seen."""
+        """Calls a candidate's forward for `seconds` in a fresh process; returns the profiler's answer and "", or {} and
+        a problem.
+
+        Loads the file first, unwatched; then `watch`, given the process's id, observes it from outside with the device
+        held alone.
+        """
         message: Message = {"do": "profile", "text": text, "eager_ms": baseline.eager_ms, "told_by": baseline.told_by}
         message |= {"load_limit_s": self._load_limit(text, build), "stage": "screen", "errors": self._own_errors}
         message["series"], holds = "", holds or Holds()
@@ -422,8 +454,8 @@ class Grader:
         *,
         early: bool = False,
     ) -> Worker:
-        """A worker that `close` ends too. Raises FoundryError if the grader is closed, even in the middle of a
-        request."""
+        """Starts a worker from the warm process; `close` ends it too. Raises FoundryError if the grader is closed, even
+        in the middle of a request."""
         if self._closed:
             raise FoundryError("the grader is closed", "resume the run")
         worker = self._zygote.fork(
@@ -438,7 +470,9 @@ class Grader:
         self._forked.add(worker)
         return worker
 
-    def _about_task(self, question: str, limit_s: float) -> Message:
+    def _ask_about_task(self, question: str, limit_s: float) -> Message:
+        """The answer of a fresh confined process to a question ("check", "capture", "ran") about the task. Raises
+        TaskError."""
         worker = self._start_intake(limit_s, early=question == "check")  # which traces nothing
         self._zygote.go_on()
         try:
@@ -450,6 +484,7 @@ class Grader:
             worker.end()
 
     def _start_intake(self, wall_s: float, *, early: bool = False) -> Worker:
+        """Starts a confined process that can run the task's own code, for at most `wall_s` seconds."""
         limits = self._task_limits(wall_s)
         return self._fork("foundry.tools.task.intake:serve", limits, self._scratch, TASK, early=early)
 
@@ -457,10 +492,13 @@ class Grader:
         return Limits(wall_s=wall_s, memory_bytes=task_memory_bytes(), cpu_s=36_000, file_bytes=1 << 40)
 
     def _start_judge(self) -> Worker:
+        """Starts a judge process, which does not know its task yet."""
         limits = self._task_limits(self._times.judge_s)
         return self._fork("foundry.tools.grade.judge.serve:serve", limits, self._scratch, TASK, early=True)
 
     def _open_judge(self, judge: Worker) -> None:
+        """Sends a judge its task, device, memory plan, seed and threads. Raises TaskError if it cannot load the
+        task."""
         message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}
         message["plan"] = asdict(self._plan)
         ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, task_seconds())
@@ -480,6 +518,7 @@ class Grader:
         answer: Message = {}
 
         def tick() -> None:
+            """Ends the candidate's process and notes the reason if it broke a limit."""
             if reason := candidate.excess():
                 broken.append(reason)
                 candidate.end()
@@ -493,11 +532,11 @@ class Grader:
         except ChannelClosed:  # it was gone before it could be linked
             answer = {"failed": ["crash", "the process died"]}
         finally:
-            ended = self._runners.part_from(candidate, is_well=False)
+            ended = self._runners.release(candidate, is_well=False)
         raise_error(answer)
         return answer, broken[0] if broken else ended
 
 
 def thread_count(device: Device) -> int:
-    """Threads of PyTorch in every process: the device's cores, or a few beside a GPU."""
+    """Threads of PyTorch in every process: the device's cores, or at most 8 beside a GPU."""
     return device.cores if device.traits.uses_host_cores else min(8, len(os.sched_getaffinity(0)))

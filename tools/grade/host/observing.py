@@ -1,4 +1,4 @@
-"""One candidate's process looked at while it works, for a diagnosis: kernels on a GPU, functions on a CPU."""
+"""Observes a candidate's process for a diagnosis: kernels on a GPU, functions on a CPU."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ from foundry.tools.targets.cpu.sampling import Samples, sampled
 from foundry.tools.targets.cuda import nsight
 from foundry.tools.targets.cuda.disassembly import tool_path
 
-COUNT_S = 240.0
+COUNT_S = 240.0  # seconds for one run of Nsight Compute
 COUNTED_LAUNCHES = 64
-NCU_TRIAL_S = 8.0  # where a filter keeps it from its program it waits for ever
+NCU_TRIAL_S = 8.0  # seconds; ncu waits for ever if a filter keeps it from its program
 
 
 def observe(
     grader: Grader, device: Device, text: str, build: Build, baseline: Baseline, seconds: float, holds: Holds
 ) -> Seen:
-    """What was seen of the candidate's forward, called again and again for `seconds`. Blocking; never raises for a bad
-    candidate. On a GPU its own process says which kernels ran, on a CPU the system does."""
+    """Calls the candidate's forward for `seconds` in a fresh process and returns kernel launches (GPU) or stack samples
+    (CPU).
+
+    Blocking. A bad candidate gives a Seen with a `problem`. On a GPU PyTorch's profiler in that process tells the
+    kernels; on a CPU it is sampled from outside.
+    """
     samples = Samples()
     watch = (lambda pid: sampled(pid, samples)) if device.traits.uses_host_cores else None
-    answer, problem = grader.profile(text, build, baseline, seconds, watch, holds)
+    answer, problem = grader.profile(text, build, baseline, seconds, watch=watch, holds=holds)
     if problem:
         return Seen(problem=problem)
     notes = (samples.problem,) if samples.problem else ()
@@ -40,14 +44,17 @@ def observe(
 
 
 def counting_means(means: Collection[str]) -> tuple[str, ...]:
-    """By which of the means ncu's program can be confined here; tried once, and the caller shares the device."""
+    """The subset of the sandbox `means` under which ncu can run a program here; empty without ncu.
+
+    Tried once and cached. The caller shares the device.
+    """
     ncu = tool_path("ncu")
     return means_under((str(ncu),), tuple(means), seconds=NCU_TRIAL_S) if ncu else ()
 
 
 def count(seen: Seen, task: Task, text: str, device: Device, means: Collection[str]) -> Seen:
-    """Adds what the hardware counts of the kernels that were seen, or a note why it cannot. `means` confine the tool
-    and the program that it starts."""
+    """The same observation with the hardware's counters of its kernels, or a note why they cannot be read. Runs Nsight
+    Compute on the file; `means` confine the tool and its program."""
     if not device.traits.has_counters:
         return replace(seen, notes=(*seen.notes, "counters of a CPU are not read: rung 4 is the highest here"))
     ncu = tool_path("ncu")
@@ -56,7 +63,7 @@ def count(seen: Seen, task: Task, text: str, device: Device, means: Collection[s
     plain = {plain_kernel(name).split("::")[-1] for name, _, blocks, _ in seen.launches if blocks}
     names = "|".join(sorted(map(re.escape, plain)))
     argv = nsight.arguments(str(ncu), f"^({names})$", launches=COUNTED_LAUNCHES)
-    done = under_tool(argv, task, text, device.traits.torch_device, COUNT_S, counting_means(means))
+    done = under_tool(argv, task, text, device.traits.torch_device, seconds=COUNT_S, means=counting_means(means))
     found = nsight.read_counters(done.output)
     problem = f"Nsight Compute {done.reason}" if done.reason else nsight.problem_of(done.output, found)
     return replace(seen, counters=tuple(found), notes=(*seen.notes, problem) if problem else seen.notes)

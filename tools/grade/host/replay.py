@@ -1,14 +1,15 @@
-"""A kernel file called in a process that a vendor's tool starts and watches, as compute-sanitizer and ncu do: the
-process, and the program in it.
+"""Calls a kernel file in a process that a vendor's tool starts and watches, as compute-sanitizer and ncu do.
 
-python -m foundry.tools.grade.host.replay FOLDER     with task.json and device.txt in it; kernel.py once `go` says so
+The module holds both sides: the main process (`Replaying`) and the program under the tool (`replay`).
+
+python -m foundry.tools.grade.host.replay FOLDER with task.json and device.txt in it; kernel.py once `go` says so
 
 Starting Python, torch and the tool takes seconds, and none of it needs the file. So a process may be started before it
 is known which kernel it will call: it draws the task's inputs on the host, waits for the file and touches no device
 until then. Inputs from the host are also the cheapest under a tool, which follows every kernel that would draw them.
 
-Under a tool a call of a network may take a minute. So every now and then, when nothing of it is under way, the program
-offers the GPU to whoever waits to time something: between its steps, and within a call between two kernels.
+Under a tool a call of a network may take a minute. So the program offers the GPU to waiting timings, between its steps
+and, within a call, between two kernels.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ if TYPE_CHECKING:
     from foundry.tools.task.loading import LoadedTask
 
 FORWARDS = 2  # the first may build or tune
-LONG_S = 1.0  # of a call under a tool: another one is not waited for
+LONG_S = 1.0  # seconds of a call under a tool; after a longer one there is no second call
 SEED = 7
 GO, KERNEL = "go", "kernel.py"
 OFFER, ANSWER = "offer", "answer"  # the program asks whether it should wait, and goes on when it is answered
 OFFER_POLL_S = 0.02
-OFFER_S = 0.25  # from one offer within a call to the next
+OFFER_S = 0.25  # seconds between two offers within a call
 SMALLEST = "smallest"  # a file: one forward at the smallest of the task's shapes is wanted
-AHEAD_BYTES = 256 << 20  # of inputs that are drawn on the host, before there is a kernel: half a second
+AHEAD_BYTES = 256 << 20  # most bytes of inputs drawn on the host before there is a kernel: half a second
 DRAWN = 1 << 24  # elements of a random tensor, where those after them repeat them
-LIFE_S = 86_400.0  # of a process, the most of it waiting
+LIFE_S = 86_400.0  # seconds that a process may live, mostly waiting
 TRIAL_S = 20.0
-# What is left out for the program that a tool watches, and taken in for it, from the least to all. Without a network of
-# its own it is not confined.
+# Means left out for the program that a tool watches, and means taken instead; from the least to all. It always keeps
+# a network of its own.
 _TRIED: tuple[tuple[frozenset[str], tuple[str, ...]], ...] = (
     (frozenset(), ()),
     (frozenset({SYSCALLS}), (LOCAL_TOOL,)),
@@ -69,8 +70,11 @@ _OURS = (sys.executable, "-c", "from foundry.tools.process.sandbox import gpu_an
 def means_under(
     tool: tuple[str, ...], means: tuple[str, ...], ours: tuple[str, ...] = _OURS, seconds: float = TRIAL_S
 ) -> tuple[str, ...]:
-    """By which of the means a program can be confined that this tool watches: tried once on a program of ours, which
-    prints `works True`. What no candidate takes part in, none can talk its way out of. The caller shares the device."""
+    """The subset of the sandbox `means` under which `tool` can run a program here.
+
+    Tries ever fewer means on a program of ours that prints `works True`; no candidate takes part. Cached. The caller
+    shares the device.
+    """
     for left_out, instead in _TRIED:
         kept = (*(name for name in means if name not in left_out), *(instead if SYSCALLS in means else ()))
         with tempfile.TemporaryDirectory(prefix="foundry-trial-") as name:
@@ -100,13 +104,15 @@ class Replaying:
         text: str = "",
         smallest: bool = False,
     ) -> None:
+        """Makes a temporary folder with the task and the pipes, and starts the tool around the replay program at
+        once."""
         self._room = tempfile.TemporaryDirectory(prefix="foundry-replay-")
         self.folder = folder = Path(self._room.name)
         (folder / "task.json").write_text(codec.encode(task), encoding="utf-8")
         (folder / "device.txt").write_text(device)
         if smallest:
             (folder / SMALLEST).touch()
-        self._go, self._offer, self._answer = (self._opened(name) for name in (GO, OFFER, ANSWER))
+        self._go, self._offer, self._answer = (self._open_pipe(name) for name in (GO, OFFER, ANSWER))
         self._end, self._away = "", WaitClock()  # why it has to end, and what it was kept waiting
         self._deadline = float("inf")
         own = prepare_folders(text, folder)
@@ -114,21 +120,26 @@ class Replaying:
         environment = {key: value for key, value in os.environ.items() if key in ALLOWED} | own.environment
         environment |= own_package(folder)
         environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor a block of its own: what lies beyond shows
-        environment["CUDA_LAUNCH_BLOCKING"] = "1"  # between two kernels of a call nothing of it is under way
+        environment["CUDA_LAUNCH_BLOCKING"] = "1"  # no work is under way between two kernels of a call
         watched = [sys.executable, "-m", "foundry.tools.grade.host.replay", str(folder)]
         argv = confine_tool(tool, watched, own.sandbox, means)
         limits = Limits(wall_s=LIFE_S, memory_bytes=64 << 30, cpu_s=3600, folder_bytes=2 << 30)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="replay")
-        self._done = self._thread.submit(run_command, argv, limits, cwd=folder, env=environment, stop=self._reason)
+        self._done = self._thread.submit(
+            run_command, argv, limits, cwd=folder, env=environment, stop=self._reason_to_stop
+        )
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it can still be given a file."""
+        """True while the process runs, so that it can still be given a file."""
         return not self._done.done()
 
     def finish(self, text: str, seconds: float, pause: Callable[[], None] | None = None) -> Finished:
-        """Gives it the kernel file and waits for its end, at most so long. `pause` is called between its steps; those
-        seconds are not its own."""
+        """Gives the process the kernel file and waits for its end, at most `seconds`; returns its output and how it
+        ended.
+
+        `pause` is called each time the program offers the GPU; the time in it does not count.
+        """
         (self.folder / KERNEL).write_text(text, encoding="utf-8")
         self._end, self._deadline = f"did not finish in {seconds:g} s", time.monotonic() + seconds
         os.write(self._go, b"\n")
@@ -142,19 +153,20 @@ class Replaying:
                     os.write(self._answer, asked)
         return self._done.result()
 
-    def _opened(self, name: str) -> int:
-        """A pipe to or from the program, by its name in the folder; neither end waits for the other."""
+    def _open_pipe(self, name: str) -> int:
+        """Makes a named pipe in the folder and opens it for both directions, non-blocking."""
         os.mkfifo(self.folder / name)
         return os.open(self.folder / name, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def close(self) -> None:
-        """Ends it, whatever it does."""
+        """Kills the process if it still runs, and removes its folder."""
         self._deadline, self._end = 0.0, self._end or "was not needed"
         self._thread.shutdown(wait=True)
         close_all([self._go, self._offer, self._answer, *self._locks])
         self._room.cleanup()
 
-    def _reason(self) -> str:
+    def _reason_to_stop(self) -> str:
+        """The reason to kill the process once its deadline, extended by the pauses, has passed; else ""."""
         return self._end if time.monotonic() - self._away.seconds > self._deadline else ""
 
 
@@ -166,7 +178,8 @@ def under_tool(
     seconds: float,
     means: Collection[str],
 ) -> Finished:
-    """Runs a tool around the replay of a kernel file, confined by `means`."""
+    """Runs a tool around the replay of a kernel file, confined by `means`, for at most `seconds`; returns its
+    output."""
     replaying = Replaying(tool, task, device, means, text=text)
     try:
         return replaying.finish(text, seconds)
@@ -175,8 +188,10 @@ def under_tool(
 
 
 def replay(folder: Path) -> None:
-    """Builds the task's inputs and the candidate's model as a benchmark does, and calls it. What needs no kernel file
-    is done before there is one."""
+    """The program under the tool: builds the task's inputs and the candidate's model as a benchmark does, and calls it.
+
+    Waits for the kernel file after whatever does not need it. Prints "replayed" and where, at the end.
+    """
     import torch
 
     from foundry.knowledge import codec
@@ -189,11 +204,11 @@ def replay(folder: Path) -> None:
     task = codec.decode(Task, (folder / "task.json").read_text(encoding="utf-8"))
     device = torch.device((folder / "device.txt").read_text().strip())
     is_smallest = (folder / SMALLEST).exists()
-    ahead = None if "cuda" in task.source else _drawn(task, is_smallest)  # it may draw them on a device
+    ahead = None if "cuda" in task.source else _draw_inputs(task, is_smallest)  # it may draw them on a device
     with (folder / GO).open("rb") as go:
         go.readline()
     end_work = torch_device_of(device).synchronise
-    case, where, drawn = ahead or _drawn(task, is_smallest)
+    case, where, drawn = ahead or _draw_inputs(task, is_smallest)
     make = candidate_maker((folder / KERNEL).read_text(encoding="utf-8"), str(folder / "candidate.py"))
     model = make(case.init_arguments(SEED), SEED, "cpu").to(device)  # a sanitizer slows what a GPU draws
     if task.options.mode != "as_given":
@@ -209,7 +224,7 @@ def replay(folder: Path) -> None:
         for number in range(1 if is_smallest else FORWARDS):
             _offer(folder, end_work)
             began = time.monotonic()
-            with _offers(folder, end_work):
+            with _offering(folder, end_work):
                 call(model, inputs)
                 end_work()
             if not number and not is_smallest and time.monotonic() - began > LONG_S:
@@ -219,7 +234,7 @@ def replay(folder: Path) -> None:
 
 
 def _offer(folder: Path, end_work: Callable[[], object]) -> None:
-    """Lets others have the GPU who wait to time something, and returns when they are done."""
+    """Ends the GPU's work, offers it to waiting timings and blocks until the main process answers."""
     end_work()
     with (folder / OFFER).open("wb", buffering=0) as offer, (folder / ANSWER).open("rb", buffering=0) as answer:
         offer.write(b"\n")
@@ -227,12 +242,13 @@ def _offer(folder: Path, end_work: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def _offers(folder: Path, end_work: Callable[[], object]) -> Iterator[None]:
-    """Every now and then `_offer`s, wherever the Python code in it stands."""
+def _offering(folder: Path, end_work: Callable[[], object]) -> Iterator[None]:
+    """A context manager in which a timer signal calls `_offer` every OFFER_S seconds."""
 
     is_over = False
 
     def offer(_number: int, _frame: FrameType | None) -> None:
+        """Signal handler: offers the GPU, then sets the timer anew."""
         if is_over:  # the alarm rang while it was turned off
             return
         _offer(folder, end_work)
@@ -249,9 +265,13 @@ def _offers(folder: Path, end_work: Callable[[], object]) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _drawn(task: Task, is_smallest: bool) -> tuple[LoadedTask, str, list[Any]]:
-    """The case whose forward is called, where that is in words if it is not the file's own, and its inputs on the host,
-    if they are small."""
+def _draw_inputs(task: Task, is_smallest: bool) -> tuple[LoadedTask, str, list[Any]]:
+    """The case to call, a phrase that names its shape if it is not the task's own ("" else), and its inputs on the
+    host.
+
+    With `is_smallest` the case with the fewest bytes of inputs. The inputs are an empty list if larger than
+    AHEAD_BYTES.
+    """
     import torch
 
     from foundry.tools.task import bundle, loading

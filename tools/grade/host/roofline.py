@@ -1,4 +1,4 @@
-"""What limits a candidate, from its time, the graph, its build, and what was seen of its process.
+"""Profile of a candidate: what limits it, from its time, the graph, its build, and what was seen of its process.
 
 Rates are analytic: operations and compulsory bytes of the graph, over the measured time. A kernel that moves more than
 it must shows a lower rate, which is the point.
@@ -111,7 +111,10 @@ def _build_facts(build: Build) -> dict[str, float | str]:
 
 
 def launches(text: str, lowered: Lowered | None = None) -> int:
-    """Kernels on a GPU, parallel regions on a CPU, that one forward starts; at least 1."""
+    """Number of kernels (GPU) or parallel regions (CPU) that one forward starts, at least 1.
+
+    Read from the file's FOUNDRY record, else from the lowered plan, else counted in the native code's text.
+    """
     source = read_source(text)
     about = {} if isinstance(source, Unreadable) else foundry_literals(source.tree).get("FOUNDRY", {})
     listed = about.get("launches") if isinstance(about, dict) else None

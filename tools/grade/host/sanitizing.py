@@ -1,9 +1,10 @@
-"""compute-sanitizer on a kernel that is about to be called a winner: reads and writes outside of memory, and races in
-shared memory, which no comparison of outputs has to show.
+"""Runs compute-sanitizer on a kernel before it is called a winner.
+
+It finds reads and writes outside of memory, and races in shared memory, which a comparison of outputs need not show.
 
 The tool starts the program itself and speaks with it over a socket. The program is confined by those means with which
-the tool watches a program of our own here. Where it does not work so with a candidate, its check is not decided and
-says so. Only text that was found correct is given to it.
+the tool watches a program of our own here. If it does not work so with a candidate, its check is not decided and says
+so. Only text that was found correct is given to it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from foundry.tools.machine.holds import Holds
 from foundry.tools.process.child import Finished
 from foundry.tools.targets.cuda.disassembly import tool_path
 
-SECONDS = {"memcheck": 45.0, "racecheck": 12.0}
+SECONDS = {"memcheck": 45.0, "racecheck": 12.0}  # time limit of each check, seconds
 CHECKS = tuple(SECONDS)
-# The tool follows every access to shared memory: a product of 4096 cubed takes many thousand times as long. Races hang
-# on a kernel's barriers and not on how many blocks it has, so one call at the smallest declared shape is looked at, and
-# of each launch of the kernel compiler's the first blocks.
+# Checks that follow every access to shared memory: a product of 4096 cubed takes many thousand times as long. Races
+# depend on a kernel's barriers, not on its number of blocks. So these checks watch one call at the smallest declared
+# shape, and the first blocks of each launch of the kernel compiler.
 OF_SHARED_MEMORY = frozenset({"racecheck"})
 FIRST_BLOCKS = 64  # a multiple of every cluster's
 _LAUNCHED = re.compile(r"^(    \('\w+', )\((\d+), (\d+), (\d+)\)(?=, \(\d+, \d+, \d+\), \d+, \()", re.M)
@@ -47,10 +48,11 @@ class Sanitizer:
     """The checks of one task's winners. Their processes may be started before a winner is known."""
 
     def __init__(self, task: Task, target: TargetTraits) -> None:
+        """Looks for the target's tool; starts nothing."""
         self._task, self._target = task, target
         self._tool = tool_path(target.sanitizer) if target.sanitizer else None
-        self._means: tuple[str, ...] | None = None  # that confine what is checked
-        self._waiting: dict[str, Replaying] = {}  # by check
+        self._means: tuple[str, ...] | None = None  # means of the sandbox around the checked program
+        self._waiting: dict[str, Replaying] = {}  # a check: its process
         self._is_closed = False
         self._guard, self._trial = threading.Lock(), threading.Lock()
 
@@ -60,29 +62,32 @@ class Sanitizer:
         return bool(self._target.sanitizer)
 
     def _try_out(self, means: Collection[str], holds: Holds) -> None:
-        """Finds out, once, by which of the means the tool's programs can be confined here. That takes a second, in
-        which no other process gets its context."""
+        """Finds out, once, under which of the sandbox `means` the tool can run a program here. Takes a second, in which
+        no other process gets its context."""
         with self._trial:
             if self._tool and self._means is None:
                 self._means = holds.start(lambda: means_under((str(self._tool),), tuple(means)))
 
     def begin(self, means: Collection[str], holds: Holds) -> None:
-        """Starts what waits for the next winner; none of it touches a GPU before it has one."""
+        """Starts one waiting process for each check, so that the next winner need not wait; none touches a GPU before
+        it has a file."""
         self._try_out(means, holds)
         with self._guard:
             for check in CHECKS if self._means is not None and not self._is_closed else ():
                 known = self._waiting.get(check)
                 if known is None or not known.is_waiting:
-                    self._waiting[check] = self._started(check)
+                    self._waiting[check] = self._start_replay(check)
                     if known is not None:
                         known.close()
 
     def check(
         self, text: str, build: Build, means: Collection[str], *, at_once: bool, holds: Callable[[], Holds] = Holds
     ) -> list[Gate]:
-        """A gate for each check; one that could not be made passes and says why. Nothing where there is no GPU's code.
-        With `at_once` the checks run beside each other. Each shares the device by `holds` of its own, and lets others
-        time between two steps."""
+        """Runs the checks on a kernel file; a gate for each. Empty for a target without such a tool.
+
+        A check that could not be made passes and says why. With `at_once` the checks run side by side. Each shares the
+        device by `holds` of its own, and lets others time between two steps.
+        """
         if not self.is_asked:
             return []
         if self._tool is None:
@@ -91,16 +96,20 @@ class Sanitizer:
         is_sharing = compiles_itself(text) or may_share(build)
         needed = [check for check in CHECKS if is_sharing or check not in OF_SHARED_MEMORY]
         with ThreadPoolExecutor(len(CHECKS) if at_once else 1) as pool:
-            found = dict(zip(needed, pool.map(lambda check: self._gate(check, text, holds()), needed), strict=True))
+            found = dict(
+                zip(needed, pool.map(lambda check: self._run_check(check, text, holds()), needed), strict=True)
+            )
         return [found.get(check) or Gate(check, True, NOT_SHARED) for check in CHECKS]
 
-    def _gate(self, check: str, text: str, holds: Holds) -> Gate:
+    def _run_check(self, check: str, text: str, holds: Holds) -> Gate:
+        """Runs one check on the file, in a waiting process if there is one, else in a new one; its finding as a
+        gate."""
         with self._guard:
             waiting = None if compiles_itself(text) else self._waiting.pop(check, None)
         if waiting is None or not waiting.is_waiting:
             if waiting is not None:
                 waiting.close()
-            waiting = self._started(check, text)
+            waiting = self._start_replay(check, text)
         asked = first_blocks(text) if check in OF_SHARED_MEMORY else text
         try:
             with holds.shared():
@@ -109,14 +118,16 @@ class Sanitizer:
             waiting.close()
         return gate if asked == text else replace(gate, evidence=f"{gate.evidence} {OF_BLOCKS}")
 
-    def _started(self, check: str, text: str = "") -> Replaying:
+    def _start_replay(self, check: str, text: str = "") -> Replaying:
+        """Starts the tool for `check` around a replay process, which waits for its file; racecheck calls the smallest
+        shape."""
         argv, means = [str(self._tool), "--tool", check, "--print-limit", "5"], self._means or ()
         return Replaying(
             argv, self._task, self._target.torch_device, means, text=text, smallest=check in OF_SHARED_MEMORY
         )
 
     def close(self) -> None:
-        """Ends what waits."""
+        """Ends the waiting processes and lets no new ones start."""
         with self._guard:
             self._is_closed = True
             waiting = list(self._waiting.values())
@@ -126,11 +137,11 @@ class Sanitizer:
 
 
 def first_blocks(text: str) -> str:
-    """A file of the kernel compiler's with no more blocks in a launch than are looked at; any other as it is, and one
-    whose
-    blocks share all work: fewer would do more each."""
+    """The text with launches of the kernel compiler cut to FIRST_BLOCKS blocks. Unchanged if it is another text, or if
+    its blocks share all the work (`gridDim`): fewer would do more each."""
 
     def fewer(found: re.Match[str]) -> str:
+        """Replaces one launch's grid by one with at most FIRST_BLOCKS blocks in all."""
         left, sizes = FIRST_BLOCKS, list[str]()
         for size in map(int, found.groups()[1:]):
             sizes.append(str(min(size, left)))
@@ -141,7 +152,7 @@ def first_blocks(text: str) -> str:
 
 
 def may_share(build: Build) -> bool:
-    """Whether some kernel may use shared memory; not so where all machine code was read and says otherwise."""
+    """True unless all machine code was read and shows that no kernel uses shared memory."""
     used = build.resources
     unread = not used.kernels or used.kernels.keys() - used.instructions.keys()
     sharing = (code.get(f"all_{kind}") for code in used.instructions.values() for kind in _SHARING)
@@ -154,12 +165,12 @@ def with_gates(audit: Audit, gates: Sequence[Gate]) -> Audit:
 
 
 def has_looked(output: str) -> bool:
-    """Whether compute-sanitizer has watched a program to its end, or found something in it."""
+    """True if compute-sanitizer's output shows that it watched the program to its end, or found something."""
     return _SUMMARY.search(output) is not None and ("replayed" in output or _FINDING.search(output) is not None)
 
 
 def read_check(check: str, done: Finished) -> Gate:
-    """What the tool found, as a gate."""
+    """The tool's output as a gate: fails with the first finding; passes as "not decided" if the tool could not run."""
     if done.reason:
         return Gate(check, True, f"not decided: under compute-sanitizer it {done.reason}")
     summary = _SUMMARY.search(done.output)

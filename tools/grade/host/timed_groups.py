@@ -1,4 +1,4 @@
-"""The groups of one timing, collected in the main process: when to stop, and the record. Free of torch.
+"""Collects the groups of one timing in the main process, decides when to stop, and makes the record. Free of torch.
 
 A group is what a judge's `time` answers: pairs of samples from one fresh pair of processes.
 """
@@ -32,15 +32,17 @@ from foundry.tools.protocol.statistics import (
 
 Check = Literal["none", "timed", "taken"]  # outputs compared in full: none, fetched after a call, copied at its end
 
-GIVE_UP_FACTOR = 1.2
-SLOWED = 1.3  # times that the baseline is slower beside a candidate than before it, to look again
-CLEARLY_SLOWED = 1.2  # at least, with 95 % confidence
+GIVE_UP_FACTOR = 1.2  # times slower than the incumbent, for a screen to end early
+SLOWED = 1.3  # factor by which the baseline must be slower beside a candidate, for it to be timed again alone
+CLEARLY_SLOWED = 1.2  # lower bound of that factor's 95 % interval, for an objection
 AGREEING = 0.75  # share of the groups that must show the same oddity: a busy machine shows it in some
 
 
 def is_doubtful(timing: Timing) -> bool:
-    """Whether nothing but its times speaks against the candidate. On a machine that was busy just then they would speak
-    against an honest one too. A screen has asked more groups itself before it said that work is done out of turn."""
+    """True if only measured times speak against the candidate; a busy machine could make an honest one look so.
+
+    A screen's objection of work out of turn is not doubtful: it has asked more groups itself before.
+    """
     if timing.problem:
         measured = (PROCESSES,) if timing.stage == "screen" else (PROCESSES, OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW)
         return timing.gate in measured
@@ -48,8 +50,10 @@ def is_doubtful(timing: Timing) -> bool:
 
 
 class Groups:
-    """Answers of one candidate's groups. `incumbent_ms`: a screen ends early for one that is clearly slower;
-    `reference_ms`: one call of the reference; `waited`: seconds that the device was waited for so far."""
+    """The answers of one candidate's groups. `incumbent_ms`: a screen ends early for one that is clearly slower.
+
+    `reference_ms`: one call of the reference; `waited`: seconds that the device was waited for so far.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,8 @@ class Groups:
         *,
         waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """Draws at random in which groups outputs are compared in full, and in which one operators are recorded; starts
+        the clock."""
         self._stage, self._screens, self._incumbent_ms = stage, screens, incumbent_ms
         self._effort = effort_of(stage, target, reference_ms)
         self._stream = random.SystemRandom()
@@ -69,7 +75,9 @@ class Groups:
         self._checks += ["none"] * (least - len(self._checks))
         self._stream.shuffle(self._checks)
         self._recorded = self._stream.randrange(least)
-        self._is_first = self._stream.sample([True, False], 2)  # in turns: who is prepared first gets other memory
+        self._is_first = self._stream.sample(
+            [True, False], 2
+        )  # group parity: candidate prepared first; the first gets other memory
         self._waited = waited
         self._start = time.monotonic() - waited()
         self._pairs: list[list[tuple[float, float]]] = []
@@ -79,7 +87,7 @@ class Groups:
 
     @property
     def seconds(self) -> float:
-        """Spent so far, without waiting for the device."""
+        """Seconds spent so far, without waiting for the device."""
         return time.monotonic() - self._start - self._waited()
 
     @property
@@ -87,17 +95,20 @@ class Groups:
         return len(self._pairs)
 
     def orders(self, ahead: int) -> dict[int, Message]:
-        """What the next groups are asked, by number: `ahead` of them, but none beyond those that are always made."""
+        """Requests for the next groups by number: `ahead` of them, but beyond one none after the minimum number of
+        groups."""
         last = max(self.count + 1, min(self.count + ahead, self._effort.min_groups))
         return {number: self._order(number) for number in range(self.count, last)}
 
     def _order(self, number: int) -> Message:
-        """What a group is asked besides its times: outputs of a call in full in every other group, and once which
-        operators PyTorch runs after all the timed calls."""
+        """The request for one group: whether outputs are compared in full, operators recorded, and which side is
+        prepared first."""
         check = self._checks[number] if number < len(self._checks) else self._stream.choice(self._checks)
         return {"check": check, "record": number == self._recorded, "candidate_first": self._is_first[number % 2]}
 
     def add(self, answer: Message) -> None:
+        """Adds one group's answer: its pairs, its wall ratio, work out of turn, and how much slower the reference was
+        beside it."""
         pairs = [(float(first), float(second)) for first, second in answer["pairs"]]
         self._pairs.append(pairs)
         self._walls.append(float(answer["wall_ratio"]))
@@ -111,7 +122,8 @@ class Groups:
             self._slowed.append(slowed)
 
     def is_enough(self) -> bool:
-        """Whether to stop. Groups that speak against the candidate are followed by as many as an objection needs."""
+        """True if no more groups are needed. Groups that speak against the candidate are followed by as many as an
+        objection needs."""
         if self._is_hopeless():
             return True
         if self._is_suspect() and self.count < MIN_GROUPS:
@@ -142,21 +154,24 @@ class Groups:
         )
 
     def _ratio(self) -> Ratio:
+        """The estimated speed-up with its interval; a screen's also uses the spread of earlier screens."""
         return self._screens.ratio(self._pairs) if self._stage == "screen" else combined_ratio(self._pairs)
 
     def _is_hopeless(self) -> bool:
+        """True in a screen if every sample of the candidate is over GIVE_UP_FACTOR times slower than the incumbent."""
         if self._stage != "screen" or self._incumbent_ms is None or not self._pairs:
             return False
         return min(second for group in self._pairs for _, second in group) > GIVE_UP_FACTOR * self._incumbent_ms
 
     def _is_suspect(self) -> bool:
-        """Whether most groups so far show work out of turn."""
+        """True if most groups so far show work out of turn."""
         return bool(self._out_of_turn) and len(self._out_of_turn) >= AGREEING * self.count
 
     def _objection(self) -> tuple[str, str]:
-        """(gate, evidence) if most groups show that the candidate works out of turn, or that it slows the reference.
+        """(gate, evidence) if most groups show that the candidate works out of turn, or that it slows the reference;
+        else ("", "").
 
-        One or two groups convict nobody: on a machine that other programs share, a process can use half as much CPU
+        One or two groups do not convict. On a machine that other programs share, a process can use half as much CPU
         time again for the same commands.
         """
         if self.count < MIN_GROUPS:

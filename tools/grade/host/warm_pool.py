@@ -1,4 +1,4 @@
-"""Processes that are made before somebody needs them: so many of each kind wait. Free of torch."""
+"""Pool of processes made before they are needed: a chosen number of each kind waits. Free of torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from foundry.tools.process.zygote import Worker
 
-AT_ONCE = 4  # processes made before a timing may come in between, and before whoever is first has one
+AT_ONCE = 4  # processes of one batch; a timing may come in between two batches
 STOCKED = 3  # processes of a stock made at once
 RESTOCKED = 2  # pairs started at once where a timing goes on: contexts made together take half as long
 STALE_S = 60.0  # s: a candidate that was not timed by then is not timed at all
@@ -20,24 +20,24 @@ Starting = Callable[[], contextlib.AbstractContextManager[Callable[[], object]]]
 Make = Callable[[Sequence[str], str], Iterator[tuple[str, Worker]]]  # kinds, and the text of the candidate to make for
 
 
-def nothing() -> None:
-    """There is nobody to tell."""
+def do_nothing() -> None:
+    """Does nothing: the default where no caller wants to be told."""
 
 
 @contextlib.contextmanager
-def free() -> Iterator[Callable[[], object]]:
-    """Nobody else is there."""
-    yield nothing
+def no_turns() -> Iterator[Callable[[], object]]:
+    """A context manager that holds nothing; what it gives lets no other process in (there is none)."""
+    yield do_nothing
 
 
 @dataclass
 class _Kind:
-    """The processes of one kind. Those that are coming are some of those that start: their contexts are being made."""
+    """The processes of one kind. `coming` ones are the part of `starting` whose contexts are being made."""
 
     ready: list[Worker] = field(default_factory=list)
     starting: int = 0
     coming: int = 0
-    awaited: int = 0  # of those coming
+    awaited: int = 0  # coming ones that a caller waits for
 
     @property
     def known(self) -> int:
@@ -46,30 +46,31 @@ class _Kind:
 
 @dataclass(frozen=True)
 class _Wish:
-    """What one candidate under way asked for."""
+    """A request of one candidate under way."""
 
     wanted: Counter[str]
-    since: float  # by time.monotonic(), s
+    since: float  # time.monotonic(), seconds
 
 
 class WarmPool:
     """Processes that wait, by kind; thread-safe.
 
-    `make` starts processes and yields each with its kind once it is ready, and ends those that are not;
-    `bury` ends one that waited in vain. A pool that is not used makes none ahead: on a CPU they would take its cores.
+    `make` starts processes and yields each with its kind once it is ready, and ends those that are not. `reap` ends one
+    that waited in vain. A pool that is not used makes none ahead: on a CPU they would take its cores.
 
     A kind that is a candidate's text serves that candidate alone.
     """
 
-    def __init__(self, make: Make, bury: Callable[[Worker], object], *, is_used: bool) -> None:
-        self._make, self._bury, self._is_used = make, bury, is_used
+    def __init__(self, make: Make, reap: Callable[[Worker], object], *, is_used: bool) -> None:
+        """An empty pool; starts nothing."""
+        self._make, self._reap, self._is_used = make, reap, is_used
         self._kinds: dict[str, _Kind] = {}
-        self._wishes: dict[str, _Wish] = {}  # by a candidate's text
+        self._wishes: dict[str, _Wish] = {}  # a candidate's text: its request
         self._most = 0  # that may wait, as told last
         self._changed = threading.Condition()  # guards all of it; notified when a process is ready or given up
 
     def ready(self) -> dict[str, list[Worker]]:
-        """The processes that wait, by kind."""
+        """The waiting processes by kind."""
         with self._changed:
             return {name: list(kind.ready) for name, kind in self._kinds.items() if kind.ready}
 
@@ -79,18 +80,21 @@ class WarmPool:
         wanted: Mapping[str, int],
         most: int,
         *,
-        starting: Starting = free,
-        begins: Callable[[], object] = nothing,
+        starting: Starting = no_turns,
+        begins: Callable[[], object] = do_nothing,
     ) -> None:
-        """Lets so many of each kind wait on behalf of a candidate, beside what waits for others, and returns when they
-        are ready. No more than `most` wait at a time, for all candidates together. `begins` is called when the first
-        of them is about to come, `starting` is held while any is made."""
+        """Makes so many processes of each kind wait for a candidate, beside those for others; returns when they are
+        ready.
+
+        No more than `most` wait at a time, for all candidates together. `begins` is called when the first of them is
+        about to come; `starting` is held while any is made. Forgets candidates that asked more than STALE_S ago.
+        """
         for other in self._stale():
             self.forget(other)
         with self._changed:
             self._most = most
             self._wishes[text] = _Wish(Counter(wanted), time.monotonic())
-        self._fill(text, lambda: in_order(self._missing(wanted)), starting, begins)
+        self._fill(text, lambda: most_wanted_first(self._missing(wanted)), starting, begins)
 
     def stock(
         self,
@@ -99,18 +103,23 @@ class WarmPool:
         most: int,
         *,
         at_once: int = STOCKED,
-        starting: Starting = free,
+        starting: Starting = no_turns,
     ) -> bool:
-        """Lets so many wait for whatever comes next, and makes `at_once` of them; whether there were any to make.
-        Candidates that are under way take from these first."""
+        """Starts up to `at_once` of the processes missing for `wanted`; returns True if there were any to start.
+
+        They are for whatever comes next; candidates under way take from them first.
+        """
         with self._changed:
             self._most = most
-        return self._fill(text, lambda: in_order(self._missing(wanted, at_least=Counter(wanted)))[:at_once], starting)
+        return self._fill(
+            text, lambda: most_wanted_first(self._missing(wanted, at_least=Counter(wanted)))[:at_once], starting
+        )
 
-    def restock(self, text: str, kinds: Sequence[str], starting: Starting = free) -> None:
-        """For a timing that takes more pairs than were asked for: where one kind has none, lets the next pairs wait."""
+    def restock(self, text: str, kinds: Sequence[str], starting: Starting = no_turns) -> None:
+        """Starts further pairs for a timing that takes more than it asked for, if one of `kinds` has none waiting."""
 
         def missing() -> list[str]:
+            """The kinds to start now, in turns, up to RESTOCKED of each; empty if every kind has one waiting."""
             waiting = {name: len(self._of(name).ready) for name in kinds}
             if all(waiting.values()):
                 return []
@@ -119,7 +128,10 @@ class WarmPool:
         self._fill(text, missing, starting)
 
     def take(self, name: str) -> Worker | None:
-        """One that is ready or coming: contexts are made one after the other, so a new one would come later."""
+        """Removes and returns a ready process of this kind; waits for one that is coming. None if there is neither.
+
+        Contexts are made one after the other, so a new process would come later.
+        """
         with self._changed:
             kind = self._of(name)
             while not kind.ready and kind.coming > kind.awaited:
@@ -129,22 +141,23 @@ class WarmPool:
             return kind.ready.pop() if kind.ready else None
 
     def forget(self, text: str) -> None:
-        """A candidate is through: the processes that serve it alone end, what else waits for it serves the next one."""
+        """Drops a candidate's request and ends the processes that only it could use; others stay for the next one."""
         with self._changed:
             self._wishes.pop(text, None)
         self._end([text])
 
     def end_all(self) -> None:
-        """Ends the processes that wait."""
+        """Ends all waiting processes."""
         self._end(list(self._kinds))
 
     def _end(self, names: Sequence[str]) -> None:
+        """Ends the waiting processes of these kinds."""
         with self._changed:
             found = [worker for name in names for worker in self._of(name).ready]
             for name in names:
                 self._of(name).ready.clear()
         for worker in found:
-            self._bury(worker)
+            self._reap(worker)
 
     def _stale(self) -> list[str]:
         """Candidates that asked more than STALE_S ago."""
@@ -154,14 +167,16 @@ class WarmPool:
     # ------------------------------------------------------------ inside; the caller of these three holds the guard
 
     def _of(self, name: str) -> _Kind:
+        """The kind's record, made if there is none."""
         return self._kinds.setdefault(name, _Kind())
 
     def _room(self) -> int:
-        """How many more may wait."""
+        """Number of further processes that may wait."""
         return max(0, self._most - sum(kind.known for kind in self._kinds.values()))
 
     def _missing(self, names: Iterable[str], *, at_least: Counter[str] | None = None) -> list[str]:
-        """The kind of each process that is to be started now."""
+        """The kinds to start now, one entry a process: what all requests, or `at_least`, exceed the known ones by,
+        within the room."""
         asked = sum((wish.wanted for wish in self._wishes.values()), Counter[str]())
         asked |= at_least or Counter[str]()  # the larger of each
         return [name for name in names for _ in range(asked[name] - self._of(name).known)][: self._room()]
@@ -173,10 +188,13 @@ class WarmPool:
         text: str,
         missing: Callable[[], list[str]],
         starting: Starting,
-        begins: Callable[[], object] = nothing,
+        begins: Callable[[], object] = do_nothing,
     ) -> bool:
-        """Makes what is `missing` once `starting` is held; whether there was anything. Nobody waits for that who misses
-        nothing."""
+        """Starts the processes that `missing` lists, AT_ONCE at a time, once `starting` is held; True if there were
+        any.
+
+        Returns at once if none is missing. Lets others time between two batches.
+        """
         with self._changed:
             if not self._is_used or not missing():
                 return False
@@ -190,7 +208,7 @@ class WarmPool:
                     some, left = left[:AT_ONCE], left[AT_ONCE:]
                     self._make_some(some, text, begins)
                     if left:
-                        begins = nothing
+                        begins = do_nothing
                         let_others()
             finally:
                 with self._changed:
@@ -198,6 +216,8 @@ class WarmPool:
         return is_any
 
     def _make_some(self, names: Sequence[str], text: str, begins: Callable[[], object]) -> None:
+        """Starts one batch of processes and adds each to its kind when it is ready; counts them as coming until
+        then."""
         left = list(names)  # neither ready nor given up
         with self._changed:
             self._count(left, coming=1)
@@ -210,7 +230,8 @@ class WarmPool:
             self._settle(left)
 
     def _settle(self, names: Sequence[str], ready: Worker | None = None) -> None:
-        """They are no longer coming: one is `ready`, or they are given up."""
+        """Counts processes as no longer coming: the first of `names` is `ready`, or all are given up. Wakes waiting
+        takers."""
         with self._changed:
             self._count(names, starting=-1, coming=-1)
             if ready is not None:
@@ -218,14 +239,16 @@ class WarmPool:
             self._changed.notify_all()
 
     def _count(self, names: Iterable[str], *, starting: int = 0, coming: int = 0) -> None:
+        """Changes the counts of starting and coming processes of each of `names` by these amounts."""
         for name in names:
             kind = self._of(name)
             kind.starting += starting
             kind.coming += coming
 
 
-def in_order(names: Iterable[str]) -> list[str]:
-    """Of which more are asked for, those come first: correctness and audit want candidates before pairs are timed."""
+def most_wanted_first(names: Iterable[str]) -> list[str]:
+    """Sorts kinds so that the most requested come first: correctness and audit want candidates before pairs are
+    timed."""
     left, ordered = Counter(names), list[str]()
     while left.total():
         ordered.append(max(left, key=lambda name: left[name]))

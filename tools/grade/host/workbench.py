@@ -1,7 +1,7 @@
-"""The one door to the machine: everything a search does with a task and its candidates. Free of torch.
+"""The single interface to the machine: everything a search does with a task and its candidates. Free of torch.
 
-A workbench belongs to one run and one target. It holds the device lock while it times and shares it while it checks
-(and compiles, where the device is the CPU), so that any number of islands may call it at once.
+A workbench belongs to one run and one target. It holds the device lock while it times. It shares the lock while it
+checks, and on a CPU while it compiles. So any number of islands may call it at once.
 """
 
 from __future__ import annotations
@@ -60,16 +60,19 @@ from foundry.tools.tune.session import Crew
 from foundry.tools.tune.tuner import TunedPlan, tune
 
 Result = TypeVar("Result")
-SMALL_BYTES = 4 << 30  # a call's inputs and outputs that fit any GPU twice
-LOOKS = 3  # at times that speak against a candidate: beside two compilers, two spoke against an honest one
-FLOOR_LOOKS = 3  # at the ceilings, before they call a timing impossible
+SMALL_BYTES = 4 << 30  # bytes of a call's inputs and outputs that fit any GPU twice
+LOOKS = 3  # timings before times alone convict: beside two compilers, two spoke against an honest one
+FLOOR_LOOKS = 3  # measurements of the ceilings before a timing is called impossible
 
 
 @dataclass(frozen=True)
 class Intake:
-    """Inputs, outputs and graphs of a task. `graphs`: one for each case (own shapes, extra shapes, dtypes); if the task
-    could not be captured there are none, `capture_note` says why, `ran` what PyTorch ran instead, and `work` how much
-    that is: FLOPs plus bytes, 0 where nobody could see it."""
+    """Inputs, outputs and graphs of a task.
+
+    `graphs` has one for each case (own shapes, extra shapes, dtypes). If the task could not be captured it is empty,
+    `capture_note` says why, `ran` holds what PyTorch ran instead, and `work` how much that is. `work` is FLOPs plus
+    bytes, 0 if unknown.
+    """
 
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
@@ -81,7 +84,7 @@ class Intake:
 
 @dataclass(frozen=True)
 class BenchNotes:
-    """What a workbench knows besides its answers, for receipts and traces."""
+    """Facts that a workbench knows besides its answers, for receipts and traces."""
 
     isolation: tuple[str, ...] = ()  # the system's means that are active around candidates
     seeds: dict[str, int] = field(default_factory=dict)  # drawn so far, by purpose
@@ -103,13 +106,16 @@ class Workbench(Protocol):
         """PyTorch eager on this device; raises TaskError."""
 
     async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
-        """Says that a contest will be held: what takes its seconds may be done meanwhile."""
+        """Announces a baseline comparison, so that its slow preparation may be done meanwhile."""
 
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:
-        """The kernel that won beside other ways to run the reference, and by another benchmark's rules; without a
-        kernel, where `text` is "", the reference beside its rivals."""
+        """Times the winning kernel beside other ways to run the reference, and by another benchmark's rules
+        (`foreign`).
+
+        If `text` is "", there is no kernel: only the reference and its variants are timed.
+        """
 
     async def build(self, text: str) -> Build: ...
 
@@ -120,8 +126,11 @@ class Workbench(Protocol):
     async def time(
         self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
     ) -> Timing:
-        """Timing.problem says why a candidate could not be timed. With `beside`, the text of another candidate, both
-        are timed in turns, and the other is the baseline: such a timing is no record of either."""
+        """Times a candidate; Timing.problem says why it could not be timed.
+
+        With `beside`, the text of another candidate, both are timed in turns, and the other is the baseline. Such a
+        timing is no record of either.
+        """
 
     async def profile(
         self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None
@@ -130,11 +139,13 @@ class Workbench(Protocol):
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen: ...
 
     async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
-        """Better numbers for the same structure. `hints`: the lift that earlier runs saw of a setting, by a move's key.
-        What it measures proposes a candidate and proves nothing. Raises CannotLower."""
+        """Better numbers for the same structure. `hints`: the gain that earlier runs saw of a setting, by a move's key.
+
+        The measurements propose a candidate and prove nothing. Raises CannotLower.
+        """
 
     async def sanitize(self, text: str, build: Build) -> list[Gate]:
-        """What compute-sanitizer says of a winner; nothing on a CPU."""
+        """Gates of compute-sanitizer on a winner; empty on a CPU."""
 
     async def aclose(self) -> None: ...
 
@@ -143,13 +154,14 @@ class LocalWorkbench:
     """A workbench on this machine."""
 
     def __init__(self, task: Task, device: Device, grader: Grader) -> None:
+        """Starts no process and asks nothing yet."""
         self.device = device
         self._task = task
         self._grader = grader
         self._lock, self._is_closed, self._timings = DeviceLock(device), False, 0  # timings under way
         self._threads = ThreadPoolExecutor(max_workers=32, thread_name_prefix="workbench")  # many wait for the device
         self._target: Target | None = None
-        self._measured: Device | None = None  # with its ceilings
+        self._measured: Device | None = None  # the device and its ceilings
         self._built, self._compiled = set[str](), set[str]()  # texts; those that compile themselves, and have
         self._intake: asyncio.Future[Intake] | None = None
         self._readying: dict[str, asyncio.Future[None]] = {}  # processes for a timing, by the candidate's text
@@ -158,7 +170,7 @@ class LocalWorkbench:
         self._sanitizer = Sanitizer(task, device.traits)
         self._stocking: asyncio.Future[None] | None = None
         self._proving = set[str]()  # texts under proof
-        self._contest: asyncio.Future[None] | None = None  # its rivals are compiled
+        self._contest: asyncio.Future[None] | None = None  # the preparation of its variants
 
     @property
     def notes(self) -> BenchNotes:
@@ -172,17 +184,23 @@ class LocalWorkbench:
     # ------------------------------------------------------------ the task
 
     async def intake(self) -> Intake:
+        """Checks and captures the task once; later calls share the result. Raises TaskError."""
         if self._intake is None:
             self._intake = asyncio.ensure_future(self._take_in())
         return await asyncio.shield(self._intake)
 
     async def baseline(self) -> Baseline:
+        """Times the reference once; later calls share the result. Raises TaskError."""
         if self._baseline is None:
             self._baseline = asyncio.ensure_future(self._time_reference())
         return await asyncio.shield(self._baseline)
 
     async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
-        """On a CPU compilers would take the cores that are timed; autotuning would take the GPU."""
+        """Begins to compile the variants of a later `contest` in the background, if that disturbs no timing.
+
+        Not on a CPU, where compilers would take the cores that are timed. Not with max-autotune, which would take the
+        GPU. Not for large tasks.
+        """
         is_idle = self._is_apart and "compile max-autotune" not in rivals
         if is_idle and self._contest is None and self._is_small(await self.intake()):
             baseline = await self.baseline()
@@ -192,6 +210,8 @@ class LocalWorkbench:
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:
+        """The baseline comparison; a problem in the record if the device is absent. Leaves out "eager" on targets
+        without TF32."""
         if not self.device.present:
             return Contest(problem=self._absent("hold a contest on"))
         baseline = await self.baseline()
@@ -204,8 +224,10 @@ class LocalWorkbench:
     # ------------------------------------------------------------ one candidate
 
     async def build(self, text: str) -> Build:
+        """Compiles a candidate. Meanwhile starts the processes that will check and time it; gives them up if it
+        fails."""
         if self._baseline is not None and self._baseline.done() and digest_of(text) not in self._built:
-            self._begin(text, "screen")  # how many processes may wait is known; a contest builds again and needs none
+            self._begin(text, "screen")  # not for a later build of the same text, which needs no processes
         self._built.add(digest_of(text))
         built = await self._compile(text)
         if not built.ok:
@@ -213,13 +235,19 @@ class LocalWorkbench:
         return built
 
     async def _compile(self, text: str) -> Build:
-        """What the target's compiler makes of a text; known already, it costs nothing."""
+        """Compiles a text with the target's compiler; a text compiled before costs nothing. Shares the lock on a
+        CPU."""
         if self._target is None:
             self._target = target_of(self.device)
         async with self._lock.compiling():
             return await self._in_thread(partial(self._target.build, text))
 
     async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
+        """Checks a candidate's correctness in a fresh process; asks again if only its idle CPU time spoke against it.
+
+        A failed build or an absent device is a verdict too. An incorrect candidate loses the processes made ready for
+        it.
+        """
         if not build.ok:
             return Verdict("compile_error", stage, evidence=build.first_error)
         if not self.device.present:
@@ -232,6 +260,7 @@ class LocalWorkbench:
             self._threads.submit(self._begin_sanitizer)
 
         def work() -> Verdict:
+            """Judges once, with the device shared."""
             return self._grader.verify(text, build, stage, baseline, self._holds())
 
         verdict = await self._in_thread(lambda: ask_again(work, lambda found: are_doubtful(found.gates)))
@@ -240,6 +269,8 @@ class LocalWorkbench:
         return verdict
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
+        """Audits a candidate; a clean one in the final stage also by compute-sanitizer. One that is not clean is given
+        up."""
         found = await self._audit(text, build, verdict, policy)
         if verdict.stage == "final" and found.clean:
             # Not beside the audit's own runs: on an H200 those of a softmax found something in both of two proofs then,
@@ -250,6 +281,8 @@ class LocalWorkbench:
         return found
 
     async def _audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
+        """The audit without compute-sanitizer: text, binary and operators, and in a proof or if needed the audit's own
+        runs."""
         from foundry.tools.audit import audit, heavier, needs_watching
 
         operators: Sequence[Any] | None = await self._operators(text, build) if verdict.correct else None
@@ -275,6 +308,11 @@ class LocalWorkbench:
     async def time(
         self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
     ) -> Timing:
+        """Times a candidate, up to LOOKS times if only measured times speak against it. An absent device is a problem
+        in the record.
+
+        After a screen it begins what a later proof will need.
+        """
         if not self.device.present:
             return no_timing(stage, self._absent("time it on"))
         baseline = await self.baseline()
@@ -283,7 +321,10 @@ class LocalWorkbench:
         incumbents = iter([incumbent_ms])  # once: what is asked again is not given up early
 
         def work() -> Timing:
-            return self._grader.time(text, build, stage, baseline, next(incumbents, None), self._holds(), other)
+            """Times once; only the first time may end early because of a faster incumbent."""
+            return self._grader.time(
+                text, build, stage, baseline, next(incumbents, None), holds=self._holds(), beside=other
+            )
 
         self._begin(text, stage)
         self._timings += 1
@@ -298,6 +339,8 @@ class LocalWorkbench:
                 self._look_ahead()
 
     async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profile:
+        """The candidate's profile: its roofline from graph and timing, and what was observed of its process, if it
+        was."""
         from foundry.tools.grade.host.roofline import profile
 
         graphs = (await self.intake()).graphs
@@ -316,30 +359,46 @@ class LocalWorkbench:
         hints: Mapping[str, float],
         say: Callable[[str], None] = lambda line: None,
     ) -> TunedPlan:
-        """`say` hears the log line by line."""
+        """Tunes the recipe's numbers on this device for `seconds`. `say` gets the log line by line."""
         graph = (await self.intake()).graphs[0]
         device = self._measured or self.device
-        crew = Crew(graph, recipe, device, self._grader.zygote, self._lock, thread_count(device), self._grader.cell)
+        crew = Crew(
+            graph,
+            recipe,
+            device,
+            self._grader.zygote,
+            lock=self._lock,
+            threads=thread_count(device),
+            cell=self._grader.cell,
+        )
         return await tune(crew, seconds, seed=seed, hints=hints, say=say)
 
     async def sanitize(self, text: str, build: Build) -> list[Gate]:
-        if not self._sanitizer.is_asked:  # so nobody need wait for the device
+        """Runs compute-sanitizer's checks on a file; a gate for each, none if the target has no such tool. Small tasks'
+        checks run side by side."""
+        if not self._sanitizer.is_asked:  # so it need not wait for the device
             return []
         is_small, look = self._is_small(await self.intake()), partial(self._sanitizer.check, text, build)
         return await self._in_thread(lambda: look(self.notes.isolation, at_once=is_small, holds=self._holds))
 
     @staticmethod
     def _is_small(known: Intake) -> bool:
-        """Whether several calls at once fit any GPU."""
+        """True if inputs and outputs of a call take less than SMALL_BYTES, so that several calls at once fit any
+        GPU."""
         return sum(spec.nbytes for spec in (*known.inputs, *known.outputs)) < SMALL_BYTES
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
-        """Where the time of a candidate's forward goes, kernel by kernel, and what the hardware `counted`; `profile`
-        knows it from then on. Nothing is proven of the candidate by it."""
+        """Observes a candidate's forward for `seconds`, kernel by kernel, and if `counted` the hardware's counters.
+
+        `profile` uses the result from then on. It proves nothing about the candidate.
+        """
         baseline, means = await self.baseline(), self.notes.isolation
 
         def look() -> Seen:
-            seen = observe(self._grader, self.device, text, build, baseline, seconds, self._holds())
+            """Observes, then counts if asked; the second alone on the device."""
+            seen = observe(
+                self._grader, self.device, text, build, baseline=baseline, seconds=seconds, holds=self._holds()
+            )
             if not counted or seen.problem:
                 return seen
             with self._holds().shared():
@@ -352,20 +411,23 @@ class LocalWorkbench:
         return seen
 
     async def aclose(self) -> None:
-        """Ends every process and removes their directories."""
+        """Waits for what is being prepared, ends every process and removes their directories."""
         self._is_closed = True
         begun = [*self._readying.values(), *([self._stocking] if self._stocking else [])]
         await asyncio.gather(*begun, return_exceptions=True)
         await asyncio.gather(self._in_thread(self._sanitizer.close), self._in_thread(self._grader.close))
         asked = [request for request in (self._intake, self._baseline, self._contest) if request is not None]
-        await asyncio.gather(*asked, return_exceptions=True)  # nobody waits for what ended with its process
+        await asyncio.gather(*asked, return_exceptions=True)  # their results are not needed any more
         self._threads.shutdown(wait=True)
 
     # ------------------------------------------------------------ inside
 
     async def _floors(self, graph: OpGraph, audit: Audit, timing: Timing) -> Floors:
-        """The floors for a candidate, of the graph as its labels say that it computes it. Where its timing lies below
-        what can be, the ceilings are measured again first: they may have been taken while the machine was busy."""
+        """The least possible times for a candidate, from the graph as its labels say that it computes it.
+
+        If its timing lies below them, the device's ceilings are measured again first: they may have been taken while
+        the machine was busy. Keeps the measured device.
+        """
         device = self._measured or await measure_alone(self.device)
         found = floors(device, graph, self._task.options.policy, audit.labels)
         for _ in range(FLOOR_LOOKS):
@@ -379,18 +441,20 @@ class LocalWorkbench:
         return found
 
     async def _operators(self, text: str, build: Build) -> list[Any] | None:
-        """What PyTorch ran in the candidate's forward; asked again when the verdict came from before a resume."""
+        """The operators that PyTorch ran in the candidate's forward; verifies it again if the verdict came from before
+        a resume."""
         if digest_of(text) not in self._grader.notes.operators:
             await self.verify(text, build, "screen")
         return self._grader.notes.operators.get(digest_of(text))
 
     async def _compile_ahead(self, text: str, build: Build) -> None:
-        """Once for each text; nobody waits for the device meanwhile."""
+        """Has a text that compiles itself do so, once, while the device is not held."""
         if digest_of(text) not in self._compiled:
             self._compiled.add(digest_of(text))
             await self._in_thread(lambda: self._grader.compile_ahead(text, build))
 
     async def _take_in(self) -> Intake:
+        """Checks the task, captures its graphs and prepares a judge; on a GPU at the same time, on a CPU in order."""
         if self._is_apart:  # the host's cores have nothing else to do
             checked, captured = await asyncio.gather(self._check(), self._sharing(self._grader.capture))
         else:
@@ -407,8 +471,12 @@ class LocalWorkbench:
         )
 
     def _begin(self, text: str, stage: Stage) -> asyncio.Event:
-        """Starts the processes that will time a candidate, while it is compiled and checked. The event is set once
-        the first is coming: whoever needs one waits for it then, and makes none besides."""
+        """Starts the processes that will check and time a candidate, in the background. The event is set once the first
+        is coming.
+
+        A caller that needs one waits for the event and starts none of its own. On a CPU it starts none and the event is
+        set.
+        """
         if stage != "screen":
             self._proving.add(text)
         if text in self._readying:
@@ -424,13 +492,14 @@ class LocalWorkbench:
         return is_coming
 
     def _look_ahead(self) -> None:
-        """Where candidates are searched, a proof will come: what takes its seconds is begun while nobody times. A proof
-        that is under way has been given what it takes."""
+        """On a GPU, begins to stock processes for a later proof in the background, unless that is under way."""
         is_idle = self._stocking is None or self._stocking.done()
         if is_idle and not self.device.traits.uses_host_cores and not self._is_closed:
             self._stocking = asyncio.ensure_future(self._stock())
 
     async def _stock(self) -> None:
+        """Starts processes for a later proof in small batches until there are enough, or a timing or a proof begins.
+        Then readies the sanitizer."""
         is_missing = True
         while is_missing and not self._timings and not self._proving and not self._is_closed:
             is_missing = await self._in_thread(lambda: self._grader.stock(self._holds()))
@@ -441,7 +510,7 @@ class LocalWorkbench:
         self._sanitizer.begin(self.notes.isolation, self._holds())
 
     async def _give_up(self, text: str) -> None:
-        """A candidate is not timed: what was started for it serves the next one, or ends."""
+        """Forgets a candidate that will not be timed: its processes serve the next one, or end."""
         self._proving.discard(text)
         begun = self._readying.pop(text, None)
         if begun is not None:
@@ -449,25 +518,28 @@ class LocalWorkbench:
             await self._in_thread(lambda: self._grader.dismiss(text))
 
     async def _check(self) -> Message:
-        """What the task is, once a judge is ready for it. Other runs' timings come in between."""
+        """Checks the task while a judge warms up, then has the judge prepare the baseline. Other runs' timings come in
+        between."""
         warmed = self._in_thread(partial(self._holds().start, self._grader.warm_judge))
         checked, _ = await asyncio.gather(self._sharing(self._grader.check), warmed)
         await self._sharing(self._grader.prepare)
         return checked
 
     async def _time_reference(self) -> Baseline:
+        """Times the reference with the device held; on an absent device only the outputs' shapes. Then readies the
+        sanitizer."""
         intake = await self.intake()
         if not self.device.present:
             return Baseline(0.0, 0.0, [spec.shape for spec in intake.outputs])
         found = await self._in_thread(lambda: self._grader.baseline(self._holds()))
-        self._threads.submit(self._begin_sanitizer)  # nobody needs a GPU while the first candidates are compiled
+        self._threads.submit(self._begin_sanitizer)  # the GPU is idle while the first candidates are compiled
         return found
 
     def _absent(self, purpose: str) -> str:
         return f"there is no {self.device.target} device here to {purpose}"
 
     async def _sharing(self, work: Callable[[], Result]) -> Result:
-        """Work that would disturb another run's timing."""
+        """Runs `work` in a thread with the device's lock shared: it would disturb another run's timing."""
         async with self._lock.shared():
             return await self._in_thread(work)
 
@@ -488,8 +560,11 @@ async def open_workbench(
     allowance: Allowance | None = None,
     zygote: Zygote | None = None,
 ) -> LocalWorkbench:
-    """Starts the warm process (a second or more), or works with the caller's `zygote`, which outlives the workbench.
-    Raises MissingTool when torch cannot be imported there, UsageError for limits that are none."""
+    """A workbench for one task. Starts the warm process (a second or more), or uses the caller's `zygote`, which
+    outlives it.
+
+    Raises MissingTool if torch cannot be imported there, UsageError for limits in the environment that are no numbers.
+    """
     check_limits()
     allowed, is_shared = vars(allowance or Allowance()), zygote is not None
     zygote = zygote or Zygote.begin(threads=thread_count(device))
