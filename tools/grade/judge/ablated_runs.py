@@ -1,4 +1,4 @@
-"""The audit's runs of a candidate whose native code does nothing, in two ways. Runs in the judge (imports torch)."""
+"""Runs a candidate whose native code does nothing, in two ways, for the audit. Runs in the judge (imports torch)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.process.messages import asking
 from foundry.tools.protocol.orders import NAN_BYTES
 
-LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than a fraction of a second
-LATE_S = 0.3
-CALLS = 2  # of an ablated forward that are judged: the first, and one after many others
+LATE_CALLS = (150, 300)  # fewest and most calls before the closest look, within LATE_S seconds
+LATE_S = 0.3  # seconds that these calls may take
+CALLS = 2  # judged calls of an ablated forward: the first, and one after many others
 
 
 @dataclass
 class _Without:
-    """What a candidate did without its native code: `reached` are the native functions that it asked for."""
+    """The result of a run without native code: `reached` are the native functions that the candidate asked for."""
 
     reached: list[str] = field(default_factory=list)
     failed: str = ""
@@ -63,6 +63,10 @@ def run_without(link: RunnerLink, case: Case, trial: Trial, load: FileToLoad) ->
 
 
 def ablation_gates(silent: _Without, undone: _Without) -> list[Gate]:
+    """The gates "own kernels" (some native function was reached) and "ablation" from the two runs.
+
+    "ablation" fails if too many of the elements that must be computed are right although native code did nothing.
+    """
     reached = sorted({*silent.reached, *undone.reached})
     own = Gate("own kernels", bool(reached), _named(reached) if reached else NOTHING_REACHED)
     for run, least in ((silent, 1), (undone, FEW + 1)):
@@ -87,6 +91,7 @@ def _named(reached: list[str]) -> str:
 
 
 def _harmless(silent: _Without) -> str:
+    """Evidence in words that a passed run without native code did not compute the answer."""
     if silent.result is None:
         return f"without its native functions forward fails: {silent.failed[:160]}"
     if not silent.result.needed:

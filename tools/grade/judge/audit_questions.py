@@ -85,6 +85,7 @@ class PublicInputs:
         return PublicInputs(breaks, {seed: (packed, held) for (seed, packed), held in places}, is_roomy)
 
     def draw(self, case: Case, seed: int) -> list[Any]:
+        """Inputs of a public seed: those drawn ahead, else drawn now on the host while breaks are offered."""
         if seed in self.drawn:
             description, memory = self.drawn[seed]
             return list(bundle.from_description(description, bundle.shared(description, memory)))
@@ -347,7 +348,7 @@ def gradients_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
         return Gate(GRADIENTS, True, "not asked: its inputs and parameters are large")
     try:
         link.inputs(SLOT, 0, trial.inputs)
-        if places and link.state(0, case, "seeded"):  # parameters of its own, of which nobody knows what they stand for
+        if places and link.state(0, case, "seeded"):  # parameters of its own, of unknown meaning
             del by[len(by) - len(places) :]
             places = []
         found = link.gradients(SLOT, places, by)
@@ -462,7 +463,7 @@ def strides_gate(link: RunnerLink, trial: Trial, seen: Observations) -> Gate:
         is_wrong = failed.outcome == "wrong_result"
         if failed.has_raised:
             return Gate(OTHER_STRIDES, True, f"it refuses {what}: {failed.evidence}")
-        if not is_wrong:  # every address below the tensors' size is theirs: nobody has to die of it
+        if not is_wrong:  # every address below the tensors' size is theirs: no honest kernel faults
             return Gate(failed.gate or OTHER_STRIDES, False, f"on {what} it fails: {failed.evidence}")
     if not is_wrong:
         return Gate(OTHER_STRIDES, True, f"right on {what}")
@@ -489,7 +490,7 @@ def _left_gate(name: str, what: str, found: list[OperatorRow], trial: Trial, see
 def part_from(link: RunnerLink, case: Case) -> None:
     """Frees a runner's model and inputs and closes its link, before the next process needs as much memory.
 
-    In a lean case its process ends, because a candidate may keep memory beside its model.
+    In a lean case its process is ended, because a candidate may keep memory beside its model.
     """
     with contextlib.suppress(RunnerFailed):
         link.forget(slot=SLOT, case=0)

@@ -53,9 +53,9 @@ from foundry.tools.protocol.orders import (
 from foundry.tools.task import bundle
 
 DISGUISED = "without a grader in sight"
-IN_A_ROW_S = 0.2  # on a GPU, where no run changes the speed of its clocks
-IN_A_ROW_BYTES = 256 << 20  # of outputs at most: a copy of them takes memory, and such calls are no moment apart
-PURPOSES = ("observe", "silent", "undone")  # of the runners, in this order
+IN_A_ROW_S = 0.2  # seconds of calls in a row; GPU only, where no run changes the speed of clocks
+IN_A_ROW_BYTES = 256 << 20  # most bytes of outputs: a copy takes memory, and larger calls are never a moment apart
+PURPOSES = ("observe", "silent", "undone")  # the runners' purposes, in this order
 
 
 def audit_runs(
@@ -83,7 +83,7 @@ def audit_runs(
         work = [partial(run_without, links[way], case, trial, replace(load, ablate=way)) for way in ways]
         begun = [beside.submit(one) for one in work] if at_once else []
         public.breaks.is_quiet = lambda: all(one.done() for one in begun)
-        seen, gates = _watch(links["observe"], case, trial, load, policy, public, other)
+        seen, gates = _watch(links["observe"], case, trial, load, policy=policy, public=public, other=other)
         runs = [one.result() for one in begun] or [one() for one in work]
     if runs:
         gates += ablation_gates(*runs)
@@ -136,7 +136,7 @@ def _watch(
         if is_right and policy != "open":
             # The last questions: each may end the process, and on a GPU vector loads at other addresses do.
             last = (elsewhere_gate, fewer_gate) if on_cpu else (fewer_gate, elsewhere_gate)
-            bundle.give_back()  # of the public inputs: those to come are copied in the candidate's process
+            bundle.give_back()  # the public inputs' memory: those to come are copied in the candidate's process
             gates += [way(watched, trial, seen) for way in (strides_gate, *last)]
     part_from(watched, case)
     return seen, gates

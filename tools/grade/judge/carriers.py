@@ -1,8 +1,8 @@
-"""How tensors reach one runner and come back: through host memory, or in blocks of GPU memory. Runs in the judge.
+"""Carries tensors to one runner and back: through host memory, or in blocks of GPU memory. Runs in the judge.
 
 Host memory is sealed: a runner reads it, copies it, and changes its copies when it is told to. GPU memory cannot be
-sealed, and whoever maps it may write to it for ever. So each runner has blocks of its own, which nobody else reads: the
-judge keeps the originals where no runner reaches them, writes every content into the blocks itself, and looks itself
+sealed, and a process that maps it may write to it for ever. So each runner has blocks of its own, which no other runner
+reads. The judge keeps the originals out of reach, writes every content into the blocks itself, and checks itself
 whether a call changed its inputs. Nothing that is larger than a message crosses the host.
 """
 
@@ -28,7 +28,7 @@ from foundry.tools.protocol.rules import IN_PLACE, Parameters
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
 
-PATIENCE_S = 5.0  # with others on the device that are about to give memory back
+PATIENCE_S = 5.0  # seconds to wait for other processes that are about to give memory back
 HOST_PART_BYTES = 16 << 20  # bytes of a large state that go to a runner at a time
 PART_BYTES = 256 << 20  # the same beside a GPU, where each part costs a mapping
 UNWRITTEN = 0xFF  # an answer that was not written is no answer
@@ -102,12 +102,14 @@ class HostCarrier:
         return Sent([os.dup(parcel.handle)])
 
     def restore(self, key: str, parcel: Parcel) -> Sent | None:
+        """None: the runner has to reset its own copies."""
         return None
 
     def change(self, key: str, factor: float, shift: int) -> None:
         """Does nothing: the runner changes its own copies."""
 
     def changed(self, key: str) -> list[int] | None:
+        """None: only the runner can tell."""
         return None
 
     def let_go(self, key: str) -> None:
@@ -126,6 +128,7 @@ class HostCarrier:
         """Does nothing: the sealed memory belongs to its parcel."""
 
     def close(self) -> None:
+        """Closes the outputs' memory."""
         for handle, _ in self._rooms.values():
             os.close(handle)
         self._rooms.clear()
@@ -160,6 +163,8 @@ class GpuCarrier:
         self._room: _Block | None = None
 
     def place(self, key: str, parcel: Parcel) -> Sent:
+        """Copies the parcel's tensors into the key's block and keeps them as originals; makes a new block if the specs
+        differ."""
         specs = parcel.specs
         if key not in self._blocks or self._blocks[key].specs != specs:
             self._blocks.pop(key, None)  # its memory first, then the new one's
@@ -173,9 +178,12 @@ class GpuCarrier:
         return block.sent()
 
     def restore(self, key: str, parcel: Parcel) -> Sent | None:
+        """Places the parcel again: a runner that served another link has its blocks, and this link has none."""
         return self.place(key, parcel)  # a runner that served another link has its blocks, this link has not
 
     def change(self, key: str, factor: float, shift: int) -> None:
+        """Writes the originals, changed by `timed_calls.change`, into the key's block; adds the GPU's seconds to
+        `device_s`."""
         block, ends = self._blocks[key], [_event(), _event()]
         ends[0].record()
         timed_calls.change(block.tensors, block.originals, factor, shift, block.writes)
@@ -184,6 +192,7 @@ class GpuCarrier:
         self.device_s += ends[0].elapsed_time(ends[1]) / 1e3
 
     def changed(self, key: str) -> list[int] | None:
+        """Indices of the tensors in the key's block that differ from the originals bit for bit."""
         block = self._blocks[key]
         pairs = enumerate(zip(block.tensors, block.originals, strict=True))
         others = ((index, pair) for index, pair in pairs if index not in block.writes)
@@ -194,6 +203,7 @@ class GpuCarrier:
             self._blocks[key].originals = []
 
     def room(self, specs: Sequence[TensorSpec]) -> Room:
+        """Views of one block for outputs, erased; the block grows if it is too small."""
         needed = bundle.gpu_places(specs)[1]
         if self._room is None or self._room.memory.nbytes < needed:
             self._room = None
@@ -207,12 +217,13 @@ class GpuCarrier:
         self._blocks.pop(key, None)
 
     def close(self) -> None:
+        """Frees all blocks."""
         self._blocks.clear()
         self._room = None
 
 
 def _created(nbytes: int) -> SharedGpuMemory:
-    """A new block of the device's memory. Raises OutOfGpuMemory.
+    """A new block of the device's memory, mapped here. Raises OutOfGpuMemory.
 
     If there is too little, it first releases the idle memory of this process (temporaries of drawn inputs), then waits
     at most PATIENCE_S seconds.

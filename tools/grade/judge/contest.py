@@ -1,8 +1,8 @@
-"""The kernel that won beside other ways to run the reference: all in turns, on the same inputs. Runs in the judge.
+"""Baseline comparison: times the winning kernel in turns with other ways to run the reference. Runs in the judge.
 
-The reference's process holds one model and its variants, which share parameters and inputs; so a contest needs no more
-processes than a timing, and compiled variants run where eager runs. The kernel has passed its proof by now: a contest
-decides nothing, and checks nothing that the proof has checked.
+The reference's process holds one model and its variants, which share parameters and inputs. So a comparison needs no
+more processes than a timing, and compiled variants run where eager runs. The kernel has passed its proof by now: the
+comparison decides nothing, and checks nothing that the proof has checked.
 """
 
 from __future__ import annotations
@@ -21,25 +21,28 @@ from foundry.tools.protocol.foreign import DEFAULT_TF32, Tf32
 BASELINE = "baseline"
 MODES: dict[RivalName, str] = {"eager": "", "compile": "default", "compile max-autotune": "max-autotune"}
 BUILD_CALLS = 3  # the first compiles, the next ones may record a CUDA graph
-BLOCKS, FEWEST_BLOCKS = 24, 5
-BUDGET_S = 2.0  # for the samples of all sides together
+BLOCKS, FEWEST_BLOCKS = 24, 5  # samples of each side: most, and fewest if time is short
+BUDGET_S = 2.0  # seconds for the samples of all sides together
 
 
 class RivalLost(RunnerFailed):
-    """The reference's process ended while it ran this rival."""
+    """The reference's process ended while it ran this variant."""
 
     def __init__(self, name: RivalName, failed: RunnerFailed) -> None:
         self.name = name
         super().__init__(failed.outcome, failed.evidence)
 
     def answer(self) -> Message:
+        """The judge's answer to a request that lost this variant."""
         return {"lost": self.name, "line": self.evidence}
 
 
 @dataclass(frozen=True)
 class Entered:
-    """Who takes part: links with the names of what runs in them; calls that make a sample; peaks of memory; why others
-    cannot."""
+    """The sides of a comparison: links with the names of their variants, calls that make a sample, peaks of memory.
+
+    `problems` says why a variant cannot take part.
+    """
 
     runs: list[tuple[RunnerLink, str]]
     calls: int
@@ -111,6 +114,11 @@ def _enter(reference: RunnerLink, name: RivalName, tf32: Tf32, build_limit_s: fl
 def _take_turns(
     runs: Sequence[tuple[RunnerLink, str]], timed: TimedInputs, cache: ColdCache, calls: int
 ) -> dict[str, list[float]]:
+    """Samples in ms of each side, taken in blocks of one sample a side in random order, on the same inputs with a cold
+    cache.
+
+    Ends after BLOCKS blocks, or after BUDGET_S seconds with at least FEWEST_BLOCKS. A first block does not count.
+    """
     stream = random.SystemRandom()
     samples: dict[str, list[float]] = {name: [] for _, name in runs}
     links = list(dict.fromkeys(link for link, _ in runs))

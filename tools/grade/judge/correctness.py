@@ -50,7 +50,7 @@ SLOTS = (0, 1)
 REST_S = 0.06  # pause after a call, in which work that was put off beyond the call's end gets done
 SOAK_S, SOAK_CALLS = 1.0, 256  # calls in a row of which only the last one is checked: seconds, and calls at most
 RACE_S, RACE_CALLS = 0.5, 64  # third and further calls on the same inputs: seconds, and calls at most
-AWAKE_S = 0.004  # of calls in a row before every other one of them
+AWAKE_S = 0.004  # seconds of calls in a row before every other one of them
 SPOILED_CALLS = 2
 FEW_VALUES, FEW_VALUES_OF = 8, 4096  # an output with so few values in its first elements may repeat by chance
 TrialSource = Callable[[Case], Iterable[Trial]]
@@ -69,6 +69,7 @@ class _Question:
 
     @property
     def gate(self) -> str:
+        """The name of this question's gate."""
         return self.trial.distribution.name + self.suffix
 
 
@@ -76,6 +77,7 @@ class _Failed(Exception):
     """A gate failed. `has_raised`: because forward raised an exception."""
 
     def __init__(self, gate: str, outcome: Outcome, evidence: str, *, has_raised: bool = False) -> None:
+        """Keeps gate, outcome and evidence of the failure for the verdict."""
         self.gate, self.outcome, self.evidence, self.has_raised = gate, outcome, evidence, has_raised
         super().__init__(evidence)
 
@@ -110,8 +112,10 @@ class Examination:
         return self._verdict("correct", "")
 
     def _verdict(self, outcome: Outcome, evidence: str) -> Verdict:
+        """The record with the gates and errors so far; the accuracy class only if the outcome is correct."""
         accuracy = self.accuracy if outcome == "correct" else None
-        return Verdict(outcome, self.stage, tuple(self.gates), accuracy, tuple(self.errors), evidence)
+        gates, errors = tuple(self.gates), tuple(self.errors)
+        return Verdict(outcome, self.stage, gates, accuracy, errors=errors, evidence=evidence)
 
     def _step(self, gate: str, work: Callable[[], Any]) -> Any:
         """Lets the runner do `work`; its failure becomes the failure of `gate`."""
@@ -134,11 +138,17 @@ class Examination:
             self.gates += [Gate(gate, True, "as before the file was loaded") for gate in IN_ITS_PROCESS]
 
     def _refuse(self, found: Sequence[tuple[str, str, Refusal]]) -> None:
+        """Raises _Failed with the first of the changes found; returns if there is none."""
         for gate, what, refusal in found:
             known = (*IN_ITS_PROCESS, PROCESS_EVENTS, DRIFT)
             raise _Failed(gate if gate in known else "global state", refusal, what)
 
     def _case(self, number: int, case: Case, trials: Iterable[Trial]) -> None:
+        """Builds the model of one case in the runner and asks each of its trials there; frees inputs and model
+        afterwards.
+
+        A lean case is also checked for parameters that forward changed, except in a screen.
+        """
         suffix = f" ({case.name})" if case.name else ""
         is_matched = True
         self.last, self.held, self.in_force = [], ["seeded"], "seeded"
@@ -149,8 +159,9 @@ class Examination:
                 self._step(f"builds{suffix}", lambda: self.link.build(number, case))
                 is_matched = self._match_parameters(number, case, suffix)
             slot = self.slots[position // 2 % len(self.slots)]
-            self._with_parameters(_Question(number, case, trial, suffix, slot, is_matched), is_first=position == 0)
-            del trial  # its memory first, then the next one's: `enumerate` would hold it meanwhile
+            question = _Question(number, case, trial, suffix, slot=slot, is_matched=is_matched)
+            self._with_parameters(question, is_first=position == 0)
+            del question, trial  # their memory first, then the next one's: `enumerate` would hold it meanwhile
         self._load(number, case, "seeded")
         if case.is_lean and is_matched and self.stage != "screen":
             self._refuse(self._step(DRIFT, lambda: self.link.find_drift(number, case)))
@@ -169,12 +180,18 @@ class Examination:
         self.link.let_go(question.slot)
 
     def _load(self, number: int, case: Case, kind: Parameters) -> None:
+        """Gives the runner's model another kind of parameters, unless it holds that kind."""
         if kind != self.in_force:
             self._step("parameters", lambda: self.link.state(number, case, kind))
             self.held += [] if kind == "seeded" else [kind]
             self.in_force = kind
 
     def _match_parameters(self, number: int, case: Case, suffix: str) -> bool:
+        """True if the runner's model took the task's parameters.
+
+        False if they cannot be matched: then only the initial values are checked. Raises _Failed if those could not
+        show whether the model uses its parameters (one is constant).
+        """
         problem = self._step(f"parameters{suffix}", lambda: self.link.state(number, case, "seeded"))[:400]
         if not problem:
             return True
@@ -297,6 +314,7 @@ class Examination:
         self.gates.append(Gate(gate, True, "did not return an old answer that was left in free memory"))
 
     def _compare_spoiled(self, gate: str, outputs: list[torch.Tensor], trial: Trial) -> None:
+        """Raises _Failed (cheating) if an output is wrong after free memory held a changed copy of the answer."""
         found, limits, _ = self._errors(outputs, trial)
         for index, (error, limit) in enumerate(zip(found, limits, strict=True)):
             if not accepts(error, limit):
@@ -316,6 +334,7 @@ class Examination:
         self.gates.append(Gate(f"finished on return{question.suffix}", True, "outputs did not change after the return"))
 
     def _compare_again(self, outputs: list[torch.Tensor], question: _Question, *, back: int) -> None:
+        """Raises _Failed (cheating) if outputs of the call `back` calls ago differ now from the copies `outputs`."""
         gate = f"finished on return{question.suffix}"
         now = self._step(gate, lambda: self.link.look(question.trial.specs, back))
         for index, (before, after) in enumerate(zip(outputs, now, strict=True)):
@@ -323,6 +342,8 @@ class Examination:
                 raise _Failed(gate, "cheating", f"output {index} changed after forward had returned it")
 
     def _check_errors(self, outputs: list[torch.Tensor], question: _Question) -> None:
+        """Raises _Failed if an output's error is above its limit, after a search for the cause; else adds the passed
+        gate."""
         trial, gate = question.trial, question.gate
         found, limits, accuracy = self._errors(outputs, trial)
         own_errors = trial.tf32 if accuracy == "tf32" and trial.tf32 is not None else trial.ieee
@@ -402,6 +423,8 @@ class Examination:
         self._compare_again(outputs, question, back=1)
 
     def _check_repeated(self, first: list[torch.Tensor], second: list[torch.Tensor], question: _Question) -> None:
+        """Raises _Failed if the second answer on the same inputs differs from the first by more than rounding; else
+        adds a gate."""
         trial, gate = question.trial, f"same answer twice{question.suffix}"
         for index, (one, other, expected) in enumerate(zip(first, second, trial.expected, strict=True)):
             if torch.equal(_as_bits(one), _as_bits(other)):
@@ -480,6 +503,7 @@ def _keys_text(keys: list[str]) -> str:
 
 
 def _evidence_of_pass(found: OutputError, own: OutputError, limit: OutputError, note: str) -> str:
+    """The evidence of a passed question: its error beside PyTorch's own, or that only finiteness was compared."""
     if math.isinf(limit.norm):
         text = f"finite where it should be; not compared further, because PyTorch's own error is {own.norm:.2e}"
     else:
@@ -493,6 +517,7 @@ def _count_values(flat: torch.Tensor) -> int:
 
 
 def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A flat view of the tensor's bytes (uint8)."""
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""A kernel by another benchmark's rules (tools/protocol/foreign.py). Runs in the judge; it decides nothing."""
+"""Judges a kernel by another benchmark's rules (tools/protocol/foreign.py). Runs in the judge; it decides nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from foundry.tools.task.form.values import as_real
 CASE, SLOT = 1, 0
 COMPARED, TIMED = "compared", "timed"  # variants of the reference
 PIECE = 1 << 26  # elements compared at once
-BUDGET_S, FEWEST_CALLS = 5.0, 10  # of one side's timing: fewer calls than the rules ask for where they are long
+BUDGET_S, FEWEST_CALLS = 5.0, 10  # one side's timing: seconds, and calls even if they take longer
 
 
 def answer_by(
@@ -37,7 +37,7 @@ def answer_by(
 ) -> Message:
     """{"foreign": verdict of `judge_by`}, or {"foreign_problem": why there is none}; a part of the judge's answer."""
     try:
-        return {"foreign": codec.to_plain(judge_by(name, case, reference, kernel, specs, tf32, cache))}
+        return {"foreign": codec.to_plain(judge_by(name, case, reference, kernel, specs, tf32=tf32, cache=cache))}
     except RunnerFailed as failed:
         return {"foreign_problem": f"not judged by the rules of {name}: {failed.evidence}"}
 
@@ -82,10 +82,14 @@ def judge_by(
     ours_ms, theirs_ms = None, None
     if not evidence:
         ours_ms, theirs_ms = (_mean_ms(link, rules, cache, TIMED) for link in (kernel, reference))
-    return ForeignVerdict(name, not evidence, f"{passed} of {asked}", evidence, theirs_ms, ours_ms, is_eager_right)
+    counted = f"{passed} of {asked}"
+    return ForeignVerdict(
+        name, not evidence, counted, evidence, theirs_ms, candidate_ms=ours_ms, eager_correct=is_eager_right
+    )
 
 
 def _at_most(wanted: Tf32, allowed: Tf32) -> Tf32:
+    """The lesser use of TF32 of both: none < convolutions < all."""
     order: tuple[Tf32, ...] = ("none", "convolutions", "all")
     return min(wanted, allowed, key=order.index)
 
@@ -132,6 +136,8 @@ def _is_close(given: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> bo
 
 
 def _mean_ms(link: RunnerLink, rules: ForeignRules, cache: ColdCache, variant: str = "") -> float:
+    """Mean ms of a call by these rules: warm calls, then cold ones, fewer than the rules say if they exceed
+    BUDGET_S."""
     for _ in range(rules.warm_calls):
         link.run([SLOT], variant=variant)
     samples: list[float] = []

@@ -1,8 +1,8 @@
-"""The one rule for a candidate's answer: its errors, their limits, and what PyTorch's own freedom explains of them.
+"""Single rule for a candidate's answer: its errors, their limits, and what PyTorch's own freedom explains of them.
 
 PyTorch leaves open in which order equal elements come, and how a result is rounded on the way. A difference that this
-explains refuses nobody. It is asked only about answers that would be refused, or whose places and integers differ: the
-reference runs again a few times then. Runs in the judge (imports torch).
+explains refuses no candidate. It is asked only about answers that would be refused, or whose places and integers
+differ: the reference runs again a few times then. Runs in the judge (imports torch).
 """
 
 from __future__ import annotations
@@ -264,6 +264,7 @@ def _is_between(flat: torch.Tensor, truth: torch.Tensor, own: torch.Tensor) -> t
 
 
 def _count(wrong: torch.Tensor) -> OutputError:
+    """The number of True elements as an OutputError, both as its norm and its violation."""
     count = float(wrong.sum())
     return OutputError(count, count)
 

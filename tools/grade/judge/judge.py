@@ -1,7 +1,7 @@
-"""The grader's own process: it makes the inputs, knows the truth, orders the calls and decides. Imports torch.
+"""Judge process of one task: makes the inputs, knows the truth, orders the calls and decides. Imports torch.
 
-It runs the task's code, which the user wrote, but never a candidate's. One judge serves one task; every request of
-the main process brings the links to the runners it needs. Answers are plain JSON.
+It runs the task's code, which the user wrote, but never a candidate's. One judge serves one task; every request of the
+main process brings the links to the runners it needs. Answers are plain JSON.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from foundry.tools.protocol.statistics import effort_of, relative_spread
 from foundry.tools.task import bundle
 from foundry.tools.task.gpu_plan import GpuPlan
 
-RUN_LIMIT_S = 4.0  # one forward, at least
-RUN_LIMIT_FACTOR = 30.0  # times the baseline's
-BASELINE, CONTEST = -1, -2  # groups beside those of a candidate: the reference's first timing, a contest
-PROFILED_CALLS = 3  # that a profile makes at least
+RUN_LIMIT_S = 4.0  # seconds; least limit of one forward
+RUN_LIMIT_FACTOR = 30.0  # limit of one forward in multiples of the baseline's time
+BASELINE, CONTEST = -1, -2  # groups beside those of a candidate: the reference's first timing, the comparison
+PROFILED_CALLS = 3  # fewest calls of a profile
 _WITHOUT_GPU_KERNELS = Gate(
     "unwritten shared memory",
     True,
@@ -65,6 +65,7 @@ class Judge:
     """The grader of one task. A search verifies and times candidates on its first case."""
 
     def __init__(self, message: Message, breaks: Breaks) -> None:
+        """Reads task, device, memory plan and seed from the message "open". Draws and computes nothing yet."""
         self.breaks = breaks
         self._task = codec.decode(Task, message["task"])
         self._device = codec.decode(Device, message["device"])
@@ -78,16 +79,16 @@ class Judge:
         self._room = CaseRoom(self._plan.is_lean, self._plan.widens, self._plan.resident)
         if self._room.is_lean:
             return_freed_memory()
-        self._learned: Learned | None = None  # by the screen's case, which a lean judge gives up between its uses
+        self._learned: Learned | None = None  # findings of the screen's case, which a lean judge frees between its uses
         self._screen_trials: list[Trial] = []
         self._telling_trial: Trial | None = None  # asked besides, where inputs as given do not tell
-        self._outlines: dict[str, Trial] = {}  # of the trials "as given" and the one besides: what has no tensors
+        self._outlines: dict[str, Trial] = {}  # trials "as given" and the telling one, without tensors
         self._screen_inputs: TimedInputs | None = None
         self._series: tuple[str, Case, TimedInputs] | None = None  # what the candidate in hand is timed on
         self._groups: dict[int, PreparedGroup] = {}  # ready to be timed, by number
-        self._entered: Entered  # of the contest that is ready
+        self._entered: Entered  # the prepared sides of the comparison
         self._telling: Telling | None = None  # which question tells right from wrong, once known
-        self._product_runs: tuple[ProductRun, ...] | None = None  # of the reference, once asked
+        self._product_runs: tuple[ProductRun, ...] | None = None  # the reference's products, once asked
         self._skipped: dict[str, Gate] = {}
         self._decisions: Decisions | None = None  # of the reference, over all cases that a candidate was asked
         self._usual = scheduling_of(os.getpid())
@@ -347,6 +348,7 @@ class Judge:
     # ------------------------------------------------------------ what is asked
 
     def _case(self) -> Case:
+        """The screen's case (its parameters from the run's seed), built when first needed."""
         if self._screen_case is None:
             seeds = [self._seeds.draw("screen", "parameters")]
             self._screen_case = next(cases_of(self._task, seeds, self._place, only_first=True, room=self._room))
@@ -444,6 +446,7 @@ class Judge:
         first = next(made)
 
         def learning() -> Iterator[Case]:
+            """Yields the cases, each with the findings of the screen's case."""
             for case in itertools.chain([first], made):
                 case.learn_from(learned)
                 yield case
@@ -458,6 +461,7 @@ class Judge:
         """
 
         def make() -> Iterator[Trial]:
+            """Yields the trials that the budget and the reference allow; closes the case at the end."""
             chosen = distributions(stage if not case.name else "screen", limited=case.limited)
             for distribution in chosen:
                 if not case.suits(distribution) or self._budget.leaves_out(distribution, self._skipped):

@@ -1,4 +1,4 @@
-"""How large the error of an answer may be, from PyTorch's own. Runs in the judge (imports torch)."""
+"""Limits of an answer's error, derived from PyTorch's own error. Runs in the judge (imports torch)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from foundry.tools.protocol.rules import (
 )
 
 ANYTHING, NOTHING = OutputError(math.inf, math.inf), OutputError(0.0, 0.0)
-MOST_UNSTABLE = 1e-4  # of an output's elements
-LUCK = 2.0  # times the worst of PyTorch's nine draws: a kernel has one, of other roundings
+MOST_UNSTABLE = 1e-4  # share of an output's elements
+LUCK = 2.0  # factor on the worst of PyTorch's nine draws: a kernel has one draw, with other roundings
 MOST_BY_LUCK = (
     4  # elements: of two draws of the same errors, as many of one are beyond the worst of the other once in 2**4
 )
@@ -35,9 +35,8 @@ STORED_UNITS = 4.0  # units in the last place of a buffer: old and new part are 
 TF32_BUFFER_NORM = 2.0**-15  # a sixteenth of TF32's unit, of which most averages out, where PyTorch's products use it
 
 # Error of a running mean below which PyTorch has not rounded the weights before it to TF32, though it may. Means over
-# all images show each rounded weight: of networks on an H200 ours in TF32 were off by 6e-5 to 3e-4, where cuDNN's were
-# at 1.5e-5 to 2.6e-5 or less (convolutions of few channels, in groups, of one pixel, with strides), which no rule
-# foretells.
+# all images show each rounded weight. In networks on an H200 our kernels in TF32 were off by 6e-5 to 3e-4, cuDNN's by
+# 2.6e-5 or less. Those were convolutions of few channels, in groups, of one pixel, with strides; no rule foretells it.
 UNROUNDED_MEAN = 5e-5
 
 
@@ -122,9 +121,12 @@ def _are_few_wrong(error: OutputError, output: torch.Tensor, expected: Expected,
 
 
 def excuse_unstable(found: list[OutputError], trial: Trial) -> list[OutputError]:
-    """The errors without the few elements that are finite, infinite or NaN where they should not be, if that hangs on a
-    rounding: no more than LUCK times as many as PyTorch itself misplaces on inputs that are changed by one unit in the
-    last place. In 1.6 million logarithms of sums that cancel the sign of two was decided by it."""
+    """The errors with few misplaced elements set to none if their misplacement depends on a rounding.
+
+    Misplaced: finite, infinite or NaN where they should not be. Excused are at most LUCK times as many as PyTorch
+    itself misplaces on inputs changed by one unit in the last place. In 1.6 million logarithms of sums that cancel, the
+    sign of two was decided by it.
+    """
     sizes = [spec.numel for spec in trial.specs]
     are_few = [0 < error.misplaced <= MOST_UNSTABLE * size for error, size in zip(found, sizes, strict=True)]
     if not any(are_few):

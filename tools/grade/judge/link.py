@@ -1,5 +1,4 @@
-"""The judge's end of the link to one runner: sends commands with a time limit, returns failures as data. In the
-judge."""
+"""Judge's end of the link to one runner: sends commands with a time limit, returns failures as data. In the judge."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ from foundry.tools.protocol.rules import IN_PLACE, Parameters
 from foundry.tools.task.bundle import Parcel
 
 _FORWARDS = ("call", "run")
-_MAY_LINGER = ("load", "build", "forget")  # after any other command a candidate's process has nothing to do
+_MAY_LINGER = ("load", "build", "forget")  # a candidate's process may work on only after these commands
 _DOING = {
     "load": "loading the file",
     "build": "building the model",
@@ -68,9 +67,9 @@ _OF_RESULTS = ("peek", "call", "collect", "look", "gradients")  # commands whose
 BREAK_S = 0.03  # between two offers to wait, each of which costs a message
 SPOILING_CALLS, SPOILING_S = 6, 0.3  # at most, of calls that leave spoiled answers where they lay
 AS_BUILT = "it was judged with the parameters that its own constructor makes (--parameters as-built)"
-CALLS_IN_A_LIMIT = 30.0  # of the baseline's
-END_S = 5.0  # at most until a process that is ended has given its memory back
-SLICE_S = 0.5  # of a call in which PyTorch compiles, between two offers
+CALLS_IN_A_LIMIT = 30.0  # calls of the baseline that take as long as the limit of one forward
+END_S = 5.0  # most seconds until an ended process has given its memory back
+SLICE_S = 0.5  # seconds between two offers within a call in which PyTorch compiles
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,7 @@ class RunnerFailed(Exception):
     def __init__(
         self, outcome: Outcome, evidence: str, *, side: str = "candidate", gate: str = "", has_raised: bool = False
     ) -> None:
+        """Keeps the outcome, its evidence and where it happened; the evidence is the exception's text."""
         self.outcome = outcome
         self.evidence = evidence
         self.side = side
@@ -138,8 +138,11 @@ class Breaks:
 
 
 class RunnerLink:
-    """Commands of the judge to a runner. `run_limit_s` is the time a single forward may take, `device` the kind of
-    device that its tensors lie on; `pause` is called before each command."""
+    """Commands of the judge to a runner.
+
+    `run_limit_s` is the time a single forward may take, `device` the kind of device that its tensors lie on. `pause` is
+    called before each command.
+    """
 
     def __init__(
         self,
@@ -152,6 +155,8 @@ class RunnerLink:
         pause: Callable[[], None] = lambda: None,
         imports: Callable[[str], SharedImports] = lambda _: SharedImports(),
     ) -> None:
+        """Takes over the open socket `handle`; sends nothing. `imports` gives the modules that a candidate's text may
+        import."""
         self._side, self._pause, self._imports = side, pause, imports
         self.on_cpu = torch_device_of(device).is_host
         self._channel = Channel.from_handle(handle)
@@ -178,10 +183,10 @@ class RunnerLink:
     def ask(self, question: Question[A], limit_s: float | None = None, handles: Sequence[int] = ()) -> A:
         """One command and its answer, by default within the limit of one forward; raises RunnerFailed.
 
-        Each command carries a random number that its answer repeats: an answer that somebody else in the runner's
-        process wrote ahead of time, or one too many, does not pass. A candidate whose process works on while it has
-        nothing to do fails too: a call is over when it returns. After a command ran into its time limit every other one
-        fails for the same reason: the late answer would pass for a forged one.
+        Each command carries a random number that its answer repeats: an answer written ahead of time in the runner's
+        process, or one too many, does not pass. A candidate whose process works on while it has nothing to do fails
+        too: a call is over when it returns. After a command ran into its time limit every other one fails for the same
+        reason: the late answer would pass for a forged one.
         """
         if self._unanswered:
             raise RunnerFailed("timeout", self._unanswered, side=self._side)
@@ -257,6 +262,7 @@ class RunnerLink:
             raise self._forgery("the process sent a message without being asked")
 
     def _forgery(self, evidence: str) -> RunnerFailed:
+        """The failure "cheating" of an answer that breaks the rule of one answer to each question."""
         return RunnerFailed("cheating", evidence, side=self._side, gate="one answer to each question")
 
     def rest(self, seconds: float) -> None:

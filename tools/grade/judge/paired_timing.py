@@ -1,10 +1,10 @@
 """ABBA timing of two runners, ordered by the judge. Runs in the judge (imports torch).
 
 Before each sample the side gets inputs of new content, and the judge streams through a buffer larger than the
-last-level cache, so that both sides start cold and after the same history. The judge's clock gives the time: from its
+last-level cache. So both sides start cold and after the same history. The judge's clock gives the time: from its
 command to the moment at which the kernel saw the answer sent, less what a message costs the reference, whose own clock
-can be trusted. The candidate's own clock is only compared with it. On a GPU the device's events give the time and
-the judge's clock must agree. Some timed outputs are fetched and compared with PyTorch's of the same pair.
+can be trusted. The candidate's own clock is only compared with it. On a GPU the device's events give the time and the
+judge's clock must agree. Some timed outputs are fetched and compared with PyTorch's of the same pair.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from foundry.tools.protocol.statistics import SLOW_MS, TimingEffort
 from foundry.tools.task.bundle import Parcel
 
 EVICT_LIMIT_BYTES = 128 << 20
-EVICT_FACTOR = 2  # times the last-level cache
+EVICT_FACTOR = 2  # size of the evicting buffer in last-level caches
 SAMPLE_MS = 0.6  # shorter calls are made several in a row, each on inputs of its own
 WARM_CALLS, WARM_MS, FEW_FAULTS = 12, 400.0, 64
-SLOT_BYTES = 128 << 20  # all input sets together
+SLOT_BYTES = 128 << 20  # most bytes of all input sets together
 MAX_SLOTS = 16
-FEW_BYTES = 8 << 20  # all input sets of short calls together
+FEW_BYTES = 8 << 20  # most bytes of all input sets of short calls together
 MAX_SHIFT = 1 << 20
 FACTORS = (0.75, 1.0)
 ALONE_SAMPLES = 4
 ALONE_BUDGET_MS = 120.0
-PEEKED = 64  # elements of each output
+PEEKED = 64  # elements of each output that are compared
 PEEK_NORM = 0.03  # norm of their error over their own, at most: what is stale or missing is off by about 1
 PEEK_TINY = 1e-6
-PEEK_SHARE = 0.25  # of integers that may differ before the call is judged as a checked one is
-JUDGED_CALLS, JUDGED_SHARE = 2, 0.125  # of calls in doubt: these first ones, and then this share of them, at random
+PEEK_SHARE = 0.25  # share of integers that may differ before the call is judged as a checked one is
+JUDGED_CALLS, JUDGED_SHARE = 2, 0.125  # judged calls in doubt: these first ones, then this share, at random
 
 BASELINE_SAMPLES = 15
 BASELINE_BUDGET_S = 2.5
@@ -120,6 +120,7 @@ class PreparedGroup:
             link.close()
 
     def close_all(self) -> None:
+        """Closes the links of both sides."""
         for side in list(self.links):
             self.close(side)
 
@@ -128,8 +129,10 @@ class PreparedGroup:
 class PairSamples:
     """Samples of both sides, in pairs (baseline, candidate). Times are ms a call."""
 
-    own: list[tuple[float, float]] = field(default_factory=list)  # by the runners' own clocks, or device events
-    walls: list[tuple[float, float]] = field(default_factory=list)  # by the judge's clock, with the message in it
+    own: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # times of the runners' own clocks, or of device events
+    walls: list[tuple[float, float]] = field(default_factory=list)  # times of the judge's clock, with the message in it
     alone: list[float] = field(default_factory=list)  # the baseline's before the candidate was loaded
     by_events: bool = False
     out_of_turn: str = ""  # evidence of work between turns
@@ -203,6 +206,8 @@ class ColdCache:
     """Evicts the caches before a call: the last-level cache, and the cores' own caches as far as threads move."""
 
     def __init__(self, cache_bytes: int, *, on_cpu: bool) -> None:
+        """Allocates the buffer: EVICT_FACTOR times the last-level cache, at most EVICT_LIMIT_BYTES; none beside a
+        GPU."""
         size = min(max(EVICT_FACTOR * cache_bytes, 1 << 20), EVICT_LIMIT_BYTES)
         self._buffer = torch.zeros(size // 4, dtype=torch.float32) if on_cpu else None
 
@@ -211,6 +216,8 @@ class ColdCache:
         return self._buffer is not None
 
     def evict(self) -> None:
+        """On a CPU streams through the buffer, so that the next call finds the caches cold; a GPU runner does so
+        itself."""
         if self._buffer is not None:  # a GPU runner flushes its own L2 before each event
             self._buffer.add_(1.0)
 
@@ -246,6 +253,7 @@ def time_undisturbed(side: RunnerLink, timed: TimedInputs, cache: ColdCache) -> 
 
 
 def _alone(side: RunnerLink, timed: TimedInputs, cache: ColdCache, number: int, calls: int) -> float:
+    """One sample of one side in ms a call, with unchanged inputs and a cold cache; `number` chooses the input sets."""
     slots = window(number, calls, timed)
     side.perturb(slots, 1.0, 0)
     cache.evict()
@@ -300,7 +308,7 @@ def time_pairs(
             examined = stream.choice([wanted - 1, stream.randrange(1, wanted)])
         if number == examined and check != "none":
             taken = _Draw(number, calls, timed, stream) if check == "taken" else draw
-            _examine(sides, order, timed, cache, taken, check)
+            _examine(sides, order, timed, cache, draw=taken, check=check)
             samples.checked += 1
     if baseline.turns is not None and candidate.turns is not None:
         samples.out_of_turn = out_of_turn(baseline.turns, candidate.turns)
@@ -312,6 +320,7 @@ class _Draw:
     """The random choices for one pair of samples: input sets, change of their content, outputs to compare."""
 
     def __init__(self, number: int, calls: int, timed: TimedInputs, stream: random.Random) -> None:
+        """Draws the choices for pair `number` with `calls` calls a sample."""
         self.number = number
         self.slots = window(number, calls, timed)
         self.change = (timed.changes or Changes()).draw(stream)
@@ -358,12 +367,13 @@ def window(number: int, calls: int, timed: TimedInputs) -> list[int]:
 
 
 def warm_up(sides: Sequence[RunnerLink], most: int) -> int:
-    """Lets allocators and threads settle. Returns the number of calls in one sample, at most `most`.
+    """Calls each side until allocators and threads have settled. Returns the number of calls in one sample, at most
+    `most`.
 
     It is above 1 if a side is quick, unless the other is slow, because that makes as many calls.
 
-    In a fresh process glibc's heap grows for several calls before large outputs come back to the same place, and each
-    new page costs more than the arithmetic on it (31 ms against 8 ms for a softmax of 64 MB, measured).
+    In a fresh process glibc's heap grows for several calls before large outputs come back to the same place. Each new
+    page costs more than the arithmetic on it (31 ms against 8 ms for a softmax of 64 MB, measured).
     """
     shortest: list[float] = []  # ms a call, of each side
     for side in random.sample(sides, len(sides)):
@@ -454,7 +464,7 @@ def _judge_timed(
     if timed.judge is not None and not (is_one_of_many and draw.stream.random() > JUDGED_SHARE):
         slot = draw.slots[draw.keep]
         judge = partial(timed.judge, timed.sent.get(slot, timed.inputs[slot]), draw.change)
-        refuse_if_wrong(candidate, slot, timed.specs, judge, doubt, outputs)
+        refuse_if_wrong(candidate, slot, timed.specs, judge, doubt=doubt, outputs=outputs)
 
 
 def _peek(baseline: RunnerLink, candidate: RunnerLink, timed: TimedInputs, draw: _Draw) -> None:
@@ -493,12 +503,14 @@ def _peek(baseline: RunnerLink, candidate: RunnerLink, timed: TimedInputs, draw:
 
 
 def _check_same(early: Sequence[Sequence[float]], late: Sequence[Sequence[float]], number: int) -> None:
+    """Raises RunnerFailed (cheating) if the elements peeked at first differ from those fetched later."""
     pairs = ((one, other) for both in zip(early, late, strict=True) for one, other in zip(*both, strict=True))
     if not all(one == other or (math.isnan(one) and math.isnan(other)) for one, other in pairs):
         raise RunnerFailed("cheating", f"an output of timed call {number} changed after the call had returned")
 
 
 def _check_unchanged(early: Sequence[torch.Tensor], late: Sequence[torch.Tensor], number: int) -> None:
+    """Raises RunnerFailed (cheating) if outputs fetched later differ from those fetched first, bit for bit."""
     for index, (one, other) in enumerate(zip(early, late, strict=True)):
         if not torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)):
             raise RunnerFailed("cheating", f"output {index} of timed call {number} changed after the call had returned")

@@ -1,4 +1,4 @@
-"""Whether a candidate computes its result each time, or keeps results and finds them again. Runs in the judge.
+"""Tests whether a candidate computes its result each time, or keeps results and finds them again. Runs in the judge.
 
 A cache of complete results gives right answers, wherever it hides: in a workspace, in memory that comes back from the
 allocator, in static variables. But it shows in the time: a call on the inputs of the call before is faster than one on
@@ -19,16 +19,19 @@ from foundry.tools.protocol.statistics import SLOW_MS
 
 ROUNDS, AGREEING = 8, 7  # a busy machine spoils some
 FRESH, REPEATS = 8, 32  # calls on new inputs, and on the same: who waits for the third time shows too
-FEW = 3  # of each, of a candidate whose calls take SLOW_MS or more
+FEW = 3  # rounds and calls for a candidate whose calls take SLOW_MS or more
 AGAIN = 3  # times that this must show in a row
-LONGEST_MS = 1000.0  # for repetitions: of slow calls there are fewer
+LONGEST_MS = 1000.0  # ms of repetitions at most: slow calls are repeated less often
 REUSED = 0.6  # a repeated call below this part of a new one did not compute
-SHORTEST_MS = 0.25  # on a CPU a message between processes weighs as much as a shorter call
+SHORTEST_MS = 0.25  # ms; on a CPU a message between processes weighs as much as a shorter call
 SHORTEST_ON_GPU_MS = 0.01  # a device's events tell half a microsecond
 
 
 def check_computes_again(candidate: RunnerLink, timed: TimedInputs, cache: ColdCache, samples: PairSamples) -> None:
-    """Raises RunnerFailed with "cheating" when repeated calls take clearly less than new ones."""
+    """Times calls on new and on repeated inputs; raises RunnerFailed (cheating) if repeated ones are clearly faster.
+
+    Calls shorter than SHORTEST_MS (on a GPU SHORTEST_ON_GPU_MS) are not tested.
+    """
     shortest_ms = SHORTEST_MS if cache.on_cpu else SHORTEST_ON_GPU_MS
     if not samples.pairs or min(second for _, second in samples.pairs) < shortest_ms:
         return
@@ -49,7 +52,7 @@ def check_computes_again(candidate: RunnerLink, timed: TimedInputs, cache: ColdC
             cache.evict()
             times.append(_sample_ms(candidate.run(slots), cache))
     del new[0], repeated[0]
-    _check_many(candidate, timed, cache, changes.draw, slots, FEW if is_slow else FRESH)
+    _check_many(candidate, timed, cache, changes.draw, slots=slots, fresh=FEW if is_slow else FRESH)
     quick = sum(second < REUSED * first for first, second in zip(new, repeated, strict=True))
     if quick >= agreeing and min(repeated) < REUSED * min(new):
         raise RunnerFailed(
@@ -68,10 +71,12 @@ def _check_many(
     slots: list[int],
     fresh: int,
 ) -> None:
-    """As `check_computes_again`, after many repetitions in a row with a warm cache: a loop that times one input."""
+    """Raises RunnerFailed as `check_computes_again`, after many repetitions with a warm cache: a loop that times one
+    input."""
     stream = random.SystemRandom()
 
     def sampled_ms(count: int, contents: Callable[[], tuple[float, int]]) -> float:
+        """Median ms of the later half of `count` samples, with inputs changed by `contents` before each."""
         times = []
         for _ in range(count):
             candidate.perturb(slots, *contents())

@@ -23,7 +23,11 @@ _MAKE_ROOM = "end what else uses the GPU, or make the task's sizes smaller"
 
 
 def serve(control: Channel) -> None:
-    """Entry of a judge process: `open` first, then requests with links."""
+    """Runs a judge process: answers requests from `control` until it is closed. `open` comes first, then requests with
+    links.
+
+    Failures become fields of the answer: "error" (the task or machine) or "failed" (a runner).
+    """
     # Same user as the candidates' processes: at least not readable through /proc or ptrace by a plain user.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     torch.set_grad_enabled(False)

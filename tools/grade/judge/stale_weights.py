@@ -1,4 +1,4 @@
-"""Whether wrong outputs are right for parameters that the model held before: weights that were prepared once.
+"""Tests whether wrong outputs are right for parameters that the model held before: weights that were prepared once.
 
 A kernel that packs, transposes or folds its weights in the constructor, or at the first call only, answers for those
 values after `load_state_dict` too. That shows in what it computes: its outputs are the reference's, with some of the
@@ -21,9 +21,9 @@ from foundry.tools.grade.questions.trial import Trial
 from foundry.tools.protocol.orders import NAN_BYTES
 from foundry.tools.protocol.rules import Parameters
 
-BUDGET_S = 5.0  # for running the reference with earlier parameters
+BUDGET_S = 5.0  # seconds for running the reference with earlier parameters
 SINGLES = 12  # most layers, and most parameters, that are tried one by one
-NAMED = 3
+NAMED = 3  # most names in a sentence
 
 JUDGE_AS_BUILT = "`foundry verify --parameters as-built` judges it with those that it builds (label own-parameters)"
 FOLDED = (
@@ -107,6 +107,7 @@ def _groups(before: dict[str, Differing]) -> Iterator[list[str]]:
 
 
 def _list_names(names: Sequence[str]) -> str:
+    """The names as words: all of up to NAMED, else the first ones "and N more"."""
     if len(names) == 1:
         return names[0]
     shown = list(names[:NAMED])

@@ -1,4 +1,4 @@
-"""Which question tells right kernels of a task from wrong ones. Runs in the judge (imports torch).
+"""Chooses the question that tells right kernels of a task from wrong ones. Runs in the judge (imports torch).
 
 Usually the inputs as given do. But for some tasks an answer that needs no kernel is right for them: ReLU of [0, 1) is
 its input, tanh of large numbers is 1. Then another distribution is looked for that refuses every such answer. It is
@@ -55,6 +55,10 @@ def find_telling(case: Case, trial: Trial, seeds: Seeds) -> Telling:
 
 
 def _tells(distribution: Distribution, case: Case, seeds: Seeds) -> bool:
+    """True if inputs of this distribution refuse every answer that needs no kernel.
+
+    False too if the reference refuses them, gives NaN or infinities, or is ill-conditioned on them.
+    """
     try:
         trial = case.trial(distribution, seeds.draw("screen", f"telling: {distribution.name}"))
     except TaskError:  # the reference refuses such inputs
@@ -98,6 +102,7 @@ def _answers(trial: Trial, other: Trial) -> Iterator[tuple[str, list[torch.Tenso
 
 
 def _is_accepted(outputs: list[torch.Tensor], trial: Trial) -> bool:
+    """True if these outputs would pass as an answer to the trial, TF32 allowed."""
     is_likely = all(
         accepts(comparison.measure(output, expected), limit_of(own, trial, index))
         for index, (output, expected, own) in enumerate(zip(outputs, trial.expected, trial.ieee, strict=True))
@@ -120,4 +125,5 @@ def _mean_along(expected: comparison.Expected, dim: int) -> torch.Tensor:
 
 
 def _middle(truth: torch.Tensor) -> Any:
+    """The mean of the finite elements, rounded to the tensor's type."""
     return torch.tensor(comparison.finite_mean(truth), dtype=torch.float64).to(truth.dtype).item()
