@@ -1,4 +1,4 @@
-"""What a chat model may answer, and how its text becomes that: JSON as asked for, fenced or buried in prose."""
+"""Forms of a chat model's answer, and the reading of its text into them: JSON as asked for, fenced, or inside prose."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LaunchAnswer(BaseModel):
     @field_validator("args", "grid", "block", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        """A single number or expression stands for a list of one."""
+        """A list of strings; a single number or expression stands for a list of one."""
         return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
     @field_validator("shared_bytes", mode="before")
@@ -74,7 +74,7 @@ class ScratchAnswer(BaseModel):
 
 
 class KernelForm(BaseModel):
-    """The ways in which a model gives a kernel: a whole file, edits of the parent or of a draft, or code with its
+    """Forms in which a model gives a kernel: a whole file, edits of the parent or of a draft, or code with its
     launches."""
 
     model_config = ConfigDict(extra="ignore")
@@ -90,7 +90,7 @@ class KernelForm(BaseModel):
     @field_validator("tunables", mode="before")
     @classmethod
     def _valued(cls, value: Any) -> Any:
-        """`"ROWS": [1, 2, 4]` declares values only."""
+        """Expands `"ROWS": [1, 2, 4]`, which declares values only, to {"values": [1, 2, 4]}."""
         if not isinstance(value, dict):
             return value
         return {name: {"values": item} if isinstance(item, list) else item for name, item in value.items()}
@@ -107,7 +107,7 @@ class ProposalAnswer(KernelForm):
 
 
 def changes_something(answer: KernelForm) -> bool:
-    """Whether it says anything of a kernel: all of it, or what is to be another in the parent or a draft."""
+    """True if the answer gives a kernel, or anything that is to be different in the parent or a draft."""
     declared = (answer.tunables, answer.constraints, answer.scratch)
     given = answer.source.strip() or answer.code.strip() or answer.edits or answer.launches
     return bool(given) or any(part is not None for part in declared)
@@ -128,7 +128,7 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 @cache
 def schema_of(kind: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema for servers that constrain their answers: every field required, nothing else allowed."""
+    """The JSON schema of an answer for servers that constrain their output: every field required, no other allowed."""
     schema = kind.model_json_schema()
     for part in (schema, *schema.get("$defs", {}).values()):
         part["additionalProperties"] = False
@@ -139,10 +139,10 @@ def schema_of(kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def parse(text: str, kind: type[AnswerT]) -> AnswerT:
-    """The first JSON object of the text that fits; to a proposal belongs what stands in fences beside it. A fence alone
-    also counts as one.
+    """The first JSON object of the text that is a valid answer of this kind. Raises AnswerError with a reason for the
+    model.
 
-    Raises AnswerError with the reason that a model can act on.
+    A proposal is completed from the fences beside it. A fence alone also counts as a proposal.
     """
     problem = "there is no JSON object in the answer"
     for document in documents(text):
@@ -161,7 +161,8 @@ def parse(text: str, kind: type[AnswerT]) -> AnswerT:
 
 
 def with_fences(answer: AnswerT, text: str) -> AnswerT:
-    """A proposal with the code that stands beside its JSON."""
+    """A proposal completed by the code or replacements in the text's fences, if it has no kernel itself; other answers
+    as they are."""
     if not isinstance(answer, ProposalAnswer):
         return answer
     if "```" in answer.source:
@@ -178,7 +179,8 @@ def with_fences(answer: AnswerT, text: str) -> AnswerT:
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:
-    """JSON objects of the text: the whole, each fence, then whatever starts at a brace. Raw newlines are accepted."""
+    """Yields the JSON objects of the text: the whole, each fence, then each that starts at a brace. Accepts raw
+    newlines."""
     decoder = json.JSONDecoder(strict=False)
     whole = [text.strip(), *(found[2].strip() for found in FENCE.finditer(text))]
     starts = [found.start() for found in re.finditer(r"\{", text)][:_MOST_STARTS]
@@ -192,7 +194,7 @@ def documents(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _writable(value: Any) -> Any:
-    """The document with lone surrogates, which no file can hold, replaced."""
+    """The document with lone surrogates, which no file can hold, replaced by "?"."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):

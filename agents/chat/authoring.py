@@ -1,4 +1,4 @@
-"""A kernel in an answer (code, launches, tunables) as a recipe that the kernel compiler prints: checked, and never
+"""Reads a kernel in an answer (code, launches, tunables) as a recipe for the kernel compiler: checked, never
 executed."""
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ NO_LAUNCHES = "`launches` is missing: which functions of the code run, in order,
 
 
 def authored_recipe(answer: ProposalAnswer, brief: Brief, base: Recipe | None) -> Recipe | None:
-    """The recipe of the kernel that an answer writes or changes in `base`, the parent's or a draft's; None when it does
-    neither. Raises AnswerError."""
+    """The recipe of a kernel that an answer writes, or changes in `base` (the parent's or a draft's recipe); else None.
+
+    Raises AnswerError if it cannot be wrapped or has been tried already.
+    """
     parent = base.authored if base is not None else None
     declares = any(part is not None for part in (answer.tunables, answer.constraints, answer.scratch))
     changes = parent is not None and (answer.edits or answer.launches or declares)
@@ -68,6 +70,7 @@ def _kernel(answer: ProposalAnswer, parent: AuthoredKernel | None) -> AuthoredKe
 
 
 def _code(answer: ProposalAnswer, parent: AuthoredKernel | None) -> str:
+    """The kernel's code: the answer's own, or the parent's with the answer's edits. Raises AnswerError."""
     if answer.code.strip() or parent is None:
         return answer.code
     try:
@@ -77,12 +80,15 @@ def _code(answer: ProposalAnswer, parent: AuthoredKernel | None) -> str:
 
 
 def _launches(answer: ProposalAnswer) -> Iterator[AuthoredLaunch]:
+    """Yields the answer's launches as records."""
     for item in answer.launches:
         args, grid, block = tuple(item.args), tuple(item.grid), tuple(item.block)
-        yield AuthoredLaunch(item.kernel, args, grid, block, item.shared_bytes, item.once)
+        yield AuthoredLaunch(item.kernel, args, grid, block, shared_bytes=item.shared_bytes, once=item.once)
 
 
 def _tunables(answer: ProposalAnswer) -> Iterator[AuthoredTunable]:
+    """Yields the answer's tunables with sorted values, the default among them. Raises AnswerError for one without
+    values."""
     for name, item in (answer.tunables or {}).items():
         if not item.values:
             raise AnswerError(f"tunables.{name}: it has no values")

@@ -41,7 +41,7 @@ from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
 LEAST_QUOTE = 8  # characters that a doubt quotes: fewer stand in any file
-REPAIR_CHARS = 40_000  # of a bad answer that the repair round shows again: a kernel in full
+REPAIR_CHARS = 40_000  # characters of a bad answer that the repair round shows again: a kernel in full
 _AGAIN = "Answer again with one JSON object and nothing else, with the same fields, this problem solved."
 _AGAIN_WITH_CODE = (
     'Answer again in full, as "Your answer" says: the JSON head, then the code in its fence, this problem solved.'
@@ -53,7 +53,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass
 class _Heard:
-    """What the model replied to one request, and what was said to a first reply that could not be used."""
+    """The model's replies to one request, and what was said to a first reply that could not be used."""
 
     replies: list[ModelReply] = field(default_factory=list)
     repair: str = ""
@@ -61,7 +61,8 @@ class _Heard:
 
 @dataclass(frozen=True)
 class _Request:
-    """Who asks what. `tools`: those that it may call at all; `talk`: what it has called and heard already."""
+    """A request: the asking expert and step, and its prompt. `tools`: those that it may call at all; `talk`: earlier
+    calls."""
 
     step: str
     expert: str
@@ -69,12 +70,15 @@ class _Request:
     prompt: Prompt
     tools: tuple[str, ...] = ()
     talk: Talk = field(default_factory=Talk)
-    text: PromptText = field(default_factory=PromptText)  # of the expert's prompt
+    text: PromptText = field(default_factory=PromptText)  # variant of the expert's prompt
 
 
 class ChatModelBrain:
-    """Implements Brain. `listener` is told of every call, of outages, and when a cap forbids calls. Raises UsageError
-    without any access to a model."""
+    """Implements Brain with a chat model.
+
+    `listener` is told of every call, of outages, and when a cap forbids calls. Raises UsageError without any access to
+    a model.
+    """
 
     def __init__(
         self,
@@ -91,16 +95,24 @@ class ChatModelBrain:
         tape: Tape | None = None,
         listener: Listener | None = None,
     ) -> None:
+        """Finds the endpoint and its key and opens a client; asks nothing. Raises UsageError."""
         options, limits = options or ChatOptions(), limits or Patience()
         self.name = name or model  # what the user calls it
         self.ledger = ledger
         self.fallback = fallback or PlaybookBrain()
         asks = tape is None or tape.options.asks
-        endpoint = Endpoint(base_url or OPENAI_URL, None, provider or "")  # a recording answers: nobody is asked
+        endpoint = Endpoint(base_url or OPENAI_URL, None, provider or "")  # a recording answers: no model is asked
         if asks:
             endpoint = endpoint_of(model, base_url, options.key_env, provider)
         self.client = ChatClient(
-            model, endpoint, ledger=ledger, options=options, limits=limits, seed=seed, tape=tape, learnt=self._learnt
+            model,
+            endpoint,
+            ledger=ledger,
+            options=options,
+            limits=limits,
+            seed=seed,
+            tape=tape,
+            learnt=self._report_refusal,
         )
         self.listener = listener
         self.breaker = Breaker(limits.pauses)
@@ -108,21 +120,26 @@ class ChatModelBrain:
 
     @property
     def introduction(self) -> Notice:
-        """Who thinks, where, and for what price."""
+        """A notice that names the model, its endpoint's host and its price."""
         price, host = self.client.price, self.client.endpoint.host
         who = self.name if self.name == self.client.model else f"{self.name} ({self.client.model})"
         text = f"{who} at {host}, {in_words(price)}"
         return Notice("model", text, {"model": self.name, "endpoint": host, "priced": price.known})
 
     async def diagnose(self, brief: Brief) -> Diagnosis:
-        """Limiters are classified from numbers. A failure is read by who repairs it, the diagnostician, in the same
-        request: asked for the cause first, the same model would pay for the same evidence twice."""
+        """The playbook's diagnosis, from numbers; no model is asked.
+
+        A failure is read by the diagnostician that repairs it, in the same request: a question about the cause before
+        would pay for the same evidence twice.
+        """
         return await self.fallback.diagnose(brief)
 
     async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | ToolRequest | None:
-        """The model's step, or what it wants to know first; the playbook's step when the model gives none. Raises
-        NoAnswer when the playbook has none either: the parent is not exhausted, the model may have a step for it
-        another time."""
+        """The model's proposal or tool calls; the playbook's proposal if the model gives none.
+
+        If only numbers are to be tuned, it proposes the tuner without asking. Raises NoAnswer if the playbook has none
+        either, or if the search's time is over: the parent is not exhausted, the model may have a step another time.
+        """
         diagnosis = brief.diagnosis or await self.fallback.diagnose(brief)
         if diagnosis.failure is None and not brief.talk.turns and (sweep := tuning_step(expert, brief)):
             return sweep  # numbers are the tuner's: no model is asked for them
@@ -132,12 +149,13 @@ class ChatModelBrain:
             expert,
             "propose",
             step_prompt(brief, diagnosis, menu.moves),
-            brief.tools if self.client.options.tool_calls else (),
-            brief.talk,
-            brief.prompt,
+            tools=brief.tools if self.client.options.tool_calls else (),
+            talk=brief.talk,
+            text=brief.prompt,
         )
 
         def read(reply: ModelReply, may_call: bool) -> Proposal | ToolRequest:
+            """The tool calls or the proposal in a reply; raises AnswerError."""
             called = self._called(reply, may_call, request, partial(drafted, menu=menu))
             return called or proposal_of(_parsed(reply, ProposalAnswer), menu, self.name)
 
@@ -152,13 +170,18 @@ class ChatModelBrain:
             return step
 
     async def judge(self, evidence: AuditEvidence) -> Judgement | ToolRequest:
-        """The model may add a doubt to the ruling on the records, not take one away."""
+        """The model's judgement of a candidate that the records accept, or its tool calls; the playbook's if it gives
+        none.
+
+        It may add a doubt, which must be proven by a quote; it cannot take one away.
+        """
         if not evidence.ruling.accepted:
             return Judgement()
         name, tools = evidence.evaluation.candidate.id, evidence.tools if self.client.options.tool_calls else ()
-        request = _Request(name, "auditor", "judge", Prompt(judge_prompt(evidence)), tools, evidence.talk)
+        request = _Request(name, "auditor", "judge", Prompt(judge_prompt(evidence)), tools=tools, talk=evidence.talk)
 
         def read(reply: ModelReply, may_call: bool) -> JudgementAnswer | ToolRequest:
+            """The tool calls or the judgement in a reply; raises AnswerError."""
             file = partial(_file_beside, text=evidence.text)
             called = self._called(reply, may_call, request, file)
             return called or _require_evidence(_parsed(reply, JudgementAnswer), evidence)
@@ -173,7 +196,7 @@ class ChatModelBrain:
         return Judgement(f"{self.name}: {answer.judgement}", doubt)
 
     async def answer(self, question: str, context: str) -> str:
-        """Plain text; "" when the model gives none."""
+        """The model's answer in plain text to a user's question, given `context`; "" if it gives none."""
         prompt = render("question", {"question": question, "context": context})
         request = _Request("chat", "diagnostician", "answer", Prompt(prompt))
         try:
@@ -184,10 +207,13 @@ class ChatModelBrain:
     async def fill(
         self, expert: ExpertName, prompt: Prompt, form: type[AnswerT], refuse: Callable[[AnswerT], str]
     ) -> AnswerT | None:
-        """A form that the model fills in as the editor of an expert's prompt; None when it gives none that is not
-        refused. `refuse`: why an answer cannot be used, "" if it can."""
+        """A form that the model fills in as the editor of an expert's prompt; None if it gives none that is accepted.
+
+        `refuse` returns the reason why an answer cannot be used, "" if it can.
+        """
 
         def read(reply: ModelReply, _: bool) -> AnswerT:
+            """The form in a reply; raises AnswerError if it cannot be read or `refuse` objects."""
             found = _parsed(reply, form)
             if problem := refuse(found):
                 raise AnswerError(problem)
@@ -199,7 +225,7 @@ class ChatModelBrain:
             return None
 
     def _called(self, reply: ModelReply, may_call: bool, request: _Request, draft: Drafting) -> ToolRequest | None:
-        """The tool calls of a reply; raises AnswerError where it may make none."""
+        """The tool calls of a reply, or None. Raises AnswerError if it makes some and may not."""
         left = self.client.options.tool_calls - len(request.talk.calls)
         called = read_request(reply, request.tools, left, draft) if request.tools else None
         if called is not None and not may_call:
@@ -209,11 +235,14 @@ class ChatModelBrain:
     async def _ask(
         self, request: _Request, kind: type[BaseModel] | None, read: Callable[[ModelReply, bool], ResultT]
     ) -> ResultT:
-        """What `read` makes of the reply (and whether it may call tools), after at most one repair round. Raises
-        NoAnswer when the playbook must take over."""
+        """The result of `read` for the model's reply, after at most one repair round. Raises NoAnswer.
+
+        Reports the call and its outcome to the listener, and keeps the breaker, which leaves a silent endpoint alone,
+        up to date.
+        """
         permit = "call" if self.client.plays else self.breaker.permit()
         if permit is None:
-            messages, offered = self._opening(request)
+            messages, offered = self._first_messages(request)
             self.client.note_skipped(messages, _form_of(kind), offered)
             raise NoAnswer(f"{self.name} is unavailable", self.breaker.retry_s)
         started = time.monotonic()
@@ -223,15 +252,17 @@ class ChatModelBrain:
         except BudgetExhausted as error:
             self.breaker.note_abandoned(permit)
             if heard.replies or not self._is_broke:  # once is enough: every later step would say the same
-                self._tell(request, heard, started, "budget", str(error))
+                self._report_call(request, heard, started, "budget", str(error))
             self._is_broke = True
             raise NoAnswer(str(error), None) from error
         except Skipped as error:
             raise NoAnswer(f"{self.name} is unavailable", Pauses().first_s) from error
         except Unreachable as error:
             self.ledger.count_failed_step()
-            self._tell(request, heard, started, "unreachable", str(error), requests=error.requests, lost=error.lost)
-            self._lose(error, permit)
+            self._report_call(
+                request, heard, started, "unreachable", str(error), requests=error.requests, lost=error.lost
+            )
+            self._report_outage(error, permit)
             raise NoAnswer(str(error), self.breaker.retry_s) from error
         except asyncio.CancelledError:
             self.breaker.note_abandoned(permit)
@@ -244,19 +275,22 @@ class ChatModelBrain:
         read: Callable[[ModelReply, bool], ResultT],
         heard: _Heard,
     ) -> ResultT:
-        """Asks, and once more with what was wrong; every reply joins `heard`. The second must be an answer."""
-        messages, offered = self._opening(request)
+        """Asks; if `read` refuses the reply, asks once more with what was wrong. Every reply joins `heard`.
+
+        The second reply must be an answer: no tools are offered then. Raises NoAnswer if it cannot be used either.
+        """
+        messages, offered = self._first_messages(request)
         schema = _form_of(kind)
         started, problem = time.monotonic(), ""
         for _ in range(2):
             reply = await self.client.ask(messages, schema, offered)
             heard.replies.append(reply)
             self._is_broke = False
-            self._regain()
+            self._report_return()
             try:
                 result = read(reply, bool(offered))
                 told = f"calls {', '.join(_names(result))}" if isinstance(result, ToolRequest) else problem
-                self._tell(request, heard, started, "repaired" if problem else "answered", told)
+                self._report_call(request, heard, started, "repaired" if problem else "answered", told)
                 return result
             except AnswerError as error:
                 problem = str(error)
@@ -265,12 +299,12 @@ class ChatModelBrain:
             messages += [("ai", reply.text[:REPAIR_CHARS]), ("human", heard.repair)]
             offered = ()
         self.ledger.count_failed_step()
-        self._tell(request, heard, started, "failed", problem)
+        self._report_call(request, heard, started, "failed", problem)
         raise NoAnswer(problem, 0.0)
 
-    def _opening(self, request: _Request) -> tuple[list[ChatMessage], tuple[str, ...]]:
-        """What is said to the model first, and the tools that it may still call. Once its calls or tokens are used up
-        the answer is demanded."""
+    def _first_messages(self, request: _Request) -> tuple[list[ChatMessage], tuple[str, ...]]:
+        """The messages of a request and the tools that may still be called. Demands the answer once calls or tokens are
+        used up."""
         options, talk = self.client.options, request.talk
         messages: list[ChatMessage] = [("system", self._system(request)), ("human", request.prompt.text), *talk.turns]
         last = talk.turns[-1].request.tokens if talk.turns else 0
@@ -285,34 +319,36 @@ class ChatModelBrain:
         return messages, ()
 
     def _system(self, request: _Request) -> str:
+        """The system message: the editor's for a rewrite, else the expert's with its tools."""
         if request.purpose == "rewrite":
             return template("editor")
         options, proposes = self.client.options, request.purpose == "propose"
         return system_words(request.expert, request.tools, options, proposes=proposes, text=request.text)
 
-    def _lose(self, error: Unreachable, permit: Permit) -> None:
-        """Says since when the model does not answer and when it is tried again, each time a pause begins."""
+    def _report_outage(self, error: Unreachable, permit: Permit) -> None:
+        """Counts a failure; when a pause begins, tells the listener how long the model has been silent and when it is
+        next tried."""
         if not self.breaker.note_failure(permit, hopeless=error.hopeless):
             return
         lasted_s, retry_s = self.breaker.lasted_s, self.breaker.retry_s
         text = f"{self.name} has not answered for {lasted_s:.0f} s; the next try is in {retry_s:.0f} s: {error}"
         self._notice("model unavailable", text, {"since": time.time() - lasted_s, "retry_s": retry_s})
 
-    def _regain(self) -> None:
-        """Says that the model is back, if it was away."""
+    def _report_return(self) -> None:
+        """Counts an answer; tells the listener that the model is back, if it was away."""
         lasted_s, skipped = self.breaker.lasted_s, self.breaker.skipped
         if self.breaker.note_answer():
             text = f"{self.name} answers again after {lasted_s:.0f} s; {skipped} calls were not made meanwhile"
             self._notice("model is back", text, {"lasted_s": lasted_s, "skipped": skipped})
 
-    def _learnt(self, words: str, refusal: str) -> None:
+    def _report_refusal(self, words: str, refusal: str) -> None:
         self._notice("model refuses", f"{words}: {refusal}", {})
 
     def _notice(self, name: NoticeName, text: str, facts: Mapping[str, float | bool | str]) -> None:
         if self.listener is not None:
             self.listener(Notice(name, text, facts))
 
-    def _tell(
+    def _report_call(
         self,
         request: _Request,
         heard: _Heard,
@@ -323,6 +359,7 @@ class ChatModelBrain:
         requests: int = 0,
         lost: ModelCost | None = None,
     ) -> None:
+        """Tells the listener of one call: its texts, tokens, dollars, seconds and outcome."""
         if self.listener is None:
             return
         replies = heard.replies
@@ -344,9 +381,9 @@ class ChatModelBrain:
                 sections=request.prompt.sizes,
                 standing=tokens(request.prompt.standing),
                 cut=request.prompt.cut,
-                answer=_answered(replies[-1]) if replies else "",
+                answer=_reply_text(replies[-1]) if replies else "",
                 system=self._system(request),
-                bad_answer=_answered(replies[0]) if len(replies) > 1 else "",
+                bad_answer=_reply_text(replies[0]) if len(replies) > 1 else "",
                 repair=heard.repair if len(replies) > 1 else "",
                 variant=request.text.variant,
             )
@@ -354,8 +391,10 @@ class ChatModelBrain:
 
 
 def _form_of(kind: type[BaseModel] | None) -> dict[str, Any] | None:
-    """The schema that an answer is held to. Code in a JSON string costs a model a third more tokens and many mistakes:
-    proposals are held to none."""
+    """The JSON schema that an answer is held to; None for text, and for proposals.
+
+    Code in a JSON string costs a model a third more tokens and many mistakes, so proposals are held to none.
+    """
     return schema_of(kind) if kind and kind is not ProposalAnswer else None
 
 
@@ -367,8 +406,7 @@ def system_words(
     proposes: bool,
     text: PromptText | None = None,
 ) -> str:
-    """The first message of every request of an expert: its prompt, as shipped or a variant of it, and the tools that it
-    may call."""
+    """The system message of an expert: its prompt, as shipped or a variant of it, and the tools that it may call."""
     system = with_sections(experts()[expert].prompt, text or PromptText())
     if tools and options.tool_calls:
         system += "\n\n" + tools_words(tools, options.tool_calls, proposes=proposes)
@@ -376,7 +414,7 @@ def system_words(
 
 
 def _file_beside(answer: ProposalAnswer, text: str) -> Drafted:
-    """The whole file that an auditor means, beside that of the candidate."""
+    """The whole file that an auditor's tool call means, made from the candidate's `text`."""
     return Drafted(file_of(answer.source, answer.edits, text))
 
 
@@ -384,8 +422,8 @@ def _names(request: ToolRequest) -> list[str]:
     return [call.name for call in request.calls]
 
 
-def _answered(reply: ModelReply) -> str:
-    """A reply as one text: for the trace."""
+def _reply_text(reply: ModelReply) -> str:
+    """A reply's text and its tool calls, as one text for the trace."""
     return "\n".join([*([reply.text] if reply.text else []), *(f"{it.name} {it.arguments}" for it in reply.calls)])
 
 
@@ -397,7 +435,7 @@ def _plain_text(reply: ModelReply) -> str:
 
 
 def _parsed(reply: ModelReply, kind: type[AnswerT]) -> AnswerT:
-    """The reply as what was asked for; raises AnswerError."""
+    """The reply read as `kind`. Raises AnswerError, which says so if the reply was cut off."""
     try:
         return parse(reply.text, kind)
     except AnswerError as error:
@@ -407,7 +445,10 @@ def _parsed(reply: ModelReply, kind: type[AnswerT]) -> AnswerT:
 
 
 def _require_evidence(answer: JudgementAnswer, evidence: AuditEvidence) -> JudgementAnswer:
-    """A doubt vetoes, and nothing overrides it: so it must quote what it is about. A weak model doubts at random."""
+    """The judgement, unless its doubt lacks a reason or a quote of the evidence: then raises AnswerError.
+
+    A doubt vetoes, and nothing overrides it. A weak model doubts at random.
+    """
     if not answer.doubt:
         return answer
     if not answer.reason.strip():

@@ -1,4 +1,4 @@
-"""When an endpoint that does not answer is left alone, and when it is tried again.
+"""Circuit breaker: decides when an endpoint that does not answer is left alone, and when it is tried again.
 
 Closed, every call goes out. After some unanswered calls in a row it opens: no call goes out until a pause is over, then
 one alone, whose answer closes it and whose failure doubles the pause. Nothing opens it for ever.
@@ -27,6 +27,7 @@ class Breaker:
     """Decides for one endpoint, and all islands of a run, whether a call may go out. Used from one event loop."""
 
     def __init__(self, pauses: Pauses, clock: Callable[[], float] = time.monotonic) -> None:
+        """A closed breaker. `clock` gives seconds."""
         self.pauses = pauses
         self.skipped = 0  # calls that were not made since it opened
         self._clock = clock

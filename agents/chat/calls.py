@@ -1,4 +1,4 @@
-"""Tool calls of a chat model: how they are declared, read from its reply, and told again with their answers.
+"""Tool calls of a chat model: their declaration, their reading from a reply, and their answers as messages.
 
 An endpoint that takes tools is asked in its own way. Any other reads the same in words: the model answers with a JSON
 object {"tool": ..., "arguments": {...}}, and gets the results as a message.
@@ -23,10 +23,10 @@ from foundry.agents.ledger import TokenUsage
 from foundry.agents.prompt import render
 from foundry.agents.talk import TOOLS, Takes, Talk, ToolCall, ToolRequest, Turn
 
-ECHO_CHARS = 60_000  # of one call's own words that the model is shown again
-NAME_CHARS = 60
+ECHO_CHARS = 60_000  # characters of one call's own words that the model is shown again
+NAME_CHARS = 60  # characters kept of a tool's name
 LEAST_COPY = 200  # characters of a kernel; a shorter one costs no more than the words for it
-PROBLEM_CHARS = 300
+PROBLEM_CHARS = 300  # characters kept of a problem, or of a query
 _MARKS = re.compile(r"<(?=\s*/?\s*result)", re.IGNORECASE)
 _UNPRINTABLE = re.compile(r"[^\S\n\t ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
@@ -46,7 +46,8 @@ class RawCall:
 
 @dataclass(frozen=True)
 class ModelReply:
-    """`truncated`: the server stopped it at the token limit. `calls`: of tools, as the endpoint reports them."""
+    """A model's reply. `truncated`: the server stopped it at the token limit; `calls`: tool calls that the endpoint
+    reports."""
 
     text: str
     usage: TokenUsage
@@ -57,28 +58,29 @@ class ModelReply:
 
 
 class KernelArguments(KernelForm):
-    """Which kernel: one that an answer could propose, in the same words, or a candidate. Neither: the one at hand."""
+    """Arguments of a tool about a kernel: one that an answer could propose, or a candidate. Neither: the one at
+    hand."""
 
     moves: list[int] = Field(default_factory=list, description="numbers of listed moves, made together")
     candidate: str = Field("", description='the id of a candidate of this run, such as "c7"')
 
 
 class CandidateArguments(BaseModel):
-    """Which candidate."""
+    """Arguments of a tool about a candidate."""
 
     model_config = ConfigDict(extra="ignore")
     candidate: str = Field(description='its id, such as "c7"')
 
 
 class QueryArguments(BaseModel):
-    """What is looked for."""
+    """Arguments of a tool that searches."""
 
     model_config = ConfigDict(extra="ignore")
     query: str = Field(description="words: operators, a limiter, a move")
 
 
 class NoArguments(BaseModel):
-    """Nothing."""
+    """Arguments of a tool that takes none."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -95,7 +97,8 @@ _SHORT = ("code", "launches", "source", "draft", "edits", "candidate")  # declar
 
 
 def tools_words(names: Sequence[str], most: int, *, proposes: bool) -> str:
-    """The part of the system prompt that offers tools: the same at every step of an expert."""
+    """The part of the system prompt that offers tools: the same at every step of an expert. `most`: calls allowed in
+    one step."""
     draft = " Your answer may be a head with `draft` in the same way." if proposes else ""
     takes = {"kernel": "(a kernel)", "candidate": "(candidate)", "query": "(query)", "nothing": "()"}
     lines = [f"- `{name}` {takes[TOOLS[name].takes]}: {TOOLS[name].meaning}" for name in names]
@@ -104,8 +107,10 @@ def tools_words(names: Sequence[str], most: int, *, proposes: bool) -> str:
 
 @cache
 def declarations(names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The tools as endpoints want them declared. A request pays for every word of it, for each tool again: what tools
-    and arguments mean stands once in the prompt, and how a kernel is given, with the first tool that takes one."""
+    """The tools as endpoints want them declared, kept short because a request pays for every word of it.
+
+    Meanings stand once in the prompt. Only the first tool that takes a kernel declares in full how it is given.
+    """
     found = []
     known: set[Takes] = set()
     for name in names:
@@ -114,19 +119,20 @@ def declarations(names: tuple[str, ...]) -> list[dict[str, Any]]:
         parameters = _plain_schema(schema, schema)
         if takes in known and takes == "kernel":
             parts = parameters["properties"]
-            parameters = {"type": "object", "properties": {part: _roughly(parts[part]) for part in _SHORT}}
+            parameters = {"type": "object", "properties": {part: _schema_type(parts[part]) for part in _SHORT}}
         known.add(takes)
         found.append({"type": "function", "function": {"name": name, "parameters": parameters}})
     return found
 
 
-def _roughly(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of a schema without its parts; some endpoints refuse an array without items."""
+def _schema_type(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a schema without its parts; an array says that it has objects, because some endpoints refuse it
+    otherwise."""
     return {"type": part["type"], **({"items": {"type": "object"}} if part["type"] == "array" else {})}
 
 
 def _plain_schema(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema without references, titles, defaults and descriptions; of alternatives the first."""
+    """The schema without references, titles, defaults and descriptions; of several alternatives only the first."""
     if reference := schema.get("$ref"):
         return _plain_schema(whole["$defs"][reference.rpartition("/")[2]], whole)
     if alternatives := schema.get("anyOf"):
@@ -141,8 +147,10 @@ def _plain_schema(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[s
 
 
 def read_request(reply: ModelReply, offered: Sequence[str], left: int, draft: Drafting) -> ToolRequest | None:
-    """The calls of a reply, those in its text where the endpoint reports none; at most `left` of them, but one where
-    none is left. None where it makes no call. `draft` makes a kernel of arguments; it raises AnswerError."""
+    """The tool calls of a reply, from its text if the endpoint reports none; None if it makes no call.
+
+    At most `left` calls, but at least one. `draft` makes a kernel of arguments, and raises AnswerError.
+    """
     native = bool(reply.calls)
     asked = list(reply.calls or _calls_in(reply.text))[: max(1, left)]
     if not asked:
@@ -154,7 +162,7 @@ def read_request(reply: ModelReply, offered: Sequence[str], left: int, draft: Dr
 
 
 def _calls_in(text: str) -> list[RawCall]:
-    """The first JSON object of a text that calls a tool."""
+    """The first JSON object of a text that calls a tool, as a list of one call; else an empty list."""
     for document in documents(text):
         name, given = document.get("tool"), document.get("arguments", document.get("parameters", {}))
         if name is None and "arguments" in document:
@@ -165,6 +173,7 @@ def _calls_in(text: str) -> list[RawCall]:
 
 
 def _as_call(raw: RawCall, offered: Sequence[str], draft: Drafting, said: str) -> ToolCall:
+    """A tool call with its arguments checked; a fault becomes its `problem`."""
     call = ToolCall(raw.name[:NAME_CHARS], id=raw.id, arguments=raw.arguments[:ECHO_CHARS])
     try:
         if raw.name not in offered:
@@ -175,7 +184,7 @@ def _as_call(raw: RawCall, offered: Sequence[str], draft: Drafting, said: str) -
 
 
 def _with_arguments(call: ToolCall, raw: RawCall, draft: Drafting, said: str) -> ToolCall:
-    """The call with what it is about; raises AnswerError."""
+    """The call with its candidate, query or kernel filled in from the arguments; raises AnswerError."""
     given = _validated(ARGUMENTS[TOOLS[raw.name].takes], raw.arguments)
     match given:
         case KernelArguments():
@@ -205,6 +214,7 @@ def _with_kernel(call: ToolCall, given: KernelArguments, draft: Drafting, said: 
 
 
 def _validated(kind: type[BaseModel], arguments: str) -> BaseModel:
+    """The arguments, JSON text, as a record of `kind`. Raises AnswerError."""
     try:
         return kind.model_validate(json.loads(arguments or "{}", strict=False))
     except ValidationError as error:
@@ -215,7 +225,7 @@ def _validated(kind: type[BaseModel], arguments: str) -> BaseModel:
 
 
 def _without_copies(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
-    """The messages with each kernel that the model sent again replaced by the number of the call that has it."""
+    """Yields the messages with each kernel that the model sent again replaced by the number of the call that has it."""
     known: dict[str, int] = {}
     number = 0
     for message in messages:
@@ -237,9 +247,11 @@ def _without_copies(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
 
 
 def _without_known_fences(text: str, known: dict[str, int], number: int) -> str:
-    """The same for kernels in the fences of a text that calls in words."""
+    """A text with each fenced kernel that an earlier call sent replaced by that call's number; adds new ones to
+    `known`."""
 
     def shown(found: re.Match[str]) -> str:
+        """The fence as it is, or the words that stand for it."""
         body = found[2]
         first = known.setdefault(body, number) if len(body) >= LEAST_COPY else number
         return found[0] if first == number else f"(the same as in call {first}: `draft` names it)"
@@ -248,7 +260,8 @@ def _without_known_fences(text: str, known: dict[str, int], number: int) -> str:
 
 
 def rendered(messages: Sequence[ChatMessage], most: int, *, native: bool) -> list[Any]:
-    """The messages as a request holds them; calls and answers in the endpoint's own way, or in words."""
+    """The messages as a request holds them; tool calls and their results as the endpoint's own (`native`), or in
+    words."""
     found: list[Any] = []
     number = 0
     for message in _without_copies(messages):
@@ -262,7 +275,7 @@ def rendered(messages: Sequence[ChatMessage], most: int, *, native: bool) -> lis
 
 
 def results_of(turn: Turn, before: int, most: int) -> list[str]:
-    """Each answer of a turn between marks that nothing inside it can close."""
+    """The tool results of a turn as texts, numbered after `before`, between marks that nothing inside can close."""
     found = []
     for number, (call, answer) in enumerate(zip(turn.request.calls, turn.answers, strict=True), before + 1):
         text = _MARKS.sub("< ", _UNPRINTABLE.sub(" ", answer.text))
@@ -272,13 +285,14 @@ def results_of(turn: Turn, before: int, most: int) -> list[str]:
 
 
 def said_since(talk: Talk, most: int) -> str:
-    """What the model was told last: for the trace."""
+    """The tool results that the model was told last, as one text for the trace; "" if there are none."""
     if not talk.turns:
         return ""
     return "\n".join(results_of(talk.turns[-1], len(talk.calls) - len(talk.turns[-1].answers), most))
 
 
 def _natively(turn: Turn, results: Sequence[str]) -> list[Any]:
+    """A turn as langchain's messages: the calls, then a result for each."""
     from langchain_core.messages import AIMessage, ToolMessage
 
     calls = [{"name": call.name, "args": _plain(call.arguments), "id": call.id} for call in turn.request.calls]
@@ -287,7 +301,7 @@ def _natively(turn: Turn, results: Sequence[str]) -> list[Any]:
 
 
 def _plain(arguments: str) -> dict[str, Any]:
-    """Arguments as an object; endpoints refuse a call of their own with others."""
+    """The arguments, JSON text, as a dict; {} if they are no JSON object, which endpoints refuse."""
     try:
         found = json.loads(arguments or "{}", strict=False)
     except (ValueError, RecursionError):
@@ -296,6 +310,7 @@ def _plain(arguments: str) -> dict[str, Any]:
 
 
 def _in_words(turn: Turn, results: Sequence[str]) -> list[tuple[str, str]]:
+    """A turn as plain messages: the calls as JSON, then all results in one message."""
     said = turn.request.said
     if turn.request.native:
         calls = [{"tool": call.name, "arguments": _plain(call.arguments)} for call in turn.request.calls]
@@ -304,7 +319,7 @@ def _in_words(turn: Turn, results: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def bytes_of(message: ChatMessage) -> int:
-    """Its length, roughly."""
+    """Approximate length of a message in bytes, tool calls and results included."""
     if not isinstance(message, Turn):
         return len(message[1].encode(errors="replace"))
     asked = [call.arguments for call in message.request.calls]

@@ -1,5 +1,8 @@
-"""Calls of one chat model within caps and a time: recorded or replayed, repeated in other words where the endpoint
-refuses a parameter. The request itself is langchain's affair (agents/chat/transport.py)."""
+"""Calls of one chat model within caps and a time limit, recorded or replayed.
+
+A request is repeated in other words if the endpoint refuses a parameter. Sending it is langchain's task
+(agents/chat/transport.py).
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,24 @@ from foundry.agents.chat.transport import CallFailed, Exchange, Heard, Transport
 from foundry.agents.ledger import BudgetExhausted, ModelCost, ModelLedger, Reservation, TokenUsage
 from foundry.agents.prices import Price, price_of
 
-BYTES_PER_TOKEN = 4  # where an endpoint does not count; counting properly needs tables from the network
-MOST_TOKENS_PER_BYTE = 0.5  # that any tokenizer makes of prose and code; reserved until an endpoint has counted
-MARGIN = 1.1  # over the most tokens a byte that it has counted
-MARKS_BYTES = 32  # that stand around one message
-LEAST_CALL_S = 120.0  # of a call that is made when the run's time is over: the auditor's opinion
-FIRST_WAIT_S = 0.5  # before a request is repeated whose answer was no chat completion; then twice as long each time
+BYTES_PER_TOKEN = 4  # guess if an endpoint does not count; a true count needs tables from the network
+MOST_TOKENS_PER_BYTE = 0.5  # most tokens per byte of prose or code; reserved until an endpoint has counted
+MARGIN = 1.1  # factor on the most tokens per byte that it has counted
+MARKS_BYTES = 32  # bytes that an endpoint puts around one message
+LEAST_CALL_S = 120.0  # seconds for a call made when the run's time is over: the auditor's opinion
+FIRST_WAIT_S = 0.5  # seconds before a garbled answer's request is repeated; then twice as long each time
 NO_ACCESS = (401, 403, 404)  # HTTP's words for a wrong key, model or address
 
 
 class Unreachable(Exception):
-    """No usable reply within the limits. `hopeless`: asking again soon is pointless (no access, no such model). `lost`:
-    what a request may have cost that was given up."""
+    """No usable reply within the limits.
+
+    `hopeless`: asking again soon is pointless (no access, no such model). `lost`: the cost that a request may have had
+    that was given up.
+    """
 
     def __init__(self, problem: str, requests: int, *, hopeless: bool = False, lost: ModelCost | None = None) -> None:
+        """Keeps the number of requests made, and the cost that they may have had."""
         super().__init__(problem)
         self.requests = requests
         self.lost = lost or ModelCost()
@@ -45,7 +52,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How often to try one call, and when to leave an endpoint alone that stays silent."""
+    """Limits: how often to try one call, and when to leave a silent endpoint alone."""
 
     attempts: int = 4
     pauses: Pauses = field(default_factory=Pauses)
@@ -53,8 +60,10 @@ class Patience:
 
 @dataclass(frozen=True)
 class _Asked:
-    """One request: what is said, and how it may be answered: by tool calls, or in the form of a schema, not by both,
-    because servers that constrain an answer let it call nothing."""
+    """One request: its messages, and how it may be answered: by tool calls, or in the form of a schema.
+
+    Not by both, because servers that constrain an answer let it call nothing.
+    """
 
     messages: Sequence[ChatMessage]
     schema: Mapping[str, Any] | None
@@ -66,7 +75,7 @@ class _Asked:
 
     @property
     def form_bytes(self) -> int:
-        """What an endpoint may add to that: each message's marks, the form of the answer."""
+        """Bytes that an endpoint may add to the messages: their marks and the form of the answer."""
         return MARKS_BYTES * len(self.messages) + (len(json.dumps(self.schema)) if self.schema is not None else 0)
 
     @property
@@ -75,13 +84,15 @@ class _Asked:
         return {"tools"} if self.tools else {"response_format"} if self.schema is not None else set()
 
 
-def _unheard(_words: str, _problem: str) -> None:
+def _ignore_refusal(_words: str, _problem: str) -> None:
     """The default listener: ignores what the endpoint refuses."""
 
 
 class ChatClient:
-    """Requests to one model at one endpoint; several islands may use it at once. When the endpoint refuses a parameter,
-    `learnt(what is done instead, the refusal)` is called."""
+    """Requests to one model at one endpoint; several islands may use it at once.
+
+    If the endpoint refuses a parameter, `learnt(the words for what is done instead, the refusal)` is called.
+    """
 
     def __init__(
         self,
@@ -93,8 +104,9 @@ class ChatClient:
         limits: Patience | None = None,
         seed: int | None = None,
         tape: Tape | None = None,
-        learnt: Callable[[str, str], None] = _unheard,
+        learnt: Callable[[str, str], None] = _ignore_refusal,
     ) -> None:
+        """Looks up the price and guesses which parameters the endpoint takes; sends nothing."""
         self.model = model
         self.endpoint = endpoint
         self.options = options or ChatOptions()
@@ -112,16 +124,20 @@ class ChatClient:
     async def ask(
         self, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None, tools: tuple[str, ...] = ()
     ) -> ModelReply:
-        """One reply. With `tools`, by name, it may call them; else it is held to `schema`, if there is one. Raises
-        BudgetExhausted before a request that a cap forbids, Unreachable after the last attempt, NotRecorded where only
-        a recording answers and does not hold it."""
+        """One reply of the model, or of a recording. With `tools`, by name, it may call them; else it is held to
+        `schema`, if any.
+
+        Records the answer or failure if there is a tape. Raises BudgetExhausted before a request that a cap forbids,
+        Unreachable after the last attempt. Raises NotRecorded if only a recording answers and does not hold the
+        request.
+        """
         asked = _Asked(messages, schema, tools)
         if self.tape is None:
             return await self._ask(asked)
-        words = self._in_words(asked)
+        words = self._as_recorded(asked)
         taped = self.tape.recall(words)
         if taped is not None:
-            return self._played(taped)
+            return self._replay_answer(taped)
         try:
             reply = await self._ask(asked)
         except Unreachable as error:
@@ -130,24 +146,24 @@ class ChatClient:
         except BudgetExhausted as error:
             self.tape.keep(words, TapedAnswer(budget=str(error)), self.endpoint.key)
             raise
-        self.tape.keep(words, _taped(reply), self.endpoint.key)
+        self.tape.keep(words, _to_taped(reply), self.endpoint.key)
         return reply
 
     @property
     def plays(self) -> bool:
-        """Whether a recording answers, which knows what was left unasked."""
+        """True if a recording answers, which also knows which requests were not made."""
         return self.tape is not None and self.tape.options.replay is not None
 
     def note_skipped(
         self, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None, tools: tuple[str, ...]
     ) -> None:
-        """Records a request that is not made, because the endpoint is left alone for a while."""
+        """Records a request that is not made because the endpoint is left alone for a while."""
         if self.tape is not None:
-            words = self._in_words(_Asked(messages, schema, tools))
+            words = self._as_recorded(_Asked(messages, schema, tools))
             self.tape.keep(words, TapedAnswer(skipped=True), self.endpoint.key)
 
-    def _in_words(self, asked: _Asked) -> dict[str, Any]:
-        """The request as a recording knows it."""
+    def _as_recorded(self, asked: _Asked) -> dict[str, Any]:
+        """The request as a recording holds it: model, messages in words, schema, tools and parameters."""
         return {
             "model": self.model,
             "messages": rendered(asked.messages, self.options.tool_calls, native=False),
@@ -156,9 +172,9 @@ class ChatClient:
             **self._wanted(),
         }
 
-    def _played(self, taped: TapedAnswer) -> ModelReply:
-        """A recorded answer. It counts as it did then; where a cap forbade the request then, it is forbidden again, and
-        nowhere else: what is played costs nothing."""
+    def _replay_answer(self, taped: TapedAnswer) -> ModelReply:
+        """The recorded answer as a reply, its tokens counted but not capped; or raises what was raised when it was
+        recorded."""
         if taped.budget:
             raise BudgetExhausted(taped.budget)
         if taped.skipped:
@@ -168,11 +184,15 @@ class ChatClient:
         usage = TokenUsage(*taped.usage)
         dollars = self.ledger.count(usage, self.price)
         calls = tuple(RawCall(*call) for call in taped.calls)
-        return ModelReply(taped.text, usage, dollars, taped.truncated, 1, calls)
+        return ModelReply(taped.text, usage, dollars, taped.truncated, requests=1, calls=calls)
 
     async def _ask(self, asked: _Asked) -> ModelReply:
-        """What the endpoint answers. The most that it may cost is reserved before, once for all tries: those that
-        fail cost nothing, unless they end by the clock or the size of the answer."""
+        """The endpoint's reply. Reserves the most that it may cost, once for all tries, and settles what it cost
+        afterwards.
+
+        A failed try costs nothing, unless it ended by the clock or by the size of the answer: then the reserved cost
+        counts. Raises BudgetExhausted or Unreachable.
+        """
         async with self._slots:
             load_client()
             limit_s = min(self.options.request_s, max(LEAST_CALL_S, self.ledger.left_s()))
@@ -181,10 +201,10 @@ class ChatClient:
             exchange, spent = Exchange(), None
             try:
                 async with asyncio.timeout(limit_s):
-                    heard = await self._heard(asked, held.answer_tokens, exchange)
-                spent = used = self._used(asked, heard)
+                    heard = await self._ask_in_its_dialect(asked, held.answer_tokens, exchange)
+                spent = used = self._tokens_used(asked, heard)
             except TimeoutError as error:
-                problem = self._too_late(limit_s)
+                problem = self._timeout_words(limit_s)
                 if exchange.refused:  # the time ended in the wait before the next try
                     raise Unreachable(f"{problem}: HTTP {exchange.refused}", exchange.requests) from error
                 spent = most  # the server was generating: count what it may bill
@@ -194,11 +214,13 @@ class ChatClient:
                 raise self._unreachable(error, exchange, held) from error
             finally:
                 dollars = self.ledger.settle(held, spent)
-        return ModelReply(heard.text, used, dollars, heard.truncated, exchange.requests, heard.calls)
+        return ModelReply(heard.text, used, dollars, heard.truncated, requests=exchange.requests, calls=heard.calls)
 
-    async def _heard(self, asked: _Asked, answer_tokens: int, exchange: Exchange) -> Heard:
-        """The reply, asked for in other words as long as the endpoint refuses some, and again where what came is none:
-        routers say so that a model behind them is busy. Raises CallFailed."""
+    async def _ask_in_its_dialect(self, asked: _Asked, answer_tokens: int, exchange: Exchange) -> Heard:
+        """The reply; asks again in other words as long as the endpoint refuses a parameter. Raises CallFailed.
+
+        Waits and asks again, too, if the body was no chat completion: routers say so that a model behind them is busy.
+        """
         garbled = 0
         while True:
             dialect = self._dialect
@@ -213,27 +235,30 @@ class ChatClient:
                     exchange,
                 )
             except CallFailed as error:
-                if self._learns(error, dialect, asked.optional):
+                if self._adapts_to(error, dialect, asked.optional):
                     continue
                 garbled += 1
                 if not error.is_garbled or exchange.is_endless or garbled >= self.limits.attempts:
                     raise
                 await asyncio.sleep(FIRST_WAIT_S * 2.0 ** (garbled - 1))
 
-    def _used(self, asked: _Asked, heard: Heard) -> TokenUsage:
-        """Tokens of a reply, guessed where the endpoint does not count them."""
+    def _tokens_used(self, asked: _Asked, heard: Heard) -> TokenUsage:
+        """Tokens of prompt and reply; guessed from bytes if the endpoint does not count them, else used for later
+        reservations."""
         if (told := heard.usage) is not None:
             self._most_per_byte = max(self._most_per_byte or 0.0, told.prompt_tokens / max(1, asked.size_bytes))
             return told
         said = len(heard.text) + sum(len(call.arguments) for call in heard.calls)
         return TokenUsage(asked.size_bytes // BYTES_PER_TOKEN + 1, said // BYTES_PER_TOKEN + 1, estimated=True)
 
-    def _too_late(self, limit_s: float) -> str:
+    def _timeout_words(self, limit_s: float) -> str:
+        """The reason of a time-out in words: the run's end, or --request-seconds."""
         if limit_s < self.options.request_s:
             return f"no answer within {limit_s:.0f} s, and the run's time is over"
         return f"no answer within {limit_s:.0f} s (--request-seconds)"
 
     def _unreachable(self, error: CallFailed, exchange: Exchange, held: Reservation) -> Unreachable:
+        """The failure in words as an Unreachable, with the reserved cost if the answer did not end."""
         if exchange.is_endless:
             return Unreachable("the answer did not end", exchange.requests, lost=_cost_of(held))
         problem = str(error)
@@ -242,20 +267,22 @@ class ChatClient:
         return Unreachable(problem, exchange.requests, hopeless=error.status in NO_ACCESS)
 
     def _most_tokens(self, asked: _Asked) -> int:
-        """That the endpoint may count for a prompt: reserved before it is sent, so that caps hold."""
+        """The most tokens that the endpoint may count for a prompt, reserved before it is sent so that caps hold."""
         if self._most_per_byte is None:
             return int((asked.size_bytes + asked.form_bytes) * MOST_TOKENS_PER_BYTE) + 1
         return int(asked.size_bytes * self._most_per_byte * MARGIN) + asked.form_bytes
 
     def _wanted(self) -> dict[str, Any]:
+        """The optional parameters by name; None where the endpoint decides."""
         return {
             "seed": self.seed,
             "temperature": self.options.temperature,
             "reasoning_effort": self.options.reasoning_effort,
         }
 
-    def _learns(self, error: CallFailed, dialect: EndpointDialect, optional: set[str]) -> bool:
-        """Whether the endpoint refused a parameter that can be changed or left out, so that the request is repeated."""
+    def _adapts_to(self, error: CallFailed, dialect: EndpointDialect, optional: set[str]) -> bool:
+        """True if the endpoint refused a parameter that can be renamed or left out; changes the dialect, so the request
+        is repeated."""
         if error.status is None:
             return False
         refusal = Refusal(error.status, error.parameter, str(error))
@@ -273,7 +300,8 @@ def _cost_of(held: Reservation) -> ModelCost:
     return ModelCost(1, held.prompt_tokens, held.answer_tokens, held.dollars)
 
 
-def _taped(reply: ModelReply) -> TapedAnswer:
+def _to_taped(reply: ModelReply) -> TapedAnswer:
+    """The reply as a tape holds it."""
     usage = reply.usage
     return TapedAnswer(
         text=reply.text,

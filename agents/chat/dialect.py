@@ -1,4 +1,4 @@
-"""Which parameters one endpoint accepts, learnt from its refusals, because no API tells it beforehand.
+"""Learns from an endpoint's refusals which parameters it accepts, because no API tells it beforehand.
 
 OpenAI's reasoning models refuse `max_tokens`, older servers refuse `max_completion_tokens`, and all refuse both at
 once. Some models take no temperature, some servers no seed, no response format or no tools; some models are served by

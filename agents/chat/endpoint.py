@@ -1,7 +1,7 @@
-"""Where a chat model is asked, and which key goes there.
+"""Finds where a chat model is asked, and which key goes there.
 
-A key is sent only to the host it is for: OPENAI_API_KEY belongs to OpenAI, and to the server that OPENAI_BASE_URL names
-beside it; to any other server goes what the user names for it, or none.
+A key is sent only to the host it is for. OPENAI_API_KEY belongs to OpenAI, and to the server that OPENAI_BASE_URL names
+beside it; any other server gets the key that the user names for it, or none.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ URLS = ("OPENAI_BASE_URL", "OPENAI_API_BASE")  # the names that openai and langc
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`key` is None where none is sent; it is never shown, recorded or compared. `provider`: langchain's name of one
-    without an OpenAI-compatible interface, whose own package knows where it is ("" for `url`) and reads its key."""
+    """An endpoint's URL, key and provider.
+
+    `key` is None if none is sent; it is never shown, recorded or compared. `provider` is langchain's name of one
+    without an OpenAI-compatible interface, whose own package knows its address and reads its key ("" for `url`).
+    """
 
     url: str
     key: str | None = field(default=None, repr=False, compare=False)
@@ -28,7 +31,7 @@ class Endpoint:
 
     @property
     def host(self) -> str:
-        """For people: `api.openai.com`, `localhost:8080`."""
+        """The host for people: `api.openai.com`, `localhost:8080`, or the provider's name."""
         if self.provider:
             return self.provider
         parts = urlsplit(self.url)
@@ -40,7 +43,11 @@ class Endpoint:
 
 
 def endpoint_of(model: str, base_url: str | None, key_env: str | None = None, provider: str | None = None) -> Endpoint:
-    """The endpoint that the user's words and environment name. Raises UsageError without any access to a model."""
+    """The endpoint from the user's options and the environment.
+
+    A key from the environment goes only to OpenAI and to the server named there. Raises UsageError for a bad URL, and
+    if OpenAI is meant and there is no key.
+    """
     if provider is not None:
         return Endpoint(base_url or "", _named_key(key_env, provider) if key_env else None, provider)
     named = next((os.environ[name] for name in URLS if os.environ.get(name)), None)
@@ -58,6 +65,7 @@ def endpoint_of(model: str, base_url: str | None, key_env: str | None = None, pr
 
 
 def _named_key(key_env: str, whose: str) -> str:
+    """The key in the environment variable `key_env`; raises UsageError if it is not set."""
     key = os.environ.get(key_env)
     if not key:
         raise UsageError(f"no key for {whose}: the environment variable {key_env} is not set", f"export {key_env}=...")

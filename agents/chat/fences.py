@@ -1,4 +1,4 @@
-"""What stands in the fences of an answer: kernels, device code, and replacements of lines.
+"""Reads the fenced blocks of an answer: kernels, device code, and replacements of lines.
 
 A replacement is written as
 
@@ -42,7 +42,7 @@ def _looks_native(text: str) -> bool:
 
 
 def replacements(text: str) -> list[tuple[str, str]]:
-    """(old, new) of every complete replacement, in order."""
+    """The complete replacements of the text as (old lines, new lines), in order."""
     found: list[tuple[str, str]] = []
     old: list[str] | None = None
     new: list[str] | None = None

@@ -29,6 +29,7 @@ class ChatOptions:
     tool_tokens: int = 120_000  # tokens of one step after which an expert has to answer
 
     def __post_init__(self) -> None:
+        """Raises UsageError for a value out of its range."""
         if self.answer_tokens < LEAST_ANSWER_TOKENS:
             raise UsageError(
                 f"{self.answer_tokens} answer tokens: no proposal fits into fewer than {LEAST_ANSWER_TOKENS}"
@@ -76,5 +77,6 @@ class TapeOptions:
         return self.replay is None or self.ask_missing
 
     def __post_init__(self) -> None:
+        """Raises UsageError if missing answers may be asked for and nothing is replayed."""
         if self.ask_missing and not self.replay:
             raise UsageError("nothing is replayed, so nothing can be missing", "name a file with --replay")

@@ -1,5 +1,7 @@
-"""Turns a chat model's answer into a proposal that can be evaluated. What does not fit becomes an error message from
-which the model can repair its answer. Nothing of the answer is executed here."""
+"""Turns a chat model's answer into a proposal that can be evaluated.
+
+A fault becomes an error message from which the model can repair its answer. Nothing of the answer is executed here.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ LONGEST_FILE_CHARS = 400_000
 
 @dataclass(frozen=True)
 class Menu:
-    """What an expert may choose from: the legal moves in the playbook's order."""
+    """The choices of an expert: the legal moves in the playbook's order."""
 
     brief: Brief
     diagnosis: Diagnosis
@@ -37,6 +39,7 @@ class Menu:
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:
+        """The legal moves, best first, at most MOST_MOVES; empty if the parent is not the kernel compiler's."""
         lowered, obedience = self.brief.lowered, self.brief.obedience
         if lowered is None or obedience is None:
             return ()
@@ -46,7 +49,10 @@ class Menu:
 
 
 def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
-    """The answer as a proposal; raises AnswerError. Where it gives several ways, the most explicit one counts."""
+    """The answer as a proposal. If it gives several kernels, the most explicit one counts. Raises AnswerError.
+
+    Order: a whole file, a draft, code with launches, edits, moves. It must differ from what the run has evaluated.
+    """
     brief = menu.brief
     proposal = Proposal(
         id=f"{brief.step}.{menu.expert.name}",
@@ -79,8 +85,10 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
 
 
 def _written(answer: ProposalAnswer, brief: Brief, base: str = "") -> str:
-    """The whole file of an answer, with the texts that it names by a line; its replacements are made in `base`, or in
-    the parent. Raises AnswerError."""
+    """The whole file of an answer, with Foundry's own texts written out. Raises AnswerError.
+
+    Its replacements are made in `base`, or in the parent.
+    """
     task = brief.task
     return file_of(
         answer.source,
@@ -96,8 +104,11 @@ def file_of(
     parent_text: str,
     expand: Callable[[str], str] = lambda text: text,
 ) -> str:
-    """The whole file that a model means, in form; raises AnswerError. `expand` writes out the lines that stand for
-    Foundry's texts."""
+    """The whole file that a model means: `source`, or the parent with `edits`. Raises AnswerError if it has no
+    ModelNew.
+
+    `expand` writes out the lines that stand for Foundry's texts.
+    """
     if source.strip():
         return _check_form(expand(fold(parent_text).restore(source)))
     return _check_form(_apply(place_edits(edits, parent_text), parent_text))
@@ -113,7 +124,7 @@ class Drafted:
 
 
 def drafted(answer: ProposalAnswer, menu: Menu) -> Drafted:
-    """The kernel that an answer would propose; raises AnswerError."""
+    """The kernel that an answer would propose, for a tool call; it may have been tried before. Raises AnswerError."""
     base = _base_of(answer.draft, menu.brief)
     if answer.draft and not changes_something(answer):
         return base
@@ -127,8 +138,10 @@ def drafted(answer: ProposalAnswer, menu: Menu) -> Drafted:
 
 
 def _base_of(number: int, brief: Brief) -> Drafted:
-    """What replacements are made in: the kernel of a tool call of this step, by its number, or for 0 the parent. Raises
-    AnswerError."""
+    """The kernel in which replacements are made: that of tool call `number` of this step, or for 0 the parent.
+
+    Raises AnswerError if there is no such call, or it had no kernel.
+    """
     if not number:
         return Drafted(brief.parent_text, brief.lowered.recipe if brief.lowered else None)
     calls = brief.talk.calls
@@ -154,9 +167,11 @@ def _take_draft(number: int, proposal: Proposal, menu: Menu) -> Proposal:
 
 
 def place_edits(edits: Sequence[EditAnswer], parent_text: str) -> tuple[Edit, ...]:
-    """A model's edits, each at its place in the parent's file. A model sees that file folded, in its prompt or by the
-    tool `show`, so that is where its `old` must occur exactly once; hidden text may hold it any number of times. Raises
-    AnswerError."""
+    """A model's edits, each at its place in the parent's file. Raises AnswerError.
+
+    A model sees that file folded, in its prompt or by the tool `show`. So `old` must occur exactly once there; hidden
+    text may hold it any number of times.
+    """
     views = fold(parent_text), fold(parent_text, WHOLE_CHARS)
     found = []
     for number, edit in enumerate(edits):
@@ -175,6 +190,7 @@ def place_edits(edits: Sequence[EditAnswer], parent_text: str) -> tuple[Edit, ..
 
 
 def _apply(edits: Sequence[Edit], parent_text: str) -> str:
+    """The parent's text with the edits made; raises AnswerError."""
     try:
         return apply_edits(parent_text, edits)
     except ValueError as error:
@@ -182,6 +198,10 @@ def _apply(edits: Sequence[Edit], parent_text: str) -> str:
 
 
 def _choose_moves(numbers: list[int], menu: Menu) -> tuple[tuple[Move, ...], Recipe]:
+    """The listed moves with these numbers after those that the user asked for, and the recipe that they give.
+
+    Raises AnswerError for an unknown number, two settings of one tunable, or a recipe tried already.
+    """
     brief = menu.brief
     if brief.lowered is None or brief.obedience is None:
         raise AnswerError("the parent is not the kernel compiler's, so there are no moves: give edits or source")
@@ -203,7 +223,7 @@ def _choose_moves(numbers: list[int], menu: Menu) -> tuple[tuple[Move, ...], Rec
 
 
 def _check_form(source: str) -> str:
-    """The file if it parses and defines ModelNew; it is not executed."""
+    """Returns the file if it parses and defines ModelNew, else raises AnswerError; it is not executed."""
     if len(source) > LONGEST_FILE_CHARS:
         raise AnswerError(f"source: {len(source)} characters, the most is {LONGEST_FILE_CHARS}")
     try:
@@ -218,7 +238,7 @@ def _check_form(source: str) -> str:
 
 
 def _check_new(source: str, brief: Brief) -> str:
-    """The file if this run has not evaluated it."""
+    """Returns the file if this run has not evaluated it, else raises AnswerError."""
     digest = hashlib.sha256(source.encode()).hexdigest()
     if source == brief.parent_text or digest in brief.tried or digest[:16] in brief.tried:
         raise AnswerError("this file has been tried already: change something that matters")

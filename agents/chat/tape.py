@@ -24,7 +24,7 @@ class NotRecorded(UsageError):
 
 
 class TapedAnswer(BaseModel):
-    """What a model answered, as the endpoint gave it; why it gave none, or was not asked."""
+    """A model's answer as the endpoint gave it; or why it gave none, or was not asked."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -54,14 +54,16 @@ class TapedLine(BaseModel):
 
 
 def digest_of(asked: dict[str, Any]) -> str:
+    """SHA-256 of the request's JSON with sorted keys, in hexadecimal."""
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 class Tape:
-    """Shared by all models of a run."""
+    """A recording that all models of a run share."""
 
     def __init__(self, options: TapeOptions) -> None:
-        """Raises UsageError for a file that cannot be read or written."""
+        """Reads the recording to replay and opens the one to write. Raises UsageError if a file cannot be read or
+        written."""
         self.options = options
         self._lock = threading.Lock()
         self._answers: dict[str, deque[TapedAnswer]] = defaultdict(deque)
@@ -71,8 +73,10 @@ class Tape:
             self._write("")
 
     def recall(self, asked: dict[str, Any]) -> TapedAnswer | None:
-        """The recorded answer, of several to the same request one after the other and then the last again. None where
-        the model is to be asked. Raises NotRecorded."""
+        """The recorded answer to a request; None if the model is to be asked. Raises NotRecorded.
+
+        Several answers to the same request come one after the other, then the last one again.
+        """
         if self.options.replay is None:
             return None
         digest = digest_of(asked)
@@ -96,15 +100,17 @@ class Tape:
         self._write((line.replace(json.dumps(key)[1:-1], "***") if key else line) + "\n")
 
     def _read(self, path: Path) -> None:
+        """Reads every line of a recording. Raises UsageError."""
         try:
             with path.open(encoding="utf-8") as lines:
                 for number, line in enumerate(lines, 1):
                     if line.strip():
-                        self._take(line, f"{path} line {number}")
+                        self._add_line(line, f"{path} line {number}")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot read {path}: {error}", "name a file that --record has written") from error
 
-    def _take(self, line: str, place: str) -> None:
+    def _add_line(self, line: str, place: str) -> None:
+        """Adds one recorded answer, a line of JSON, to those that can be replayed. Raises UsageError."""
         try:
             found = TapedLine.model_validate_json(line)
         except ValidationError as error:
@@ -114,6 +120,7 @@ class Tape:
         self._answers[found.digest].append(found.answer)
 
     def _write(self, text: str) -> None:
+        """Appends text to the recording's file. Raises UsageError."""
         path = Path(self.options.record or "")
         try:
             with self._lock, path.open("a", encoding="utf-8") as file:

@@ -1,8 +1,10 @@
-"""One call of a chat model through langchain: `init_chat_model` opens it, its class repeats what a busy or broken
-server refused, `bind_tools` and `with_structured_output` give a request its form.
+"""One call of a chat model through langchain.
 
-What is ours stands around it: a key goes to its own host only, no tracer hears the messages, a body without end is
-dropped. langchain is imported when the first request is made, so that runs without a model do not pay for it.
+`init_chat_model` opens it, its class repeats what a busy or broken server refused, `bind_tools` and
+`with_structured_output` give a request its form.
+
+Our part stands around it: a key goes to its own host only, no tracer hears the messages, a body without end is dropped.
+langchain is imported when the first request is made, so that runs without a model do not pay for it.
 """
 
 from __future__ import annotations
@@ -24,17 +26,23 @@ from foundry.agents.ledger import TokenUsage
 from foundry.knowledge.errors import MissingTool, UsageError
 
 ENDLESS_BYTES = 16  # an answer with more bytes than this for each allowed token does not end by itself
-MOST_LISTED_BYTES = 8 << 20  # of an endpoint's list of models
-MOST_PROBLEM_CHARS = 300
+MOST_LISTED_BYTES = 8 << 20  # most bytes of an endpoint's list of models
+MOST_PROBLEM_CHARS = 300  # characters kept of an error message
 
 
 class CallFailed(Exception):
-    """No answer after all retries. `status`: HTTP's, None where there is none; `parameter`: what the endpoint says that
-    the error is about, "" for nothing; `is_garbled`: it answered, and not with a chat completion."""
+    """No answer after all retries.
+
+    `status`: HTTP's, None if there is none. `parameter`: the one that the endpoint names in its error, or "".
+    `is_garbled`: it answered, and not with a chat completion.
+    """
 
     def __init__(self, error: Exception) -> None:
+        """Reads status, parameter and message from an exception of whichever client."""
         self.is_garbled = isinstance(error, ValueError | TypeError | KeyError | AttributeError | IndexError)
-        told = f"not a chat completion ({type(error).__name__}: {error})" if self.is_garbled else _told_by(error)
+        told = (
+            f"not a chat completion ({type(error).__name__}: {error})" if self.is_garbled else _endpoint_message(error)
+        )
         super().__init__(" ".join((told or type(error).__name__).split())[:MOST_PROBLEM_CHARS])
         status = getattr(error, "status_code", getattr(getattr(error, "response", None), "status_code", None))
         self.status = status if isinstance(status, int) else None
@@ -43,7 +51,7 @@ class CallFailed(Exception):
 
 @dataclass(frozen=True)
 class Heard:
-    """A reply as the endpoint gave it; `usage` None where it does not tell."""
+    """A reply as the endpoint gave it; `usage` is None if it does not tell."""
 
     text: str
     usage: TokenUsage | None
@@ -53,7 +61,7 @@ class Heard:
 
 @dataclass
 class Exchange:
-    """What a call sent so far: its requests; HTTP's status of the last one if that was refused, else 0; and whether an
+    """The state of a call: requests sent so far, the HTTP status of the last one if refused (else 0), and whether an
     answer did not end."""
 
     requests: int = 0
@@ -63,7 +71,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Transport:
-    """Calls of one model. `retries`: of a request that a busy or broken server refused."""
+    """Calls of one model. `retries`: repetitions of a request that a busy or broken server refused."""
 
     model: str
     endpoint: Endpoint
@@ -78,7 +86,10 @@ class Transport:
         body: Mapping[str, Any],
         exchange: Exchange,
     ) -> Heard:
-        """One reply, `tools` by name. `body`: parameters in the endpoint's own words. Raises CallFailed."""
+        """One reply; `tools` are those that it may call, by name. Raises CallFailed.
+
+        `body`: parameters in the endpoint's own words. Counts requests in `exchange`.
+        """
         from langsmith import tracing_context
 
         # prompts go to the endpoint that the user named and nowhere else: no tracer of the environment, none of a
@@ -94,18 +105,21 @@ class Transport:
                 return await _answer(calling, messages)
 
     def check(self) -> None:
-        """Opens the model and asks nothing. Raises UsageError without access, MissingTool without its package."""
+        """Opens the provider's model and asks nothing. Raises UsageError without access, MissingTool without its
+        package."""
         _open_provider(self, {"max_tokens": self.options.answer_tokens})
 
     @asynccontextmanager
     async def _open(self, body: Mapping[str, Any], exchange: Exchange) -> AsyncIterator[Any]:
-        """langchain's model for one call."""
+        """A context manager with langchain's model for one call. Counts its requests, strips OpenAI's headers for other
+        hosts."""
         if self.endpoint.provider:
             exchange.requests += 1  # those that its package repeats are not told
             yield _open_provider(self, body)
             return
 
         async def prepare(request: Any) -> None:
+            """Request hook: counts the request and removes headers about an account at OpenAI for other hosts."""
             exchange.requests += 1
             exchange.refused = 0
             if not self.endpoint.is_openai:  # the client adds what the environment says of an account at OpenAI
@@ -156,7 +170,7 @@ async def _answer(calling: Any, messages: Sequence[Any]) -> Heard:
     """The reply of langchain's model, as it is or beside its parsed form. Raises CallFailed."""
     try:
         raw = await calling.ainvoke(messages, config={"callbacks": []})
-    except ValidationError:  # of langchain's message: calls whose arguments are JSON, but no object
+    except ValidationError:  # langchain refuses calls whose arguments are JSON, but no object
         return Heard("", None, False)
     except Exception as error:  # classes of packages that are not known here, and what a body that is no answer raises
         if (cut := getattr(error, "completion", None)) is not None:  # the client refuses to parse what was cut off
@@ -168,7 +182,7 @@ async def _answer(calling: Any, messages: Sequence[Any]) -> Heard:
 
 
 def _usage(message: Any) -> TokenUsage | None:
-    """The server's figures, None where it gives none."""
+    """The server's count of tokens; None if it gives none."""
     told = message.usage_metadata
     if not told:
         return None
@@ -177,7 +191,7 @@ def _usage(message: Any) -> TokenUsage | None:
 
 
 def _calls(message: Any) -> tuple[RawCall, ...]:
-    """The tool calls of a reply, those with broken arguments too."""
+    """The tool calls of a reply, those with broken arguments too; a call without an id gets one."""
     whole = [(it["id"], it["name"], json.dumps(it["args"])) for it in message.tool_calls]
     broken = [(it["id"], it["name"], it["args"]) for it in message.invalid_tool_calls]
     found = enumerate([*whole, *broken])
@@ -185,7 +199,7 @@ def _calls(message: Any) -> tuple[RawCall, ...]:
 
 
 def _is_cut(message: Any) -> bool:
-    """Whether the token limit ended the answer; the Responses API says it in its own way."""
+    """True if the token limit ended the answer; the Responses API says it in its own way."""
     told = message.response_metadata
     reason = told.get("finish_reason") or (told.get("incomplete_details") or {}).get("reason")
     return str(reason or told.get("stop_reason")).lower() in ("length", "max_output_tokens", "max_tokens")
@@ -193,14 +207,14 @@ def _is_cut(message: Any) -> bool:
 
 @cache
 def load_client() -> None:
-    """Takes seconds, the first time on a busy machine ten: none of the time that a request has."""
+    """Imports the client once: seconds, on a busy machine ten. A request's time limit does not include it."""
     for name in ("langchain.chat_models", "langchain_openai", "langsmith"):
         importlib.import_module(name)
     _tls()
 
 
 async def get_json(endpoint: Endpoint, path: str) -> Any:
-    """What an endpoint tells below its URL; raises OSError or ValueError where it tells nothing."""
+    """The JSON that an endpoint answers at a path below its URL. Raises OSError or ValueError if there is none."""
     headers = {"authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
     async with _openai().DefaultAsyncHttpxClient(
         event_hooks={"response": [_guard(MOST_LISTED_BYTES, Exchange())]}, verify=_tls()
@@ -212,8 +226,8 @@ async def get_json(endpoint: Endpoint, path: str) -> Any:
             raise OSError(str(error)) from error
 
 
-def _told_by(error: Exception) -> str:
-    """What the endpoint said; the client's own text keeps it only where it is in OpenAI's form."""
+def _endpoint_message(error: Exception) -> str:
+    """The endpoint's own error message; the client's text keeps it only if it is in OpenAI's form."""
     body = getattr(error, "body", None)
     message = body.get("message") if isinstance(body, dict) else None
     if body and not (isinstance(message, str) and message):
@@ -248,6 +262,7 @@ def _guard(most_bytes: int, exchange: Exchange) -> Any:
             self.stream = stream
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
+            """Yields the body's parts and stops after `most_bytes`, noting in the exchange that it did not end."""
             received = 0
             async for part in self.stream:
                 received += len(part)
@@ -260,6 +275,7 @@ def _guard(most_bytes: int, exchange: Exchange) -> Any:
             await self.stream.aclose()
 
     async def guard(response: Any) -> None:
+        """Response hook: notes a refused status and wraps the body."""
         exchange.refused = response.status_code if response.status_code >= 400 else 0
         response.stream = Guarded(response.stream)
 

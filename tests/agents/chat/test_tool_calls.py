@@ -304,7 +304,7 @@ class Babbler(ChatClient):
     stream: random.Random
     sent: int = 0
 
-    async def _heard(self, asked: _Asked, answer_tokens: int, exchange: Exchange) -> Heard:
+    async def _ask_in_its_dialect(self, asked: _Asked, answer_tokens: int, exchange: Exchange) -> Heard:
         self.sent += 1
         assert self.ledger.max_tokens is None or self.ledger.spent.tokens < self.ledger.max_tokens, "sent all the same"
         native = bool(asked.tools) and self.stream.random() < 0.5
