@@ -33,6 +33,7 @@ class CommandLine(typer.Typer):
     """A Typer application whose usage errors are one line on standard error, like all others."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the command line; prints a usage error as one line and exits with its code."""
         try:
             code = super().__call__(*args, **{**kwargs, "standalone_mode": False})
         except UsageProblem as error:
@@ -51,6 +52,7 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs the command; an error becomes one line and an exit code."""
         try:
             return command(*args, **kwargs)
         except FoundryError as error:

@@ -1,5 +1,4 @@
-"""The budget of a run: what it may spend, what it has spent, what steps under way will need, and why an island should
-stop."""
+"""Budget of a run: the caps, the spending so far, what steps under way will need, and why an island should stop."""
 
 from __future__ import annotations
 
@@ -18,13 +17,16 @@ from foundry.knowledge.candidate import Evaluation
 from foundry.knowledge.merit import estimate_of
 
 FLOOR_REACHED = 0.97  # fraction of the roofline floor beyond which nothing is left to gain
-TRIALS = 0.5  # of a run's evaluations: what experts may have tried by tools
+TRIALS = 0.5  # share of a run's evaluations that experts may have tried by tools
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What the run has used; `evaluations` counts texts that experts had tried by tools too, `minutes` only the time in
-    which a process worked on it."""
+    """The spending of a run so far.
+
+    `evaluations` also counts texts that experts had tried by tools; `minutes` only the time in which a process worked
+    on it.
+    """
 
     evaluations: int
     minutes: float
@@ -44,8 +46,10 @@ class Allowed:
 
 
 class RunCalls:
-    """Implements CallBook in the run's database: what a killed process had asked, and what users' questions in other
-    processes cost, counts against the run's caps."""
+    """Implements CallBook in the run's database.
+
+    So the calls of a killed process, and users' questions in other processes, count against the run's caps.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -78,9 +82,11 @@ class RunCalls:
 
 
 class Ledger:
-    """Reads the shared tables at every question, so that islands, resumed sessions and users' grants agree."""
+    """Budget questions about a run. Reads the shared tables each time, so that islands, sessions and users' grants
+    agree."""
 
     def __init__(self, request: SolveRequest, run: RunDirectory, log: EventLog) -> None:
+        """Books the model's calls in the run's database and sets its caps."""
         self._request = request
         self._run = run
         self._log = log
@@ -90,21 +96,22 @@ class Ledger:
         self.refresh()
 
     def refresh(self) -> None:
-        """Passes on to the model's ledger what the user granted in words."""
+        """Sets the model's caps anew: the request's and what the user granted since."""
         allowed = self.allowed()
         self.thinking.max_tokens, self.thinking.max_dollars = allowed.tokens, allowed.dollars
         self.thinking.max_calls = allowed.calls
 
     def excuse(self, island: int, seconds: float) -> None:
-        """Takes `seconds` of pause off the run's time. Islands pause together, so only the longest pause counts."""
+        """Subtracts `seconds` of an island's pause from the run's time. Islands pause together, so only the longest
+        pause counts."""
         self._excused[island] = self._excused.get(island, 0.0) + seconds
 
     def excuse_waiting(self, seconds: float) -> None:
-        """Takes off the run's time what a person took to answer a question."""
+        """Subtracts the seconds that a person took to answer a question from the run's time."""
         self._waited_s += seconds
 
     def spent(self) -> Spent:
-        """What the run has used so far; pauses and waits for a person's answer do not count as minutes."""
+        """The run's spending so far; pauses and waits for a person's answer do not count as minutes."""
         minutes = (self._log.elapsed_s() - max(self._excused.values(), default=0.0) - self._waited_s) / 60
         thought = self.thinking.total
         return Spent(self._run.text_count(), minutes, thought.tokens, thought.dollars)
@@ -123,9 +130,11 @@ class Ledger:
         )
 
     def why_exhausted(self, reserved: int = 0) -> str:
-        """Which cap on the search is reached, in words; "" if none is. `reserved`: evaluations that steps under way
-        will claim. The caps on tokens, dollars and calls stop the model but not the search: the playbook goes on at
-        no cost."""
+        """The cap on the search that is reached, in words; "" if none is.
+
+        `reserved`: evaluations that steps under way will claim. The caps on tokens, dollars and calls stop the model
+        but not the search: the playbook goes on at no cost.
+        """
         spent, allowed = self.spent(), self.allowed()
         if spent.evaluations + reserved >= allowed.evaluations:
             return f"budget: {allowed.evaluations} evaluations{self._spent_on(spent.evaluations, reserved)}"
@@ -134,7 +143,8 @@ class Ledger:
         return ""
 
     def _spent_on(self, spent: int, reserved: int) -> str:
-        """What the evaluations went to where a list of candidates does not show them all."""
+        """Words in brackets that split the spent evaluations into candidates, tools' trials and reserved ones; "" if
+        all are candidates."""
         tried = self._run.trial_count()
         parts = [f"{spent - tried} candidates"] * bool(tried or reserved)
         parts += [f"{tried} kernels that were only tried by tools"] * bool(tried)
@@ -142,16 +152,21 @@ class Ledger:
         return f" ({', '.join(parts)})" if parts else ""
 
     def left_s(self) -> float:
-        """How long a model may take for an answer that is asked for now: it holds nothing up while the search has time;
-        then what the run has left for its end, less than nothing where that is over."""
+        """Seconds that a model may take for an answer: infinite while the search has time, then the rest of the run's
+        total time.
+
+        Negative if that is over.
+        """
         minutes, allowed = self.spent().minutes, self.allowed().minutes
         if minutes < allowed:
             return math.inf
         return 60.0 * (allowed + self._request.total_minutes - self._request.max_minutes - minutes)
 
     def why_no_trial(self, text: str, reserved: int) -> str:
-        """Why the machine may not work on a text, by its sha256, for an expert that asks; "" if it may. `reserved`:
-        evaluations that steps under way will claim, its own among them."""
+        """The reason why an expert's tool may not work on a text, by its sha256; "" if it may.
+
+        `reserved`: evaluations that steps under way will claim, its own among them.
+        """
         if self._run.is_counted(text):
             return ""
         most = self.most_trials()
@@ -160,17 +175,21 @@ class Ledger:
         return self.why_exhausted(reserved)
 
     def most_trials(self) -> int:
-        """Kernels that tools may work on without that anybody proposes them."""
+        """Number of kernels that tools may work on without a proposal of them."""
         return int(TRIALS * self.allowed().evaluations)
 
     def why_no_claim(self, text: str) -> str:
-        """Why a text, by its sha256, may not become a candidate; "" if it may. What a tool worked on is paid for."""
+        """The reason why a text, by its sha256, may not become a candidate; "" if it may. Texts that a tool worked on
+        are paid for."""
         spent, allowed = self.spent().evaluations, self.allowed().evaluations
         is_paid = spent < allowed or self._run.is_counted(text)
         return "" if is_paid else f"budget: {allowed} evaluations"
 
     def why_satisfied(self, best: Evaluation | None) -> str:
-        """Why the best candidate is good enough to end the search, in words; "" if it is not."""
+        """The reason why the best candidate is good enough to end the search, in words; "" if it is not.
+
+        Either its speedup's lower bound reaches the target, or its time is near the roofline floor.
+        """
         if best is None or best.timing is None:
             return ""
         target = self._request.limits.target_speedup
@@ -194,21 +213,21 @@ class Underway:
 
 
 class Flight:
-    """Each island tells where it is. A process that resumes a run learns it as the islands go on."""
+    """The step that each island is at. A process that resumes a run learns it as the islands go on."""
 
     def __init__(self) -> None:
         self._steps: dict[int, Underway] = {}
 
     def tell(self, island: int, step: str, parent: str = "", candidate: str = "") -> None:
-        """The island is at this step; what it had before is done."""
+        """Records that the island is at this step, in place of its step before."""
         self._steps[island] = Underway(step, parent, candidate)
 
     def leave(self, island: int) -> None:
-        """The island ends."""
+        """Records that the island has ended."""
         self._steps.pop(island, None)
 
     def reserved(self, but: int | None = None) -> int:
-        """How many evaluations the steps under way may still claim, that of island `but` aside."""
+        """Number of evaluations that the steps under way may still claim, that of island `but` aside."""
         return sum(not item.candidate for island, item in self._steps.items() if island != but)
 
     def thinking(self, but: int) -> list[Underway]:

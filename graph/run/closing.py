@@ -1,4 +1,4 @@
-"""The last paragraph of a run that accepted nothing: what was tried, what stood in the way, and what to do next."""
+"""Last paragraph of a run that accepted nothing: what was tried, what stood in the way, and what to do next."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ ObstacleKind = Literal[
 ]
 FINAL, EARLY = "final", "early proof"  # experts and notes of the run's proofs
 LEFT_UNPROVEN = "left unproven"
-MOST_CHARS = 300  # of a reason
-LONGER = 4.0  # times the minutes that were not enough
+MOST_CHARS = 300  # characters kept of a reason
+LONGER = 4.0  # factor on the minutes that were not enough
 
 _SCALED = re.compile(r"^x([0-9.*-]+):")  # the name of a question that scales its inputs
 _PARTICULARS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{12,}\b|\bc\d+\b|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -81,7 +81,8 @@ def without_particulars(reason: str) -> str:
 
 
 def close(ended: EndedRun) -> Closing:
-    """The closing words of a run without a winner."""
+    """The closing words of a run without a winner: kernels tried, the obstacle, and the command that most likely
+    helps."""
     kind, obstacle = _obstacle(ended)
     tried = _tried(ended)
     if ended.ending and not (obstacle in ended.ending or ended.ending in obstacle or kind == "proof"):
@@ -145,7 +146,8 @@ def _before_any_kernel(ended: EndedRun) -> tuple[ObstacleKind, str]:
 
 
 def _proof_failures(ended: EndedRun) -> list[str]:
-    """Why proofs failed, early ones and those at the end, each as `gate: evidence`."""
+    """The reasons why proofs failed, each as `gate: evidence`; those of early proofs only if there is none at the
+    end."""
     found = [
         str(event.data.get("evidence") or spoken(event.data["outcome"]))
         for event in ended.evaluations

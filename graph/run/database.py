@@ -24,9 +24,11 @@ class Database:
     """One connection shared by the threads of this process; every statement is its own transaction."""
 
     def __init__(self, path: Path, schema: str = "", *, what: str = "run", reading: bool = False) -> None:
-        """Opens or creates `path` and applies `schema` (idempotent statements); `reading` opens what is there and
-        writes nothing. Raises UsageError when the file is not a database or the folder is missing, StorageFailed when
-        it cannot be written."""
+        """Opens or creates `path` and applies `schema` (idempotent statements); `reading` opens an existing file
+        read-only.
+
+        Raises UsageError if the file is not a database or the folder is missing, StorageFailed if it cannot be written.
+        """
         self.path = path
         self._what = what
         self._lock = threading.RLock()
@@ -74,7 +76,7 @@ class Database:
                 raise self._failure(error) from error
 
     def copy_to(self, path: Path) -> None:
-        """Writes all of it to a new file, row by row as it stands, while others may write on."""
+        """Copies the whole database to a new file; other processes may write meanwhile."""
         with self._lock, contextlib.closing(sqlite3.connect(path)) as copy:
             try:
                 self._connection.backup(copy)
@@ -91,7 +93,7 @@ class Database:
 
 
 def storage_failure(error: Exception, path: Path, what: str = "run") -> FoundryError:
-    """The one line a user reads when SQLite or the file system refuses."""
+    """The error of one line that a user reads when SQLite or the file system refuses, with what to do."""
     text = str(error).lower()
     if isinstance(error, OSError) and error.strerror:
         return StorageFailed(f"cannot write {path}: {error.strerror}", "free or unlock it, then resume the run")

@@ -1,4 +1,4 @@
-"""The event and span log of a run: what happened, when, inside what. The trace, the chat and replay read it."""
+"""Event and span log of a run: what happened, when, inside what. The trace, the chat and replay read it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ CREATE INDEX IF NOT EXISTS events_by_step ON events (step);
 CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind);
 CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY, started REAL NOT NULL, seen REAL NOT NULL);
 """
-VERSION = "2"  # of the table and of what `data` holds for each kind, as docs/trace.md documents them
+VERSION = "2"  # version of the table and of each kind's `data`, as docs/trace.md documents them
 DEVICE_LOCK = "device lock"  # the note that says how it was used
-NO_SESSION = 0  # of events that a process wrote which does not work on the run: a user's questions
+NO_SESSION = 0  # session of events from a process that does not work on the run: a user's questions
 COLUMNS = "id, kind, name, island, step, parent, started, ended, data"
 # What tools and experts took, by kind and category; `covered` is the wall during which one of them was at work: what a
 # span adds beyond the end of all that began before it. Python's JSON may hold infinities, which SQLite's does not.
@@ -43,8 +43,11 @@ FROM work GROUP BY 1, 2
 
 @dataclass(frozen=True)
 class Event:
-    """A moment (`ended` equals `started`) or a span (`ended` None while open, and for ever when the run was killed in
-    it). `island` None is the run itself; times are seconds since the epoch."""
+    """A moment (`ended` equals `started`) or a span. `island` None is the run itself; times are seconds since the
+    epoch.
+
+    `ended` is None while a span is open, and for ever if the run was killed in it.
+    """
 
     id: int
     kind: EventKind
@@ -64,7 +67,7 @@ class Event:
 
 @dataclass
 class Place:
-    """Where in the graph the code at hand runs; spans opened there inherit it."""
+    """The island, step and span in which the code at hand runs; spans opened there inherit it."""
 
     island: int | None = None
     step: str = ""
@@ -85,7 +88,7 @@ _STREAM: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("found
 
 @contextlib.contextmanager
 def streaming(write: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Every event of any log inside goes to `write` too: LangGraph's stream, mode "custom"."""
+    """A context manager in which every event of any log also goes to `write`: LangGraph's stream, mode "custom"."""
     token = _STREAM.set(write)
     try:
         yield
@@ -94,15 +97,17 @@ def streaming(write: Callable[[dict[str, Any]], None]) -> Iterator[None]:
 
 
 def _ignore(_event: Event) -> None:
-    """The listener of a run nobody watches."""
+    """The default listener: ignores every event."""
 
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Where the wall time of a run went, in seconds. Spans of islands overlap, so the categories may sum to more than
-    the wall; `waiting_s` is time spent on locks, `thinking_s` what experts took to answer, `overhead_s` the wall during
-    which neither a tool nor an expert was at work. `alone_s`: while it held the device alone, to time something; for
-    `device_s` of them work of ours ran on the GPU."""
+    """The wall time of a run by category, in seconds. Spans of islands overlap, so the categories may exceed the wall.
+
+    `waiting_s` is time spent on locks, `thinking_s` what experts took to answer. `overhead_s` is the wall during which
+    neither a tool nor an expert was at work. `alone_s`: the device was held alone, to time something; during `device_s`
+    of it our work ran on the GPU.
+    """
 
     wall_s: float
     compile_s: float
@@ -122,7 +127,7 @@ class TimeSplit:
 
     @property
     def idle_share(self) -> float:
-        """Of the wall time: the GPU was held alone and did nothing."""
+        """The part of the wall time in which the GPU was held alone and did nothing, 0 to 1."""
         return max(0.0, self.alone_s - self.device_s) / self.wall_s if self.wall_s > 0 and self.device_s else 0.0
 
 
@@ -137,6 +142,8 @@ class EventLog:
         reading: bool = False,
         began: float | None = None,
     ) -> None:
+        """Begins a session in the database, unless `reading`. `began`: the session's start in seconds since the
+        epoch."""
         self._database = database
         self._listener = on_event
         self.session = NO_SESSION
@@ -155,7 +162,7 @@ class EventLog:
 
     @contextlib.contextmanager
     def at(self, island: int | None, step: str) -> Iterator[None]:
-        """Events inside belong to this island and step."""
+        """A context manager in which events belong to this island and step."""
         token = _PLACE.set(Place(island, step, None))
         try:
             yield
@@ -164,10 +171,14 @@ class EventLog:
 
     @contextlib.contextmanager
     def span(self, kind: EventKind, name: str, **data: Any) -> Iterator[Span]:
-        """A timed span. Its row exists from the first moment, so that a killed run shows what was open."""
+        """A context manager that records a timed span; facts put into its `data` are recorded when it ends, with any
+        error.
+
+        Its row exists from the first moment, so that a killed run shows what was open.
+        """
         place = _PLACE.get(Place())
         started = time.time()
-        number = self._append(kind, name, place, started, None, data)
+        number = self._append(kind, name, place, started, ended=None, data=data)
         token = _PLACE.set(Place(place.island, place.step, number))
         span = Span(number, dict(data))
         try:
@@ -186,15 +197,17 @@ class EventLog:
             self._database.run(
                 "UPDATE events SET ended = ?, data = ? WHERE id = ?", (ended, json.dumps(span.data), number)
             )
-            self._tell(Event(number, kind, name, place.island, place.step, place.span, started, ended, span.data))
+            row = (number, kind, name, place.island, place.step, place.span, started, ended, span.data)
+            self._tell(Event(*row))
 
     def note(self, kind: EventKind, name: str, **data: Any) -> int:
-        """A moment; returns its id."""
+        """Records a moment; returns its id."""
         now = time.time()
-        return self._append(kind, name, _PLACE.get(Place()), now, now, data)
+        return self._append(kind, name, _PLACE.get(Place()), now, ended=now, data=data)
 
     def note_once(self, kind: EventKind, name: str, **data: Any) -> int:
-        """A moment that a step records once, however often a killed run executes the step; 0 when it is there."""
+        """Records a moment once a step, however often a killed run executes the step; returns its id, 0 if it was
+        there."""
         step = _PLACE.get(Place()).step
         known = self._database.run(
             "SELECT 1 FROM events WHERE kind = ? AND name = ? AND step = ? LIMIT 1", (kind, name, step)
@@ -202,12 +215,12 @@ class EventLog:
         return 0 if known else self.note(kind, name, **data)
 
     def told(self, step: str) -> frozenset[str]:
-        """The directives that a step has told of as taken."""
+        """Ids of the directives that a step has recorded as taken."""
         rows = self._database.run("SELECT data FROM events WHERE step = ? AND kind = 'directive'", (step,))
         return frozenset(str(json.loads(data)["directive"]) for (data,) in rows)
 
     def mark_alive(self) -> None:
-        """Marks the session alive; the time between sessions does not count as run time."""
+        """Records a sign of life of this session; the time between sessions does not count as run time."""
         self._database.run("UPDATE sessions SET seen = ? WHERE id = ?", (time.time(), self.session))
 
     def elapsed_s(self) -> float:
@@ -219,7 +232,7 @@ class EventLog:
         return self._earlier_s + time.time() - self._started
 
     def last_session(self) -> tuple[int, float, float]:
-        """(id, when it started, its last sign of life) of the latest session; zeros where there is none."""
+        """(id, start, last sign of life) of the latest session in seconds since the epoch; zeros if there is none."""
         rows = self._database.run("SELECT id, started, seen FROM sessions ORDER BY id DESC LIMIT 1")
         return rows[0] if rows else (NO_SESSION, 0.0, 0.0)
 
@@ -252,7 +265,7 @@ class EventLog:
         return [_event(row) for row in self._database.run(asked, (name,))]
 
     def steps(self) -> dict[int, list[str]]:
-        """Of each island its steps, in the order they began."""
+        """The steps of each island, in the order they began."""
         found: dict[int, list[str]] = {}
         asked = "SELECT island, step FROM events WHERE parent IS NULL AND island >= 0 GROUP BY island, step"
         for island, step in self._database.run(f"{asked} ORDER BY MIN(id)"):
@@ -260,7 +273,7 @@ class EventLog:
         return found
 
     def read_steps(self, steps: Iterable[str]) -> list[Event]:
-        """What happened in these steps of islands and outside of all islands, in the order it began."""
+        """The events of these islands' steps and those outside of all islands, in the order they began."""
         wanted = "SELECT value FROM json_each(?)"
         outside = "SELECT id FROM events WHERE island IS NULL OR island < 0"
         rows = self._database.run(
@@ -270,8 +283,8 @@ class EventLog:
         return [_event(row) for row in rows]
 
     def split_time(self, wall_s: float) -> TimeSplit:
-        """Where the wall time went: what the closed spans of tools and experts took by category; the overhead is the
-        wall minus the union of all of them."""
+        """The wall time by category, from the closed spans of tools and experts. Overhead is the wall minus the union
+        of all spans."""
         sums = {"compile": 0.0, "run": 0.0, "time": 0.0, "profile": 0.0}
         waiting = thinking = covered = 0.0
         for kind, category, length, waited, added in self._database.run(WORK):
@@ -302,10 +315,12 @@ class EventLog:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (kind, name, place.island, place.step, place.span, self.session, started, ended, json.dumps(data)),
         )
-        self._tell(Event(number, kind, name, place.island, place.step, place.span, started, ended, data))
+        row = (number, kind, name, place.island, place.step, place.span, started, ended, data)
+        self._tell(Event(*row))
         return number
 
 
 def _event(row: tuple[Any, ...]) -> Event:
-    number, kind, name, island, step, parent, started, ended, data = row
-    return Event(number, kind, name, island, step, parent, started, ended, json.loads(data))
+    """A row of the table as an Event."""
+    values = (*row[:-1], json.loads(row[-1]))  # `data` is the last column
+    return Event(*values)

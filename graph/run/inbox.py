@@ -1,8 +1,8 @@
-"""The inbox of a run: what users say to the experts while it runs, read by the graph at safe boundaries.
+"""Inbox of a run: what users say to the experts while it runs, read by the graph at safe boundaries.
 
 A database of its own, because `chat` writes it from another process (an update of a running LangGraph thread's state
-would be lost silently). A line is parsed once, when it is posted: what it means is stored beside it, so that it keeps
-its meaning when the steering language changes.
+would be lost silently). A line is parsed once, when it is posted: its meaning is stored beside it, so that it does not
+change with the steering language.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ CREATE TABLE IF NOT EXISTS answers (
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """`reader` ("run" or "island 2") took the directive at `step`; `answer` says why it cannot follow it, if so."""
+    """A directive taken: by `reader` ("run" or "island 2"), at `step`; `answer` is the reason why it cannot be
+    followed, or ""."""
 
     directive: int
     reader: str
@@ -43,7 +44,7 @@ class Acknowledgement:
 
 
 class Inbox:
-    """Post from anywhere, read in order, acknowledge once per reader."""
+    """Directives of users: posted from any process, read in order, acknowledged once per reader."""
 
     def __init__(self, path: Path, *, reading: bool = False) -> None:
         self._database = Database(path, SCHEMA, what="inbox", reading=reading)
@@ -69,8 +70,9 @@ class Inbox:
         return dict(self._database.run("SELECT id, posted FROM directives"))
 
     def acknowledge(self, directive: int, reader: str, step: str, answer: str = "") -> str:
-        """Records that `reader` takes this directive, once; the step at which it did."""
-        if answer:  # first, so that whoever sees the acknowledgement sees the answer
+        """Records once that `reader` takes this directive, with its answer; returns the step at which it did so
+        first."""
+        if answer:  # first, so that a reader of the acknowledgement finds the answer
             self._database.insert(
                 "INSERT OR IGNORE INTO answers (directive, reader, text) VALUES (?, ?, ?)", (directive, reader, answer)
             )
@@ -95,7 +97,7 @@ class Inbox:
         self._database.copy_to(path)
 
     def forget_after(self, at: float) -> None:
-        """Leaves out what was said and acknowledged at this moment or later."""
+        """Deletes what was posted and acknowledged at this moment (seconds since the epoch) or later."""
         self._database.run("DELETE FROM directives WHERE posted >= ?", (at,))
         self._database.run("DELETE FROM acknowledgements WHERE at >= ?", (at,))
         kept = "SELECT directive, reader FROM acknowledgements"
@@ -106,13 +108,14 @@ class Inbox:
 
 
 def in_force(directives: Sequence[Directive]) -> list[Directive]:
-    """Those that no later one takes back."""
+    """The directives that no later one withdraws."""
     withdrawn = {item.command["directive"] for item in directives if item.verb == "withdraw"}
     return [item for item in directives if item.id not in withdrawn]
 
 
 def find_wanted_state(directives: Sequence[Directive], island: int | None = None) -> tuple[str, int]:
-    """The latest word to the run, or to the run and one island: ("go" | "pause" | "stop", id of the directive or 0)."""
+    """(state, id of its directive or 0): "go", "pause" or "stop" by the user's latest word to the run, or to one island
+    of it."""
     state, number = "go", 0
     for directive in in_force(directives):
         verb = directive.verb if directive.to == "run" and directive.island in (None, island) else ""
@@ -124,7 +127,7 @@ def find_wanted_state(directives: Sequence[Directive], island: int | None = None
 
 
 def sum_grants(directives: Sequence[Directive], unit: str) -> float:
-    """How much more of `unit` (evaluations, minutes, tokens, dollars, calls) the user gave the run in words."""
+    """The amount of `unit` (evaluations, minutes, tokens, dollars, calls) that the user granted the run in words."""
     return sum(
         float(directive.command["amount"])
         for directive in in_force(directives)
@@ -136,8 +139,11 @@ def sum_grants(directives: Sequence[Directive], unit: str) -> float:
 
 
 def split_instructions(text: str) -> tuple[list[Directive], list[str]]:
-    """(directives of the steering language, free text), line by line. Directives go to the inbox before the first
-    step, so that they are acknowledged and cited like any other; free text is read by chat models only."""
+    """(directives of the steering language, free text), line by line.
+
+    Directives go to the inbox before the first step, so that they are acknowledged and cited like any other. Free text
+    is read by chat models only.
+    """
     directives: list[Directive] = []
     free: list[str] = []
     for line in filter(None, (line.strip() for line in text.splitlines())):
@@ -150,8 +156,11 @@ def split_instructions(text: str) -> tuple[list[Directive], list[str]]:
 
 
 def check_language(text: str) -> None:
-    """For a run in which no chat model thinks. Raises TaskError for the first line that the playbook cannot read: a
-    typo would be noticed only at the run's end."""
+    """Raises TaskError for the first line of instructions that the playbook cannot read, for a run without a chat
+    model.
+
+    A typo would be noticed only at the run's end.
+    """
     for line in split_instructions(text)[1]:
         said = parse(line)
         why = said.reason if isinstance(said, NotUnderstood) else f"{line!r} speaks to a run, not to its experts."

@@ -1,9 +1,9 @@
-"""The journal of a run: every answer from outside the search, recorded once under a key.
+"""Journal of a run: every answer from outside the search, recorded once under a key.
 
-An answer is a measurement ("measure"), a reading of the world outside an island ("outside": the clock and budget,
-migrants, directives, recalled experience, claims) or a thought of a brain ("thought"). A node that a killed run
-executes again finds its answers here, so nothing is measured or counted twice; a replay reads them from the recorded
-run instead of the world, so that the search's own decisions can be compared one by one.
+An answer is a measurement ("measure") or a thought of a brain ("thought"). "outside" is a reading of the world outside
+an island: the clock and budget, migrants, directives, recalled experience, claims. A node that a killed run executes
+again finds its answers here, so nothing is measured or counted twice. A replay reads them from the recorded run instead
+of the world, so that the search's own decisions can be compared one by one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ class Diverged(Exception):
 
 
 class Journal:
-    """`recorded` is the journal that a replay answers from; `thoughts` False recomputes thoughts (the playbook), True
-    takes them from there too (a chat model cannot be asked to think the same again)."""
+    """Recorded answers by key.
+
+    `recorded` is the journal that a replay answers from. `thoughts` False recomputes thoughts (the playbook). True
+    takes them from there too: a chat model cannot be asked to think the same again.
+    """
 
     def __init__(self, database: Database, recorded: Journal | None = None, *, thoughts: bool = False) -> None:
+        """Keeps its sources; reads nothing yet."""
         self._database = database
         self._recorded = recorded
         self._thoughts = thoughts
@@ -44,20 +48,23 @@ class Journal:
         return str(rows[0][0]) if rows else None
 
     def count(self, prefix: str) -> int:
-        """How many answers have a key that begins so."""
+        """Number of answers whose key begins with `prefix`."""
         return int(
             self._database.run("SELECT COUNT(*) FROM journal WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))[0][0]
         )
 
     def keep(self, key: str, kind: AnswerKind, value: str) -> str:
-        """Records the answer unless one is there; returns the one that counts."""
+        """Records the answer unless the key has one; returns the recorded one."""
         self._database.run(
             "INSERT OR IGNORE INTO journal (key, kind, value, at) VALUES (?, ?, ?, ?)", (key, kind, value, time.time())
         )
         return self.lookup(key) or value
 
     def recorded_answer(self, key: str, kind: AnswerKind) -> str | None:
-        """This run's own answer, or the replayed run's. Raises Diverged when a replay finds none."""
+        """This run's own answer, or the replayed run's, which it copies here. None if it is still to be produced.
+
+        Raises Diverged if a replay finds none.
+        """
         own = self.lookup(key)
         if own is not None or self._recorded is None or (kind == "thought" and not self._thoughts):
             return own
@@ -67,14 +74,14 @@ class Journal:
         return self.keep(key, kind, theirs)
 
     async def record(self, key: str, kind: AnswerKind, shape: type[T], produce: Callable[[], Awaitable[T]]) -> T:
-        """The recorded answer of type `shape`, or what `produce` gives now, recorded."""
+        """The recorded answer of type `shape`; if there is none, awaits `produce` and records its result."""
         known = self.recorded_answer(key, kind)
         if known is None:
             known = self.keep(key, kind, encode(await produce()))
         return decode(shape, known)
 
     def plain(self, key: str, kind: AnswerKind, produce: Callable[[], Any]) -> Any:
-        """The same for plain JSON values that are at hand without waiting."""
+        """As `record`, for plain JSON values that `produce` returns without waiting."""
         known = self.recorded_answer(key, kind)
         if known is None:
             known = self.keep(key, kind, json.dumps(produce()))

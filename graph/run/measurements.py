@@ -1,4 +1,4 @@
-"""Every measurement of a run: asked of the workbench once, journalled, and shown in the trace as a tool span."""
+"""Measurements of a run: each asked of the workbench once, journalled, and shown in the trace as a tool span."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CONTEST, RIVALS = "contest", "rivals"  # keys of the journal
 COUNTERS, NO_COUNTERS = "counters/", "no counters"  # keys of the journal
-COUNTED_S = 0.3  # that forward is called again and again before its kernels are counted
+COUNTED_S = 0.3  # seconds of repeated forwards before their kernels are counted
 
 
 Facts = Callable[[Any], dict[str, object]]
@@ -42,7 +42,7 @@ Facts = Callable[[Any], dict[str, object]]
 
 @dataclass(frozen=True)
 class _Journalled:
-    """How one step of a candidate's path is journalled and shown in the trace."""
+    """The journal's key, name, category and facts of one step of a candidate's path."""
 
     key: str
     name: str
@@ -96,17 +96,20 @@ def _counters_key(text: str) -> str:
 
 
 class Measurements:
-    """The workbench's methods, each executed at most once for a text and stage, also when the run is resumed. A replay
-    takes all answers from its recording and never uses the workbench."""
+    """The workbench's methods, each executed at most once for a text and stage, also if the run is resumed.
+
+    A replay takes all answers from its recording and never uses the workbench.
+    """
 
     def __init__(self, workbench: Workbench | None, journal: Journal, log: EventLog, policy: Policy) -> None:
+        """Asks nothing. `workbench` is None in a replay."""
         self._workbench = workbench
         self._journal = journal
         self._log = log
         self._policy = policy
         self._answers: dict[str, Any] = {}  # decoded once
-        self._aside: asyncio.Future[Contest] | None = None  # the rivals, while kernels are searched
-        self._use: dict[str, float] = {}  # of the device's lock, as noted last
+        self._aside: asyncio.Future[Contest] | None = None  # `rivals`, measured beside the search
+        self._use: dict[str, float] = {}  # seconds of the device's lock, as noted last
 
     @property
     def machine(self) -> Workbench | None:
@@ -134,33 +137,35 @@ class Measurements:
         )
 
     async def contest(self, text: str, rivals: Sequence[RivalName], foreign: ForeignName | None) -> Contest:
-        """The kernel that won, none where `text` is "", beside other ways to run the reference."""
+        """Times the winning kernel (none if `text` is "") in turns with other ways to run the reference."""
 
         async def hold() -> Contest:
+            """Builds the kernel, if there is one, and times all sides."""
             build = await self.workbench.build(text) if text else None
             return await self.workbench.contest(text, build, rivals, foreign)
 
         return await self._ask(CONTEST, "contest", "time", Contest, hold, _speeds)
 
     async def rivals(self) -> Contest:
-        """What torch.compile makes of the reference, in turns with eager: known while kernels are searched."""
+        """Times the reference under torch.compile in turns with eager, without a kernel."""
         names: list[RivalName] = ["compile"]
         return await self._ask(
             RIVALS, "rivals", "time", Contest, lambda: self.workbench.contest("", None, names), _speeds
         )
 
     def begin_rivals(self) -> None:
-        """Measures the rivals beside the search. What fails is measured at the end of the run, and said there."""
+        """Begins `rivals` in the background, beside the search. A failure shows at the end of the run, when it is
+        measured again."""
         if self._workbench is not None and self._aside is None:
             self._aside = asyncio.ensure_future(self.rivals())
 
     @property
     def knows_rivals(self) -> bool:
-        """True if the baselines beside the search are measured."""
+        """True if torch.compile's time is known already."""
         return self._journal.lookup(RIVALS) is not None
 
     async def stop(self) -> None:
-        """Ends what is measured beside the search."""
+        """Cancels the measurement beside the search."""
         if self._aside is not None:
             self._aside.cancel()
             await asyncio.gather(self._aside, return_exceptions=True)
@@ -174,7 +179,7 @@ class Measurements:
         return list(self._workbench.notes.isolation) if self._workbench else []
 
     def note_lock(self) -> None:
-        """Shows in the trace how the device's lock was used since this was last called."""
+        """Adds a note to the trace with the seconds that the device's lock was used since the last call."""
         if self._workbench is None:
             return
         use = asdict(self._workbench.notes.lock)
@@ -194,13 +199,14 @@ class Measurements:
         incumbent_ms: float | None = None,
         judge: Judge | None = None,
     ) -> Evaluation:
-        """The candidate's records up to step `upto`, or up to the step that it failed. What was measured before is
-        taken from the journal."""
+        """The candidate's records up to step `upto`, or up to the step that it failed. Journalled measurements are not
+        repeated."""
         from foundry.tools.grade.host.examine import examine
 
         digest = hashlib.sha256(text.encode()).hexdigest()
 
         async def ask(step: Step, shape: type[T], work: Callable[[Workbench], Awaitable[T]]) -> T:
+            """Asks the workbench for one step, or takes the journalled answer."""
             asked = _JOURNALLED[step]
             key = asked.key.format(stage=stage, text=digest)
             name = asked.name.format(stage=stage)
@@ -219,8 +225,10 @@ class Measurements:
         )
 
     async def time_beside(self, text: str, build: Build, other: str) -> Timing:
-        """A candidate and another text timed in turns; the other is the baseline of this timing. Times of different
-        moments do not compare where the machine has other work. It is no record of either."""
+        """Times a candidate in turns with another text, which is the baseline of this timing.
+
+        Times of different moments do not compare if the machine has other work. It is no record of either.
+        """
         one, two = (hashlib.sha256(item.encode()).hexdigest() for item in (text, other))
 
         async def take_turns() -> Timing:
@@ -230,16 +238,22 @@ class Measurements:
         return await self._ask(f"turns/{one}/{two}", "time in turns", "time", Timing, take_turns, timed.facts)
 
     def may_count(self, text: str, most: int) -> bool:
-        """Whether the hardware's counters are to be read for this text: they can be here as far as is known, were not
-        read for it, and not for `most` others."""
+        """True if the hardware's counters should be read for this text.
+
+        That is so if they were not read for it, nor for `most` others, and no attempt has shown that they cannot be
+        read.
+        """
         known = self._journal.lookup(_counters_key(text)) is not None
         return not known and self._journal.lookup(NO_COUNTERS) is None and self._journal.count(COUNTERS) < most
 
     async def counted(self, text: str, evaluation: Evaluation, lowered: Lowered | None) -> Profile:
-        """The profile of a candidate with what the hardware counts of its kernels. Where it counts nothing, the reason
-        is said once in a run, and nobody asks again."""
+        """The candidate's profile with the hardware's counters of its kernels.
+
+        If they cannot be read, notes the reason once in the run, and `may_count` is False from then on.
+        """
 
         async def look() -> Profile:
+            """Observes the candidate with counters and profiles it again."""
             assert evaluation.audit is not None and evaluation.timing is not None
             seen = await self.workbench.observe(text, evaluation.build, COUNTED_S, counted=True)
             found = await self.workbench.profile(text, evaluation.build, evaluation.audit, evaluation.timing, lowered)
@@ -255,7 +269,7 @@ class Measurements:
         return found
 
     async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
-        """What the tuner makes of a structure."""
+        """The tuner's best numbers for the recipe's structure."""
         from foundry.tools.tune.tuner import TunedPlan
 
         return await self._ask(
@@ -286,6 +300,7 @@ class Measurements:
         journalled."""
 
         async def measured() -> T:
+            """Measures in a tool span and records the facts there."""
             with self._log.span("tool", name, category=category) as span:
                 answer = await produce()
                 span.data.update({key: value for key, value in facts(answer).items() if value is not None})

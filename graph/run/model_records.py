@@ -1,4 +1,4 @@
-"""What each model of a run has brought and cost so far, read from its tables."""
+"""Records of what each model of a run has brought and cost so far, read from its tables."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ MOST = math.log(4.0)  # the largest gain of one step: a slow parent is easily im
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """`steps`: proposals that it was asked for; `kernels`: those that were evaluated; `gain`: the sum of the logarithms
-    by which they were faster than their parents."""
+    """The yield and cost of one model.
+
+    `steps`: proposals that it was asked for; `kernels`: those that were evaluated. `gain`: the sum of the logarithms by
+    which they were faster than their parents.
+    """
 
     name: str
     calls: int = 0
@@ -35,14 +38,14 @@ class ModelRecord:
 
     @property
     def words(self) -> str:
-        """For people: what it did, brought and cost."""
+        """A line for people: its steps, kernels, gains and cost."""
         dollars = f"${self.dollars:.4f}" if self.priced else "price unknown"
         brought = f"{self.kernels} kernels, gains over their parents {math.exp(self.gain):.2f}x in all"
         return f"{self.name}: {self.steps} steps, {brought}; {self.calls} calls, {self.tokens} tokens, {dollars}"
 
 
 def read_records(run: RunDirectory) -> list[ModelRecord]:
-    """One a model of the run, in the order in which the user named them, and those that thought before."""
+    """A record for each model of the run, in the order in which the user named them, then those that thought before."""
     log = EventLog(run.database, reading=True)
     found = {spec.name: ModelRecord(spec.name, priced=spec.price.known) for spec in run.request.models.specs}
     asked: dict[str, set[str]] = defaultdict(set)
@@ -79,7 +82,7 @@ def _gains(run: RunDirectory, names: set[str]) -> dict[str, tuple[int, float]]:
 
 
 def gain_of(child_speedup: float, parent_speedup: float) -> float:
-    """The logarithm of what a step brought, both speedups being those that candidates are compared by; 0 is wrong."""
+    """The logarithm of a step's speedup over its parent, from 0 to MOST. A speedup of 0 is a wrong kernel."""
     if child_speedup <= 0.0:
         return 0.0
     if parent_speedup <= 0.0:

@@ -1,4 +1,5 @@
-"""Opens what a run works with: the task, the device, the workbench, the brain, the kernel compiler, the store."""
+"""Opens the parts that a run works with: the task, the device, the workbench, the brain, the kernel compiler, the
+store."""
 
 from __future__ import annotations
 
@@ -36,13 +37,13 @@ Asker = Callable[[str], Awaitable[bool | None]]  # a person's answer to a questi
 
 
 class Parts:
-    """Where a run's parts come from: this package's own. Tests and replay bring others."""
+    """Makes a run's parts: this package's own. Tests and replay bring others."""
 
     def begin(self) -> None:
-        """The first call: starts what can start before the task is read."""
+        """Starts what can start before the task is read; called first."""
 
     def task(self, request: SolveRequest) -> Task:
-        """Raises TaskError."""
+        """Reads the task file. Raises TaskError."""
         from foundry.tools.task.file import read_task
 
         return read_task(
@@ -50,7 +51,7 @@ class Parts:
         )
 
     def device(self, request: SolveRequest) -> Device:
-        """Raises MissingTool."""
+        """Describes the request's device here. Raises MissingTool."""
         from foundry.tools.machine.device import describe
 
         return describe(request.target)
@@ -65,7 +66,7 @@ class Parts:
         return KernelLibrary()
 
     async def workbench(self, task: Task, device: Device, scratch: Path, request: SolveRequest) -> Workbench:
-        """Raises MissingTool, UsageError."""
+        """Opens the workbench: several lanes if the request uses several GPUs. Raises MissingTool, UsageError."""
         from foundry.tools.grade.host.workbench import open_workbench
         from foundry.tools.remote.lanes import open_lanes
 
@@ -75,8 +76,10 @@ class Parts:
         return await open_workbench(task, device, scratch, seed=request.seed)
 
     def check_model(self, request: SolveRequest) -> None:
-        """Raises UsageError before anything is begun: for a model without access, and for a cap in dollars on one
-        whose price nobody knows, because it would promise what cannot be kept; for a recording that cannot be used."""
+        """Raises UsageError before anything is begun if a model or recording cannot be used.
+
+        That is a model without access, or a cap in dollars on one of unknown price, which could not be kept.
+        """
         from foundry.agents.chat.tape import Tape
 
         dollars = request.limits.dollars
@@ -90,8 +93,10 @@ class Parts:
                 )
 
     def brain(self, request: SolveRequest, thinking: ModelLedger, listener: Listener) -> Brain:
-        """The playbook, or the chat models that the user asked for; `thinking` caps what they may cost and `listener`
-        hears who they are and of every call."""
+        """The playbook, or the chat models that the user asked for.
+
+        `thinking` caps what they may cost; `listener` hears who they are and of every call.
+        """
         from foundry.agents.playbook.brain import PlaybookBrain
 
         if not request.models:
@@ -107,7 +112,7 @@ class Parts:
         write_run_receipt(services, winner)
 
     def store(self, request: SolveRequest) -> ExperienceStore | None:
-        """Raises UsageError."""
+        """Opens the experience store; None if the run should not learn. Raises UsageError."""
         if not request.learn:
             return None
         from foundry.knowledge.experience.store import ExperienceStore
@@ -116,11 +121,13 @@ class Parts:
 
 
 class WarmParts(Parts):
-    """This package's own, and the warm process of all workers: it starts at the first moment, while the task is read
-    and the device is asked, and serves one run after another."""
+    """This package's own parts, and the warm process of all workers.
+
+    It starts at the first moment, while the task is read and the device is asked, and serves one run after another.
+    """
 
     def __init__(self, zygote: Zygote | None = None) -> None:
-        """`zygote`: one that has begun already."""
+        """Keeps a `zygote` that has begun already, if given."""
         self._zygote = zygote
 
     def begin(self) -> None:
@@ -133,6 +140,7 @@ class WarmParts(Parts):
             self._zygote.go_on()
 
     async def ceilings(self, device: Device) -> Device:
+        """The device with its best rates; measures unknown ones once the warm process is idle."""
         from foundry.tools.machine.ceilings import with_known_ceilings
 
         known = with_known_ceilings(device)
@@ -141,6 +149,8 @@ class WarmParts(Parts):
         return await super().ceilings(known)
 
     async def workbench(self, task: Task, device: Device, scratch: Path, request: SolveRequest) -> Workbench:
+        """Opens a workbench in this warm process; closes it first if the request uses several GPUs, whose lanes have
+        their own."""
         from foundry.tools.grade.host.workbench import open_workbench
 
         if len(places_of(request, device)) > 1:  # each lane has a warm process of its own
@@ -157,7 +167,8 @@ class WarmParts(Parts):
 
 
 def places_of(request: SolveRequest, device: Device) -> list[dict[str, str]]:
-    """What the environment of each lane says beyond ours: which GPU it sees. None where there is one GPU, or a CPU."""
+    """For each lane of a request with several GPUs, the environment variable that shows it its GPU; empty for one GPU
+    or a CPU."""
     from foundry.tools.targets.cuda.describe import visible_gpus
 
     if request.gpus == 1 or not device.traits.visible_devices:
@@ -167,13 +178,13 @@ def places_of(request: SolveRequest, device: Device) -> list[dict[str, str]]:
 
 @dataclass
 class Opened:
-    """The services of a run and how to close them."""
+    """The services of a run, and its scratch folder."""
 
     services: Services
     scratch: Path
 
     async def close(self) -> None:
-        """Ends the workers and marks the end of this session's work."""
+        """Ends the workers, closes the store, removes the scratch folder and records the end of this session's work."""
         workbench = self.services.measure.machine
         await self.services.measure.stop()
         self.services.measure.note_lock()
@@ -192,7 +203,9 @@ def create(request: SolveRequest, parts: Parts) -> RunDirectory:
     if not request.models:
         check_language(task.options.instructions)
     device = parts.device(request)
-    run = RunDirectory.create(replace(request, islands=request.island_count))  # so many, whoever thinks later on
+    run = RunDirectory.create(
+        replace(request, islands=request.island_count)
+    )  # fixed, even if another brain thinks later on
     run.set("task", encode(task))
     run.set("task_name", task.name)
     run.set("device", encode(device))
@@ -206,19 +219,22 @@ def create(request: SolveRequest, parts: Parts) -> RunDirectory:
 
 
 def _device_here(run: RunDirectory, begun_on: Device, here: Device) -> Device:
-    """The device that a run goes on with. Raises NotComparable when it is of another kind."""
+    """The device that a resumed run goes on with; stores it if it is another unit of the kind.
+
+    Raises NotComparable if it is of another kind.
+    """
     if here.key != begun_on.key:
         raise NotComparable(f"run {run.id} was begun on {begun_on.key}, this is {here.key}", "start a new run here")
     if here.unit == begun_on.unit:
         return begun_on
-    run.set("device", encode(here))  # of several GPUs of a kind, each has its own lock and ceilings
+    run.set("device", encode(here))  # each of several GPUs of a kind has its own lock and ceilings
     return here
 
 
 async def _start_machine(
     run: RunDirectory, parts: Parts, log: EventLog, task: Task, device: Device, scratch: Path
 ) -> tuple[Device, Workbench, ExperienceStore | None]:
-    """The device with its ceilings, the workers and the experience store."""
+    """Measures the device's ceilings if needed, and starts the workers and the experience store; returns all three."""
     with log.at(None, "open"):
         if device.present and device.ceilings is None:
             with log.span("tool", "ceilings", category="run"):
@@ -231,13 +247,13 @@ async def _start_machine(
 
 
 def _task_of(run: RunDirectory) -> Task:
-    """The task under the policy that was asked for; the receipt names it as it was read."""
+    """The run's task under the policy that was asked for; the receipt names the policy as it was read."""
     task, policy = decode(Task, run.get("task")), run.request.policy
     return task if policy is None else replace(task, options=replace(task.options, policy=policy))
 
 
 def _open_journal(run: RunDirectory, recorded: RunDirectory | None) -> Journal:
-    """The run's journal, which answers from `recorded` what that knows."""
+    """The run's journal, which answers from `recorded` if that is given."""
     thoughts = bool(run.request.models) and not (recorded and run.request.tape.replay)  # else they are thought again
     thoughts = thoughts or run.get(MIXED) == "yes"
     return Journal(run.database, Journal(recorded.database) if recorded else None, thoughts=thoughts)
@@ -252,8 +268,10 @@ async def open_services(
     began: float | None = None,
 ) -> Opened:
     """Everything the nodes need for a run; a replay answers from `recorded` and opens no machine and no store.
-    `began`: when the work on the run started, in seconds since the epoch. Raises NotComparable when the run was begun
-    on another device."""
+
+    `began`: the start of the work in seconds since the epoch. Raises NotComparable if the run was begun on another kind
+    of device.
+    """
     request = run.request
     task = _task_of(run)
     device = decode(Device, run.get("device"))
@@ -268,7 +286,7 @@ async def open_services(
     store = None
     if recorded is None:
         scratch.mkdir(exist_ok=True)
-        device, workbench, store = await _start_machine(run, parts, log, task, device, scratch)
+        device, workbench, store = await _start_machine(run, parts, log, task, device=device, scratch=scratch)
 
     def hear(said: Call | Notice) -> None:
         record_thought(said, log, run)
@@ -276,7 +294,9 @@ async def open_services(
     def open_brain(wanted: SolveRequest) -> Brain:
         return parts.brain(wanted, ledger.thinking, hear)
 
-    refused = request.models and run.get("brain") == PLAYBOOK  # by the user, in a run of before, which keeps the model
+    refused = (
+        request.models and run.get("brain") == PLAYBOOK
+    )  # the user refused the model earlier; the request still names it
     services = Services(
         request=request,
         run=run,

@@ -1,4 +1,4 @@
-"""The receipt of a run's winner."""
+"""Writes the receipt of a run's winner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foundry.tools.words import to_paste
 
 
 def write_run_receipt(services: Services, winner: Evaluation) -> None:
-    """receipt.json beside kernel.py. Raises UsageError when it cannot be written."""
+    """Writes receipt.json beside kernel.py. Raises UsageError if it cannot be written."""
     from foundry.tools.verify.receipt import make_receipt, write_receipt
 
     run = services.run
@@ -44,7 +44,7 @@ def _cost(services: Services) -> dict[str, float]:
 
 
 def _command(services: Services) -> str:
-    """Measures the winner again and compares with the receipt."""
+    """The command that measures the winner again and compares with the receipt."""
     run, request = services.run, services.request
     words = ["foundry", "verify", services.task.path, str(run.path / "kernel.py")]
     words += ["--receipt", str(run.path / "receipt.json")]

@@ -1,4 +1,4 @@
-"""What a user asks of a run: the task, how much effort, which brain, which limits."""
+"""Request of a user for a run: the task, how much effort, which brain, which limits."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.task import OtherShapes, Policy
 
-ISLANDS_FOR_A_MODEL = 3  # that keep a model's requests busy where the effort has fewer
+ISLANDS_FOR_A_MODEL = 3  # islands that keep a model's requests busy if the effort has fewer
 # What has shown no use and is on only where the user asks for it: a file each in graph/search/strategies.
 StrategyName = Literal["archive", "gradients", "migration", "roles", "credits", "prompts", "bandit"]
-SEARCHES = 2.0  # times the search's minutes that a run takes at most, beside one proof
+SEARCHES = 2.0  # most time of a run in multiples of the search's minutes, one proof aside
 EffortName = Literal["bench", "quick", "standard", "deep"]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """One word instead of fifteen knobs. `minutes` is when the search ends, counted from the start of the run; proofs
-    of finalists, torch.compile and the receipt follow, and no further finalist is begun that would end after
-    `total_minutes`."""
+    """The settings that one word of the user stands for.
+
+    `minutes` is the end of the search, counted from the start of the run. Proofs of finalists, torch.compile and the
+    receipt follow. No further finalist is begun that would end after `total_minutes`.
+    """
 
     name: EffortName
     evaluations: int
@@ -36,8 +38,8 @@ class Effort:
     plateau: int  # generations without a better candidate after which an island ends
     stagnation: int  # generations without a better candidate after which it counts as stagnating
     counted: int  # elites of stagnating islands of which the hardware's counters are read, ten seconds each
-    tune_s: float  # of the search's time, for each structure that is handed to the tuner
-    early_share: float  # of the search's time for early proofs, once one has passed; 0 asks none
+    tune_s: float  # seconds of the search's time for each structure handed to the tuner
+    early_share: float  # share of the search's time for early proofs, once one has passed; 0 makes none
     floor_trusted: int  # evaluations before a kernel at the roofline floor ends the search: the floor is measured too
 
 
@@ -117,12 +119,12 @@ class RunLimits:
     tokens: int | None = None
     dollars: float | None = None
     target_speedup: float | None = None  # over PyTorch eager: stop the search when the lower bound reaches it
-    calls: int | None = None  # of chat models
+    calls: int | None = None  # calls of chat models
 
 
 @dataclass(frozen=True)
 class SolveRequest:
-    """JSON-able: it is kept in the run directory, so that a resumed run knows what it was asked."""
+    """Everything a user asked of a run; kept as JSON in the run directory for a later resume."""
 
     task: str  # path of the task file
     target: TargetName | Literal["auto"] = "auto"
@@ -140,13 +142,14 @@ class SolveRequest:
     finalists: int | None = None  # proven at the end; None: the effort's
     rivals: tuple[RivalName, ...] = ("eager", "compile")  # timed in turns with the winner
     foreign: ForeignName | None = None  # another benchmark's rules, by which the winner is judged too
-    gpus: int = 1  # of those that this process sees; the islands share them
+    gpus: int = 1  # number of GPUs to use among those that this process sees; the islands share them
     strategies: tuple[StrategyName, ...] = ()
     other_shapes: OtherShapes | None = None  # what kernels do for them; None: as the task's options say
     model_class: str = ""  # its name; "": as the task's options or its file say
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
 
     def __post_init__(self) -> None:
+        """Raises UsageError for a value out of its range."""
         if self.effort not in EFFORTS:
             raise UsageError(f"unknown effort {self.effort!r}", f"one of {', '.join(EFFORTS)}")
         if self.islands is not None and not 1 <= self.islands <= 64:
@@ -169,7 +172,8 @@ class SolveRequest:
 
     @property
     def island_count(self) -> int:
-        """The user's, else the effort's; while a model thinks at least as many as keep its requests busy."""
+        """The user's number of islands, else the effort's; a chat model gets at least as many as keep its requests
+        busy."""
         at_once = max((spec.options.parallel for spec in self.models.specs), default=1)
         return self.islands or max(self.plan.islands, min(ISLANDS_FOR_A_MODEL, at_once))
 
@@ -190,6 +194,8 @@ class SolveRequest:
 
     @property
     def total_minutes(self) -> float:
-        """When no further finalist is begun: the user's own limit keeps the effort's time for the end, but no more than
-        the search's."""
+        """Minutes after which no further finalist is begun.
+
+        The user's own limit keeps the effort's time for the end, but the total is at most SEARCHES times the search.
+        """
         return min(self.max_minutes + self.plan.total_minutes - self.plan.minutes, SEARCHES * self.max_minutes)

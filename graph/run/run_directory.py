@@ -1,5 +1,8 @@
-"""A run on disk: `runs/<id>/` with run.sqlite (events, journal, evaluations), checkpoints.sqlite, inbox.sqlite,
-blobs/<sha256>, kernel.py, receipt.json. Everything a run knows is here, so that it can be resumed, traced, replayed."""
+"""Run on disk: everything a run knows, so that it can be resumed, traced, replayed.
+
+`runs/<id>/` holds run.sqlite (events, journal, evaluations), checkpoints.sqlite, inbox.sqlite, blobs/<sha256>,
+kernel.py, receipt.json.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ CREATE TABLE IF NOT EXISTS calls (
     answer_tokens INTEGER NOT NULL, dollars REAL NOT NULL);
 """
 )
-LAST = (1 << 63) - 1  # beyond any row
+LAST = (1 << 63) - 1  # larger than any row's number
 STAGES: tuple[Stage, ...] = ("screen", "full", "final")
 ORIGIN = "origin"  # the fact of a run that says what it was forked from
 MIXED = "mixed"  # the fact of a run that several brains thought for: a replay asks none of them
@@ -55,7 +58,7 @@ LATEST_FIRST = "CASE stage WHEN 'final' THEN 0 WHEN 'full' THEN 1 ELSE 2 END"
 
 @dataclass(frozen=True)
 class Decision:
-    """What one step of the search decided; `proposal` is None for a seed. A replay compares these."""
+    """The decision of one step of the search; `proposal` is None for a seed. A replay compares these."""
 
     step: str
     island: int
@@ -66,7 +69,8 @@ class Decision:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run was forked from: the state just before a step; "" is where the search of that run began to end."""
+    """The fork point of a run: the state of run `run` just before `step`; "" is the moment when its search began to
+    end."""
 
     run: str
     path: str
@@ -76,7 +80,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to evaluate a text: `candidate` is its id; `fresh` False when another step had claimed it before."""
+    """The right to evaluate a text: `candidate` is its id; `fresh` is False if another step had claimed it before."""
 
     candidate: str
     fresh: bool
@@ -93,6 +97,7 @@ class RunDirectory:
     """Reads and writes one run. Construct through `create`, `open` (to work on it, locked) or `inspect` (to read)."""
 
     def __init__(self, path: Path, *, reading: bool = False) -> None:
+        """Opens the databases of the folder, creating them unless `reading`."""
         self.path = path
         self.database = Database(path / "run.sqlite", SCHEMA, reading=reading)
         self.inbox = Inbox(path / "inbox.sqlite", reading=reading)
@@ -132,8 +137,10 @@ class RunDirectory:
 
     @classmethod
     def inspect(cls, path: Path, *, reading: bool = False) -> RunDirectory:
-        """An existing run, to look at while another process may work on it; `reading` cannot write at all. Raises
-        UsageError when it is no run."""
+        """Opens an existing run while another process may work on it; `reading` makes writing impossible.
+
+        Raises UsageError if it is no run or of another format.
+        """
         if not path.is_dir():
             raise UsageError(f"there is no run at {path}", "see `foundry agent runs`")
         if not (path / "run.sqlite").is_file():
@@ -149,7 +156,7 @@ class RunDirectory:
         return run
 
     def lock(self) -> None:
-        """One process works on a run at a time; the lock goes with the process, however it ends."""
+        """Locks the run for this process, until it ends. Raises UsageError if another process works on it."""
         handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +170,7 @@ class RunDirectory:
 
     @property
     def is_active(self) -> bool:
-        """Whether some process holds the run's lock now."""
+        """True if some process holds the run's lock now."""
         if self._lock is not None:
             return True
         try:
@@ -188,7 +195,7 @@ class RunDirectory:
 
     @property
     def origin(self) -> Origin | None:
-        """What this run was forked from, if it was."""
+        """The fork point of this run; None if it was not forked."""
         found = self.get(ORIGIN)
         return decode(Origin, found) if found else None
 
@@ -215,7 +222,7 @@ class RunDirectory:
         return digest
 
     def text(self, digest: str) -> str:
-        """The text stored under a sha256; raises UsageError when it is gone."""
+        """The text stored under a sha256; raises UsageError if it is gone."""
         try:
             return (self.blobs / digest).read_text()
         except (OSError, UnicodeDecodeError) as error:
@@ -236,7 +243,8 @@ class RunDirectory:
     # candidates
 
     def claim(self, text: str, step: str) -> Claim:
-        """The id under which `step` evaluates the text with sha256 `text`; the same step asking again gets the same."""
+        """Claims the text with sha256 `text` for `step`, and returns the candidate's id; a repeated claim gives the
+        same."""
         for column, value in (("text", text), ("step", step)):
             rows = self.database.run(f"SELECT seq, step FROM claims WHERE {column} = ?", (value,))
             if rows:
@@ -245,7 +253,7 @@ class RunDirectory:
         return Claim(f"c{number}", True)
 
     def claim_as_plain(self, text: str, step: str) -> dict[str, object]:
-        """The claim as the journal keeps it."""
+        """As `claim`, as a dict for the journal."""
         claim = self.claim(text, step)
         return {"candidate": claim.candidate, "fresh": claim.fresh}
 
@@ -265,8 +273,8 @@ class RunDirectory:
         return up_to, frozenset(row[0] for row in rows)
 
     def add_evaluation(self, evaluation: Evaluation, stage: Stage, step: str) -> bool:
-        """Records what is known of a candidate at a stage, with the merit of all its records up to this one; True the
-        first time."""
+        """Records a candidate's evaluation at a stage, with the merit of all its records up to this one; True the first
+        time."""
         earlier = self.records(evaluation.candidate.id, STAGES[: STAGES.index(stage)])
         return bool(
             self.database.insert(
@@ -294,18 +302,18 @@ class RunDirectory:
         )
 
     def decision(self, candidate: str) -> Decision | None:
-        """The decision that made a candidate."""
+        """The decision that made a candidate; None if there is none."""
         rows = self.database.run("SELECT body FROM decisions WHERE candidate = ?", (candidate,))
         return decode(Decision, rows[0][0]) if rows else None
 
     def mark(self) -> Mark:
-        """Where the tables of decisions and evaluations end now."""
+        """A mark of the last rows of decisions and evaluations now."""
         rows = self.database.run("SELECT MAX(rowid) FROM decisions UNION ALL SELECT MAX(rowid) FROM evaluations")
         return Mark(*(int(row[0] or 0) for row in rows))
 
     def decisions(self, up_to: Mark | None = None, *, by_time: bool = False) -> list[Decision]:
-        """Every decision, by island and in the order an island took them, or in the order of time; with a mark those of
-        that time."""
+        """All decisions, by island and in the order the island took them, or in the order of time; with a mark those up
+        to it."""
         last, order = up_to.decision if up_to else LAST, "at, rowid" if by_time else "island, rowid"
         rows = self.database.run(f"SELECT body FROM decisions WHERE rowid <= ? ORDER BY {order}", (last,))
         return [decode(Decision, row[0]) for row in rows]
@@ -315,8 +323,7 @@ class RunDirectory:
         return int(self.database.run("SELECT COUNT(*) FROM decisions")[0][0])
 
     def ranking(self, limit: int, up_to: Mark | None = None) -> list[str]:
-        """Ids of the candidates that no record rejects, highest merit over all their records first; the reference is
-        none."""
+        """Ids of at most `limit` candidates that no record rejects, highest merit first; the reference is left out."""
         rows = self.database.run(
             f"SELECT candidate FROM (SELECT candidate, merit, ROW_NUMBER() OVER (PARTITION BY candidate ORDER BY"
             f" {LATEST_FIRST}) AS place FROM evaluations WHERE rowid <= ?) WHERE place = 1 AND merit >= 1 AND"
@@ -326,7 +333,7 @@ class RunDirectory:
         return [row[0] for row in rows]
 
     def evaluation(self, candidate: str, stage: Stage | None = None) -> Evaluation:
-        """The record of a candidate at a stage, or at its highest. Raises UsageError when there is none."""
+        """The record of a candidate at a stage, or at its highest. Raises UsageError if there is none."""
         condition, values = ("AND stage = ?", (candidate, stage)) if stage else ("", (candidate,))
         rows = self.database.run(
             f"SELECT body FROM evaluations WHERE candidate = ? {condition} ORDER BY {LATEST_FIRST} LIMIT 1", values
@@ -336,7 +343,7 @@ class RunDirectory:
         return decode(Evaluation, rows[0][0])
 
     def records(self, candidate: str, stages: Sequence[Stage] = STAGES, up_to: Mark | None = None) -> list[Evaluation]:
-        """What is known of a candidate at each of these stages, the screen first; with a mark what was known then."""
+        """A candidate's records at each of these stages, the screen first; with a mark those known then."""
         rows = self.database.run(
             "SELECT stage, body FROM evaluations WHERE candidate = ? AND rowid <= ?",
             (candidate, up_to.evaluation if up_to else LAST),
@@ -362,7 +369,7 @@ class RunDirectory:
         return {candidate: stage for candidate, stage in rows}
 
     def pending(self, mark: Mark) -> list[Candidate]:
-        """The candidates that had been decided on, and not measured, when the mark was taken."""
+        """The candidates that had been decided on, but not measured, when the mark was taken."""
         rows = self.database.run(
             "SELECT body FROM decisions WHERE rowid <= ? AND candidate NOT IN"
             " (SELECT candidate FROM evaluations WHERE rowid <= ?) ORDER BY rowid",
@@ -371,8 +378,8 @@ class RunDirectory:
         return [decode(Decision, row[0]).candidate for row in rows]
 
     def results(self, island: int, after: int, up_to: int) -> list[tuple[str, Stage]]:
-        """The candidates of an island that were recorded between two marks, in that order, each with the highest stage
-        that it had by then."""
+        """(candidate, highest stage) of an island's candidates recorded between two marks, in the order of their first
+        records."""
         rows = self.database.run(
             "SELECT candidate, stage FROM evaluations WHERE island = ? AND rowid > ? AND rowid <= ? ORDER BY rowid",
             (island, after, up_to),
@@ -383,30 +390,30 @@ class RunDirectory:
         return list(found.items())
 
     def evaluation_count(self) -> int:
-        """Candidates this run evaluated; the reference itself (c0) is none."""
+        """Number of candidates this run evaluated; the reference itself (c0) is not counted."""
         rows = self.database.run("SELECT COUNT(DISTINCT candidate) FROM evaluations WHERE candidate != ?", (REFERENCE,))
         return int(rows[0][0])
 
     def count(self, stage: Stage) -> int:
-        """Candidates recorded at this stage."""
+        """Number of candidates recorded at this stage."""
         return int(self.database.run("SELECT COUNT(*) FROM evaluations WHERE stage = ?", (stage,))[0][0])
 
     def add_trial(self, text: str) -> None:
-        """Records that the machine works on a text, by its sha256, for an expert that asks: it counts like a claim."""
+        """Records that the machine works on a text, by its sha256, for an expert's tool: it counts like a claim."""
         self.database.run("INSERT OR IGNORE INTO trials (text, at) VALUES (?, ?)", (text, time.time()))
 
     def is_counted(self, text: str) -> bool:
-        """Whether the budget has paid for this text, by its sha256."""
+        """True if this text, by its sha256, has been claimed or tried, so that the budget has paid for it."""
         paid = "SELECT 1 FROM claims WHERE text = ? UNION SELECT 1 FROM trials WHERE text = ?"
         return bool(self.database.run(paid, (text, text)))
 
     def trial_count(self) -> int:
-        """Texts that the machine worked on for experts that asked, and that are no candidates."""
+        """Number of texts that the machine worked on for experts' tools and that are no candidates."""
         only_tried = "SELECT COUNT(*) FROM trials WHERE text NOT IN (SELECT text FROM claims)"
         return int(self.database.run(only_tried)[0][0])
 
     def text_count(self) -> int:
-        """Texts that the machine worked on, as candidates or for experts that asked: what the budget is about."""
+        """Number of texts that the machine worked on, as candidates or for experts' tools: the budget's evaluations."""
         counted = "SELECT COUNT(*) FROM (SELECT text FROM claims UNION SELECT text FROM trials)"
         return int(self.database.run(counted)[0][0])
 
@@ -434,7 +441,7 @@ def fresh_folder(root: Path, task: str) -> Path:
 
 
 def list_runs(root: Path) -> list[RunDirectory]:
-    """The runs below a folder, newest first; what is no run, or a corrupt one, is left out."""
+    """The runs in a folder, newest first; other folders and corrupt runs are left out."""
     if not root.is_dir():
         return []
     found = []
@@ -449,7 +456,8 @@ def list_runs(root: Path) -> list[RunDirectory]:
 
 
 def find_run(root: Path, name: str) -> Path:
-    """The run directory a user means: a path, an id, the beginning of one id, or "last". Raises UsageError."""
+    """The directory of the run that a user means by a path, an id, the beginning of one id, or "last". Raises
+    UsageError."""
     if (Path(name) / "run.sqlite").is_file():
         return Path(name)
     runs = list_runs(root)

@@ -1,4 +1,4 @@
-"""What the nodes work with: one bundle per run, handed to every node as LangGraph's runtime context."""
+"""Services that the nodes work with: one bundle per run, handed to every node as LangGraph's runtime context."""
 
 from __future__ import annotations
 
@@ -55,24 +55,28 @@ class Library(Protocol):
 
 
 class KernelLibrary:
-    """The kernel compiler of this package."""
+    """The kernel compiler of this package, imported when it is first used."""
 
     def seeds(self, graph: OpGraph, device: Device, unrounded: Unrounded = NOWHERE) -> tuple[Recipe, ...]:
+        """The compiler's first recipes for the graph, the safest first. Raises CannotLower."""
         from foundry.knowledge.compiler.lower import seeds
 
         return tuple(seeds(graph, device, unrounded))
 
     def lower(self, graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device: Device) -> Lowered:
+        """The candidate file of a recipe. Raises CannotLower."""
         from foundry.knowledge.compiler.lower import lower
 
         return lower(graphs, recipe, task_source=task_source, device=device)
 
     def moves(self, lowered: Lowered) -> tuple[Move, ...]:
+        """All neighbours of a candidate."""
         from foundry.knowledge.compiler.moves import moves
 
         return moves(lowered)
 
     def apply(self, recipe: Recipe, move: Move) -> Recipe:
+        """The recipe that a move leads to."""
         from foundry.knowledge.compiler.moves import apply
 
         return apply(recipe, move)
@@ -80,7 +84,7 @@ class KernelLibrary:
 
 @dataclass(frozen=True)
 class Recalled:
-    """What the store answered, as one record for the journal."""
+    """The store's answer, as one record for the journal."""
 
     hits: tuple[Hit, ...] = ()
     credits: tuple[Credit, ...] = ()
@@ -100,27 +104,31 @@ class Services:
     device: Device
     measure: Measurements
     brain: Brain
-    open_brain: Callable[[SolveRequest], Brain]  # who thinks for a request
+    open_brain: Callable[[SolveRequest], Brain]  # makes the brain of a request
     library: Library
     store: ExperienceStore | None
     write_receipt: Callable[[Services, Evaluation], None]
     recorded: RunDirectory | None = None
     flight: Flight = field(default_factory=Flight)
     briefs: dict[str, Brief] = field(default_factory=dict)  # each island's latest, by its step
-    known: dict[str, Known | None] = field(default_factory=dict)  # by candidate and stage, for the estimates
-    estimates: dict[str, Estimate | None] = field(default_factory=dict)  # by candidate and stage
+    known: dict[str, Known | None] = field(
+        default_factory=dict
+    )  # candidate and stage: records of earlier runs, for the estimates
+    estimates: dict[str, Estimate | None] = field(default_factory=dict)  # candidate and stage: its estimate
     others: tuple[Known, ...] | None = None  # what earlier runs measured of kernels like these, once asked
     _lowered: dict[str, Lowered] = field(default_factory=dict)
 
     def refuse_model(self) -> None:
-        """The user does not want the model after all: the playbook thinks, also when the run is resumed."""
+        """Lets the playbook think from now on, also if the run is resumed: the user does not want the model after
+        all."""
         self.request = replace(self.request, models=Models())
         self.brain = self.open_brain(self.request)
         self.run.set("request", encode(self.request))
         self.run.set("brain", PLAYBOOK)
 
     def use_models(self, name: str) -> None:
-        """Lets another model think, or the playbook, also when the run is resumed."""
+        """Lets the model `name`, or the playbook, think from now on, also if the run is resumed. Notes it in the
+        trace."""
         request = replace(self.request, models=models_for(self.request.models, name))
         if request == self.request:
             return
@@ -137,7 +145,7 @@ class Services:
         return self.request.plan
 
     def stream(self, step: str) -> random.Random:
-        """The step's own random numbers: the same for a seed, whatever the other islands do."""
+        """Random numbers for one step: the same for a seed, whatever the other islands do."""
         return random.Random(f"{self.request.seed}:{step}")
 
     async def graphs(self) -> list[OpGraph]:
@@ -145,7 +153,7 @@ class Services:
         return (await self.measure.intake()).graphs
 
     async def lower(self, recipe: Recipe) -> Lowered:
-        """The candidate of a recipe, remembered. Raises CannotLower."""
+        """The candidate of a recipe, cached. Raises CannotLower."""
         known = self._lowered.get(recipe.digest)
         if known is None:
             graphs = await self.graphs()
@@ -155,8 +163,10 @@ class Services:
         return known
 
     async def lower_to_try(self, recipe: Recipe) -> Lowered:
-        """The candidate of a recipe that is to be evaluated. Raises CannotLower, also where it would leave more of the
-        work to PyTorch than the policy allows."""
+        """The candidate of a recipe that is to be evaluated. Raises CannotLower.
+
+        Raises LeavesToTorch if it would leave more of the work to PyTorch than the policy allows.
+        """
         from foundry.tools.audit.acts.provenance import refused_plan
 
         lowered, graphs = await self.lower(recipe), await self.graphs()
@@ -185,14 +195,14 @@ class Services:
         return theirs if len(theirs) > len(found) else found
 
     def estimate(self, candidate: str, up_to: Stage) -> Estimate | None:
-        """How fast a candidate is by its records up to a stage, None unless they accept it; remembered."""
+        """A candidate's estimated speedup by its records up to a stage; None unless they accept it. Cached."""
         key = f"{candidate}/{up_to}"
         if key not in self.estimates:
             self.estimates[key] = estimate_of(self.records(candidate, up_to))
         return self.estimates[key]
 
     def candidate(self, name: str) -> Candidate:
-        """A candidate that this run has decided on; raises UsageError when it has not."""
+        """A candidate that this run has decided on; raises UsageError if there is none."""
         decision = self.run.decision(name)
         if decision is None:
             raise UsageError(f"run {self.run.id} has no candidate {name}")
@@ -203,7 +213,7 @@ class Services:
         return (self.recorded or self.run).inbox.read(after)
 
     def tried(self, mark: int) -> frozenset[str]:
-        """Digests of recipes and texts that were evaluated when the mark was taken."""
+        """Digests of recipes and texts that had been evaluated when the mark was taken."""
         return (self.recorded or self.run).tried(mark)[1]
 
     def text(self, evaluation: Evaluation) -> str:
@@ -220,14 +230,15 @@ class Services:
             return self.recorded.text(digest)
 
     def best(self) -> Evaluation | None:
-        """The candidate with the highest merit so far, as its highest stage found it."""
+        """The candidate with the highest merit so far, its record at its highest stage; None if none is accepted."""
         ranked = self.run.ranking(1)
         return self.run.evaluation(ranked[0]) if ranked else None
 
     async def recall(self, key: str, query: Query, k: int = 8) -> Recalled:
-        """Hits of earlier runs and credits for a query, asked once per key and shown in the trace."""
+        """Hits of earlier runs and credits for a query, asked once per key and noted in the trace."""
 
         async def ask() -> Recalled:
+            """Asks the store in a thread; empty without a store."""
             store = self.store
             if store is None:
                 return Recalled()
@@ -249,9 +260,10 @@ class Services:
         return await self.journal.record(key, "outside", Recalled, ask)
 
     async def recall_known(self, query: Query, find_templates: Callable[[], Awaitable[Collection[str]]]) -> Recalled:
-        """What earlier runs measured of kernels of these templates, asked once in a run."""
+        """Earlier runs' measurements of kernels of these templates, asked once in a run."""
 
         async def ask() -> Recalled:
+            """Asks the store in a thread; empty without a store."""
             store = self.store
             if store is None:
                 return Recalled()
@@ -262,12 +274,13 @@ class Services:
         return await self.journal.record("recall/known", "outside", Recalled, ask)
 
     async def learn(self, records: Sequence[ExperienceRecord]) -> tuple[Credit, ...]:
-        """Adds lessons to the shared store; what their moves are credited with by it. A replay teaches nothing."""
+        """Adds lessons to the shared store and returns the credits of their moves. A replay teaches nothing."""
         store = self.store
         if store is None or self.recorded is not None:
             return ()
 
         def book() -> tuple[Credit, ...]:
+            """Adds the records and reads the credits that follow."""
             store.add(records)
             return tuple(store.booked([record.id for record in records]))
 

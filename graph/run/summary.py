@@ -1,4 +1,4 @@
-"""How a run ended, read from its directory: the JSON that `foundry agent solve --json` prints."""
+"""Summary of how a run ended, read from its directory: the JSON that `foundry agent solve --json` prints."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ RunVerdict = Literal["accepted", "nothing accepted", "unproven", "running", "int
 
 @dataclass(frozen=True)
 class Summary:
-    """The contract: run, verdict, speedup, speedup_ci95, speedup_vs_compile, evaluations, wall_s, kernel, receipt keep
-    their names and meanings. Speedups are over PyTorch eager unless the name says otherwise; times in the units of
-    their names; what is not known is None."""
+    """The result of a run. Unknown values are None; times are in the units of their names.
+
+    The contract: run, verdict, speedup, speedup_ci95, speedup_vs_compile, evaluations, wall_s, kernel, receipt keep
+    their names and meanings. Speedups are over PyTorch eager unless the name says otherwise.
+    """
 
     run: str  # path of the run directory
     verdict: RunVerdict
@@ -50,25 +52,25 @@ class Summary:
     candidate_ms: float | None = None
     compile_ms: float | None = None
     compile_speedup: float | None = None  # eager over torch.compile
-    # Of eager and of the kernel in the turns in which `compile_ms` was measured: its ratios are made of these.
+    # Times of eager and of the kernel in the turns in which `compile_ms` was measured: its ratios are made of these.
     turns_baseline_ms: float | None = None
     turns_candidate_ms: float | None = None
     contest: Contest | None = None  # the winner beside other ways to run the reference, and its peak memory
     fraction_of_floor: float | None = None
     accuracy_class: str | None = None
     labels: list[str] = field(default_factory=list)  # allowed practices that the kernel uses, and what is to be said
-    first_verified_s: float | None = None  # from the start of the run
+    first_verified_s: float | None = None  # seconds after the start of the run
     ending: str = ""  # why the search ended; of a failed run the line that it failed with
     question: str = ""  # what the run asks before it goes on (`--ask`)
     notes: list[str] = field(default_factory=list)  # what the user should know
     islands: dict[str, str] = field(default_factory=dict)  # island -> why it ended
     tokens: int = 0
     dollars: float = 0.0
-    priced: bool = True  # False: nobody knows what the model costs, `dollars` counts nothing
+    priced: bool = True  # False: the model's price is unknown, and `dollars` counts nothing
     models: list[ModelRecord] = field(default_factory=list)  # what each brought and cost
     time: dict[str, float] = field(default_factory=dict)  # seconds by category, and the overhead's share
-    standing: Standing | None = None  # of an accepted kernel against PyTorch eager, by its 95 % interval
-    closing: Closing | None = None  # of a run that accepted nothing: what was tried, what stood in the way, what helps
+    standing: Standing | None = None  # faster or slower than PyTorch eager, by the 95 % interval of an accepted kernel
+    closing: Closing | None = None  # if nothing was accepted: what was tried, what stood in the way, what helps
 
     def to_json(self) -> Any:
         return to_plain(self)
@@ -110,8 +112,10 @@ SAID_OF_MODELS: tuple[NoticeName, ...] = ("model unavailable", "model is back", 
 
 
 def summarise(run: RunDirectory, read: Callable[..., list[Event]] | None = None) -> Summary:
-    """The summary of a run in any state, also of one that another process works on. `read` gives its events by kind,
-    where somebody has read them already."""
+    """The summary of a run in any state, also of one that another process works on.
+
+    `read` gives its events by kind, if they have been read already.
+    """
     log = EventLog(run.database, reading=True)
     events = (read or log.read)("evaluation", "note", "directive", "expert")
     wall_s = log.elapsed_s()
@@ -177,7 +181,7 @@ def _closing(run: RunDirectory, events: list[Event]) -> Closing:
 
 
 def _noted(events: list[Event], told: str) -> list[str]:
-    """What was noted, but for what the user is told as the reason why there is no kernel."""
+    """The notes that a user should read, except the one given already (`told`) as the reason why there is no kernel."""
     noted = [event for event in events if event.kind == "note" and event.name in NOTED]
     reasons = [str(event.data.get("reason") or event.data.get("error")) for event in noted]
     return [f"{event.name}: {why}" for event, why in zip(noted, reasons, strict=True) if why not in told]
@@ -190,7 +194,7 @@ def _refused(events: list[Event]) -> list[str]:
 
 
 def _nothing_right(events: list[Event]) -> list[str]:
-    """Of a run without a single right kernel: what was said of most of them."""
+    """If no kernel was right, one line with the most common failure; else empty."""
     found = [event.data for event in events if event.kind == "evaluation"]
     if not found or any(data["outcome"] == "correct" for data in found):
         return []
@@ -200,7 +204,7 @@ def _nothing_right(events: list[Event]) -> list[str]:
 
 
 def _failed_proofs(events: list[Event]) -> list[str]:
-    """Of a run without a winner: why finalists, right in the search, were not accepted; each reason once."""
+    """For a run without a winner: the reasons why finalists, right in the search, were not accepted; each once."""
     proofs = [event for event in events if event.kind == "evaluation" and event.data.get("expert") == FINAL]
     reasons: dict[str, list[str]] = {}
     for event in proofs:
@@ -220,8 +224,10 @@ def _them(names: list[str]) -> str:
 
 
 def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:
-    """What a user should know of the model: parameters that its endpoint refused, outages, and how many steps it
-    failed, which the playbook took instead, with the latest reason."""
+    """Notes about the model: parameters that its endpoint refused, outages, and the steps that it failed.
+
+    The playbook took those steps; the latest reason is given.
+    """
     calls = [event.data for event in events if event.kind == "expert" and "outcome" in event.data]
     calls = [call for call in calls if call["purpose"] not in ("answer", "rewrite")]
     failed = [call for call in calls if call["outcome"] not in ("answered", "repaired")]
@@ -236,7 +242,7 @@ def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:
 
 
 def kept_state(run: RunDirectory) -> Literal["finished", "failed", "interrupted"]:
-    """How a run stands on which nobody works: a killed one was never told that it does not run any more."""
+    """The state of a run on which no process works: a killed one could not record that it does not run any more."""
     status = run.get("status")
     return "finished" if status == "finished" else "failed" if status == "failed" else "interrupted"
 
@@ -255,7 +261,7 @@ def _verdict(run: RunDirectory, winner: str) -> RunVerdict:
 
 
 def _best(run: RunDirectory, winner: str) -> Evaluation | None:
-    """The winner, or while there is none the best candidate so far."""
+    """The winner; while the search goes on, the best candidate so far; None after a run that accepted nothing."""
     ranked = [winner] if winner else run.ranking(1) if run.get("status") != "finished" else []
     return run.evaluation(ranked[0]) if ranked else None
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from foundry.graph.run.opening import Parts
     from foundry.graph.run.services import Services
 
-POLL_S = 0.2
+POLL_S = 0.2  # seconds between two looks at the budget and the user's words
 
 
 def record_thought(said: Call | Notice, log: EventLog, run: RunDirectory) -> None:
@@ -49,13 +49,17 @@ def record_thought(said: Call | Notice, log: EventLog, run: RunDirectory) -> Non
 
 
 def ask_model(run: RunDirectory, question: str, context: str, parts: Parts) -> tuple[str, str]:
-    """The model's answer to a user's free question, or "" and why there is none. It is paid from the run's budget and
-    recorded in its trace, also while another process works on the run. Raises UsageError without access to a model."""
+    """The model's answer to a user's free question and ""; or "" and the reason why there is none.
+
+    It is paid from the run's budget and recorded in its trace, also while another process works on the run. Raises
+    UsageError without access to a model.
+    """
     log = EventLog(run.database, reading=True)  # a question is no work on the run: it adds nothing to its wall time
     ledger = Ledger(run.request, run, log)
     problem = ""
 
     def hear(said: Call | Notice) -> None:
+        """Records a call and keeps its detail as the problem; ignores notices."""
         nonlocal problem
         if isinstance(said, Call):
             problem = said.detail
@@ -68,8 +72,10 @@ def ask_model(run: RunDirectory, question: str, context: str, parts: Parts) -> t
 
 
 async def wait_for_model(services: Services, seconds: float) -> None:
-    """Waits until the model may be tried again, for an island that has nothing to do without it. Ends early when the
-    budget is spent or the user says something to the run."""
+    """Waits at most `seconds` until the model may be tried again, for an island that has nothing to do without it.
+
+    Ends early if the budget is spent, or if the user pauses or stops the run. A replay does not wait.
+    """
     if seconds <= 0.0 or services.journal.replaying:
         return
     with services.log.span("note", "waits for the model", seconds=seconds):

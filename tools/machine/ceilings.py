@@ -75,6 +75,7 @@ def ceilings(device: Device, *, again: bool = False, started: Started | None = N
 
 
 def _better(one: Ceilings, other: Ceilings) -> Ceilings:
+    """The best of both measurements, rate by rate: the higher throughput, the shorter launch."""
     return dataclasses.replace(
         other,
         copy_bytes_per_s=max(one.copy_bytes_per_s, other.copy_bytes_per_s),
@@ -98,6 +99,7 @@ def _path(device: Device) -> Path:
 
 
 def _kept(path: Path) -> Ceilings | None:
+    """The ceilings in a file; None if it is absent, broken or lacks a rate that is measured today."""
     try:
         return decode(Ceilings, path.read_bytes())
     except (OSError, UsageError):  # absent, cut short, or without a rate that is measured today: measure again
@@ -105,6 +107,7 @@ def _kept(path: Path) -> Ceilings | None:
 
 
 def _keep(path: Path, found: Ceilings) -> None:
+    """Writes ceilings to a file in one step; errors of the file system are ignored."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")

@@ -49,6 +49,7 @@ def first_line(*command: str) -> str:
 
 
 def _toolchain() -> list[Capability]:
+    """Findings about Python, torch, g++ and nvcc."""
     python = f"{platform.python_version()} at {sys.executable}"
     findings = [Capability("python", "ok", python, needed=True)]
     try:
@@ -83,6 +84,7 @@ def _last_line(*command: str) -> str:
 
 
 def _devices() -> list[Capability]:
+    """Findings about the processor and the first GPU."""
     from foundry.tools.machine.device import describe
 
     findings = []
@@ -178,6 +180,7 @@ def _isolation() -> list[Capability]:
 
 
 def _places() -> list[Capability]:
+    """Findings about Foundry's home and the scratch folder: free space, and whether they can be written."""
     home = foundry_home()
     findings = []
     for what, folder in (("home", home), ("scratch", Path(tempfile.gettempdir()))):

@@ -38,6 +38,7 @@ class WaitClock:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
+        """A context manager in which time counts as waiting."""
         self._count(1)
         try:
             yield
@@ -45,6 +46,7 @@ class WaitClock:
             self._count(-1)
 
     def _count(self, more: int) -> None:
+        """Changes the number of threads that wait; waits that overlap are counted each."""
         with self._guard:
             self._ended_s, self._since = self._until_now(), time.monotonic()
             self._waiting += more
@@ -61,6 +63,7 @@ class Holds:
         is_over: Callable[[], bool] = lambda: False,
         waits: WaitClock | None = None,
     ) -> None:
+        """`is_over` ends waits with an error; `waits` counts them. Without a lock nothing is held."""
         self._lock, self._on_cpu, self._is_over = lock, on_cpu, is_over
         self._is_whole = False
         self._leave: Callable[[], float] | None = None  # releases the device to others and takes it again
@@ -143,6 +146,8 @@ class Holds:
 
     @contextlib.contextmanager
     def _held(self, kind: int, *, is_patient: bool = False) -> Iterator[None]:
+        """A context manager that holds the device, shared or alone; `is_patient` holds and shared ones beside a CPU may
+        be left for others."""
         lock, may_leave = self._lock, is_patient or (kind == fcntl.LOCK_SH and not self._on_cpu)
         hold = None if lock is None else lambda: lock.held(kind, self._is_over, is_patient=is_patient)
         with self._entered(hold, may_leave=may_leave):
@@ -150,6 +155,7 @@ class Holds:
 
     @contextlib.contextmanager
     def _entered(self, hold: Hold | None, *, may_leave: bool) -> Iterator[None]:
+        """A context manager that enters `hold`, counting the wait, unless a hold of the whole request is in force."""
         if hold is None or self._is_whole:
             yield
             return

@@ -47,6 +47,7 @@ class UseOfLock:
         self._guard = threading.Lock()
 
     def add(self, **seconds: float) -> None:
+        """Adds seconds to the named counts."""
         with self._guard:
             more = {name: getattr(self._use, name) + value for name, value in seconds.items()}
             self._use = replace(self._use, **more)
@@ -80,6 +81,7 @@ class DeviceLock:
     """
 
     def __init__(self, device: Device, home: Path | None = None) -> None:
+        """Makes the folder of the lock files; locks nothing."""
         folder = (home or foundry_home()) / "locks"
         folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", device.unit)
@@ -127,6 +129,7 @@ class DeviceLock:
         with _opened(self._room) as room, _opened(self._starts) as starts:
 
             def enter() -> None:
+                """Blocks until the lock is held: waits for earlier wishes, passes the gate, locks the room."""
                 with _opened(self._wish) as wish:
                     _wait_for(wish, wished, is_over)
                     if wished == fcntl.LOCK_EX:
@@ -149,6 +152,7 @@ class DeviceLock:
         with _opened(self._starts) as starts:
 
             def enter() -> None:
+                """Blocks until no other process starts and no writer waits; then holds the lock of starts."""
                 while True:
                     _wait_for(starts, fcntl.LOCK_EX, is_over)
                     if not self._is_wished():
@@ -171,6 +175,7 @@ class DeviceLock:
         asked = time.monotonic()
 
         def let_others() -> float:
+            """Releases the lock and takes it again if another process wants it; returns the seconds in between."""
             if not is_wanted():
                 return 0.0
             left = time.monotonic()
@@ -198,6 +203,8 @@ class DeviceLock:
 
     @contextlib.asynccontextmanager
     async def _held(self, kind: int) -> AsyncIterator[None]:
+        """An async context manager that holds the lock, shared or alone, and counts its use. First come, first
+        served."""
         if self._queue is None:
             self._queue = asyncio.Lock()
         asked = time.monotonic()
@@ -255,6 +262,7 @@ async def _acquire(handle: int, kind: int) -> None:
 
 
 def _wait_for(handle: int, kind: int, is_over: Callable[[], bool]) -> None:
+    """Locks an open file, polling; raises FoundryError once `is_over`."""
     while True:
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)

@@ -51,6 +51,7 @@ class Channel:
     """One end of a packet socket; both ends have the same methods. Not thread-safe."""
 
     def __init__(self, handle: socket.socket) -> None:
+        """Takes one end of a connected packet socket."""
         self._socket = handle
         self.sent_ns = 0  # time of sending the last message, by the kernel's CLOCK_REALTIME; after `ask_for_senders`
         self.sender = 0  # process id of the last message's sender, as the kernel knows it; after `ask_for_senders`

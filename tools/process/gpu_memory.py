@@ -63,6 +63,7 @@ class SharedGpuMemory:
     """
 
     def __init__(self, block: int, nbytes: int) -> None:
+        """Maps the driver's block into this process; releases the block if that fails."""
         self.nbytes = nbytes
         self.address = 0
         self._block = block

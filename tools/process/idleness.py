@@ -30,6 +30,7 @@ class Idleness:
     """CPU time of one process in the gaps between commands, as the kernel counts it."""
 
     def __init__(self) -> None:
+        """Watches no process yet."""
         self.busy_ms = 0.0
         self.gap_ms = 0.0
         self.gaps = 0

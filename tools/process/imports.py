@@ -35,6 +35,7 @@ class _Memory:
     """This process's readable memory; reading an unmapped address raises ValueError."""
 
     def __init__(self) -> None:
+        """Reads the process's map of memory; keeps the readable areas."""
         self.areas: list[_Area] = []
         for line in Path("/proc/self/maps").read_text().splitlines():
             fields = line.split(None, 5)
@@ -46,6 +47,7 @@ class _Memory:
         self._starts = [area.start for area in self.areas]
 
     def read(self, address: int, size: int) -> bytes:
+        """`size` bytes at an address; raises ValueError unless all of them are mapped."""
         end = address + size
         while (area := self.at(address)) is not None and address < end:  # a table may reach into the next area
             address = min(end, area.end)

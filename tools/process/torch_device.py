@@ -68,6 +68,7 @@ def torch_device_of(device: torch.device | str) -> TorchDevice:
 
 @functools.cache
 def _of_type(kind: str) -> TorchDevice:
+    """The functions for a kind of device ("cuda"), cached; UnknownDevice if no target has it."""
     place = find_torch_side(kind)
     found: TorchDevice = load_part(place)() if place else UnknownDevice()
     return found

@@ -56,6 +56,7 @@ class Turns:
     """
 
     def __init__(self, pid: int) -> None:
+        """Watches the process `pid`; reads nothing yet."""
         self.pid = pid
         self.used_ms: list[float] = []  # CPU time in each timed turn
         self.idle_ms: list[float] = []  # CPU time in all gaps since the timed turn before

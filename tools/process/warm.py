@@ -31,6 +31,7 @@ class Server:
     """The loop of the warm process."""
 
     def __init__(self, control: Channel, later: Sequence[str]) -> None:
+        """Answers on `control`; `later` are modules to import on request."""
         self._control = control
         self._later = list(later)  # modules that are imported one by one, on request
         self._pid = os.getpid()

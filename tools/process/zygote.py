@@ -80,6 +80,7 @@ class WorkerDied(Exception):
     """A worker ended, or had to be ended, before it answered."""
 
     def __init__(self, outcome: str, evidence: str) -> None:
+        """`outcome` is "crash" or "timeout"; `evidence` says how it ended."""
         self.outcome = outcome  # "crash" or "timeout"
         self.evidence = evidence
         super().__init__(evidence)
@@ -99,6 +100,8 @@ class Worker:
         watched: Sequence[str] = (),
         folder_locks: Sequence[int] = (),
     ) -> None:
+        """Wraps a process that the zygote has forked. `errors`: memory file of its standard error; `watched`: folders
+        whose size is limited."""
         self.pid = pid
         self.directory = directory
         self.channel = channel
@@ -208,6 +211,8 @@ class Zygote:
     def __init__(
         self, threads: int, preload: Sequence[str], later: Sequence[str], environment: Mapping[str, str]
     ) -> None:
+        """Starts the warm process, which imports `preload` at once and `later` on request; returns before it is
+        ready."""
         self._modules = [",".join(preload), ",".join(later)]
         own = {"OMP_NUM_THREADS": str(threads), **environment, **bytecode_place()}
         self._environment = {name: value for name, value in os.environ.items() if name in ALLOWED} | STEADY | own
@@ -409,6 +414,7 @@ class Zygote:
         folder_locks: Sequence[int] = (),
         means: Sequence[str],
     ) -> Worker:
+        """Has the warm process fork a worker under these limits, sandbox and means; starts it again if it died."""
         ours, theirs = Channel.pair()
         errors = os.memfd_create("worker")
         fcntl.fcntl(errors, fcntl.F_SETFL, os.O_APPEND)  # it can then be truncated while it is written

@@ -48,6 +48,7 @@ class RemoteWorkbench:
     """A workbench behind the standard streams of a process. Each method asks its namesake there."""
 
     def __init__(self, process: Process) -> None:
+        """Listens to a started process with pipes; asks nothing yet."""
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise AssertionError("started with pipes")
         self.device: Device

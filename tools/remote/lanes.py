@@ -41,6 +41,7 @@ class GpuLanes:
     """A workbench made of several. The first is home: it describes the task, and makes the final proofs."""
 
     def __init__(self, lanes: Sequence[Workbench]) -> None:
+        """Takes opened workbenches; asks nothing yet."""
         self.device = lanes[0].device
         self._lanes = list(lanes)
         self._home = lanes[0]
@@ -72,21 +73,25 @@ class GpuLanes:
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:
+        """The baseline comparison, made on the home lane."""
         return await self._home.contest(text, build, rivals, foreign)
 
     async def build(self, text: str) -> Build:
+        """Compiles a text on its lane; frees the lane if that fails."""
         async with self._at(text) as lane:
             built = await lane.build(text)
             self._release(text, is_over=not built.ok)
             return built
 
     async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
+        """Checks a candidate on its lane (a final one at home); frees the lane if it is incorrect."""
         async with self._at(text, stage) as lane:
             verdict = await lane.verify(text, build, stage)
             self._release(text, is_over=not verdict.correct)
             return verdict
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
+        """Audits a candidate on its lane; frees the lane if it is not clean."""
         async with self._at(text, verdict.stage) as lane:
             audit = await lane.audit(text, build, verdict, policy)
             self._release(text, is_over=not audit.clean)
@@ -95,18 +100,21 @@ class GpuLanes:
     async def time(
         self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
     ) -> Timing:
+        """Times a candidate on its lane; frees the lane if it could not be timed."""
         async with self._at(text, stage) as lane:
             timing = await lane.time(text, build, stage, incumbent_ms=incumbent_ms, beside=beside)
             self._release(text, is_over=bool(timing.problem))
             return timing
 
     async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profile:
+        """Profiles a candidate on its lane and frees the lane."""
         async with self._at(text, timing.stage) as lane:
             found = await lane.profile(text, build, audit, timing, lowered)
             self._release(text, is_over=True)
             return found
 
     async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
+        """Tunes a recipe on its lane and frees the lane."""
         async with self._at(recipe.digest) as lane:
             tuned = await lane.tune(recipe, seconds, seed=seed, hints=hints)
             self._release(recipe.digest, is_over=True)
@@ -119,6 +127,7 @@ class GpuLanes:
         return await self._home.sanitize(text, build)
 
     async def aclose(self) -> None:
+        """Cancels the baselines under way and closes all lanes."""
         for begun in self._begun:
             begun.cancel()
         await asyncio.gather(*self._begun, return_exceptions=True)

@@ -79,6 +79,7 @@ def self_test(
         raise MissingTool(f"there is no {device.target} device here, so no kernel can be judged on it", "--target cpu")
 
     async def work() -> SelfTestReport:
+        """Opens a workbench and a comparer, runs the self-test and closes them."""
         zygote = await asyncio.to_thread(Zygote.start, threads=thread_count(device))
         with contextlib.closing(zygote), scratch_folder("self-test") as scratch:
             bench = await open_workbench(task, device, scratch, seed=seed, zygote=zygote)

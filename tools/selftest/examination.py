@@ -46,6 +46,7 @@ async def examine(bench: Workbench, correct: str, mutants: Sequence[Mutant], com
     places = asyncio.Semaphore(LANES + BUILT_AHEAD)
 
     async def one(mutant: Mutant) -> FaultResult:
+        """Builds and verifies one faulty kernel; if it passes, compares it with the correct one bit for bit."""
         async with places:
             start = time.monotonic()
             build = await bench.build(mutant.text)
@@ -89,6 +90,7 @@ class Comparer:
     """Compares two candidates bit for bit, in one process that is confined like a candidate's."""
 
     def __init__(self, task: Task, device: Device, scratch: Path, zygote: Zygote) -> None:
+        """Starts no process yet."""
         self._task = task
         self._device = device
         self._folder = scratch / "comparing"

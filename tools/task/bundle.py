@@ -189,6 +189,7 @@ class _Span:
     """Part of a block for PyTorch (numba's CUDA array interface, version 3); it keeps the block mapped."""
 
     def __init__(self, block: SharedGpuMemory, start: int, nbytes: int) -> None:
+        """Describes `nbytes` bytes of the block, from byte `start` on."""
         self._block = block
         address = (block.address + start, False)
         self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": address, "version": 3}

@@ -425,6 +425,7 @@ def _tensor_arguments(node: fx.Node) -> list[fx.Node]:
     found: list[fx.Node] = []
 
     def collect(item: Any) -> None:
+        """Appends the nodes with a tensor value in an argument to `found`."""
         if isinstance(item, fx.Node):
             if isinstance(item.meta.get("val"), torch.Tensor):
                 found.append(item)

@@ -58,6 +58,7 @@ class OptionsFile(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> OptionsFile:
+        """Raises ValueError for an unknown dtype or an empty or infinite range of inputs."""
         known = {"float32", "float16", "bfloat16"}
         for dtype in self.dtypes:
             if dtype not in known:
@@ -156,6 +157,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _is_text(name: str) -> bool:
+    """True if the name can be encoded as UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:

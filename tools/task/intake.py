@@ -207,6 +207,8 @@ def constructed(loaded: LoadedTask, device: torch.device, attributes: Collection
     place = loaded.place_to_draw(device)
 
     def under(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
+        """Constructs a model with this seed; random numbers are drawn on the task's place."""
+
         def construct() -> nn.Module:
             loading.seed_everything(seed)
             return make()

@@ -108,6 +108,8 @@ class TimeLimits:
 
 
 def _positive(name: str, default: float) -> float:
+    """A positive number from an environment variable, `default` if it is not set. Raises UsageError for another
+    value."""
     text = os.environ.get(name, "")
     if not text:
         return default

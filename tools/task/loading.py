@@ -293,6 +293,7 @@ def check_reference(
     del first_model
 
     def again(stream: int, *, in_eval: bool = False) -> list[torch.Tensor]:
+        """The outputs of a newly built model with the same state, on copies of the inputs, with seed `stream`."""
         model = loaded.build_model(seed, device)
         with _users_words(loaded.task, "building Model a second time gave another state"):
             model.load_state_dict(state)
@@ -342,6 +343,7 @@ class _Meter:
     """Measures the peak of PyTorch's GPU memory from now on."""
 
     def __init__(self, device: torch.device) -> None:
+        """Forgets PyTorch's peak so far and notes the memory in use."""
         self._side = torch_device_of(device)
         self._side.forget_peak()
         self._before = self._side.allocated_bytes()

@@ -80,6 +80,7 @@ def parse_python(text: str, name: str = "candidate.py") -> ast.Module:
 
 
 def _read(handle: int, most: int) -> bytes:
+    """Reads at most `most` bytes of an open file."""
     parts: list[bytes] = []
     while most > 0 and (part := os.read(handle, min(most, 1 << 20))):
         parts.append(part)

@@ -40,6 +40,7 @@ def operators_ran(run: Callable[[], Any], kept: int | None = MOST) -> Ran:
 
     class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Runs an operator and adds its calls, FLOPs and bytes to its row, and its work to the total."""
             nonlocal total
             result = func(*args, **(kwargs or {}))
             name = func._schema.name
@@ -109,6 +110,7 @@ def _times(run: Callable[[], Any]) -> dict[str, float]:
 
 
 def _tensors(items: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors of arguments, lists and tuples in them included."""
     for item in items:
         if isinstance(item, torch.Tensor):
             yield item

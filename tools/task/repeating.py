@@ -20,6 +20,7 @@ class Repeating(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, most: int) -> None:
+        """`most`: elements that are drawn at random; the rest repeats them."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._most = most
         self.repeats = False
@@ -27,6 +28,7 @@ class Repeating(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Runs an operator; one that fills a tensor at random fills only its first elements and repeats them."""
         name = function._schema.name.removeprefix("aten::")
         options = kwargs or {}
         if name in _NEW and "names" not in options and "generator" not in options:

@@ -104,6 +104,8 @@ def _flat_forward(model: nn.Module, takes: Arrangement) -> Iterator[list[Arrange
     forward = model.forward
 
     def flat(*leaves: Any) -> tuple[Any, ...]:
+        """Calls forward with flat leaves arranged as its arguments; returns flat results and notes their
+        arrangement."""
         arrangement, results = arrange(call(forward, rebuilt(takes, iter(leaves))))
         arrangements.append(arrangement)
         return tuple(results)
@@ -123,7 +125,10 @@ def _short_recurrences() -> Iterator[None]:
     """
 
     def first_step_only(walk: Callable[..., Any]) -> Callable[..., Any]:
+        """The layer's function, which on fake tensors walks one time step only."""
+
         def layer(steps: torch.Tensor, states: Any, *args: Any, **kwargs: Any) -> Any:
+            """Walks all steps; on fake tensors the first one, with results of the full shape."""
             if not isinstance(steps, FakeTensor):
                 return walk(steps, states, *args, **kwargs)
             found, last = walk(steps[:1], states, *args, **kwargs)
@@ -197,6 +202,7 @@ def trace_make_fx(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...])
     arrangements: list[Arrangement] = []
 
     def run(values: list[torch.Tensor], given: list[torch.Tensor]) -> tuple[Any, ...]:
+        """Calls the model with these parameters and inputs; returns flat results and notes their arrangement."""
         fresh = iter(given)
         every = (next(fresh) if isinstance(item, torch.Tensor) else item for item in leaves)
         result = functional_call(model, dict(zip(state, values, strict=True)), *parted(rebuilt(takes, every)))

@@ -29,6 +29,7 @@ class RandomSearch:
     """Draws configurations at random, without regard to times."""
 
     def __init__(self, space: SettingSpace, seed: int) -> None:
+        """Begins with the present configuration as asked."""
         self._space = space
         self._stream = random.Random(seed)
         self._asked = [space.present]
@@ -47,6 +48,7 @@ class CoordinateDescent:
     brings nothing."""
 
     def __init__(self, space: SettingSpace, seed: int) -> None:
+        """Begins around the present configuration once its time is told."""
         self._space = space
         self._stream = random.Random(seed)
         self._asked = {space.present}
@@ -90,6 +92,7 @@ class Evolution:
     """
 
     def __init__(self, space: SettingSpace, seed: int, starts: Sequence[Setting] = ()) -> None:
+        """Begins with the present configuration as asked and `starts` as the first batch."""
         self._space = space
         self._stream = random.Random(seed)
         self._starts = [setting for setting in dict.fromkeys(starts) if setting != space.present]

@@ -45,6 +45,7 @@ class RecordedSpace:
     """Implements SettingSpace from a recording: the configurations that the printer accepted."""
 
     def __init__(self, recording: Recording) -> None:
+        """Reads the tunables and their values from the recorded configurations."""
         self.present = recording.present
         self._known = recording.samples
         self._nearest: dict[Setting, Setting | None] = {}

@@ -164,6 +164,8 @@ class Session:
     # ------------------------------------------------------------ building
 
     async def build(self, jobs: Sequence[Job]) -> dict[Job, str]:
+        """Compiles the jobs on all cores, with the device's lock shared for compiling; returns the problem of each that
+        failed."""
         async with contextlib.AsyncExitStack() as stack:
             with self._waits.waiting():
                 await stack.enter_async_context(self._crew.lock.compiling())
@@ -190,11 +192,14 @@ class Session:
     # ------------------------------------------------------------ running
 
     async def run(self, jobs: Sequence[Job], samples: int, limit_s: float) -> dict[Job, list[float] | str]:
+        """Loads the built jobs and times them in turns until `samples` each or the limit; returns ms, or a problem, by
+        job."""
         end_s = self.elapsed_s() + limit_s
         times: dict[Job, list[float]] = {}
         problems: dict[Job, str] = {}
 
         def load() -> None:
+            """Loads all jobs in the warm process."""
             self._load_all(jobs, times, problems, end_s)
 
         await self._in(self._runner, self._sharing, load)

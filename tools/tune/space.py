@@ -42,6 +42,7 @@ class KernelSpace:
     """The configurations that a kernel's printer accepts."""
 
     def __init__(self, subject: Subject) -> None:
+        """Prints the kernel once with its present choices, which gives its tunables."""
         self._subject = subject
         self._printed: dict[Setting, PrintedKernel] = {}
         self._leads_to: dict[Setting, Setting | None] = {}
@@ -58,6 +59,7 @@ class KernelSpace:
         return {item.name: item.values for item in self._free(setting)}
 
     def legal(self, wanted: Mapping[str, Choice]) -> Setting | None:
+        """The configuration that the printer makes of these choices; None if it refuses them. Cached."""
         key = setting_of(wanted)
         if key not in self._leads_to:
             self._leads_to[key] = self._print(wanted)

@@ -63,6 +63,7 @@ class Stands:
     """The kernels of one recipe's plan on one device."""
 
     def __init__(self, message: Message) -> None:
+        """Reads device, graph and recipe from the message; raises ValueError for an author's code outside a sandbox."""
         self._device = decode(Device, message["device"])
         recipe = decode(Recipe, message["recipe"])
         if recipe.authored is not None and not ENTERED:
@@ -136,6 +137,7 @@ class Stands:
 
 
 def _set_up(subject: Subject, device: Device) -> Stand:
+    """Draws a kernel's inputs and kept tensors, and computes its answer with the present choices, for comparison."""
     generator = torch.Generator(device.traits.torch_device).manual_seed(SEED)
     plan = subject.plan()
     bound = index_bound(subject)
@@ -204,6 +206,7 @@ def _ask_compilers_once() -> None:
     known: dict[str, Any] = {}
 
     def remembered(command: Any, *args: Any, **kwargs: Any) -> Any:
+        """Runs a command; the answer of `COMPILER --version` is cached."""
         if isinstance(command, list) and command[1:] == ["--version"]:
             if command[0] not in known:
                 known[command[0]] = run(command, *args, **kwargs)

@@ -423,6 +423,7 @@ def _task_part(task: Task) -> TaskPart:
 
 
 def _device_part(device: Device) -> DevicePart:
+    """The device's part of a receipt."""
     return DevicePart(
         key=device.key,
         target=device.target,

@@ -143,6 +143,7 @@ def verify_pair(
         asked = replace(task, options=replace(task.options, policy=chosen))  # decides if the baseline may use TF32
 
         async def work() -> VerifyReport:
+            """Opens a workbench, verifies the candidate, compares with a receipt if asked, and closes the workbench."""
             clock = Clock()
             building = asyncio.create_task(_build_early(device, text))
             with scratch_folder("verify") as scratch:
@@ -235,6 +236,7 @@ async def verify_in(
     clock = clock or Clock()
 
     async def ask(step: Step, shape: type[Record], work: Callable[[Workbench], Awaitable[Record]]) -> Record:
+        """Asks the workbench for a step, or awaits the build begun early; notes the time."""
         answer = cast(Record, await building) if building and step == "build" else await work(bench)
         clock.note(step)
         return answer

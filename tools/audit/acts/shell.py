@@ -74,6 +74,7 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
     own = {name for found in _ASSIGNED.findall(text) for part in found for name in part.split()}
 
     def value(found: re.Match[str]) -> str:
+        """The variable's value, or its text as it stands if it is unknown, the script's own or not plain."""
         name = found["braced"] or found["bare"]
         given = environment.get(name) or found["default"] or ""
         return given if name not in own and given and _PLAIN.fullmatch(given) else found[0]

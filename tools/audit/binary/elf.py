@@ -54,6 +54,8 @@ class _Library:
     """The mapped parts of an ELF file. Raises ValueError if no linker could have made it."""
 
     def __init__(self, path: Path) -> None:
+        """Reads the file's segments and dynamic section. Raises ValueError for another kind of file, or a broken
+        one."""
         self.data = path.read_bytes()
         if self.data[:6] != b"\x7fELF\x02\x01":
             raise ValueError("it is no 64-bit little-endian ELF file")

@@ -38,6 +38,7 @@ def strip_comments(text: str, *, strings: bool = True) -> str:
     """C++ text without comments and, if `strings`, without the contents of string and character literals."""
 
     def blank(match: re.Match[str]) -> str:
+        """A comment's line breaks, or one blank; a string literal emptied if `strings`."""
         found = match.group()
         if found.startswith("/"):
             return "\n" * found.count("\n") or " "

@@ -157,6 +157,7 @@ class GpuCarrier:
     """Blocks of GPU memory that belong to one runner."""
 
     def __init__(self) -> None:
+        """Allocates no block yet."""
         self.device_s = 0.0
         self._numbers = itertools.count()
         self._blocks: dict[str, _Block] = {}

@@ -114,6 +114,7 @@ class Breaks:
     """
 
     def __init__(self, control: Channel) -> None:
+        """Sends the offers over `control`, the main process's channel; makes none until `are_allowed`."""
         self._control = control
         self.are_allowed = False
         self.is_quiet: Callable[[], bool] = lambda: True

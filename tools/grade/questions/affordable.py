@@ -28,6 +28,8 @@ class QuestionBudget:
     """Decides for one case which questions are asked. `reference_ms`: one forward, as the baseline measured it."""
 
     def __init__(self, reference_ms: float, policy: Policy) -> None:
+        """Works out how many further questions the proof's time allows; no limit under policy strict or without a
+        time."""
         self._reference_s = reference_ms / 1e3
         allowed_s = PROOF_LIMITS * task_seconds()
         self._left = float("inf")

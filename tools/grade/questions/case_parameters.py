@@ -38,6 +38,7 @@ class CaseParameters:
     """The model of a case, built from one seed, and its tensors of each kind."""
 
     def __init__(self, loaded: LoadedTask, seed: int, device: torch.device, room: CaseRoom) -> None:
+        """Builds the reference's model on `device` from `seed` and keeps its constructed tensors."""
         build = partial(loaded.build_model, seed, device)
         self.seed = seed
         self._device = device

@@ -61,6 +61,8 @@ class Case(CaseParameters):
     def __init__(
         self, task: Task, overrides: dict[str, int], dtype: DType | None, seed: int, device: str, room: CaseRoom = ROOMY
     ) -> None:
+        """Loads the task at these shapes and dtype and builds the reference. Facts about inputs are found by the first
+        trials."""
         self._loaded, self._literals = loading.load(task, overrides=overrides, dtype=dtype), literals(task.source)
         super().__init__(self._loaded, seed, torch.device(device), room)
         self.task, self.overrides, self.dtype = task, overrides, dtype
@@ -320,6 +322,7 @@ class Case(CaseParameters):
         """
 
         def mixed() -> other_parameters.Drawn:
+            """Yields the present tensors' pieces, for keys in `names` those of the earlier kind instead."""
             older, now = (self._states.each(kind) for kind in (before, trial.distribution.parameters))
             for earlier, piece in zip(older, now, strict=True):
                 yield earlier if piece.key in names else piece

@@ -130,6 +130,7 @@ def without_overflow(ranges: list[Kind], inputs: Any, run: Callable[[Any], list[
         each = iter(kinds)
 
         def drawn(tensor: torch.Tensor) -> torch.Tensor:
+            """One input redrawn in its range if it is a factor; else a copy."""
             kind = next(each)
             if not isinstance(kind, int) or kind > FACTORS or kind == WIDE:
                 return tensor.clone()

@@ -85,6 +85,7 @@ class CaseReference:
     is_lean = False
 
     def __init__(self, model: nn.Module, build: Callable[[], nn.Module], room: CaseRoom) -> None:
+        """Takes a constructed model and copies its tensors. `build` constructs it again."""
         self.model, self._build, self._room = model, build, room
         self.exact: nn.Module | None = None  # the model in float64, once it was asked for
         self.states = States(WholeTensors({key: tensor.clone() for key, tensor in plain_tensors(model).items()}))
@@ -122,6 +123,7 @@ class LeanReference(CaseReference):
     is_lean = True
 
     def __init__(self, model: nn.Module, build: Callable[[], nn.Module], room: CaseRoom, device: torch.device) -> None:
+        """Takes a constructed model, saves its tensors outside of the device and wakes it with the constructed ones."""
         self.model, self._build, self._room = model, build, room
         self.exact = None
         self._device = torch.empty(0, device=device).device  # the device with its number
@@ -136,6 +138,10 @@ class LeanReference(CaseReference):
         self._wake()
 
     def load(self, model: nn.Module, kind: Parameters, mutable: Collection[str]) -> None:
+        """Writes parameters of `kind` into the model's own tensors, unless it holds them.
+
+        Tensors that a run may change (`mutable`) are written again each time.
+        """
         label, own = self.states.label(kind), self._tensors()
         self._mutable = frozenset(mutable)
         with torch.no_grad():
@@ -164,12 +170,17 @@ class LeanReference(CaseReference):
         return in_rows((key, tensor.detach()) for key, tensor in self._tensors().items())
 
     def running(self) -> contextlib.AbstractContextManager[object]:
+        """A context manager for a run of the model: tensors that are not on the device are brought there when used."""
         is_wide = self._wide_on_use is not None
         stored = self._wide_on_use or [item for item in self._tensors().values() if item.device != self._device]
         return BroughtOnUse(stored, self._device, is_wide=is_wide) if stored else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def widened(self) -> Iterator[nn.Module]:
+        """A context manager with the model in float64: some tensors widened in place, the others when used.
+
+        Raises TaskError if memory is too short for that.
+        """
         if not self._room.widens:
             raise TaskError(f"{NOT_ASKED} memory")
         on_use = [tensor for key, tensor in self._tensors().items() if not self._is_reset(key, tensor)]
@@ -249,6 +260,7 @@ class _Saved:
     """
 
     def __init__(self, state: State, device: torch.device) -> None:
+        """Copies the tensors to a file (on a host) or to the host's memory (beside a GPU)."""
         self._device = device
         self.nbytes = sum(item.nbytes for item in state.values())
         self._there: State = {}  # copies on the GPU
@@ -268,12 +280,14 @@ class _Saved:
         self._there = {}
 
     def pieces(self) -> Drawn:
+        """The saved tensors, some rows at a time, on the device."""
         if self._file is not None:
             return self._file.pieces()
         held = in_rows((self._there or self._host).items())
         return (Piece(key, first, item.to(self._device)) for key, first, item in held)
 
     def whole(self, key: str) -> torch.Tensor:
+        """One saved tensor, on the device."""
         if self._file is not None:
             return whole_tensors(self._file.pieces([key]))[key]
         return (self._there or self._host)[key].to(self._device)
@@ -283,6 +297,7 @@ class _File:
     """Tensors on disk, in a file without a name in the process's folder."""
 
     def __init__(self) -> None:
+        """Opens the file, without a name and empty."""
         self._file = tempfile.TemporaryFile(dir=".")  # noqa: SIM115  # open as long as this object
         self._end = 0
         self._specs: dict[str, tuple[int, torch.Size, torch.dtype]] = {}  # (first byte, shape, type) by name
@@ -307,6 +322,8 @@ class _File:
                 place += part.nbytes
 
     def _read(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
+        """Fills a host tensor from the file, beginning at byte `place`, and returns it. Raises OSError if the file is
+        cut off."""
         view = _bytes_of(tensor)
         while len(view):
             count = os.preadv(self._file.fileno(), [view], place)
@@ -317,6 +334,7 @@ class _File:
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous host tensor, as a view of its memory."""
     flat = tensor.detach().reshape(-1)
     values: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
     return memoryview(values)

@@ -33,6 +33,8 @@ def with_ends_in_common(values: Sequence[Any]) -> list[Any]:
     first: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
 
     def with_ends(value: Any) -> Any:
+        """A floating tensor with both ends of its longest axis from the first tensor of this shape and type; others
+        unchanged."""
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         known, (axis, size) = first.setdefault((value.shape, value.dtype), value), _longest_axis(value)

@@ -36,6 +36,7 @@ class BroughtOnUse(TorchFunctionMode):
     each. Writes to such a copy are lost: tensors that the model writes to are not among the stored ones."""
 
     def __init__(self, stored: Iterable[torch.Tensor], device: torch.device, *, is_wide: bool) -> None:
+        """`stored` are the tensors to be brought to `device` when used; it copies none yet."""
         super().__init__()
         self._stored = {id(tensor) for tensor in stored}
         self._device, self._is_wide = device, is_wide
@@ -48,6 +49,10 @@ class BroughtOnUse(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        """Runs a function of PyTorch with stored tensors brought to the device; facts about them are answered without.
+
+        Long linear layers and embeddings are worked off in pieces.
+        """
         named = dict(kwargs or {})
         first = args[0] if args else None
         if isinstance(first, torch.Tensor) and id(first) in self._stored:
@@ -83,6 +88,7 @@ class BroughtOnUse(TorchFunctionMode):
         return wide(there) if self._is_wide else there
 
     def _brought(self, value: Any) -> Any:
+        """The value with stored tensors replaced by copies on the device, also in lists, tuples and dicts."""
         if isinstance(value, torch.Tensor):
             return self._one(value.detach()) if id(value) in self._stored else value
         if type(value) in (list, tuple):

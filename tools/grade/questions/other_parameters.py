@@ -93,6 +93,7 @@ class States:
     """
 
     def __init__(self, seeded: Seeded, *, keeps: bool = True) -> None:
+        """`seeded` are the tensors as constructed; draws nothing yet."""
         self.seeded, self._keeps = seeded, keeps
         self.are_large = not keeps or seeded.nbytes > KEPT_BYTES
         self._makers: dict[Parameters, Callable[[], Drawn]] = {}
@@ -125,6 +126,7 @@ class States:
         return whole_tensors(piece for piece in self.each(kind) if piece.key in keys) if keys else {}
 
     def _whole(self, kind: Parameters) -> State:
+        """All tensors of a kind: kept ones, else drawn now. If they are large, other kinds are dropped first."""
         if kind not in self._kept:
             if self.are_large:
                 self._kept.clear()
@@ -179,6 +181,7 @@ class Drawing:
     """Draws the tensors of one kind. They are asked for in the state's order, because random numbers depend on it."""
 
     def __init__(self, kind: Parameters, chosen: set[str], learned: set[str], seed: int, place: torch.device) -> None:
+        """`chosen`: keys of the tensors that are redrawn; `learned`: keys of parameters. Draws nothing yet."""
         self._kind, self._chosen, self._learned, self._seed = kind, chosen, learned, seed
         self._half = set(sorted(chosen)[HALVES.index(kind) == 0 :: 2]) if kind in HALVES else set[str]()
         self._noise = torch.Generator(place).manual_seed(seed)
@@ -325,6 +328,7 @@ def draw_tables(kind: Parameters, seeded: Seeded, chosen: set[str], seed: int) -
 
 
 def _other_rows(table: torch.Tensor, seed: int) -> torch.Tensor:
+    """The table with its rows in a random order; a symmetric matrix has its columns in the same order."""
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed)).to(table.device)
     is_symmetric = table.dim() > 1 and table.shape[-1] == table.shape[-2] and torch.equal(table, table.mT)
     return table[order][:, order] if is_symmetric and table.dim() == 2 else table[order]

@@ -232,6 +232,7 @@ def recount_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     width = value.shape[-1]
 
     def recounted(rows: torch.Tensor) -> torch.Tensor:
+        """For each row a mask with a random number of True elements at random places."""
         place = uniform(rows.shape, generator).argsort(dim=-1).argsort(dim=-1)
         drawn = whole(0, (width - 1).bit_length(), (2, len(rows), 1), generator)
         count = 1 << drawn.amax(dim=0)  # mostly large ones: a counter of eight bits wraps at 256
@@ -245,6 +246,7 @@ def empty_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """A quarter of the rows of booleans, at least one, all false, and as many all true."""
 
     def changed(rows: torch.Tensor) -> torch.Tensor:
+        """The masks with a quarter of the rows all False and a quarter all True, at random."""
         order = uniform((len(rows),), generator).argsort()
         part = max(1, len(rows) // 4)
         rows = rows.clone()
@@ -442,6 +444,7 @@ def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
         orders.append(((columns - first) % (1 << power) * width + columns).argsort())
 
     def placed(rows: torch.Tensor) -> torch.Tensor:
+        """The rows with their elements, largest first, at the places of one of `orders`; the orders take turns."""
         changed = torch.empty_like(rows)
         falling = rows.sort(dim=-1, descending=True).values
         for number, places in enumerate(orders):

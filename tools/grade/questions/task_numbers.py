@@ -47,6 +47,8 @@ def with_task_numbers(
     small += [item for item in bundle.tensors_in(list(values)) if _may_be_table(item)]
 
     def change(tensor: torch.Tensor, structure: Structure | None = None) -> torch.Tensor:
+        """A floating tensor with the task's numbers at random places, one in ONE_IN elements at most; others
+        unchanged."""
         if not tensor.is_floating_point() or not tensor.numel() or not is_finite(tensor):
             return tensor
         numbers = _numbers_for(tensor, constants, [item for item in small if item is not tensor], generator)

@@ -83,6 +83,7 @@ def in_float64(run: RunModel, exact_model: ExactModels, inputs: Any, own: Sequen
             return run(exact, widened(values))
 
     def each_wide(values: Any) -> tuple[Outputs, Outputs]:
+        """The outputs of a run in which PyTorch's functions use float64 for narrower types too."""
         # The model is opened before types are widened and closed after: its constructor and casts are the usual ones.
         with exact_model() as exact, _EachTypeIsWide():
             return run(exact, widened(values))
@@ -130,6 +131,7 @@ class _EachTypeIsWide(TorchFunctionMode):
     """A mode in which PyTorch's functions use float64 for any floating dtype of 16 bits or more that they are given."""
 
     def __enter__(self) -> _EachTypeIsWide:
+        """Makes float64 the default type, too."""
         self._usual = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -146,6 +148,10 @@ class _EachTypeIsWide(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        """Runs a function of PyTorch with narrower types in its arguments replaced by float64.
+
+        Raises TypeError for bits read as another type.
+        """
         named = dict(kwargs or {})
         if func is torch.Tensor.view and any(isinstance(item, torch.dtype) for item in (*args, *named.values())):
             raise TypeError("bits that are read as another type have no wider form")

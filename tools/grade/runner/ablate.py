@@ -89,6 +89,10 @@ def _cut(kind: Any, library: str, silenced: Silenced) -> Any:
     is_runtime = bool(_VENDOR_RUNTIME.match(library.rsplit("/", 1)[-1]))
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Records the name and does nothing, or runs the real function in a child whose writes are lost ("undone").
+
+        Calls of the CUDA runtime that launch no kernel pass.
+        """
         name = str(getattr(self, "__name__", "a function pointer"))
         if is_runtime and not _LAUNCH.match(name):
             return kind.__call__(self, *args, **kwargs)
@@ -175,10 +179,12 @@ def _cut_cffi(silenced: Silenced) -> None:
     """Cuts functions of libraries that cffi opens."""
 
     def cut(path: str, name: str, kind: Any, function: Any) -> Any:
+        """A replacement for a native function that cffi looked up."""
         result = getattr(kind, "result", None)
         restype = None if result is None or result.kind == "void" else ctypes.c_long
 
         def call(*args: Any) -> Any:
+            """Records the name and does nothing, or runs the real function in a child."""
             silenced.names.add(name)
             if silenced.way == "undone" and not _on_cuda():
                 return _in_child(functools.partial(function, *args), restype)
@@ -199,6 +205,7 @@ def _cut_extensions(silenced: Silenced) -> None:
     installed = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
     def exec_module(self: Any, module: Any) -> None:
+        """Loads an extension module; disables its native functions unless it is an installed package's."""
         plain(self, module)
         if not str(self.path).startswith(installed):
             _cut_members(module, silenced)
@@ -222,6 +229,7 @@ def _cut_operators(silenced: Silenced) -> None:
         plain: Callable[..., Any] = kind.__call__
 
         def call(self: Any, /, *args: Any, plain: Callable[..., Any] = plain, **kwargs: Any) -> Any:
+            """Runs a PyTorch operator; undoes it if it was not known before the candidate's text ran."""
             name = str(getattr(self, "_name", None) or getattr(self, "_qualified_op_name", "")).split(".")[0]
             if name in known:
                 return plain(self, *args, **kwargs)
@@ -234,6 +242,7 @@ def _undone(real: Callable[..., Any], name: str, silenced: Silenced) -> Callable
     """Wraps `real`: afterwards every tensor holds its old content and the results hold nothing of use."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Runs the real function, undoes its writes to known memory and returns its result emptied."""
         silenced.names.add(name)
         held = [(memory, memory.clone()) for memory in _memories()]
         result = real(*args, **kwargs)
@@ -280,6 +289,8 @@ def _cut_launches(silenced: Silenced) -> None:
     """Cuts launches of Triton, of PyTorch's own run-time compiler and of NVIDIA's Python bindings."""
 
     def nothing(name: str, value: Any = None) -> Callable[..., Any]:
+        """A function that records `name` and returns `value`."""
+
         def call(*args: Any, **kwargs: Any) -> Any:
             silenced.names.add(name)
             return value

@@ -33,11 +33,13 @@ class Disguise:
     """A context in which no module, argument or variable names the grader, and the garbage collector is on."""
 
     def __init__(self) -> None:
+        """Removes the grader's environment variables; modules and arguments are hidden only within the context."""
         self._hidden: dict[str, ModuleType] = {}
         self._arguments = sys.argv
         _hide_variables()
 
     def __enter__(self) -> None:
+        """Takes the grader's modules out of sys.modules, replaces __main__ and sys.argv, enables garbage collection."""
         names = [name for name in sys.modules if name == OURS or name.startswith(f"{OURS}.")]
         self._hidden = {name: sys.modules.pop(name) for name in names}
         self._hidden["__main__"] = sys.modules.pop("__main__")
@@ -46,6 +48,7 @@ class Disguise:
         gc.enable()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Disables garbage collection; puts arguments and modules back."""
         gc.disable()
         sys.argv = self._arguments
         sys.modules.update(self._hidden)
@@ -83,6 +86,7 @@ class OtherClocks:
         return platform.machine() == "x86_64" and sys.platform == "linux"
 
     def __enter__(self) -> None:
+        """Overwrites the start of the C library's clock_gettime by a jump to code that returns the changed time."""
         page = mmap.mmap(-1, _PAGE, prot=_READ | _WRITE | _RUN)
         _PAGES.append(page)
         start = ctypes.addressof(ctypes.c_char.from_buffer(page))

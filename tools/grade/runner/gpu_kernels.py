@@ -96,6 +96,7 @@ class GpuKernels:
     """
 
     def __init__(self) -> None:
+        """Reads the device's limits and loads the kernels through the driver, if it takes them."""
         properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
         self._processors = int(properties.multi_processor_count)
         self._threads = int(properties.max_threads_per_multi_processor) // 2

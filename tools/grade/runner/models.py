@@ -146,9 +146,11 @@ class LaidOut:
         return self
 
     def __call__(self, *arguments: Any, **names: Any) -> Any:
+        """Calls the model and copies each result tensor whose strides differ from the wanted ones."""
         strides = iter(self.strides)
 
         def laid(item: Any) -> Any:
+            """A result in its wanted strides: itself, or a copy."""
             if not isinstance(item, torch.Tensor) or item.stride() == (wanted := next(strides)):
                 return item
             return torch.empty_strided(item.shape, wanted, dtype=item.dtype, device=item.device).copy_(item)
@@ -222,6 +224,7 @@ class Parameters:
     """The states that the models of a process received, and the names that match them to the reference's tensors."""
 
     def __init__(self) -> None:
+        """Holds no state yet."""
         self._names: dict[int, dict[str, str]] = {}
         self.states: dict[int, State] = {}
         self._drift: list[tuple[str, str]] = []  # found in models that are gone

@@ -97,6 +97,7 @@ class Observer:
     """
 
     def __init__(self, where: str) -> None:
+        """Installs the audit hook and follows cffi and threads, and records which libraries are mapped already."""
         self._where = self._timed_file = where
         self._seen: dict[tuple[str, str, str, int], None] = {}
         self._busy = False
@@ -142,7 +143,10 @@ class Observer:
         start = _thread.start_new_thread
 
         def started(function: Callable[..., Any], arguments: Any, keywords: Any = None) -> int:
+            """Starts a Python thread as usual, with the observer's profile hook in it."""
+
             def run(*arguments: Any, **keywords: Any) -> None:
+                """Notes that there are threads, installs the profile hook and runs the thread's function."""
                 self.has_threads = True
                 sys.setprofile(self._note_call)
                 function(*arguments, **keywords)
@@ -336,6 +340,7 @@ class Observer:
         spent_ns: list[float] = []
 
         def run() -> None:
+            """Times an idle function IDLE_ROUNDS times under the hook, less the time that the hook itself recorded."""
             for _ in range(IDLE_ROUNDS):
                 before_ns = self._watching_ns
                 spent_ns.append(_idle_ns(function) - (self._watching_ns - before_ns))
@@ -444,6 +449,7 @@ class Array(np.ndarray):
         return self.view(np.ndarray).__reduce_ex__(protocol)
 
     def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Runs a NumPy function on plain arrays and marks its result as observed, too."""
         plain = [_unmarked(item) for item in inputs]
         options = {key: _unmarked(value) for key, value in kwargs.items()}
         result = getattr(function, method)(*plain, **options)

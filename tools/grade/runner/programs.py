@@ -30,6 +30,7 @@ class Programs:
     """The compilers and build tools of this environment when the object is made, before the candidate's text runs."""
 
     def __init__(self) -> None:
+        """Finds the compilers and build tools on PATH and in the environment, by their files."""
         named = {word: "c++" for name in _NAMED_TOOLS for word in os.environ.get(name, "").split()[:1]}
         names = named | {name: name for name in _TOOLS}
         self._tools = {_identity(Path(found)): tool for name, tool in names.items() if (found := shutil.which(name))}

@@ -108,6 +108,7 @@ def _flops(kind: str, arguments: Any, keywords: Any, inputs: Sequence[Any], outp
 
 
 def _tensors(items: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors of arguments, lists and tuples in them included."""
     import torch
 
     found: list[torch.Tensor] = []

@@ -93,6 +93,7 @@ class Runner(RunnerCommands):
     """Answers the judge's commands; one model per case (a case is one set of shapes and dtypes)."""
 
     def __init__(self, clock: Clock) -> None:
+        """Holds no model and no inputs; the command "load" brings a model's text."""
         self._clock = clock
         self._device, self._side = torch.device("cpu"), torch_device_of("cpu")
         self._files: list[int] = []  # open files that came with the command at hand
@@ -263,6 +264,7 @@ class Runner(RunnerCommands):
         bundle.give_back()
 
     def _drop_model(self, case: int) -> None:
+        """Forgets a case's model and parameters, and all variants."""
         self._models.pop(case, None)
         self._variants.clear()
         self._parameters.drop(case)

@@ -31,6 +31,7 @@ class Sentry:
     """
 
     def __init__(self, where: str) -> None:
+        """Installs the audit hook that records such acts of the candidate's file `where`."""
         self._where = where
         self._busy = False
         self._seen: dict[tuple[str, int], None] = {}
@@ -74,10 +75,12 @@ class AtExit:
     there."""
 
     def __init__(self, where: str) -> None:
+        """Replaces atexit.register by a function that also keeps what the file `where` registers."""
         self._left: list[Callable[[], object]] = []
         register = atexit.register
 
         def registered(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Callable[..., Any]:
+            """Registers a function as usual and keeps it if the candidate's file calls."""
             if sys._getframe(1).f_code.co_filename == where:
                 self._left.append(lambda: function(*arguments, **keywords))
             return register(function, *arguments, **keywords)

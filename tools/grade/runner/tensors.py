@@ -344,6 +344,7 @@ def _common_elements(tensor: torch.Tensor, other: torch.Tensor) -> int:
     taken = torch.zeros(end - first, dtype=torch.bool, device=tensor.device)
 
     def bytes_of(item: torch.Tensor) -> torch.Tensor:
+        """A view of the counters of memory's bytes with one entry for each byte of the tensor's elements."""
         size = item.element_size()
         steps = (*(size * step for step in item.stride()), 1)
         return taken.as_strided((*item.shape, size), steps, item.data_ptr() - first)

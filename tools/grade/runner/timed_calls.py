@@ -86,6 +86,7 @@ def elements(tensors: Sequence[torch.Tensor], places: Sequence[Sequence[int]]) -
 
 
 def _taken(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """The elements of a flat tensor at these indices, also for 8-bit floats, which torch.take does not support."""
     if is_eight_bits(tensor.dtype):  # torch.take does not support them
         return torch.take(tensor.view(torch.uint8), index).view(tensor.dtype)
     return torch.take(tensor, index)

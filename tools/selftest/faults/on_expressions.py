@@ -372,6 +372,8 @@ def _drop_stabilisation(kernel: Kernel, plan: Plan) -> Iterator[Found]:
     maxima = _maxima(kernel)
 
     def visit(expr: Expr, _: tuple[int, ...]) -> Expr:
+        """The expression with a subtraction of a row's maximum replaced by its first operand, unless that is
+        bounded."""
         for node in nodes(expr):
             if isinstance(node, Apply) and node.op == "sub" and not is_bounded(node.args[0], plan):
                 subtracted = node.args[1]

@@ -75,6 +75,7 @@ def _dropping(op: Op) -> Change:
     """A change that leaves an operator out and passes its first operand on."""
 
     def change(graph: OpGraph) -> OpGraph:
+        """The graph without the operator; its readers get its first operand."""
         place = _position(graph, op.name)
         first = graph.ops[place].args[0]
         ops = [_rewire(other, op.name, first) for other in graph.ops if other.name != op.name]
@@ -88,6 +89,7 @@ def _rewire(op: Op, name: str, value: Argument) -> Op:
     """The operator with `value` wherever it read the value `name`."""
 
     def visit(item: Argument) -> Argument:
+        """The argument with references to `name` replaced by `value`, also in lists."""
         if isinstance(item, list):
             return [visit(member) for member in item]
         return value if item == Ref(name) else item
@@ -112,6 +114,7 @@ def _with_argument(op: Op, index: int, value: Argument) -> Change:
     """A change that sets one positional argument of an operator."""
 
     def change(graph: OpGraph) -> OpGraph:
+        """The graph with argument number `index` of the operator replaced by `value`."""
         place = _position(graph, op.name)
         old = graph.ops[place]
         args = [*old.args, *[0] * (index + 1 - len(old.args))]
@@ -161,6 +164,7 @@ def _reducing_along(op: Op, index: int, axis: int) -> Change:
     changed = _with_argument(op, index, [axis])
 
     def change(graph: OpGraph) -> OpGraph:
+        """The changed graph with the reduction's result, and values computed from it, in the shape for this axis."""
         given = changed(graph)
         place = _position(given, op.name)
         first = given.ops[place].args[0]
@@ -222,6 +226,7 @@ def _exchanging(op: Op, follower: Op) -> Change:
     """A change that turns op(x) then follower into follower(x) then op, under the follower's name."""
 
     def change(graph: OpGraph) -> OpGraph:
+        """The graph with two operators in a row exchanged."""
         first, second = graph.ops[_position(graph, op.name)], graph.ops[_position(graph, follower.name)]
         early = replace(second, args=[first.args[0], *second.args[1:]], outputs=first.outputs)
         late = replace(first, args=[Ref(first.name), *first.args[1:]], outputs=second.outputs)

@@ -57,6 +57,7 @@ def _maker(native: NativeText, rule: Rule, chosen: list[Match]) -> Callable[[], 
     """A function that makes the candidate's text with the rule applied at each chosen match."""
 
     def make() -> str:
+        """The kernel's file with the chosen places rewritten by the rule."""
         source = native.source
         for match in reversed(chosen):
             source = source[: match.start()] + rule.new(match) + source[match.end() :]

@@ -83,11 +83,13 @@ def _putting(kernel: Kernel, wanted: int) -> Callable[[Expr], Kernel]:
     """A function that gives the kernel with its `wanted`-th expression (inputs, then stores) replaced."""
 
     def put(new: Expr) -> Kernel:
+        """The kernel with expression number `wanted` replaced by `new`."""
         if isinstance(kernel, RowKernel):
             return _in_row(kernel, wanted, new)
         count = -1
 
         def visit(expr: Expr, _: Shape) -> Expr:
+            """Counts expressions and replaces the wanted one."""
             nonlocal count
             count += 1
             return new if count == order[wanted] else expr
@@ -145,11 +147,13 @@ def replace_node(expr: Expr, old: Expr, new: Expr) -> Expr:
     memo: dict[int, Expr] = {}
 
     def visit(node: Expr) -> Expr:
+        """The node rewritten; a shared node only once."""
         if id(node) not in memo:
             memo[id(node)] = changed(node)
         return memo[id(node)]
 
     def changed(node: Expr) -> Expr:
+        """`new` if the node equals `old`, else the node with its operands rewritten."""
         if node == old:
             return new
         if isinstance(node, Apply):

@@ -113,6 +113,8 @@ class CpuTarget:
         return _resources(str(library)) if self.disassembles else Resources()
 
     def _compile(self, source: str, command: Sequence[str], library: Path, start: float) -> Build:
+        """Runs g++ on the source in a confined child and moves the library to its place; a failure is a Build with its
+        errors."""
         limits = compiler_limits(self.compile_s, self.memory_bytes)
         with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
             partial = Path(folder) / "kernel.so"
@@ -342,6 +344,7 @@ def _is_packed(instruction: _Instruction) -> bool:
 
 
 def _is_scalar(instruction: _Instruction) -> bool:
+    """True for an instruction on single floats, or a call of a scalar mathematical function."""
     if instruction.kind == "call":
         return _MATHS.search(instruction.operands) is not None
     single = instruction.kind == "division" and re.fullmatch(r"v?(div|sqrt)s[sd]", instruction.opcode)

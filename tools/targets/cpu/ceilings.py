@@ -17,6 +17,7 @@ CPU_SECONDS = 1.5
 
 
 def measure_cpu(device: Device) -> Ceilings:
+    """Compiles and runs the benchmark program, which takes seconds; returns its rates. Raises FoundryError."""
     with tempfile.TemporaryDirectory(prefix="foundry-ceilings-") as folder:
         program = Path(folder) / "ceilings"
         run_benchmark(

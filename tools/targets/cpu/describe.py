@@ -30,6 +30,7 @@ def gxx_path() -> Path:
 
 
 def describe_cpu() -> Device:
+    """The processor here as a Device: name, x86 level, cores, caches, compiler. Raises MissingTool without g++."""
     gxx = gxx_path()
     name, flags = _cpu_model()
     return Device(
@@ -62,12 +63,15 @@ def _cpu_model() -> tuple[str, set[str]]:
 
 
 def _cpu_arch(flags: set[str]) -> str:
+    """The highest x86-64 level that the processor's flags reach ("x86-64-v3"), or the machine's name on another
+    architecture."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return platform.machine()
     return next((level for level, needed in _X86_LEVELS if needed <= flags), "x86-64")
 
 
 def _vector_bytes(flags: set[str]) -> int:
+    """Bytes of a vector register: 64 with AVX-512, 32 with AVX, else 16."""
     if "avx512f" in flags:
         return 64
     return 32 if "avx" in flags else 16

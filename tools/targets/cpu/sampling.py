@@ -36,6 +36,7 @@ class Samples:
     """
 
     def __init__(self) -> None:
+        """Empty counts."""
         self.counts: Counter[tuple[str, str]] = Counter()
         self.instructions: dict[str, dict[str, float]] = {}
         self.problem = ""

@@ -116,6 +116,10 @@ class CudaTarget:
         return self._compile(literals, [str(nvcc), *flags, f"-arch={arch}"], cubin, arch, start)
 
     def _compile(self, literals: Literals, command: list[str], cubin: Path, arch: str, start: float) -> Build:
+        """Runs nvcc in a confined child; keeps cubin, log, and a copy whose name lacks the compiler's version.
+
+        A failure is a Build with its errors.
+        """
         limits = compiler_limits(self.compile_s, self.memory_bytes)
         log = cubin.with_suffix(".log")
         with tempfile.TemporaryDirectory(prefix="build-", dir=cubin.parent) as folder:

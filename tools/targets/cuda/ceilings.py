@@ -33,6 +33,7 @@ def start_cuda() -> Started:
 
 
 def measure_cuda(started: Started) -> Ceilings:
+    """Tells the started process to measure and returns its rates. Raises FoundryError if it fails or takes too long."""
     problem = "the GPU measurement failed"
     try:
         answer, said = started.communicate("measure\n", timeout=LIMIT_SECONDS)

@@ -94,6 +94,8 @@ def nvcc_path() -> Path | None:
 
 
 def describe_cuda() -> Device:
+    """The first visible GPU as a Device; an absent H200-like sm_90 if there is none. Raises MissingTool without
+    nvcc."""
     nvcc = nvcc_path()
     if nvcc is None:
         raise MissingTool("no CUDA compiler: the cuda target needs nvcc", INSTALL_NVCC)

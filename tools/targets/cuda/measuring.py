@@ -49,6 +49,7 @@ def product_rate(dtype: torch.dtype, *, allow_tf32: bool = False) -> float:
 
 
 def main() -> None:
+    """Makes the context and prints "ready"; after a line of input measures the rates and prints them as JSON."""
     torch.zeros(1, device="cuda")  # makes the context
     print("ready", flush=True)
     sys.stdin.readline()  # the device is quiet from now on

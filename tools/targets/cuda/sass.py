@@ -92,6 +92,8 @@ class _Accesses:
     chased: int = 0
 
     def add(self, line: Instruction, step: int) -> None:
+        """Adds one memory access whose addresses differ by `step` bytes between neighbouring threads, or by an unknown
+        amount."""
         if step == LOADED:
             self.chased += 1
         elif line.kind.startswith("shared"):
@@ -108,6 +110,7 @@ def read_disassembly(text: str) -> dict[str, KernelCode]:
 
 
 def _functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[str, int]]]:
+    """Yields (name, instructions, address by label) of each function in a disassembly."""
     name, lines, labels, pending = "", list[Instruction](), dict[str, int](), list[str]()
     for line in text.splitlines():
         if head := _SECTION.match(line):
@@ -131,6 +134,8 @@ def kind_of(opcode: str) -> str:
 
 
 def _code(lines: Sequence[Instruction], labels: dict[str, int]) -> KernelCode:
+    """The facts of one kernel: instructions by class, in loops and in the hottest loop, and the steps of its
+    accesses."""
     loops = [(target, line.address) for line in lines if (target := _back_to(line, labels)) is not None]
     looped = [line for line in lines if any(begin <= line.address <= end for begin, end in loops)]
     strides, seen = Strides(), _Accesses()
@@ -170,6 +175,7 @@ def _hot_loop(lines: Sequence[Instruction], labels: dict[str, int]) -> list[Inst
 
 
 def _look(line: Instruction, strides: Strides, seen: _Accesses) -> None:
+    """Notes the step of a memory access, then follows the instruction's effect on registers."""
     if line.kind in LOADS or line.kind in STORES or line.kind in ("shared_load", "shared_store"):
         step = strides.of_access(line.operands)
         if step is not None:

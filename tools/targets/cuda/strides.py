@@ -44,6 +44,10 @@ class Strides:
             self._steps[_beyond(name, offset)] = LOADED if step == LOADED else None
 
     def _result(self, opcode: str, sources: list[str]) -> int | None:
+        """The step of an instruction's result between neighbouring threads, from those of its sources.
+
+        None if unknown; RUNTIME if it depends on a value known only at run time, LOADED if on a loaded one.
+        """
         base = opcode.split(".")[0]
         if base in ("LDG", "LD"):
             return LOADED
@@ -68,17 +72,20 @@ class Strides:
         return LOADED if LOADED in map(self._step, sources) else None
 
     def _imad(self, opcode: str, sources: list[str]) -> int | None:
+        """The step of a multiply-add."""
         if ".HI" in opcode or ".X" in opcode or len(sources) < 3:
             return None
         return _plus(self._product(sources[0], sources[1]), self._step(sources[2]))
 
     def _lea(self, opcode: str, sources: list[str]) -> int | None:
+        """The step of a shift and add."""
         if ".HI" in opcode or len(sources) < 3:
             return None
         shift = _number(sources[2])
         return _plus(_times(self._step(sources[0]), None if shift is None else 1 << shift), self._step(sources[1]))
 
     def _product(self, first: str, second: str) -> int | None:
+        """The step of a product of two registers or of one and a number."""
         for one, other in ((first, second), (second, first)):
             step, number = self._step(one), _number(other)
             if number is not None:
@@ -89,6 +96,7 @@ class Strides:
         return 0 if steps == (0, 0) else RUNTIME
 
     def _sum(self, sources: list[str]) -> int | None:
+        """The step of a sum; operands may be negated."""
         total: int | None = 0
         for source in sources:
             total = _plus(total, self._step(source), -1 if source.startswith("-") else 1)
@@ -100,6 +108,7 @@ class Strides:
 
 
 def _plus(one: int | None, other: int | None, sign: int = 1) -> int | None:
+    """The step of one + sign * other; LOADED, unknown and RUNTIME carry over in this order."""
     if LOADED in (one, other):
         return LOADED
     if one is None or other is None:
@@ -108,6 +117,7 @@ def _plus(one: int | None, other: int | None, sign: int = 1) -> int | None:
 
 
 def _times(step: int | None, factor: int | None) -> int | None:
+    """A step times a known factor; 0, RUNTIME and LOADED stay, an unknown factor makes it unknown."""
     if step is None or step in (0, RUNTIME, LOADED):
         return step
     return None if factor is None else step * factor

@@ -41,6 +41,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
+        """An empty recording."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._here = torch.empty(0).device
         self._recorded: list[_Recorded] = []
@@ -54,6 +55,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Runs a function and keeps the call if it makes or changes tensors; arguments that cannot be replayed are its
+        problem."""
         options = dict(kwargs or {})
         first_problem = ""
         arguments = []

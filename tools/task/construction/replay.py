@@ -79,6 +79,8 @@ def _watch(
     found = list[Found | CannotReplay]()
 
     def construct(*args: Any, **kwargs: Any) -> Any:
+        """Constructs the watched class as usual, recording if asked; appends what `look` makes of it, or why it cannot
+        be replayed."""
         try:
             told = _arguments_text(signature, args, kwargs)
             given = copy.deepcopy((args, kwargs))

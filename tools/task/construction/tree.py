@@ -28,6 +28,7 @@ def parts_of(model: nn.Module) -> list[ModulePart]:
     found: list[ModulePart] = []
 
     def walk(module: nn.Module | None, path: str) -> None:
+        """Appends a module and its children to `found`; a module met before is noted as the same."""
         if module is None:
             found.append(ModulePart(path, ""))
             return

@@ -91,6 +91,7 @@ class ModulesBeside:
     """A finder for `sys.meta_path`: finds the modules beside a task, by the files that belong to it."""
 
     def __init__(self, folder: Path, files: Iterable[str]) -> None:
+        """`files` are the task's own files; only their modules are found in `folder`."""
         self._folder = folder
         tops = {Path(name).parts[0] for name in files if name.endswith(".py")}
         self._names = {name.removesuffix(".py") for name in tops}

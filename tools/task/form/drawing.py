@@ -33,6 +33,7 @@ def drawn_on(device: torch.device, make: Callable[[], Made]) -> Made:
 
 
 def seed_everything(seed: int) -> None:
+    """Seeds the random numbers of Python, PyTorch and, if it is imported, NumPy."""
     random.seed(seed)
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
@@ -46,6 +47,7 @@ class InputMaker:
     """
 
     def __init__(self, module: types.ModuleType, forward: Callable[..., Any] | None) -> None:
+        """Finds the module's maker function and whether it gives several groups of inputs."""
         self._module, self._forward = module, forward
         self.name = "get_input_groups" if hasattr(module, "get_input_groups") else "get_inputs"
         self._make = getattr(module, self.name)

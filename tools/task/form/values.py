@@ -169,6 +169,7 @@ def dict_keys(result: Any) -> list[str]:
     """The keys that lead to each leaf in a dict, in order: "['boxes']['scores']"."""
 
     def walk(arrangement: Arrangement, path: str) -> Iterator[str]:
+        """Yields the path of dict keys to each leaf below a dict."""
         if arrangement.kind == "leaf" and path:
             yield path
         for step, item in zip(arrangement.steps, arrangement.items, strict=True):

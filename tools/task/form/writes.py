@@ -16,12 +16,14 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the first operator that writes to a tensor's memory, and the line of a file that called it."""
 
     def __init__(self, watched: torch.Tensor, file: str) -> None:
+        """Watches the memory of one tensor, for calls from the lines of `file`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._place = watched.untyped_storage().data_ptr()
         self._file = file
         self.found: tuple[str, int] = "", 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operator and notes it, with the calling line, if it is the first to write to the watched memory."""
         given = {**dict(zip((item.name for item in func._schema.arguments), args, strict=False)), **(kwargs or {})}
         for argument in func._schema.arguments:
             value = given.get(argument.name)

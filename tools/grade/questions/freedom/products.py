@@ -49,6 +49,8 @@ class _Watch(TorchDispatchMode):
         self.found: list[ProductRun] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operator; a float32 product with TF32 allowed and once more as usual, and notes if the results
+        differ."""
         named = kwargs or {}
         kind = func._schema.name.split("::")[-1]
         if product_size(kind, 0, 1) is None:

@@ -71,6 +71,8 @@ class OtherRoundings(TorchDispatchMode):
         self._way, self._units = way, units
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operator and moves its rounded results, or for some operators its operands, by units in the last
+        place."""
         named = dict(kwargs or {})
         full = func.overloadpacket.__name__
         name = full.removesuffix("_")

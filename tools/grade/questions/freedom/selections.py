@@ -83,6 +83,7 @@ class Watcher(TorchDispatchMode):
         self.found: list[tuple[torch.Tensor, torch.Tensor, int, str, bool]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operator and records it if it selects places by value (argmax, sort, topk)."""
         named = dict(kwargs or {})
         result = func(*args, **named)
         name = func.overloadpacket.__name__
@@ -139,11 +140,13 @@ class _OtherChoices(TorchDispatchMode):
     `way`."""
 
     def __init__(self, way: int) -> None:
+        """`way` is the number of the choice among tied values; `most` becomes the largest number of ties seen."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._way = way
         self.most = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operator; for an extreme of floats returns another of the places that tie with it."""
         named = dict(kwargs or {})
         result = func(*args, **named)
         name = func.overloadpacket.__name__

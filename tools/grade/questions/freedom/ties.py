@@ -24,6 +24,7 @@ class InOrder(TorchDispatchMode):
         self._turned = turned
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operator; sort and topk with the fixed order of equal elements."""
         named = dict(kwargs or {})
         if func is _ATEN.sort.default:
             return self._sorted(*args, **named)
@@ -32,6 +33,7 @@ class InOrder(TorchDispatchMode):
         return func(*args, **named)
 
     def _sorted(self, tensor: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+        """(values, places) of a stable sort; with equal elements in the opposite order if the mode is turned."""
         if not self._turned or not tensor.dim():
             return _ATEN.sort.stable(tensor, stable=True, dim=dim, descending=descending)
         values, places = _ATEN.sort.stable(tensor.flip(dim), stable=True, dim=dim, descending=descending)
