@@ -227,6 +227,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def _expert_names() -> frozenset[str]:
+    """Names of all experts; imports them."""
     from foundry.agents.expert import experts  # imports every expert: only for a name that is not one of the four
 
     return frozenset(experts())
@@ -274,6 +275,7 @@ def _match(table: tuple[_Form, ...], body: str) -> dict[str, Choice] | None:
 
 
 def _command(verb: str, slots: Mapping[str, str]) -> dict[str, Choice]:
+    """The directive's command from what the parser found in its slots: verb, names, values as numbers."""
     command: dict[str, Choice] = {"verb": verb}
     if name := slots.get("name") or slots.get("model"):
         command["name"] = name

@@ -75,6 +75,7 @@ def _about_value(name: str, known: Sequence[str], graph: OpGraph | None) -> str:
 
 
 def _about_tunable(directive: Directive, name: str, candidates: Sequence[Lowered]) -> str:
+    """Why a directive about a tunable cannot be followed, with what is legal; "" if it can."""
     command = directive.command
     kernel = str(command.get("kernel", ""))
     summaries = [summary for item in candidates for summary in item.kernels]
@@ -102,6 +103,7 @@ def _each(rows: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _unknown(what: str, holds: str, name: str, known: Sequence[str]) -> str:
+    """The sentence that no such thing is known, with the known ones and those of similar names."""
     near = nearest([name], known)
     hint = f"; near it: {', '.join(near)}" if near else ""
     return f"No {what} called {name} {holds}; there are {_some(known) or 'none'}{hint}."

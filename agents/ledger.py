@@ -42,6 +42,7 @@ class ModelCost:
         return self.prompt_tokens + self.answer_tokens
 
     def __add__(self, other: ModelCost) -> ModelCost:
+        """The sum of both costs, field by field."""
         return ModelCost(
             self.requests + other.requests,
             self.prompt_tokens + other.prompt_tokens,
@@ -150,6 +151,7 @@ class ModelLedger:
         return self.max_calls is None or spent.requests + len(self._held) < self.max_calls
 
     def _token_room(self, spent: ModelCost, prompt_tokens: int) -> int:
+        """Tokens left for an answer after this prompt and the calls under way; a huge number without a cap."""
         if self.max_tokens is None:
             return 1 << 40
         return self.max_tokens - spent.tokens - sum(item.tokens for item in self._held) - prompt_tokens
@@ -162,6 +164,7 @@ class ModelLedger:
         return int(1e6 * (left - price.dollars(prompt_tokens, 0, 0)) / price.answer)
 
     def _why(self, spent: ModelCost) -> str:
+        """The reason in words why the caps allow no further call."""
         caps = []
         if self.max_calls is not None:
             caps.append(f"{spent.requests} of {self.max_calls} calls")

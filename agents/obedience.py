@@ -140,6 +140,7 @@ class Obedience:
         return tuple([*self._required_settings(), *self._required_structure()])
 
     def _required_settings(self) -> Iterator[tuple[Move, Directive]]:
+        """Yields the settings that directives demand and the candidate lacks, each with its directive."""
         for kernel in self.lowered.kernels:
             for tunable in kernel.tunables:
                 was = kernel.choices.get(tunable.name, tunable.default)
@@ -151,6 +152,7 @@ class Obedience:
                     yield setting(kernel, tunable, value), directive
 
     def _avoids(self, tunable: Tunable, value: object) -> Directive | None:
+        """The directive that forbids this value of a tunable; None if there is none."""
         for directive in self.active:
             command = directive.command
             avoided = command.get("verb") == "avoid" and command.get("value") == value
@@ -160,6 +162,8 @@ class Obedience:
         return None
 
     def _required_structure(self) -> Iterator[tuple[Move, Directive]]:
+        """Yields the fusions, splits and rewrites that directives demand and the candidate lacks, each with its
+        directive."""
         lowered, graph = self.lowered, self.graph
         for directive in self.active:
             verb, name = directive.verb, str(directive.command.get("name", ""))
@@ -195,6 +199,7 @@ class Obedience:
         return None
 
     def _means(self, move: Move, word: str) -> bool:
+        """True if a user's word means this move: a value's name, or part of the move's name."""
         if move.kind in ("split", "fuse"):
             return bool(find_values([move.name], word, self.graph))
         return word in move.name.lower()

@@ -98,6 +98,7 @@ class Situation:
 
     @cached_property
     def flops(self) -> int:
+        """Operations of one forward: the parent's, else the graph's; without a graph what PyTorch ran."""
         if self.brief.lowered:
             return self.brief.lowered.flops
         if self.brief.graph is None:
@@ -156,12 +157,14 @@ class Situation:
 
     @cached_property
     def achieved_flops_per_s(self) -> float | None:
+        """The parent's operations a second, by the hardware's counters if they were read; None if it was not timed."""
         if self.profile and self.profile.rung == "counters" and self.profile.achieved_flops_per_s > 0:
             return self.profile.achieved_flops_per_s
         return 1e3 * self.flops / self.candidate_ms if self.candidate_ms else None
 
     @property
     def launches(self) -> int:
+        """Kernels that one forward of the parent starts, at least 1."""
         if self.profile and self.profile.launches > 0:
             return self.profile.launches
         if self.is_reference:
@@ -222,6 +225,7 @@ class Situation:
         return values[max(origins, key=len)].spec.nbytes if origins else 0
 
     def tunable(self, move: Move) -> Tunable | None:
+        """The tunable that a move sets; None for another kind of move."""
         kernel = self.kernels.get(move.kernel)
         found = [tunable for tunable in kernel.tunables if tunable.name == move.name] if kernel else []
         return found[0] if found else None

@@ -31,6 +31,8 @@ def root(name: str, node: Callable[[RunState, Services], Awaitable[Update]]) -> 
     """The node with a span in the trace; at the root an error ends the run with its one line."""
 
     async def run(state: RunState, runtime: Runtime[Services]) -> Update:
+        """Runs one node of the root graph in a span of the trace; opens the run's services first and closes them after
+        "finish"."""
         with streaming(runtime.stream_writer):
             begun = await begin(state, runtime) if name == "intake" else {}
             services = await services_of({**state, **begun}, runtime)

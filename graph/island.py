@@ -122,6 +122,10 @@ def contain(name: str, work: IslandNode) -> Any:
     """The node around a step: a span in the trace, and an error that ends this island instead of all of them."""
 
     async def node(state: IslandState, runtime: Runtime[Services]) -> Update:
+        """Runs one node of an island in a span of the trace; an error ends this island only, with its reason.
+
+        Questions to a person, and failures of the disk or the recording, are raised.
+        """
         services = await services_of(state, runtime)
         here = next_step(state) if name == "select" else state["step"]
         if name != "select":

@@ -43,6 +43,7 @@ def _lines(edges: Edges, first: str, prefix: str) -> Iterator[str]:
     count, order, labelled = Counter(source for source, _ in shown), _walk(shown, first), set[str]()
 
     def node(name: str) -> str:
+        """A node in Mermaid's text, labelled at its first mention; experts are round."""
         if name in labelled or name == ISLAND:
             return f"{prefix}{name}"
         labelled.add(name)

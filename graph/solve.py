@@ -104,6 +104,10 @@ async def _work(
     began: float,
     asker: Asker,
 ) -> Summary:
+    """Opens the run's services, runs the graph to its end or a stop, and returns the summary.
+
+    Sets the run's status throughout: running, then finished, interrupted or failed with its reason.
+    """
     try:
         with _one_line(run):
             if run.get("status") == "failed":
@@ -214,6 +218,7 @@ class _Rollback(sqlite3.Connection):
     tracebacks of cancelled tasks do."""
 
     def close(self) -> None:
+        """Rolls back an open transaction, then closes the connection."""
         with contextlib.suppress(sqlite3.Error):
             self.rollback()
         super().close()

@@ -9,6 +9,7 @@ class FoundryError(Exception):
     exit_code = 1
 
     def __init__(self, problem: str, remedy: str = "") -> None:
+        """Keeps problem and remedy, each as one line."""
         self.problem = " ".join(problem.split())  # one line, because it may quote foreign text
         self.remedy = " ".join(remedy.split())
         super().__init__(f"{self.problem} ({self.remedy})" if self.remedy else self.problem)

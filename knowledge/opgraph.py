@@ -163,6 +163,7 @@ class Op:
         found: list[str] = []
 
         def walk(argument: Argument) -> None:
+            """Appends the names of the values that an argument reads, in lists too."""
             if isinstance(argument, Ref):
                 found.append(argument.ref)
             elif isinstance(argument, list):

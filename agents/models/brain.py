@@ -29,6 +29,7 @@ class ModelsBrain:
     """Implements Brain."""
 
     def __init__(self, models: Models, brains: Mapping[str, ChatModelBrain], playbook: PlaybookBrain) -> None:
+        """`brains` holds a brain for each model by name; an expert without a model gets the playbook."""
         self.name = models.title
         self.models = models
         self.brains = brains
@@ -49,6 +50,7 @@ class ModelsBrain:
     async def fill(
         self, expert: ExpertName, prompt: Prompt, form: type[FormT], refuse: Callable[[FormT], str]
     ) -> FormT | None:
+        """A form filled in by the expert's first model; None without one."""
         names = self.models.of(expert)
         return await self.brains[names[0]].fill(expert, prompt, form, refuse) if names else None
 

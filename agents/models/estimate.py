@@ -32,6 +32,7 @@ class CostEstimate:
 
     @property
     def words(self) -> str:
+        """The estimate as one line: model, experts, requests, tokens, dollars."""
         dollars = f"${self.dollars.least:.2f} to ${self.dollars.most:.2f}" if self.dollars else "price unknown"
         requests = f"{self.requests.least:,.0f} to {self.requests.most:,.0f} requests"
         tokens = f"{self.tokens.least:,.0f} to {self.tokens.most:,.0f} tokens"

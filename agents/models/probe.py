@@ -49,6 +49,7 @@ class _Look:
     seconds: list[float] = field(default_factory=list)
 
     async def ask(self, text: str, schema: Mapping[str, Any] | None, tools: tuple[str, ...] = ()) -> ModelReply:
+        """Asks the endpoint once and notes reply and seconds."""
         load_client()  # takes seconds, once, that are none of the endpoint's
         started = time.monotonic()
         reply = await self.client.ask([("human", text)], schema, tools)
@@ -90,6 +91,7 @@ async def probe(spec: ModelSpec) -> list[Capability]:
 
 
 def _answers(spec: ModelSpec, look: _Look) -> Capability:
+    """The finding that the endpoint answers, with seconds and the parameters that it refused."""
     shortest, longest = min(look.seconds), max(look.seconds)
     text = f"{spec.endpoint.host} answers two tiny requests after {shortest:.2f} and {longest:.2f} s"
     left_out = f"; {', '.join(look.refused)}" if look.refused else ""
@@ -116,6 +118,7 @@ def _speed(spec: ModelSpec, look: _Look) -> list[Capability]:
 
 
 def _tools(reply: ModelReply, look: _Look) -> Capability:
+    """The finding about tool calls: native, in words, or not made."""
     if any("tools" in words for words in look.refused):
         return Capability("tool calls", "limited", "the endpoint refuses tools: they are called in words")
     if any(call.name == TOOL for call in reply.calls):
@@ -126,6 +129,7 @@ def _tools(reply: ModelReply, look: _Look) -> Capability:
 
 
 def _form(reply: ModelReply, look: _Look) -> Capability:
+    """The finding about structured output: kept to a schema, asked for in words, or not JSON."""
     if any("response_format" in words for words in look.refused):
         return Capability(
             "structured output", "limited", "the endpoint refuses a schema: answers are asked for in words"
@@ -141,6 +145,7 @@ def _form(reply: ModelReply, look: _Look) -> Capability:
 
 
 def _usage(replies: Sequence[ModelReply]) -> Capability:
+    """The finding about token counts: the endpoint's, or estimates."""
     prompt = sum(reply.usage.prompt_tokens for reply in replies)
     answer = sum(reply.usage.answer_tokens for reply in replies)
     if any(reply.usage.estimated for reply in replies):
@@ -171,6 +176,7 @@ async def _context(spec: ModelSpec) -> Capability:
 
 
 def _price(spec: ModelSpec, replies: Sequence[ModelReply]) -> Capability:
+    """The finding about the price, with what the probe and a usual step cost."""
     price = spec.price
     if not price.known:
         return Capability("price", "limited", "unknown: tokens are counted, dollars are not", "--price IN,OUT")

@@ -38,6 +38,7 @@ def _as_price(value: Any) -> Any:
 
 
 def _other_than_openai(provider: str) -> str:
+    """Returns the provider; raises ValueError for OpenAI, which needs none."""
     if provider == "openai":
         raise ValueError("OpenAI's interface is asked without a provider")
     return provider
@@ -120,6 +121,7 @@ def find_file(folder: Path) -> Path | None:
 
 
 def _read_file(path: Path) -> SettingsFile:
+    """The settings in a file. Raises UsageError if it is too large, unreadable or not valid."""
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise UsageError(f"{path} is larger than {LARGEST_BYTES >> 10} KB", "it holds only settings")
@@ -143,6 +145,7 @@ def _words_of(problem: Mapping[str, Any]) -> str:
 
 
 def _remedy(error: ValidationError) -> str:
+    """The remedy for an invalid settings file; "" if none is known."""
     where = str(error.errors()[0]["loc"][-1])
     if "key" in where:
         return "a key does not belong into a file: name its environment variable as api_key_env"
@@ -155,6 +158,7 @@ def _of_environment() -> dict[str, str]:
 
 
 def _validated(given: Mapping[str, Any], *, is_flag: bool) -> dict[str, Any]:
+    """The options that were given, checked. Raises UsageError that names the flag or the environment variable."""
     try:
         return ModelOptions.model_validate(given).said
     except ValidationError as error:
@@ -181,6 +185,7 @@ def _cast(words: list[str], place: str) -> tuple[tuple[str, ...], dict[ExpertNam
 
 
 def _check_experts(by_expert: Mapping[str, tuple[str, ...]], place: str) -> None:
+    """Raises UsageError for the first name that is no expert."""
     for expert in by_expert:
         if expert not in experts():
             raise UsageError(f"{place}: there is no expert {expert[:40]!r}", f"there are {', '.join(experts())}")

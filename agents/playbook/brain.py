@@ -58,6 +58,7 @@ class PlaybookBrain:
     name = "playbook"
 
     def __init__(self, library: MoveLibrary | None = None) -> None:
+        """`library` gives the legal moves, by default the kernel compiler; nothing is learnt yet."""
         self.library: MoveLibrary = library or kernel_library
         self._learnt: tuple[tuple[int, ...], Estimates] | None = None
         self._elsewhere: tuple[tuple[tuple[int, ...], frozenset[tuple[str, str]]], Elsewhere] | None = None

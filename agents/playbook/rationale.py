@@ -46,6 +46,7 @@ def proposal_of(draft: Draft, expert: Expert, situation: Situation) -> Proposal:
 
 
 def _cites(draft: Draft, brief: Brief) -> tuple[str, ...]:
+    """Ids of the directives and experience records that a step follows."""
     directives = [f"d{directive.id}" for directive in draft.held]
     known = [item.credit for item in draft.chosen if item.credit and item.move.key in brief.weights]
     followed = [credit for credit in known if credit.effect >= 1]

@@ -100,6 +100,7 @@ def lines_of(found: Comparison) -> list[str]:
 
 
 def _words(found: Comparison) -> Iterator[str]:
+    """Yields the comparison as sentences: what both share, where they parted, what each did there, and the gain."""
     yield found.relation
     if found.common:
         best = f", the best of them {found.best_common}" if found.best_common else ""
@@ -143,6 +144,7 @@ def _same(one: Decision, other: Decision) -> bool:
 
 
 def _while_equal(one: tuple[str, ...], other: tuple[str, ...]) -> Iterator[str]:
+    """Yields the common beginning of two sequences."""
     for ours, theirs in zip(one, other, strict=False):
         if ours != theirs:
             return
@@ -150,6 +152,7 @@ def _while_equal(one: tuple[str, ...], other: tuple[str, ...]) -> Iterator[str]:
 
 
 def _made(decision: Decision | None, history: History) -> str:
+    """A run's decision at the parting step in words."""
     if decision is None:
         return "did not take this step"
     step = next((step for step in history.steps if step.candidate == decision.candidate.id), None)

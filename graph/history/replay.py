@@ -81,6 +81,7 @@ def compare(recorded: RunDirectory, again: RunDirectory) -> Replayed:
 
 
 def _describe(decision: Decision) -> str:
+    """A decision as one line: candidate, parent, expert, moves."""
     proposal = decision.proposal
     if proposal is None:
         return f"{decision.candidate.id} (seed)"

@@ -73,6 +73,7 @@ async def seed(state: RunState, services: Services) -> Update:
     gate = asyncio.Semaphore(SEEDS_AT_ONCE)
 
     async def one(decision: Decision) -> None:
+        """Evaluates one first candidate if there is time, a few at once."""
         async with gate:
             if _has_time(services, decision, seeds):
                 await _evaluate_seed(services, decision, seeds)
@@ -182,6 +183,7 @@ def _claim(services: Services, step: str, text: str, recipe: Recipe | None, why:
 
 
 async def _evaluate_seed(services: Services, decision: Decision, seeds: _Seeds) -> None:
+    """Compiles and evaluates one first candidate, records it, proves it early if it is right, and keeps its lesson."""
     candidate = decision.candidate
     seeds.evaluated.append(candidate.id)
     seeds.first = seeds.first or candidate.recipe

@@ -120,6 +120,7 @@ class ProofOutcome:
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> ProofOutcome:
+        """The outcome from a note of the trace."""
         outcome = str(data.get("outcome", ""))
         cause = FailureCause(str(data["gate"]), str(data["evidence"]), outcome) if data["gate"] else None
         rounded, has_variants = frozenset(data.get("rounded", ())), bool(data.get("has_variants"))
@@ -182,6 +183,8 @@ class Outlook:
         return sorted(names, key=lambda name: self._has_failed(kins[name]))
 
     def _has_failed(self, kin: Kin) -> bool:
+        """True if a proof of such a kernel failed for a cause that would hit this one too, and none of its structure
+        passed."""
         alike = [
             item for item in self.failures_that_tell(kin) if item.blames_tf32 or item.kin.structure == kin.structure
         ]

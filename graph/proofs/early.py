@@ -51,6 +51,10 @@ def common_cause(services: Services) -> FailureCause | None:
 
 
 def _is_due(services: Services, evaluation: Evaluation, kin: Kin) -> bool:
+    """True if an early proof of this kernel is worth its time.
+
+    Not if its structure has passed already or failed twice, nor if the expected seconds exceed the share of the budget.
+    """
     outlook = outlook_of(services)
     failed_alike = sum(item.kin.structure == kin.structure for item in outlook.failures)
     if kin.structure in outlook.passed or failed_alike > 1 or services.effort.early_share <= 0:

@@ -30,6 +30,7 @@ def ask(services: Services, name: str, text: str) -> bool:
 
 
 def _interrupt(services: Services, name: str, text: str) -> bool:
+    """Interrupts the graph with a question to the user; True if the answer is yes."""
     said: Any = interrupt({"question": name, "text": text})
     meant = (said.strip().lower() if isinstance(said, str) else said) in YES
     services.log.note("note", "answered", question=text, answer="yes" if meant else "no")
@@ -86,6 +87,7 @@ def ask_for_export(services: Services, winner: Evaluation) -> bool:
 
 
 def _speed(evaluation: Evaluation) -> str:
+    """The measured speedup and its interval in words."""
     timing = evaluation.timing
     if timing is None:
         return "not timed"

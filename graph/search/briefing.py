@@ -78,6 +78,7 @@ async def look_closer(brief: Brief, services: Services) -> Brief:
 
 
 async def _build_brief(state: IslandState, services: Services) -> Brief:
+    """Collects everything that an expert is shown at this step; the parent is lowered again if it has a recipe."""
     parent = services.latest(state["parent"])
     lowered: Lowered | None = None
     if parent.candidate.recipe is not None:

@@ -36,6 +36,7 @@ def tools_place(state: IslandState, turn: int) -> str:
 
 
 def request_of(state: IslandState, services: Services, turn: int) -> ToolRequest:
+    """The tool calls of a turn of this step, from the journal."""
     found = recorded_answer(state, services, turn).request
     assert found is not None
     return found

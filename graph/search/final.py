@@ -145,6 +145,7 @@ def _is_time(services: Services, done: int) -> bool:
 
 
 async def _prove_one(services: Services, name: str) -> Evaluation:
+    """Proves one finalist with unused seeds, the auditor included; records and returns its evaluation."""
     candidate = services.candidate(name)
     text = services.run.text(candidate.source)
     step = f"final/{name}"
@@ -194,6 +195,8 @@ async def _ask_auditor(services: Services, kernel: Kernel) -> Judgement:
 
 
 async def _judge(services: Services, evidence: AuditEvidence) -> AuditorAnswer:
+    """The auditor's answer, journalled as a thought."""
+
     async def think() -> AuditorAnswer:
         found = await services.brain.judge(evidence)
         return AuditorAnswer(request=found) if isinstance(found, ToolRequest) else AuditorAnswer(found)

@@ -81,6 +81,7 @@ async def _recipes(graph: OpGraph, services: Services) -> tuple[Recipe, ...]:
 
 
 async def _unrounded(graph: OpGraph, services: Services) -> Unrounded:
+    """The values that PyTorch computes more accurately than TF32 here; none on a device without TF32."""
     if not services.device.present or not services.device.traits.has_tf32:
         return NOWHERE
     return (await services.measure.baseline()).unrounded_in(graph)
@@ -122,6 +123,7 @@ async def _recall_winners(services: Services) -> list[FirstText]:
 
 
 def _read_start(start: str, services: Services) -> str:
+    """The text of the user's starting kernel, beside the task. Raises UsageError."""
     path = Path(services.task.path).parent / start
     try:
         return path.read_text()

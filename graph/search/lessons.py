@@ -50,6 +50,7 @@ def localise(recipe: Recipe, kernels: Sequence[KernelSummary]) -> Recipe:
 
 
 def _rename(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
+    """The recipe's choices under the kernels' new names; those of unknown kernels are dropped."""
     choices: dict[str, dict[str, Choice]] = {
         names[kernel]: dict(values) for kernel, values in recipe.choices.items() if kernel in names
     }
@@ -142,6 +143,7 @@ def _portable_kernels(kernels: Sequence[KernelSummary]) -> tuple[KernelChoices, 
 
 
 def _deed(key: str, filed: Mapping[str, int], rationale: str) -> str:
+    """A step in words: the move, and those made with it; or a whole kernel with its reason."""
     if key == WHOLE_KERNEL and rationale:
         return f"a kernel of its own ({' '.join(rationale.split())[:RATIONALE_CHARS]})"
     others = [other for other in filed if other != key]
@@ -150,6 +152,7 @@ def _deed(key: str, filed: Mapping[str, int], rationale: str) -> str:
 
 
 def _effect(before: Estimate | None, after: Estimate | None, child: Evaluation) -> str:
+    """The effect of a step in words: from one speedup to another, or its failure."""
     if after is None:
         return f"gave {rule(child).outcome}"
     return f"went from {before.speedup:.2f}x to {after.speedup:.2f}x" if before else f"reached {after.speedup:.2f}x"

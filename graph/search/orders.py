@@ -66,6 +66,7 @@ def heed(before: UserOrders, said: Sequence[Directive], known: Sequence[Directiv
 
 
 def _take_back(orders: UserOrders, directive: Directive | None) -> None:
+    """Removes the order that a withdrawn directive gave: its tries and starts, its freezing or thawing, its role."""
     if directive is None:
         return
     candidate = str(directive.command.get("candidate", ""))

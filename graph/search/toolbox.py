@@ -86,6 +86,7 @@ async def answer_all(
     """
 
     async def work(call: ToolCall) -> ToolAnswer:
+        """Answers one call in a span of the trace, which keeps the answer's text."""
         with services.log.span("call", call.name, expert=expert, question=call.digest) as span:
             found = await answer(call, kernel, services)
             span.data["answer"] = found.text[:SHOWN_CHARS]
@@ -199,6 +200,7 @@ async def _sass(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswe
 
 
 async def _show(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    """Tool "show": the named candidate's measurements and its code."""
     if not call.candidate:
         raise UsageError("name a candidate")
     named = await _named(call, kernel, services)
@@ -210,6 +212,7 @@ async def _show(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswe
 
 
 async def _history(_call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    """Tool "history": one line for each of the latest steps, those from this parent first."""
     parent = kernel.candidate.id
     made = [(item.candidate.id, item.proposal) for item in services.run.decisions() if item.proposal is not None]
     newest = sorted(made, key=lambda item: (item[1].parent != parent, -candidate_number(item[0])))
@@ -219,6 +222,7 @@ async def _history(_call: ToolCall, kernel: Kernel, services: Services) -> ToolA
 
 
 async def _search_experience(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    """Tool "search": lessons in the store that match the query's words."""
     store = services.store
     if store is None or not call.query:
         raise UsageError("there is no store of experience here" if store is None else "say what is looked for")

@@ -54,6 +54,7 @@ def parse(name: str, text: str) -> Card:
 
 
 def _aspects(name: str, text: str) -> dict[Aspect, float]:
+    """The weights in a card's text "aspect=weight ..." by aspect. Raises ValueError for an unknown aspect."""
     found: dict[Aspect, float] = {}
     known: dict[str, Aspect] = {aspect: aspect for aspect in get_args(Aspect)}
     for item in text.split():

@@ -132,6 +132,7 @@ def complete_recipe(recipe: Recipe, printed: Printed) -> Recipe:
 
 
 def _summary(kernel: Kernel, text: PrintedKernel, planned: Plan) -> KernelSummary:
+    """The search's facts about a printed kernel: template, operators, choices, tunables, FLOPs, bytes."""
     return KernelSummary(
         name=kernel.name,
         template=text.template,

@@ -36,6 +36,7 @@ def moves(lowered: Lowered) -> tuple[Move, ...]:
 
 
 def _settings(kernel: KernelSummary, tunable: Tunable) -> Iterator[Move]:
+    """Yields a move for each neighbouring value of one tunable."""
     present = kernel.choices.get(tunable.name, tunable.default)
     for value in _neighbours(tunable, present):
         yield Move(
@@ -80,6 +81,7 @@ def _holder(lowered: Lowered, value: str) -> KernelSummary | None:
 
 
 def _fusion_moves(lowered: Lowered) -> Iterator[Move]:
+    """Yields the moves that write a fused value to memory, and those that keep a written value in registers."""
     for value in lowered.fused:
         reason = (
             f"write {value} to memory: two simpler kernels with fewer live values, computed once instead of wherever "
@@ -100,6 +102,7 @@ def name_kernel(lowered: Lowered, move: Move) -> Move:
 
 
 def _rewrite_moves(lowered: Lowered) -> Iterator[Move]:
+    """Yields the moves that apply an open rewrite, and those that undo an applied one."""
     for name in lowered.rewrites_open:
         reason = _REWRITE_REASONS[name]
         yield Move(kind="rewrite", aspect="rewrite", name=name, reason=reason)

@@ -115,6 +115,11 @@ def _bind_empty(builder: Builder, value: Value) -> None:
 
 
 def _lower_op(builder: Builder, op: Op, refused: frozenset[str]) -> None:
+    """Lowers one operator by its rule, appending its kernels. PyTorch is called if there is no rule or the rule
+    refuses.
+
+    Empty results need no kernel.
+    """
     if op.outputs and not any(value.spec.numel for value in op.outputs):
         for value in op.outputs:
             _bind_empty(builder, value)
@@ -146,6 +151,8 @@ def _call_torch(builder: Builder, op: Op) -> None:
     """Leaves the operator to PyTorch: its operands are written to memory first, its results are contiguous buffers."""
 
     def plain(item: Argument) -> object:
+        """The argument for PyTorch's call: references to whole buffers, values stored before if they are not; lists
+        member by member."""
         if isinstance(item, Ref):
             tensor = builder.tensor(item)
             if not tensor.numel:
@@ -259,6 +266,7 @@ def _assemble(
     outputs: list[OutputView],
     write_backs: dict[str, str],
 ) -> Plan:
+    """The plan: fused steps tidied, the buffers that they use, prepared weights and aliases, labels and rewrites."""
     steps = tuple(tidy(step) for step in fusion.steps)
     graph = found.graph
     used = {name for step in steps for name in buffers_of_step(step)} | {view.buffer for view in outputs if view.buffer}

@@ -76,6 +76,7 @@ def _without_empty(choices: dict[str, dict[str, Choice]]) -> dict[str, dict[str,
 
 
 def _choose(tunables: Sequence[Tunable], pick: Callable[[Tunable], Choice | None]) -> dict[str, Choice]:
+    """The picked values by tunable, those that are the default left out."""
     chosen: dict[str, Choice] = {}
     for tunable in tunables:
         value = pick(tunable)

@@ -33,6 +33,7 @@ def expand_foundry_lines(text: str, device: Device, task_source: str, overrides:
     printer = find_printer(device.target)
 
     def written(found: re.Match[str]) -> str:
+        """The text that one of Foundry's lines stands for, between marks."""
         line = found[1]
         if line == HEADER:
             at = text.count("\n", _source_start(text, found.start()), found.start()) + 1

@@ -70,6 +70,7 @@ class ScanIndex:
         return len(rows)
 
     def rebuild(self, journal: LessonJournal) -> int:
+        """Drops all rows and reads the journal anew; returns the number of records."""
         self._rows.clear()
         self._seq = 0
         return self.sync(journal)
@@ -93,6 +94,8 @@ class ChromaIndex:
     """A Chroma collection, embedded under a file lock or on a server."""
 
     def __init__(self, client: ClientAPI, kind: str, state: Path, lock: Any = None) -> None:
+        """Opens the collection. `state` is the file with the journal's position; `lock` an open file that holds the
+        folder's lock."""
         self.kind = kind
         self._client = client
         self._state = state  # position in the journal up to which it is indexed, and by which embedder
@@ -173,6 +176,7 @@ class ChromaIndex:
         return len(rows)
 
     def rebuild(self, journal: LessonJournal) -> int:
+        """Deletes the collection and indexes the journal anew; returns the number of records."""
         with self._turn:
             self._client.delete_collection(COLLECTION)
             self._state.unlink(missing_ok=True)
@@ -198,11 +202,13 @@ class ChromaIndex:
         ]
 
     def close(self) -> None:
+        """Releases the folder's lock, if this index holds it."""
         if self._lock is not None:
             self._lock.close()  # releases the flock
             self._lock = None
 
     def _open_collection(self) -> Any:
+        """The collection, made if it is absent, or made anew if another embedder filled it."""
         collection = self._client.get_or_create_collection(
             COLLECTION,
             embedding_function=None,

@@ -37,6 +37,7 @@ class ExperienceStore:
     """
 
     def __init__(self, journal: LessonJournal, index: Index) -> None:
+        """Indexes the journal's new records."""
         self._journal = journal
         self._prompts: VariantArchive | None = None
         self._index = index
@@ -245,6 +246,7 @@ class ExperienceStore:
         return self._index.rebuild(self._journal)
 
     def close(self) -> None:
+        """Closes index, journal and, if open, the archive of prompts."""
         self._index.close()
         self._journal.close()
         if self._prompts is not None:

@@ -110,6 +110,8 @@ async def _lane(asked: str) -> None:
 
 
 def main() -> None:
+    """Entry of a lane's process: takes its share of the cores and solves tasks; an error is one line and an exit
+    code."""
     try:
         take_share_of_cores(int(sys.argv[2]), int(sys.argv[3]))
         asyncio.run(_lane(sys.argv[1]))

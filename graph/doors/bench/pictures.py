@@ -113,6 +113,7 @@ def _evaluations(axes: Axes, counted: Sequence[TaskResult]) -> None:
 
 
 def _name_tasks(axes: Axes, results: Sequence[TaskResult]) -> None:
+    """Labels the axis with the tasks' names; with "tasks" only if there are too many."""
     if len(results) > MOST_NAMES:
         axes.set_xlabel("tasks")
         axes.set_xticks([])

@@ -44,6 +44,7 @@ class BenchProgress:
     _here: int = 0
 
     def __post_init__(self) -> None:
+        """Makes the bar, shown on a terminal only."""
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -64,6 +65,7 @@ class BenchProgress:
         self._bar.stop()
 
     def __call__(self, task: BenchTask, result: TaskResult | None) -> None:
+        """Shows that a task begins (`result` None), or that it has ended, with its line."""
         if result is None:
             self._bar.update(self._row, description=make_printable(task.name))
             return

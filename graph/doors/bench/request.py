@@ -33,6 +33,7 @@ class BenchRequest:
     is_sharing: bool = False  # True if other lanes use the GPU too: a task that needs more than its part is left
 
     def __post_init__(self) -> None:
+        """Raises UsageError for a shard, step or effort that does not exist."""
         part, parts = self.shard
         if not 1 <= part <= parts:
             raise UsageError(f"--shard {part}/{parts}", "for example 1/4, 2/4, 3/4 and 4/4")

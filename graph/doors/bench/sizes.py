@@ -39,6 +39,7 @@ def input_elements(source: str) -> int | None:
 
 
 def _makers(function: ast.FunctionDef, known: Known) -> Iterator[ast.Call]:
+    """Yields the calls in a function that make tensors; notes its assignments in `known` first."""
     for statement in function.body:
         _assign(statement, known)
     for node in ast.walk(function):

@@ -57,6 +57,7 @@ class DryRun:
 
     @property
     def lines(self) -> list[str]:
+        """The estimates and prompts as lines of text."""
         found = [*self.notes, *(item.words for item in self.estimates)]
         for prompt in self.prompts:
             who = f"{prompt.expert}, asked of {' or '.join(prompt.models)}, about {prompt.tokens:,} tokens"

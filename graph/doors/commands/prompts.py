@@ -25,6 +25,7 @@ app = typer.Typer(help="What models rewrote in the experts' prompts, and what it
 
 @contextmanager
 def _opened(store: str | None) -> Iterator[VariantArchive]:
+    """A context manager with the archive of prompt variants in the store."""
     from foundry.knowledge.experience.store import folder_of
     from foundry.knowledge.experience.variants import VariantArchive
 
@@ -42,12 +43,14 @@ def _rows(archive: VariantArchive) -> list[Row]:
 
 
 def _words(variant: PromptVariant, standing: VariantStanding | None) -> str:
+    """One line about a variant: its place, standing and origin."""
     what = f"{variant.id}  {variant.expert} {variant.target}, {variant.changed}"
     origin = f"{variant.created[:10]} by {variant.model} in run {variant.run}"
     return f"{what}  {standing.words if standing else 'not used: not of this version of the prompt'}; {origin}"
 
 
 def _plain(variant: PromptVariant, standing: VariantStanding | None) -> dict[str, Any]:
+    """A variant and its standing as plain JSON values."""
     from foundry.knowledge.codec import to_plain
 
     found = {"state": standing.state, "chance": standing.chance, **to_plain(standing)} if standing else None

@@ -223,6 +223,7 @@ def drive(work: Work, request: SolveRequest, display: Display, answer: bool | No
     introductions: list[str] = []
 
     def tell(event: Event) -> None:
+        """Shows an event; says which model thinks at once if nothing else is shown."""
         if (event.kind, event.name) == ("note", "model"):
             introductions.append(f"model: {event.data['text']}")
             if not view and not display.as_json:
@@ -233,6 +234,7 @@ def drive(work: Work, request: SolveRequest, display: Display, answer: bool | No
         lines.remember(path, verbose=display.verbose)
 
     async def run() -> Summary:
+        """Runs the work; SIGINT and SIGTERM ask it to stop."""
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -22,6 +22,7 @@ class Searches:
     """Begins searches below a folder of runs, and ends them with the server; their state is kept."""
 
     def __init__(self, runs: Path) -> None:
+        """No search is under way yet; `runs` is the folder of their runs."""
         self.runs = runs
         self._work: dict[asyncio.Task[Ended], asyncio.subprocess.Process] = {}
         self._began: dict[Path, asyncio.Task[Ended]] = {}

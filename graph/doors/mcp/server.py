@@ -57,6 +57,7 @@ def _said(tool: Tool) -> Tool:
 
     @functools.wraps(tool)
     async def asked(*given: Any, **named: Any) -> Any:
+        """Calls the tool; its FoundryError becomes the protocol's ToolError."""
         try:
             return await tool(*given, **named)
         except FoundryError as error:
@@ -145,6 +146,7 @@ class Tools:
         plain = Selection(kinds=("proposal", "evaluation", "directive"))
 
         def tell(opened: RunDirectory) -> list[str]:
+            """The lines of a run's trace: a candidate's story, two candidates' differences, or the selected events."""
             if candidate or diff:
                 view = RunView(opened)
                 return story(view, candidate, details=True) if candidate else differences(opened, diff)
@@ -194,6 +196,7 @@ class Tools:
         """Opens the run, returns what `read` makes of it, and closes it; in a thread."""
 
         def opened() -> Any:
+            """Opens the run, reads from it and closes it."""
             here = RunDirectory.inspect(find_run(self.searches.runs, run))
             try:
                 return read(here)
@@ -213,6 +216,7 @@ def make_server(runs: Path, *, models: bool) -> MCPServer[None]:
 
     @asynccontextmanager
     async def life(_server: MCPServer[None]) -> AsyncIterator[None]:
+        """A context manager for the server's life; ends all searches with it."""
         try:
             yield
         finally:

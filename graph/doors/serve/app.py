@@ -41,6 +41,7 @@ class Site:
     is_ending: Callable[[], bool]
 
     async def list(self, _request: Request) -> Response:
+        """The page with the list of runs."""
         facts = await asyncio.to_thread(self.gallery.runs)
         plain = [f"{run.id}  {run.verdict}" for run in facts.runs]
         return HTMLResponse(render(facts, "Foundry: runs", plain, "runs.js", live=(WATCHING,)))
@@ -75,6 +76,7 @@ class Site:
             return PlainTextResponse('a JSON object with "words" is expected', 400)
 
         def answer() -> str:
+            """Says the line to the run's experts and returns the answer's text."""
             run = self.gallery.open(request.path_params["name"], reading=False)
             try:
                 return say(run, words).text
@@ -88,6 +90,7 @@ class Site:
         is said again and again, so that a page that is gone is noticed."""
 
         async def told() -> AsyncIterator[str]:
+            """Yields the state as server-sent events until the reader or the server ends."""
             due = 0.0
             while not (self.is_ending() or await request.is_disconnected()):
                 if time.monotonic() >= due:

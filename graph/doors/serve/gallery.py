@@ -65,6 +65,7 @@ class Gallery:
     """The runs of a folder as pages show them. Thread-safe; several readers share the gathered facts."""
 
     def __init__(self, folder: Path) -> None:
+        """Reads nothing yet; `folder` holds the runs."""
         self.folder = folder
         self._known: dict[str, _Known] = {}
         self._listing = threading.Lock()

@@ -53,7 +53,10 @@ class Guard:
         self.access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers an HTTP request with a refusal, or passes it on; adds the security headers to the response."""
+
         async def send_guarded(message: Message) -> None:
+            """Sends a message; adds the headers to the start of a response."""
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)

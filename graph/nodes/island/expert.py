@@ -26,6 +26,10 @@ def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Updat
     """The node of an expert: it thinks about one step from the parent."""
 
     async def think(state: IslandState, services: Services) -> Update:
+        """The expert's turn: builds its brief, asks for an answer and says where the island goes next.
+
+        That is the tools, the writing of a file, or the next expert if it has no step.
+        """
         if state["given"]:
             return await _hand_on_file(expert, state, services)
         brief = await brief_for(state, services)
@@ -64,7 +68,10 @@ async def _hand_on_file(expert: ExpertName, state: IslandState, services: Servic
 
 
 async def _answer(services: Services, expert: ExpertName, brief: Brief, turn: int) -> ExpertAnswer:
+    """The expert's answer, journalled as a thought."""
+
     async def think() -> ExpertAnswer:
+        """Asks the brain; an unanswered question becomes its reason. No model is asked after the search's end."""
         if services.brain.name != PLAYBOOK and find_wanted_state(services.directives())[0] == "stop":
             return ExpertAnswer(unanswered="the user has stopped the run: no model is asked any more")
         if services.brain.name != PLAYBOOK and math.isfinite(services.ledger.left_s()):
@@ -79,6 +86,7 @@ async def _answer(services: Services, expert: ExpertName, brief: Brief, turn: in
 
 
 def _in_words(answer: ExpertAnswer) -> str:
+    """The answer as one line for the trace."""
     if answer.request is not None:
         return f"calls {', '.join(call.name for call in answer.request.calls)}"
     return answer.proposal.rationale if answer.proposal else answer.unanswered or "nothing left to try"

@@ -55,6 +55,7 @@ def _expert_of(services: Services, candidate: Candidate) -> str:
 
 
 async def _teach(state: IslandState, services: Services, records: Sequence[Evaluation]) -> None:
+    """Writes the lessons of a step to the experience store and notes the credit of its moves in the trace."""
     graphs = await services.graphs()
     candidate = records[-1].candidate
     decision = services.run.decision(candidate.id)

@@ -130,6 +130,7 @@ async def _draw_parent(state: IslandState, candidates: Mapping[str, float], step
 
 
 def _look_around(state: IslandState, services: Services) -> Outside:
+    """Reads the world outside the island once: users' directives, budget, marks of the tables, other islands' steps."""
     directives = services.directives(state["inbox_after"])
     island = state["island"]
     reserved = services.flight.reserved(but=island)
@@ -149,6 +150,7 @@ def _look_around(state: IslandState, services: Services) -> Outside:
 
 
 def _budget_left(reserved: int, services: Services) -> BudgetLeft:
+    """The budget's numbers for the prompts; `reserved`: evaluations of other steps under way."""
     ledger = services.ledger
     spent, allowed = ledger.spent(), ledger.allowed()
     return BudgetLeft(

@@ -111,6 +111,8 @@ def reduced_term(editor: Editor, kind: str, axes: Collection[int]) -> Callable[[
     """
 
     def term(other: Argument, full: Shape) -> Argument:
+        """The other operand reduced alike: summed or averaged over the axes along which it varies, times the size of
+        the rest."""
         missing = math.prod(full[axis] for axis in axes if not _varies(other, full, axis))
         times = missing if kind == "sum" else 1
         if not isinstance(other, Ref):

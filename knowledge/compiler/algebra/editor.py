@@ -152,6 +152,7 @@ def _with_other(graph: OpGraph, name: str, other: Ref) -> OpGraph:
     """The graph with `other` wherever a value was read, returned or written back."""
 
     def visit(item: Argument) -> Argument:
+        """The argument with references to `name` replaced, also in lists."""
         if isinstance(item, list):
             return [visit(member) for member in item]
         return other if item == Ref(name) else item

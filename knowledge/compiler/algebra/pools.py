@@ -207,6 +207,7 @@ def _average_columns(editor: Editor, width: int, chain: Chain, product: Product)
     dtype = editor.spec(product.right).dtype
 
     def average(item: Ref, tail: Shape) -> Ref:
+        """The tensor with each run of `width` entries along its first axis averaged, in its former type."""
         cut = editor.slice(editor.widen(item), 0, 0, count * width)
         parts = editor.reduce(editor.view(cut, (count, width, *tail)), "mean", [1])
         return editor.cast(editor.view(parts, (count, *tail)), dtype)

@@ -32,6 +32,7 @@ class CpuPage(Page):
         return f"{NAMESPACE}::{launch.function}({', '.join(self._cpu_argument(arg) for arg in launch.args)});"
 
     def _cpu_argument(self, arg: str) -> str:
+        """The C++ text of a call's argument: a buffer, a place in the scratch memory, or a number."""
         if arg in self.plan.buffers:
             return f"b_{arg}"
         if arg in self.places:

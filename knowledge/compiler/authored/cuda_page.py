@@ -30,6 +30,7 @@ class CudaPage(Page):
         return replace(printed, prepared_bytes=self.prepared_bytes)
 
     def named(self, code: str) -> str:
+        """The code with each launched function renamed to its symbol in the module."""
         for launch in {launch.function: launch for launch in self.kernel.launches}.values():
             code = re.sub(rf"\b{launch.function}\b", self._symbol(launch), code)
         return code
@@ -42,6 +43,8 @@ class CudaPage(Page):
         return encode(self._launch(launch) for launch in self.kernel.launches)
 
     def _launch(self, launch: AuthoredLaunch) -> Launch:
+        """The launch with all numbers worked out. Raises CannotLower if the grid, the block or shared memory exceeds
+        the GPU."""
         grid, block = self._three(launch.grid, "grid", launch), self._three(launch.block, "block", launch)
         shared = evaluate(launch.shared_bytes, self.numbers)
         if block[0] * block[1] * block[2] > 1024 or grid[0] >= 2**31 or max(grid[1:]) > 65535:
@@ -53,6 +56,7 @@ class CudaPage(Page):
         return Launch(self._symbol(launch), grid, block, args, shared_bytes=shared, prepares=launch.once)
 
     def _three(self, texts: tuple[str, ...], what: str, launch: AuthoredLaunch) -> tuple[int, int, int]:
+        """Three positive sizes from one to three expressions, missing ones 1. Raises CannotLower."""
         if not 1 <= len(texts) <= 3:
             raise CannotLower(f"{launch.function}: {what} needs one to three expressions")
         x, y, z = [*(evaluate(text, self.numbers) for text in texts), 1, 1][:3]
@@ -61,6 +65,7 @@ class CudaPage(Page):
         return x, y, z
 
     def _gpu_argument(self, arg: str) -> str | int:
+        """A launch's argument: a buffer's name, a place in the workspace or the prepared memory, or a number."""
         if arg in self.plan.buffers:
             return arg
         if arg in self.places:

@@ -125,6 +125,7 @@ def check_form(kernel: AuthoredKernel, buffers: Mapping[str, Buffer]) -> None:
 
 
 def _check_names(names: list[str]) -> None:
+    """Raises CannotLower for the first name that is no C identifier."""
     bad = next((name for name in names if not _IDENTIFIER.match(name)), None)
     if bad is not None:
         raise CannotLower(f"{bad[:60]!r} is no identifier")
@@ -164,6 +165,8 @@ class Page(ABC):
     prepared_sizes: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
+        """Works out sizes, and places of scratch tensors in the workspace or, if kept, in the prepared memory. Raises
+        CannotLower."""
         self.numbers = {**sizes(self.plan.buffers), **self.chosen}
         self.places, self.prepared_sizes = {}, {}
         for part in self.kernel.scratch:
@@ -197,6 +200,7 @@ class Page(ABC):
         return tuple(found[0].strip() for found in _INCLUDE.finditer(self.kernel.code))
 
     def functions(self) -> str:
+        """The author's code in a namespace of its own, after its sizes and tunables as constants."""
         constants = {**self.numbers, **strides_of(self.plan.buffers)}
         lines = [
             f"static constexpr {'int' if name in self.chosen else self.index_type} {name} = {value};"

@@ -204,6 +204,7 @@ def load_operands(
     made: list[tuple[Buffer, MapKernel]] = []
 
     def loaded(operand: Expr, node: Expr, scale: float, shape: Shape, part: str) -> Expr:
+        """The operand as a load that attention can stream: as it is, or stored by a new map before it, in `made`."""
         is_apart = in_order and isinstance(node, Load) and node.dtype in _NARROW and node.view.strides[-1] != 1
         if (isinstance(node, Load) and not is_apart) or scores.n < scores.k:
             return operand

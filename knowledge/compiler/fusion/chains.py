@@ -29,6 +29,7 @@ def join_chains(state: FusionState) -> bool:
     """Joins a map with the first map that reads its results at the same points. True if a pair was joined."""
 
     def merge(kernel: MapKernel, name: str, reader: Step) -> MapKernel | None:
+        """The two maps as one, if the reader is a map over the same points; else None."""
         if not isinstance(reader, MapKernel) or not _are_same_points(kernel, reader, name):
             return None
         try:
@@ -77,6 +78,7 @@ def merge_maps(
     produced = {(store.buffer, plain_view(store.view, kernel.shape)): store.value for store in kernel.stores}
 
     def leaf(node: Load | Gather) -> Expr | None:
+        """The value that the first map makes in place of a load of it. Raises NotAffine if it reads other points."""
         if node.buffer not in shared:
             return None
         made = produced.get((node.buffer, plain_view(node.view, kernel.shape))) if isinstance(node, Load) else None

@@ -148,6 +148,7 @@ def inline_store(expr: Expr, space: Shape, store: Store, shape: Shape) -> Expr:
     """`expr` (over `space`) with each load of the stored buffer replaced by the expression stored at that point."""
 
     def leaf(node: Load | Gather) -> Expr | None:
+        """The store's value in place of a load of its buffer; None for other loads."""
         if node.buffer != store.buffer:
             return None
         if isinstance(node, Gather):

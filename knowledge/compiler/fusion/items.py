@@ -72,6 +72,7 @@ def _groups(state: FusionState, known: dict[int, Step]) -> list[list[MapKernel]]
     parent = {id(step): step for step in maps}
 
     def root(step: MapKernel) -> MapKernel:
+        """The representative of a map's group (union-find)."""
         while parent[id(step)] is not step:
             step = parent[id(step)]
         return step
@@ -139,6 +140,7 @@ class _Group:
     """A group of maps while its members are joined; `left` holds the remaining ones by id."""
 
     def __init__(self, state: FusionState, group: list[MapKernel], most_stores: int) -> None:
+        """Begins with all members separate."""
         self._state, self._most_stores = state, most_stores
         self.left = {id(step): step for step in group}
         self._refused: dict[tuple[int, int], tuple[Step, Step]] = {}

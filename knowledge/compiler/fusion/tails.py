@@ -171,6 +171,7 @@ class _Join:
     its row kernel."""
 
     def __init__(self, state: FusionState, kernel: Contraction, reader: RowKernel, name: str, rows: _Rows) -> None:
+        """Finds the store that the row kernel reads, its column axis and the values that the reader emits."""
         self.state, self.kernel, self.reader, self.name, self.rows = state, kernel, reader, name, rows
         self.store = next(store for store in kernel.stores if store.buffer == name)
         self.column = column_axis(kernel)
@@ -251,6 +252,8 @@ class _Join:
         """A value of each element, over the kernel's store space. Raises NotAffine."""
 
         def leaf(node: Load | Gather) -> Expr | None:
+            """The contraction's element in place of a load of its result. Raises NotAffine for loads that do not
+            fit."""
             if node.buffer in self.others:
                 raise views.NotAffine
             if node.buffer != self.name:
@@ -286,6 +289,7 @@ class _Join:
         held: dict[str, str] = {}
 
         def load(node: Named) -> Expr:
+            """A load of the value of a row, which the epilogue stores for the map after it; one store a value."""
             if node.name not in held:
                 held[node.name] = self._buffer(node)
                 stages.append(EmitRow(Store(held[node.name], self._row_view(self.rows.numbering), node)))
@@ -321,6 +325,8 @@ def _with_reciprocals(expr: Expr, stages: list[Reduction | Let | Emit | EmitRow]
     memo: dict[int, Expr] = {}
 
     def visit(node: Expr) -> Expr:
+        """The expression with divisions by a row's float32 value as multiplications with its reciprocal, computed once
+        a row."""
         if id(node) not in memo:
             memo[id(node)] = node
             if isinstance(node, Apply):

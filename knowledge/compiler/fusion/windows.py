@@ -82,6 +82,7 @@ def _join(kernel: ConvKernel, pool: PoolKernel, name: str) -> ConvKernel | None:
     value, loaded = split_rounding(store.value)
 
     def leaf(node: Load | Gather) -> Expr | None:
+        """The convolution's element in place of a load of its result. Raises NotAffine for another view."""
         if node.buffer != name:
             return None
         if isinstance(node, Gather) or not same_view(node.view, store.view, space):

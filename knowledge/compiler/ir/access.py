@@ -304,6 +304,7 @@ def step_buffers(step: Step) -> tuple[list[str], list[str]]:
     writes: list[str] = []
 
     def visit(item: object) -> None:
+        """Appends the buffers that a part of a step reads and writes; a shared part only once."""
         if isinstance(item, Store):
             writes.append(item.buffer)
             visit(item.value)

@@ -176,6 +176,8 @@ def loader(dialect: Dialect, offset: Callable[[View], str], pointer: Callable[[s
     """
 
     def load(leaf: Load | Gather | Iota) -> str:
+        """The C text that loads a leaf: a position, an element, or an indexed element with its index wrapped and
+        checked."""
         where = offset(leaf.view)
         if isinstance(leaf, Iota):
             return f"({dialect.register[leaf.dtype]})({where})"
@@ -200,6 +202,7 @@ class Numbering:
     """Gives equal sub-expressions one number. Memoised by identity, so that shared nodes are visited once."""
 
     def __init__(self) -> None:
+        """Knows no expression yet."""
         self._by_identity: dict[int, int] = {}
         self._by_key: dict[_Key, int] = {}
         self._alive: list[Expr] = []  # identities are unique only while their nodes live
@@ -294,6 +297,7 @@ class Emitter:
         prefix: str = "t",
         name_loads: bool = True,
     ) -> None:
+        """Begins without lines. `load` prints a leaf, `names` are identifiers of named values."""
         self.dialect = dialect
         self.lines: list[str] = []
         self._load = load

@@ -38,12 +38,14 @@ def replace_all_loads(exprs: Sequence[Expr], leaf: Callable[[Load | Gather], Exp
     memo: dict[int, Expr] = {}
 
     def visit(node: Expr) -> Expr:
+        """The node rewritten; a shared node only once."""
         known = memo.get(id(node))
         if known is None:
             known = memo[id(node)] = change_node(node)
         return known
 
     def change_node(node: Expr) -> Expr:
+        """The node with its loads replaced; a cast right after a rounding cast of the same type is dropped."""
         if isinstance(node, Apply):
             arguments = tuple(visit(argument) for argument in node.args)
             if node.op == "cast" and arguments[0] is not node.args[0]:
@@ -68,6 +70,7 @@ def replace_names(expr: Expr, leaf: Callable[[Named], Expr]) -> Expr:
     memo: dict[int, Expr] = {}
 
     def visit(node: Expr) -> Expr:
+        """The node with its named values replaced; a shared node only once."""
         if id(node) not in memo:
             if isinstance(node, Named):
                 memo[id(node)] = leaf(node)
@@ -161,6 +164,8 @@ def substitute_loads(expr: Expr, produced: Mapping[str, Store], space: Shape) ->
     """
 
     def leaf(node: Load | Gather) -> Expr | None:
+        """The stored value in place of a load. Raises NotAffine if the load reads other points than the store
+        writes."""
         store = produced.get(node.buffer)
         if store is None:
             return None

@@ -149,6 +149,7 @@ def rebuild(expr: Expr, leaf: Callable[[Leaf], Expr]) -> Expr:
     memo: dict[int, Expr] = {}
 
     def visit(node: Expr) -> Expr:
+        """The node with its leaves replaced; a shared node only once."""
         known = memo.get(id(node))
         if known is None:
             if isinstance(node, Apply):
@@ -203,6 +204,7 @@ def remap(expr: Expr, old: Shape, point_map: View, new: Shape) -> Expr:
         return expr
 
     def leaf(node: Load | Gather | Iota) -> Expr:
+        """The leaf with its view over the new space. Raises NotAffine if there is none."""
         view = through(node.view, old, point_map, new)
         if view is None:
             raise NotAffine
@@ -229,6 +231,7 @@ def at_gather(expr: Expr, old: Shape, gather: Gather, new: Shape) -> Expr:
     index_map = View(0, (gather.step,))
 
     def leaf(node: Load | Gather | Iota) -> Expr:
+        """The leaf read at the gathered position. Raises NotAffine if its view is not affine in that."""
         view = through(node.view, old, gather.view, new)
         along = through(replace(node.view, offset=0), old, index_map, (gather.bound,))
         if view is None or along is None:

@@ -49,6 +49,7 @@ def call(function, *values):
 '''
 
     def templates(self) -> Mapping[type, Print]:
+        """The print function by kind of kernel."""
         return {
             kernels.MapKernel: print_map,
             kernels.RowKernel: print_row,
@@ -68,6 +69,7 @@ def call(function, *values):
     def print_authored(
         self, step: kernels.AuthoredStep, plan: Plan, device: Device, choices: Mapping[str, Choice]
     ) -> PrintedKernel:
+        """Prints an author's kernel as calls of C++ functions."""
         return print_authored(step, plan, device, choices, CpuPage)
 
     def module(self, entries: Sequence[Entry], device: Device) -> Body:

@@ -53,6 +53,7 @@ class CudaPrinter(Printer):
 '''
 
     def templates(self) -> Mapping[type, Print]:
+        """The print function by kind of kernel."""
         return {
             kernels.MapKernel: print_map,
             kernels.RowKernel: print_row,
@@ -71,6 +72,7 @@ class CudaPrinter(Printer):
     def print_authored(
         self, step: kernels.AuthoredStep, plan: Plan, device: Device, choices: Mapping[str, Choice]
     ) -> PrintedKernel:
+        """Prints an author's kernel as launches."""
         return print_authored(step, plan, device, choices, CudaPage)
 
     def module(self, entries: Sequence[Entry], device: Device) -> Body:
@@ -87,6 +89,7 @@ class CudaPrinter(Printer):
         return {**super().literals(device), "arch": device.arch, "launches": {}}
 
     def limits(self, device: Device) -> str:
+        """The device's limits in words, for an author of kernels."""
         shared = max_shared_bytes(device.arch) // 1024
         return (
             f"a multiprocessor has 65,536 registers (255 a thread at most), 2,048 threads and {shared + 1} KB of "

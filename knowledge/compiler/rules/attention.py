@@ -123,6 +123,7 @@ def _three_kernels(builder: Builder, op: Op, call: _Call) -> None:
     turned = builder.permute(key, [*range(rank), rank + 1, rank], op)
 
     def masked(score: Expr) -> Expr:
+        """The scaled score plus the mask, -inf behind the diagonal if causal."""
         score = apply("mul", score, const(call.scale, call.dtype))
         if call.mask is not None:
             score = apply("add", score, call.mask)

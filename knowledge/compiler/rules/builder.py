@@ -127,6 +127,7 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
     """Decorator that registers a lowering rule for ATen operators, by name without overload."""
 
     def register(function: Rule) -> Rule:
+        """Enters the rule for these kinds of operators and returns it."""
         for kind in kinds:
             RULES[kind] = function
         return function

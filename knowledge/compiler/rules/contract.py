@@ -251,6 +251,7 @@ def _addmm(builder: Builder, op: Op) -> None:
     addend = operand(builder, op, op.args[0], compute_dtype(op.outputs[0].spec.dtype))
 
     def epilogue(accumulator: Expr) -> Expr:
+        """alpha * accumulator + beta * addend; without the addend if beta is 0."""
         result = accumulator if alpha == 1 else scalar("mul", accumulator, alpha)
         if beta == 0:
             return result
@@ -350,6 +351,7 @@ def _contract_pair(builder: Builder, op: Op, first: str, a: Tensor, second: str,
         raise Unsupported("an einsum that sums a dimension of one operand alone")
 
     def arranged(tensor: Tensor, labels: str, groups: list[list[str]]) -> Tensor:
+        """The tensor permuted and reshaped to the groups of labels: batch dimensions, then one axis a group."""
         order = [labels.index(label) for group in groups for label in group]
         turned = builder.permute(tensor, order, op)
         lead = [sizes[label] for label in groups[0]]
@@ -384,6 +386,7 @@ def _gates(builder: Builder, op: Op, tag: str, source: Tensor, weight: int, bias
     shown = builder.expand(builder.tensor(given), shape, op).computed if given is not None else None
 
     def finish(acc: Expr) -> Expr:
+        """The accumulator plus the terms that there are."""
         for term in (shown, addend):
             acc = acc if term is None else apply("add", acc, term)
         return acc

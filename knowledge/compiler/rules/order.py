@@ -263,6 +263,7 @@ def _sorted(builder: Builder, op: Op, source: Tensor, axis: int, *, descending: 
     order = [*(dim for dim in range(rank) if dim != axis), axis]
 
     def across(tensor: Tensor) -> Expr:
+        """The tensor with the sorted axis last, read anew for each position of the row."""
         turned = builder.permute(tensor, order, op)
         spread = builder.reshape(turned, (*turned.shape[:axis], 1, *turned.shape[axis:]), op)
         return rows.see(spread)

@@ -53,6 +53,7 @@ class Rows:
     stages: list[Reduction | Let | Emit | EmitRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        """Works out the order of dimensions, outer then reduced, and the number of reduced elements."""
         rank = len(self.shape)
         self.dims = sorted({dim % rank for dim in self.dims} if rank else set())
         kept = [axis for axis in range(rank) if axis not in self.dims]

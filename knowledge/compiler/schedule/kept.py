@@ -50,6 +50,8 @@ def values_of_later_sweeps(sweeps: Sequence[Iterable[ir.Expr]], contiguous: froz
 
 
 def _worth_keeping(node: ir.Expr, contiguous: frozenset[int]) -> bool:
+    """True for a value whose recomputation costs more than keeping it: scattered loads, several loads, costly
+    operators."""
     if isinstance(node, ir.Gather):
         return True
     if isinstance(node, ir.Load):
@@ -79,6 +81,7 @@ def values_of_all_passes(passes: Iterable[Sequence[ir.Expr]], outer: int) -> lis
     seen: set[int] = set()
 
     def visit(number: int) -> None:
+        """Adds the value to those kept if several passes use it, else looks at its operands."""
         if number in seen:
             return
         seen.add(number)
@@ -146,6 +149,7 @@ def _keepable(numbering: Numbering, outer: int) -> list[bool]:
 
 
 def _reachable(numbering: Numbering, roots: Iterable[int]) -> set[int]:
+    """The numbers of all values below `roots`, these included."""
     found: set[int] = set()
     stack = list(roots)
     while stack:

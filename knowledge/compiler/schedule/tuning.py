@@ -18,6 +18,7 @@ class Tuning:
     """
 
     def __init__(self, choices: Mapping[str, Choice], *, declares_fixed: bool = False) -> None:
+        """`choices` are the wanted values by name; none is declared yet."""
         self._choices = choices
         self._declares_fixed = declares_fixed
         self.tunables: list[Tunable] = []

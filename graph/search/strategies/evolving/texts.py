@@ -54,6 +54,7 @@ async def read_arms(services: Services) -> Arms:
     """The variants that may be used in this run, by expert; read from the archive at the first call."""
 
     async def look() -> Arms:
+        """Reads the living variants of each prompt from the store and notes them in the trace."""
         if services.store is None:
             return Arms()
         archive, target = services.store.prompts, services.device.target

@@ -37,6 +37,7 @@ def _reading(step: Step, aliases: Mapping[str, str]) -> Step:
     memo: dict[int, Any] = {}
 
     def visit(item: Any) -> Any:
+        """The kernel's parts with loads of these buffers under their second names; a shared part only once."""
         if isinstance(item, tuple):
             return tuple(visit(member) for member in item)
         if not is_dataclass(item) or isinstance(item, type):

@@ -100,6 +100,7 @@ def _begins(graph: OpGraph, write: Op) -> Callable[[Op | None, str], bool]:
     """A test for the value that is the part of a tensor that `write` writes back into it."""
 
     def is_part(op: Op | None, name: str) -> bool:
+        """True if `op` reads the same part of the same tensor that the write writes."""
         if op is None or op.kind != write.kind.removesuffix("_scatter"):
             return False
         return _part(graph, op, 1) == _part(graph, write, 2) and _view(graph, op.args[0]) == _view(graph, write.args[0])

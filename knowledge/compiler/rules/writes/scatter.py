@@ -91,6 +91,7 @@ def _by_elements(builder: Builder, op: Op, target: Tensor, axis: int, index: Ten
     full = (*target.shape, count)
 
     def seen(tensor: Tensor) -> Expr:
+        """The tensor's expression over all positions of the target, read anew along the scattered axis."""
         turned = builder.permute(tensor, [*kept, axis], op)
         spread = builder.reshape(turned, (*turned.shape[:axis], 1, *turned.shape[axis:]), op)
         return builder.expand(spread, full, op).expr
