@@ -65,6 +65,7 @@ class NoAnswer(Exception):
     """The model gave no usable answer. `retry_s`: seconds until it may be asked again; None if a cap forbids that."""
 
     def __init__(self, problem: str, retry_s: float | None) -> None:
+        """`retry_s`: seconds after which another attempt may help; None if never."""
         super().__init__(problem)
         self.retry_s = retry_s
 

@@ -197,7 +197,7 @@ def _promise_order(directive: Directive) -> str:
 
 
 def promise(directive: Directive) -> str:
-    """The acknowledgement of a command, one sentence."""
+    """The acknowledgement of a command in one sentence: what the run or the expert will do from the next step on."""
     command = directive.command
     if directive.to == "run" and directive.verb in {form.verb for form in _ORDERS}:
         return _promise_order(directive)
@@ -234,6 +234,7 @@ def _expert_names() -> frozenset[str]:
 
 
 def _no_expert(name: str) -> str:
+    """The sentence that there is no expert of this name, with the known ones."""
     known = ", ".join(f"@{expert}" for expert in sorted(_expert_names()))
     return f"There is no expert named {name!r}; there are {known}, and @all speaks to each of them."
 
@@ -253,7 +254,7 @@ def _own_words() -> frozenset[str]:
 
 @cache
 def _pattern(row: str) -> re.Pattern[str]:
-    """A form's row as a pattern of whole tokens."""
+    """The regular expression of a form's row: each word or slot as a whole token, `[...]` optional, `a|b` either."""
     name = rf"(?!(?:{'|'.join(sorted(_own_words()))}|c\d+) )[a-z_][\w.\-]*"
     parts = []
     for element in re.findall(r"[\[\]]|[^\s\[\]]+", row):

@@ -110,5 +110,6 @@ def _unknown(what: str, holds: str, name: str, known: Sequence[str]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
+    """At most MOST_NAMES of the names, separated by commas, and how many more there are."""
     more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more

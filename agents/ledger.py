@@ -125,7 +125,7 @@ class ModelLedger:
             return reservation
 
     def settle(self, reservation: Reservation, usage: TokenUsage | None) -> float:
-        """Books what a request used (None: nothing) and returns its dollars."""
+        """Replaces a reservation by what the request used (None: nothing) and returns its dollars."""
         cost = _cost(usage, reservation.price) if usage is not None else None
         with self._lock:
             self._held.remove(reservation)
@@ -144,6 +144,7 @@ class ModelLedger:
         return cost.dollars
 
     def count_failed_step(self) -> None:
+        """Counts a step that the model failed."""
         with self._lock:
             self.spent = replace(self.spent, failed_steps=self.spent.failed_steps + 1)
 
@@ -177,5 +178,6 @@ class ModelLedger:
 
 
 def _cost(usage: TokenUsage, price: Price) -> ModelCost:
+    """The cost of one request from its tokens and the price."""
     dollars = price.dollars(usage.prompt_tokens, usage.cached_tokens, usage.answer_tokens)
     return ModelCost(1, usage.prompt_tokens, usage.answer_tokens, dollars)

@@ -77,5 +77,6 @@ def render(name: str, slots: Mapping[str, str]) -> str:
 
 
 def _says_something(part: str, slots: Mapping[str, str]) -> bool:
+    """True if a part of a template has no slots, or text for at least one of them."""
     asked = _SLOT.findall(part)
     return not asked or any(slots[name].strip() for name in asked)

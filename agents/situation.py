@@ -215,6 +215,7 @@ class Situation:
 
     @cached_property
     def op_kinds(self) -> dict[str, str]:
+        """The kind of operator that makes each value of the graph; empty without a graph."""
         graph = self.brief.graph
         return {value.name: op.kind for op in graph.ops for value in op.outputs} if graph else {}
 

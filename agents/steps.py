@@ -13,7 +13,7 @@ from foundry.knowledge.thought import Move
 
 
 def setting(kernel: KernelSummary, tunable: Tunable, value: Choice) -> Move:
-    """The move that gives a tunable a value."""
+    """The move that gives a kernel's tunable this value; its reason is the tunable's meaning."""
     was = kernel.choices.get(tunable.name, tunable.default)
     return Move(
         kind="set",

@@ -67,7 +67,7 @@ def serve() -> CompiledStateGraph[Any, Any, Any, Any]:
 
 
 def make_graph(checkpointer: Checkpointer = None) -> CompiledStateGraph[Any, Any, Any, Any]:
-    """The whole run."""
+    """The graph of a whole run, compiled: nodes from intake to finish, with the islands between seed and decide."""
     graph = StateGraph(
         RunState, input_schema=RunInput
     )  # without a schema of the context: a server would make one of {}

@@ -109,7 +109,7 @@ def ways() -> dict[str, tuple[Callable[[IslandState], str], tuple[str, ...]]]:
 
 
 def unless_stopped(choose: Callable[[IslandState], str]) -> Callable[[IslandState], str]:
-    """An island that has a reason to stop leaves, wherever it is."""
+    """A routing function that sends an island to "leave" if it has a reason to stop, else where `choose` says."""
 
     def decide(state: IslandState) -> str:
         return "leave" if state["stop"] else choose(state)
@@ -160,7 +160,7 @@ async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
 
 
 def make_island() -> CompiledStateGraph[Any, Any, Any, Any]:
-    """The island's graph, compiled for use as a node."""
+    """The graph of an island, compiled: its nodes, each with the ways on, and "leave"."""
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(IslandState, output_schema=IslandOutput)
     works = NODES | {name: ask(name) for name in proposers()}
     for name, (choose, successors) in ways().items():

@@ -85,7 +85,7 @@ async def resume(
 
 @contextlib.contextmanager
 def _begun(parts: Parts | None) -> Iterator[Parts]:
-    """The caller's parts, or a run's own, which end with it."""
+    """A context manager with the caller's parts, or with own ones that are closed at its end."""
     own = None if parts else WarmParts()
     chosen = parts or own or Parts()
     chosen.begin()
@@ -144,6 +144,7 @@ def _report(run: RunDirectory) -> None:
 
 
 def _import_graph() -> None:
+    """Imports LangGraph and the graph, which takes seconds."""
     for name in ("foundry.graph.app", "langgraph.checkpoint.sqlite.aio"):
         importlib.import_module(name)
 
@@ -203,7 +204,7 @@ async def _until(work: asyncio.Future[Any], stop: asyncio.Event | None) -> Any:
 
 @contextlib.asynccontextmanager
 async def checkpoints(path: Path) -> AsyncIterator[AsyncSqliteSaver]:
-    """LangGraph's checkpoints in one SQLite file."""
+    """An async context manager with LangGraph's checkpointer on one SQLite file."""
     import aiosqlite
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver

@@ -127,7 +127,7 @@ class Recipe:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the whole recipe."""
+        """The first 16 hexadecimal digits of a SHA-256 of the whole recipe."""
         known: dict[str, object] = {
             "target": self.target,
             "materialise": self.materialise,

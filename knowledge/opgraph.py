@@ -87,6 +87,7 @@ class TensorSpec:
 
     @property
     def is_contiguous(self) -> bool:
+        """True if the elements are in row-major order without gaps; strides of dimensions of size 1 do not count."""
         wanted = contiguous_strides(self.shape)
         return all(size <= 1 or have == want for size, have, want in zip(self.shape, self.strides, wanted, strict=True))
 

@@ -169,6 +169,7 @@ def _rule_accepted(evaluation: Evaluation) -> Ruling:
 
 
 def _all_pass(audit: Audit | None, gates: tuple[Gate, ...]) -> str:
+    """The sentence that all gates of the audit's policy pass; "" without an audit."""
     return f"All {len(audit.gates) + len(gates)} gates of policy {audit.policy} pass." if audit else ""
 
 

@@ -52,7 +52,11 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs the command; an error becomes one line and an exit code."""
+        """Runs the command. An error, an interrupt or a failing file becomes one line on standard error and an exit
+        code.
+
+        A closed output (`| head -1`) exits with 1, silently.
+        """
         try:
             return command(*args, **kwargs)
         except FoundryError as error:
@@ -86,6 +90,7 @@ def _silence(stream: TextIO) -> None:
 
 
 def fail(message: str, code: int) -> NoReturn:
+    """Prints one error line on standard error and exits with `code`."""
     say(f"foundry: {make_printable(message)}", err=True)
     raise typer.Exit(code)
 

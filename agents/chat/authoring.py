@@ -98,5 +98,6 @@ def _tunables(answer: ProposalAnswer) -> Iterator[AuthoredTunable]:
 
 
 def _scratch(answer: ProposalAnswer) -> Iterator[AuthoredScratch]:
+    """Yields the answer's scratch tensors as records."""
     for name, item in (answer.scratch or {}).items():
         yield AuthoredScratch(name, item.count, item.dtype, item.kept)

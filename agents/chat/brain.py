@@ -345,6 +345,7 @@ class ChatModelBrain:
         self._notice("model refuses", f"{words}: {refusal}", {})
 
     def _notice(self, name: NoticeName, text: str, facts: Mapping[str, float | bool | str]) -> None:
+        """Passes a notice to the listener, if there is one."""
         if self.listener is not None:
             self.listener(Notice(name, text, facts))
 

@@ -73,6 +73,7 @@ def _named_key(key_env: str, whose: str) -> str:
 
 
 def _is_openai(parts: SplitResult) -> bool:
+    """True for an https URL at OpenAI's own hosts."""
     host = parts.hostname or ""
     return parts.scheme == "https" and (host == "api.openai.com" or host.endswith(".api.openai.com"))
 

@@ -246,5 +246,6 @@ def _check_new(source: str, brief: Brief) -> str:
 
 
 def _known_cites(answer: ProposalAnswer, brief: Brief) -> tuple[str, ...]:
+    """The cited ids of directives and experience that the brief really holds, each once; other cites are dropped."""
     known = {f"d{item.id}" for item in brief.directives} | {f"x{hit.record.id}" for hit in brief.hits}
     return tuple(dict.fromkeys(cite for cite in answer.cites if cite in known))

@@ -64,6 +64,7 @@ class ModelsBrain:
         return self.brains[next(awake, chosen)]
 
     def _first(self, expert: ExpertName) -> Brain:
+        """The brain of the expert's first model, or the playbook."""
         names = self.models.of(expert)
         return self.brains[names[0]] if names else self.playbook
 

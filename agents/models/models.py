@@ -25,7 +25,8 @@ class ModelSpec:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Raises UsageError without any access, MissingTool without the package of its provider."""
+        """The model's endpoint and key. Raises UsageError without any access, MissingTool without the package of its
+        provider."""
         found = endpoint_of(self.model, self.base_url, self.options.key_env, self.provider)
         if self.provider:
             from foundry.agents.chat.transport import Transport  # with the whole library, for what few runs have

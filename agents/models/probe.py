@@ -59,7 +59,11 @@ class _Look:
 
 
 async def probe(spec: ModelSpec) -> list[Capability]:
-    """Raises UsageError without any access to the model."""
+    """Findings about a model's endpoint from two tiny requests: answers, tool calls, structured output, tokens,
+    context, price.
+
+    An endpoint that does not answer is one finding. Raises UsageError without any access to the model.
+    """
     options = replace(spec.options, answer_tokens=ANSWER_TOKENS)
     refused: list[str] = []
     client = ChatClient(

@@ -28,7 +28,7 @@ DEFAULT = ChatOptions()
 
 
 def _as_price(value: Any) -> Any:
-    """ "2.5,15" as two numbers."""
+    """ "2.5,15" as two numbers; other values as they are. Raises ValueError."""
     if not isinstance(value, str):
         return value
     try:
@@ -153,6 +153,7 @@ def _remedy(error: ValidationError) -> str:
 
 
 def _of_environment() -> dict[str, str]:
+    """The model options that are set in the environment, by name."""
     named = {name: os.environ.get(PREFIX + name.upper(), "") for name in ModelOptions.model_fields}
     return {name: value for name, value in named.items() if value}
 

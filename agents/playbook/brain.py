@@ -177,7 +177,7 @@ class _Search:
         return next((draft for draft in self._in_order() if draft), None)
 
     def _leap(self) -> Draft | None:
-        """The untried step with the largest expected improvement by the estimates."""
+        """The untried step with the largest expected improvement by the estimates; None if there is none."""
         structural = [item for item in self.judged(self.library.moves(self.lowered)) if item.move.kind != "set"]
         parent = Outline(self.lowered.recipe, self.lowered.kernels)
         brief = self.situation.brief
@@ -263,7 +263,8 @@ class _Search:
         return tuple(chosen)
 
     def _cross(self) -> Draft | None:
-        """Crossover: some of the choices in which an elite differs, as moves."""
+        """A crossover step: takes over up to four random choices in which another elite differs; None without an
+        elite."""
         partners = [item for item in self.situation.brief.elites if item.candidate.recipe is not None]
         partners = [item for item in partners if item.candidate.id != self.situation.brief.parent.candidate.id]
         if not partners:

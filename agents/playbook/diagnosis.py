@@ -34,7 +34,7 @@ _FAILURES: dict[Outcome, Failure] = {
 
 
 def diagnose(brief: Brief) -> Diagnosis:
-    """The typed diagnosis of `brief.parent`."""
+    """The diagnosis of `brief.parent`: its failure with the card's action, or else what limits its speed."""
     failure = failure_of(brief.parent)
     if failure:
         name, evidence = failure
@@ -60,7 +60,7 @@ def failure_of(evaluation: Evaluation) -> tuple[Failure, str] | None:
 
 
 def limiter_of(situation: Situation) -> Diagnosis:
-    """The resource that limits a correct candidate, as a diagnosis."""
+    """A diagnosis of what limits a correct candidate: the profiler's word, else launches or the roofline."""
     profile = situation.profile
     is_told = profile is not None and profile.limiter is not None
     if profile is not None and profile.limiter is not None:

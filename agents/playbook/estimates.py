@@ -96,7 +96,8 @@ class _Encoder:
             self.used.setdefault(self.code("template", template), set()).add(column)
 
     def encode(self, items: Sequence[Known]) -> _Set:
-        """The configurations as arrays."""
+        """Encodes configurations as arrays: weights of kernels in each, and codes and numbers of each distinct
+        kernel."""
         rows: dict[tuple[object, ...], int] = {}
         seen: dict[tuple[int, str, str], int] = {}  # sketches of one place share the kernels they leave unchanged
         kernels: list[tuple[Known, KernelChoices]] = []
@@ -309,7 +310,7 @@ class Estimates:
         return float(self.of(ran).mean.max()) if ran else 0.0
 
     def of(self, wanted: Sequence[Known]) -> Estimated:
-        """The estimates for configurations of this run."""
+        """The estimated mean and deviation of the logarithm of speed, for configurations of this run."""
         strength = self._strength
         encoded = self._elsewhere.encoder.encode(wanted)
         inverse, brought = self._elsewhere.solved(strength.elsewhere)
@@ -360,7 +361,7 @@ class Estimates:
         return best
 
     def _solve(self, strength: Strength) -> float:
-        """The log-likelihood of this run's measurements, given the others'."""
+        """Solves for this run's measurements with these weights and returns their log-likelihood, given other runs'."""
         inverse, brought = self._elsewhere.solved(strength.elsewhere)
         self._told = inverse @ self._across.covariance(strength, strength.shared).T
         whole = self._among.covariance(strength) - self._told.T @ self._told + np.diag(self._noise)

@@ -155,7 +155,7 @@ class Leaps:
         return TRUSTED / (TRUSTED + sum(not item.pending for item in self.brief.known))
 
     def ranked(self) -> list[tuple[Ranked, ...]]:
-        """The moves of the best steps, best first."""
+        """The moves of the best steps, the largest expected improvement first; tried configurations are left out."""
         origins = self._valued(self._origins())
         places = {place.outline.recipe.digest: place for place in origins}
         around, waiting = list[Sketch](), list[Spot]()
@@ -253,7 +253,7 @@ class Leaps:
         return [Sketch(place, tuple(itertools.chain(*some))) for some in chosen]
 
     def _groups(self, kernel: KernelSummary) -> list[tuple[Ranked, ...]]:
-        """The other values of each of a kernel's tunables."""
+        """For each tunable of a kernel the settings to its other values that directives allow."""
         found = []
         for item in kernel.tunables:
             now = kernel.choices.get(item.name, item.default)

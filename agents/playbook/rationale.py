@@ -54,7 +54,7 @@ def _cites(draft: Draft, brief: Brief) -> tuple[str, ...]:
 
 
 def _rationale(draft: Draft, situation: Situation) -> str:
-    """The draft's reasons as sentences."""
+    """The draft's reasons as sentences: diagnosis, directives, crossover, chosen and undone moves."""
     diagnosis = situation.diagnosis
     about = f"{spoken(str(diagnosis.failure or diagnosis.limiter))}: {diagnosis.evidence}." if diagnosis else ""
     asked = [f"{_change(move)}, as directive d{directive.id} asks." for move, directive in draft.asked]

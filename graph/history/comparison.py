@@ -162,12 +162,13 @@ def _made(decision: Decision | None, history: History) -> str:
 
 
 def _origin(run: RunDirectory) -> str:
+    """The run and step that a run was forked from, "RUN@STEP"; "" if it was not forked."""
     origin = run.origin
     return f"{origin.run}@{origin.step or 'end'}" if origin else ""
 
 
 def _relation(one: RunDirectory, other: RunDirectory) -> str:
-    """How the two are related, in a sentence."""
+    """The sentence that says which run is a fork of which, or that both are independent."""
     for elder, younger in ((one, other), (other, one)):
         origin = younger.origin
         if origin and origin.run == elder.id:

@@ -112,7 +112,7 @@ def copied(source: RunDirectory, moment: Moment, request: SolveRequest) -> Itera
 
 
 def _copy(source: RunDirectory, moment: Moment, folder: Path) -> RunDirectory:
-    """The records, words and texts of a run up to a moment."""
+    """Copies a run's databases and texts into a folder and cuts them at a moment; the new run is marked as its fork."""
     source.database.copy_to(folder / "run.sqlite")
     source.inbox.copy_to(folder / "inbox.sqlite")
     (folder / "blobs").mkdir()

@@ -56,7 +56,7 @@ def fork(source_path: Path, step: str, change: Change, parts: Parts | None = Non
 
 
 def _change(run: RunDirectory, request: SolveRequest, change: Change, step: str) -> None:
-    """Writes into the new run what it does otherwise."""
+    """Writes the fork's other models and limits into its request; marks that its islands start once more."""
     if change.models is not None:
         run.set("brain", change.models.title)
         run.set(MIXED, "yes")

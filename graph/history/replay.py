@@ -90,5 +90,6 @@ def _describe(decision: Decision) -> str:
 
 
 def _finalists(run: RunDirectory) -> list[str]:
+    """Ids of the recorded run's finalists; empty if it chose none."""
     rows = run.database.run("SELECT value FROM journal WHERE key = 'finalists'")
     return list(decode(Finalists, rows[0][0]).candidates) if rows else []

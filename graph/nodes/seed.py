@@ -146,6 +146,7 @@ def _has_time(services: Services, decision: Decision, seeds: _Seeds) -> bool:
     """True if there is time for another first candidate: the search's time, or twice that while none is right."""
 
     def look() -> bool:
+        """True while the budget's minutes last; twice as long if no first candidate is correct yet."""
         patience = 1.0 if seeds.correct else 2.0
         return services.ledger.spent().minutes < patience * services.ledger.allowed().minutes
 

@@ -34,6 +34,7 @@ class FailureCause:
 
     @property
     def words(self) -> str:
+        """The cause as "gate: evidence" on one line."""
         evidence = " ".join(self.evidence.split())
         return evidence if evidence.startswith(f"{self.gate}:") else f"{self.gate}: {evidence}"
 
@@ -101,7 +102,7 @@ class ProofOutcome:
         return not self.blames_tf32 or self.kin.rounded <= other.rounded
 
     def to_data(self) -> dict[str, Any]:
-        """For a note in the run's log."""
+        """The outcome as facts of a note in the run's log, with the reason in words."""
         cause = self.cause or FailureCause("", "")
         reason = f"{self.candidate} would fail its proof: {cause.words}" if self.cause else ""
         if self.blames_tf32:

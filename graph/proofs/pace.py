@@ -56,6 +56,7 @@ async def rivals_in_time(services: Services, proof_s: float) -> list[RivalName]:
     expected_s = await _comparison_s(services, eager_ms, slower)
 
     def look() -> bool:
+        """True if the comparison's expected seconds fit into the rest of the run's time."""
         left_min = SEARCHES * services.ledger.allowed().minutes + proof_s / 60 - services.ledger.spent().minutes
         return expected_s / 60 <= left_min
 

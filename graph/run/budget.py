@@ -52,6 +52,7 @@ class RunCalls:
     """
 
     def __init__(self, database: Database) -> None:
+        """Books calls under an id of this process."""
         self._database = database
         self._owner = uuid.uuid4().hex
 

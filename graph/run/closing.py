@@ -177,7 +177,10 @@ def _kind_of_failure(reason: str, usual: ObstacleKind = "proof") -> ObstacleKind
 
 
 def _command(kind: ObstacleKind, obstacle: str, ended: EndedRun) -> str:
-    """The one command that is most likely to help."""
+    """The command that most likely helps after this obstacle, ready to be pasted.
+
+    Another policy, a smaller scale, more minutes, a fork, a doctor's look at the model, the trace, or a chat model.
+    """
     task, request = ended.request.task, ended.request
     solve = ("foundry", "agent", "solve", task)
     if kind == "policy":

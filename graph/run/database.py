@@ -64,7 +64,7 @@ class Database:
                 raise self._failure(error) from error
 
     def run_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Executes one statement for every row, all or none."""
+        """Executes one statement for every row in one transaction: all or none."""
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -84,6 +84,7 @@ class Database:
                 raise self._failure(error) from error
 
     def close(self) -> None:
+        """Closes the connection."""
         with self._lock:
             self._connection.close()
 

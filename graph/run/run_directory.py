@@ -213,7 +213,7 @@ class RunDirectory:
     # blobs: sources and logs, named by content
 
     def keep(self, text: str) -> str:
-        """Stores a text; returns its sha256."""
+        """Stores a text as a blob, once, and returns its sha256."""
         raw = text.encode()
         digest = hashlib.sha256(raw).hexdigest()
         target = self.blobs / digest
@@ -231,7 +231,7 @@ class RunDirectory:
             ) from error
 
     def write(self, target: Path, raw: bytes) -> None:
-        """Writes a file of the run whole or not at all."""
+        """Writes a file of the run whole or not at all; raises StorageFailed."""
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             temporary.write_bytes(raw)
@@ -352,7 +352,7 @@ class RunDirectory:
         return [decode(Evaluation, found[stage]) for stage in stages if stage in found]
 
     def evaluations(self) -> list[tuple[Evaluation, Stage]]:
-        """Every candidate at its highest stage, in the order of their ids."""
+        """(record, stage) of every candidate at its highest stage, in the order of their ids."""
         rows = self.database.run(
             f"SELECT body, stage FROM (SELECT body, stage, ROW_NUMBER() OVER (PARTITION BY candidate ORDER BY"
             f" {LATEST_FIRST}) AS place, CAST(SUBSTR(candidate, 2) AS INTEGER) AS number FROM evaluations)"

@@ -244,6 +244,7 @@ class Services:
                 return Recalled()
 
             def look() -> Recalled:
+                """Hits and credits of other runs for the query."""
                 hits = store.recall(replace(query, run=self.run.id), k)
                 return Recalled(tuple(hits), tuple(store.credits(query)))
 

@@ -77,6 +77,7 @@ def ask_for_budget(services: Services, number: int, stops: list[Stop]) -> bool:
 
 
 def _grant(services: Services, evaluations: int, minutes: float) -> list[int]:
+    """Posts directives that grant more evaluations and minutes; returns their ids."""
     lines = (f"budget +{evaluations} evaluations", f"budget +{minutes:g} minutes")
     return [services.run.inbox.post(said) for line in lines if isinstance(said := parse(line), Directive)]
 

@@ -198,6 +198,7 @@ async def _judge(services: Services, evidence: AuditEvidence) -> AuditorAnswer:
     """The auditor's answer, journalled as a thought."""
 
     async def think() -> AuditorAnswer:
+        """Asks the brain for its judgement, or for the tool calls that it wants first."""
         found = await services.brain.judge(evidence)
         return AuditorAnswer(request=found) if isinstance(found, ToolRequest) else AuditorAnswer(found)
 

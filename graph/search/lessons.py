@@ -138,6 +138,7 @@ def lessons(
 
 
 def _portable_kernels(kernels: Sequence[KernelSummary]) -> tuple[KernelChoices, ...]:
+    """The kernels' choices under neutral names "#0", "#1", so that they fit another run of the graph."""
     shown = known_of(kernels, "").kernels
     return tuple(replace(kernel, name=f"#{index}") for index, kernel in enumerate(shown))
 

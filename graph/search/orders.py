@@ -98,7 +98,7 @@ def added_islands(directives: Sequence[Directive]) -> list[str]:
 
 
 def users_proposal(directive: Directive, step: str, parent: str, text: str) -> Proposal:
-    """A proposal to evaluate a user's file."""
+    """The proposal of a step that evaluates a user's file (`text`), citing the directive that brought it."""
     return Proposal(
         id=f"{step}:{USER}",
         expert=USER,

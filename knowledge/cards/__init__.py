@@ -31,7 +31,8 @@ class Card:
 
 @cache
 def cards() -> Mapping[str, Card]:
-    """Every card by name; raises ValueError naming the card and what is wrong with it."""
+    """Every card by name, read from the Markdown files of this package. Raises ValueError with the card and its
+    fault."""
     found = {}
     for entry in resources.files("foundry.knowledge.cards").iterdir():
         if entry.name.endswith(".md"):
@@ -41,7 +42,8 @@ def cards() -> Mapping[str, Card]:
 
 
 def parse(name: str, text: str) -> Card:
-    """One card's text: `---`, `key: value` lines, `---`, body."""
+    """A card from its text: `---`, lines `key: value`, `---`, body. Raises ValueError for another form or an unknown
+    name."""
     parts = text.split("---\n", 2)
     if len(parts) != 3 or parts[0].strip():
         raise ValueError(f"card {name}: no head between two --- lines")

@@ -53,7 +53,7 @@ def _settings(kernel: KernelSummary, tunable: Tunable) -> Iterator[Move]:
 
 
 def _neighbours(tunable: Tunable, present: Choice) -> list[Choice]:
-    """The next smaller and the next larger number; for words, every other."""
+    """The next smaller and the next larger number of a tunable; for words, every other value."""
     others = [value for value in tunable.values if value != present]
     if not isinstance(present, int) or not all(isinstance(value, int) for value in others):
         return others
@@ -71,7 +71,7 @@ def _setting_reason(kernel: KernelSummary, tunable: Tunable, present: Choice, va
 
 
 def _holder(lowered: Lowered, value: str) -> KernelSummary | None:
-    """The kernel that computes a value: the one whose operators include it."""
+    """The kernel whose operators include the one that computes a value; None if no kernel does."""
     plain = re.sub(r"_(copy|scale|shift|each|share)(_t\d+)?$", "", value)
     for kernel in lowered.kernels:
         names = {re.sub(r"\W", "_", name) for name in kernel.ops}

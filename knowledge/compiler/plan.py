@@ -93,7 +93,7 @@ def _rewrite(graph: OpGraph, recipe: Recipe) -> Rewritten:
 def lower_graph(
     graph: OpGraph, recipe: Recipe, refused: frozenset[str] = frozenset(), apart: frozenset[str] = frozenset()
 ) -> Builder:
-    """Every operator as its own kernels, without fusion."""
+    """Lowers every operator of the graph by its rule to kernels of its own, without fusion. Raises CannotLower."""
     rewrites, regions = frozenset(recipe.rewrites), find_regions(graph)
     writes = in_place.find_writes(graph)
     builder = Builder(graph, recipe.target, rewrites=rewrites, apart=apart, regions=regions, in_place=writes)

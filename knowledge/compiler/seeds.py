@@ -91,10 +91,12 @@ def _numbers(tunable: Tunable) -> list[int]:
 
 
 def _smallest(tunable: Tunable) -> Choice | None:
+    """The smallest value of a tile or vector tunable; None for another kind."""
     numbers = _numbers(tunable)
     return numbers[0] if numbers and tunable.aspect in ("tile", "vector") else None
 
 
 def _next_larger(tunable: Tunable) -> Choice | None:
+    """The next value above the default of a tile, vector or memory tunable; None for another kind."""
     larger = [value for value in _numbers(tunable) if isinstance(tunable.default, int) and value > tunable.default]
     return larger[0] if larger and tunable.aspect in ("tile", "vector", "memory") else None

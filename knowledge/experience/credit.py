@@ -128,6 +128,7 @@ def _covariance(steps: Sequence[MeasuredStep], made: Array) -> Array:
     plus noise."""
 
     def same(values: Sequence[str]) -> Array:
+        """A matrix with 1.0 where two of the values are equal, else 0.0."""
         found = np.unique(np.array(values), return_inverse=True)[1]
         return np.asarray(found[:, None] == found[None, :], dtype=float)
 

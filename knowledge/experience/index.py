@@ -54,6 +54,7 @@ class ScanIndex:
     kind = "scan"
 
     def __init__(self) -> None:
+        """An empty index."""
         self._rows: dict[str, tuple[ExperienceRecord, Any]] = {}  # each record with its vector
         self._seq = 0
 

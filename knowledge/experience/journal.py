@@ -187,10 +187,12 @@ class LessonJournal:
             return self._db.total_changes - before
 
     def forgotten(self) -> set[str]:
+        """Ids of the forgotten records."""
         with self._lock:
             return {row[0] for row in self._db.execute("SELECT id FROM forgotten")}
 
     def close(self) -> None:
+        """Closes the database."""
         with self._lock:
             self._db.close()
 

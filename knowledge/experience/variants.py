@@ -143,6 +143,7 @@ class VariantArchive:
         return len(lines)
 
     def close(self) -> None:
+        """Closes the database."""
         with self._lock:
             self._db.close()
 

@@ -90,7 +90,7 @@ _OTHER_LIBRARIES = frozenset({"numpy", "scipy", "cupy", "numba", "cutlass", "jax
 
 
 def open_labels(source: CandidateSource, leads: Iterable[Lead]) -> set[str]:
-    """Labels of practices that only policy "open" (system speed) allows."""
+    """Labels of practices that only policy "open" allows: vendor libraries, other compilers, other libraries."""
     found = {"vendor-library"} if links_vendor(source) else set()
     if any(is_or_is_in(lead.subject, OTHER_COMPILERS) for lead in leads):
         found.add("other-compiler")

@@ -49,7 +49,7 @@ def first_line(*command: str) -> str:
 
 
 def _toolchain() -> list[Capability]:
-    """Findings about Python, torch, g++ and nvcc."""
+    """Findings about Python, torch, g++ and nvcc; a missing one says how to install it."""
     python = f"{platform.python_version()} at {sys.executable}"
     findings = [Capability("python", "ok", python, needed=True)]
     try:
@@ -79,6 +79,7 @@ def _toolchain() -> list[Capability]:
 
 
 def _last_line(*command: str) -> str:
+    """The last line that a command prints; "" if it prints nothing."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
 
@@ -119,7 +120,7 @@ def _constants(gpu: Device) -> Capability:
 
 
 def _profilers() -> list[Capability]:
-    """The ladder of profilers: Nsight Compute, CUPTI, compiler report and roofline."""
+    """Findings about the ladder of profilers: compiler report, Nsight Compute, perf."""
     ncu = shutil.which("ncu")
     objdump = shutil.which("objdump")
     findings = [

@@ -25,11 +25,13 @@ class WaitClock:
     """Counts the seconds in which a thread waited, including waits that still last. Thread-safe."""
 
     def __init__(self) -> None:
+        """No thread waits yet."""
         self._ended_s, self._since, self._waiting = 0.0, 0.0, 0
         self._guard = threading.Lock()
 
     @property
     def seconds(self) -> float:
+        """Seconds waited so far, waits that last included."""
         with self._guard:
             return self._until_now()
 
@@ -136,6 +138,7 @@ class Holds:
         return None if leave is None else lambda: self._wait_outside(leave)
 
     def _wait_outside(self, leave: Callable[[], float]) -> None:
+        """Leaves the device to others until they are done; the time counts as waiting."""
         with self._waits.waiting():
             leave()
 

@@ -43,6 +43,7 @@ class UseOfLock:
     """Adds up the use of a lock. Thread-safe."""
 
     def __init__(self) -> None:
+        """Counts from 0."""
         self._use = LockUse()
         self._guard = threading.Lock()
 
@@ -171,7 +172,7 @@ class DeviceLock:
     def _counted(
         self, enter: Callable[[], None], leave: Callable[[], None], is_wanted: Callable[[], bool], *, is_alone: bool
     ) -> Iterator[Callable[[], float]]:
-        """Around a hold of a thread; gives what `held` gives."""
+        """A context manager that enters and leaves a thread's hold and counts its use; gives `let_others`."""
         asked = time.monotonic()
 
         def let_others() -> float:

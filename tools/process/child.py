@@ -141,7 +141,8 @@ def usage(pid: int, tasks_limit: int = 1 << 20) -> Usage:
 
 
 def excess(pid: int, limits: Limits) -> str:
-    """Says which limit the tree below `pid` exceeds; "" if none."""
+    """The limit (memory, shared memory, number of processes) that the process tree below `pid` exceeds, in words; "" if
+    none."""
     now = usage(pid, limits.tasks)
     if now.memory_bytes > limits.memory_bytes and _held_together(pid) > limits.memory_bytes:
         return f"needs more than {limits.memory_bytes / 1e9:.1f} GB of memory"
@@ -153,7 +154,7 @@ def excess(pid: int, limits: Limits) -> str:
 
 
 def folder_excess(folder: Path, limits: Limits) -> str:
-    """Says which limit a folder's files exceed; "" if none."""
+    """The limit (number of files, bytes) that the files in a folder exceed, in words; "" if none."""
     size = count = 0
     waiting = [folder]
     while waiting:
@@ -263,7 +264,7 @@ def _watch(
 
 
 def _resource_limits(limits: Limits) -> dict[int, int]:
-    """The values for setrlimit(2)."""
+    """The values for setrlimit(2): no core dumps, CPU seconds, file size, processes."""
     return {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_CPU: limits.cpu_s,

@@ -78,7 +78,8 @@ def find_redirected(known: frozenset[str]) -> list[str]:
 
 
 def _of_file(memory: _Memory, area: _Area, known: frozenset[str]) -> list[str]:
-    """Redirected imports of one mapped library."""
+    """Redirected imports of one mapped library, in words: entries of its tables that lead into code of no known
+    library."""
     header = memory.read(area.start, 64)
     if header[:5] != b"\x7fELF\x02":
         return []

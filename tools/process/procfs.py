@@ -106,7 +106,7 @@ def _status_bytes(pid: int, field: str) -> int | None:
 
 
 def entry_point(function: object) -> int:
-    """The address that a C function jumps to, 0 for anything else."""
+    """The address of the machine code of a C function object; 0 for other objects, and on unknown layouts."""
     if _HAS_KNOWN_LAYOUT:
         for kind, offset in _METHOD_TABLES:
             if isinstance(function, kind):

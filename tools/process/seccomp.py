@@ -175,6 +175,7 @@ class _Filter:
     """A list of filter rules; each leaves the call's number loaded or returns."""
 
     def __init__(self, column: int) -> None:
+        """`column` chooses the rules of one form of sandbox; no instructions yet."""
         self._column = column
         self.lines: list[Instruction] = []
 

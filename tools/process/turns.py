@@ -72,7 +72,7 @@ class Turns:
         self._last = now
 
     def end(self, *, timed: bool) -> None:
-        """Ends a command and books its CPU time."""
+        """Ends a command: adds its CPU time to the timed turns or to the other commands."""
         now = cpu_ns(self.pid)
         if now is not None and self._last is not None:
             if timed:

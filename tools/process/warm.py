@@ -71,7 +71,7 @@ class Server:
             sandbox.prepare()  # candidates may read all modules imported by now
 
     def _answer(self, message: Message, handles: list[int]) -> Message:
-        """Carries out one request and returns its answer."""
+        """Carries out one request (import, see, fork, dying, kill, end, alive) and returns its answer."""
         if message["op"] == "import":
             self._import_next()
             return {"left": len(self._later)}
@@ -92,7 +92,7 @@ class Server:
         return {"alive": pid in self._workers}
 
     def _fork(self, message: Message, handles: list[int]) -> int:
-        """Forks a worker; returns its process id."""
+        """Forks a process that becomes a worker; returns its process id."""
         pid = os.fork()
         if pid == 0:
             self._become_worker(message, handles)
@@ -101,7 +101,8 @@ class Server:
         return pid
 
     def _become_worker(self, message: Message, handles: list[int]) -> None:
-        """Runs the entry function and exits, whatever happens; never returns."""
+        """In the forked child: confines the process, enters the sandbox, runs the entry function and exits. Never
+        returns."""
         code = CRASHED
         channel = Channel.from_handle(handles[0])  # open to the end: its closing tells the main process that we ended
         try:
@@ -166,7 +167,7 @@ class Server:
         return False
 
     def _reap(self) -> None:
-        """Reaps all children that have ended."""
+        """Reaps all children that have ended, then kills processes that workers left behind."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -176,7 +177,7 @@ class Server:
         self._kill_orphans()
 
     def _note(self, pid: int, status: int) -> None:
-        """Books a worker's end and kills its process group."""
+        """Records how a worker ended, unless it was killed on purpose, and kills its process group."""
         if pid in self._workers:
             self._workers.discard(pid)
             if self._dying.pop(pid, None) is None:

@@ -472,7 +472,7 @@ class Zygote:
         return self._child.pid
 
     def close(self) -> None:
-        """Ends the zygote and every worker."""
+        """Ends the warm process and with it every worker; kills it if torch is not imported yet."""
         self._closed = True
         if not self._up.done():
             self._child.kill()  # torch is not imported yet, so there is nothing to wait for

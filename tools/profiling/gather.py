@@ -42,7 +42,7 @@ def seen_launches(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, float, int,
 
 
 def evidence(build: Build, device: Device, lowered: Lowered | None, seen: Seen | None) -> list[KernelEvidence]:
-    """All evidence about every kernel of a forward."""
+    """Everything known of each kernel of a forward: the build's report, times of launches or CPU samples, counters."""
     found = _built(build, device, lowered, seen)
     if seen is None:
         return found

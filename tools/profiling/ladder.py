@@ -44,7 +44,7 @@ def climb(kernels: Sequence[KernelEvidence], whole: Whole, target: Target) -> Cl
 
 
 def rung_of(kernels: Sequence[KernelEvidence]) -> Rung:
-    """The highest rung that some evidence comes from."""
+    """The highest rung for which a kernel has evidence: counters, times, instructions, compiler, or just roofline."""
     if any(kernel.counters for kernel in kernels):
         return "counters"
     if any(kernel.ms > 0 for kernel in kernels):

@@ -128,7 +128,11 @@ def usual_size(output: torch.Tensor) -> float:
 
 
 def measure(output: torch.Tensor, expected: Expected) -> OutputError:
-    """Errors of an output that has the expected shape and dtype."""
+    """Errors of an output against the expected values: norm of the difference, worst element, misplaced ones.
+
+    Elements that are finite, infinite or NaN where they should not be count as misplaced. For integers, the number of
+    wrong elements.
+    """
     flat = as_real(output).detach().reshape(-1).to(expected.truth.device)
     if not expected.is_floating:
         wrong = float((flat != expected.truth).sum())

@@ -353,6 +353,7 @@ class Seeds:
     """
 
     def __init__(self, seed: int) -> None:
+        """`seed` is the run's; no seed is drawn yet."""
         self._seed = seed
         self.drawn: dict[str, int] = {}
 

@@ -157,6 +157,7 @@ class ScreenHistory:
     """
 
     def __init__(self, target: TargetTraits = CPU) -> None:
+        """Begins with the prior scores of this kind of target."""
         self._prior = PRIOR_SCORES if target.uses_host_cores else GPU_PRIOR_SCORES
         self._scores: list[float] = []
 

@@ -144,7 +144,7 @@ class RemoteWorkbench:
         return await self._call(Workbench.sanitize, text=text, build=build)
 
     async def aclose(self) -> None:
-        """Closes the stream; the process ends with all that it started."""
+        """Closes the stream, at which the process ends; kills its group after CLOSE_S seconds."""
         self._writer.close()
         try:
             await asyncio.wait_for(self._process.wait(), CLOSE_S)

@@ -23,11 +23,13 @@ class BenchServer:
     """Answers calls to a workbench, any number at once."""
 
     def __init__(self, bench: Workbench, writer: asyncio.StreamWriter) -> None:
+        """Answers nothing yet; answers go to `writer`."""
         self._bench, self._writer = bench, writer
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Answers until the other side closes the stream."""
+        """Answers messages, each in a task of its own, until the other side closes the stream; then cancels what is
+        left."""
         with contextlib.suppress(EOFError):  # IncompleteReadError is one
             while True:
                 asked = questions_of(Workbench, Cancel).validate_json(await read_text(reader))
@@ -56,7 +58,7 @@ class BenchServer:
 
 
 async def _serve() -> None:
-    """Opens the workbench as the first message says, and serves it."""
+    """Reads the opening message, opens its workbench and serves it; a failure to open is sent as the answer."""
     reader, writer = await _streams()
     opening = questions_of(BenchOpening).validate_json(await read_text(reader))
     take_share_of_cores(*opening.share)

@@ -122,7 +122,11 @@ async def self_test_in(
 async def _plant(
     bench: Workbench, task: Task, device: Device, candidate: str | None, faults: int, seed: int
 ) -> tuple[str, list[Mutant]]:
-    """Makes (text of the correct file, faulty files)."""
+    """(text of the correct file, faulty files): faults in the candidate's source, or in the compiler's kernel if there
+    is none.
+
+    Raises UsageError or TaskError if no faults can be planted.
+    """
     if candidate is not None:
         mutants = source_mutants(candidate, faults, seed)
         if not mutants:

@@ -38,7 +38,8 @@ class Loop:
 
 
 def find_loops(code: Sequence[Jumping]) -> list[Loop]:
-    """The loops of one function, outer ones first."""
+    """The loops of one function (backward jumps), outer ones first, each with its depth. Overlapping spans become
+    one."""
     found: dict[int, int] = {}  # first address -> last
     for i in code:
         if i.jumps_to is not None and i.jumps_to <= i.address:
@@ -54,7 +55,7 @@ def find_loops(code: Sequence[Jumping]) -> list[Loop]:
 
 
 def hot_loop(code: Sequence[Jumping], loops: Sequence[Loop], weight: Callable[[Jumping], float]) -> Loop | None:
-    """The loop without a loop inside that most likely takes the time; None where there is no loop."""
+    """The innermost loop at the greatest depth, among these the one with the most weight; None if there is no loop."""
     inner = [loop for loop in loops if not any(loop.holds(other.begin) and other != loop for other in loops)]
 
     def rank(loop: Loop) -> tuple[int, float]:

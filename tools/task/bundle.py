@@ -221,7 +221,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The nested value with each of its tensors changed."""
+    """The nested value (lists, tuples, dicts) with each of its tensors replaced by what `change` makes of it."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, list | tuple):

@@ -211,7 +211,8 @@ def _to_graph(
     overrides: dict[str, int],
     fixed: dict[str, Argument],
 ) -> OpGraph:
-    """The operator graph of a trace."""
+    """The operator graph of a trace, without dead operators. Raises CannotCapture for parts that a graph cannot
+    hold."""
     changed = {source for kind, source in traced.outputs if kind == UNSEEN}
     attributes = {id(tensor): path for path, tensor in plain_attributes(model)}
     builder = _Builder(traced, traced.constants, attributes, changed, state_of=_state_of(model), file=_file_of(model))
@@ -353,7 +354,8 @@ def _is_inline_constant(builder: _Builder, argument: Any) -> bool:
 
 
 def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
-    """Adds an operator with its results, FLOPs, module and line."""
+    """Adds an operator to the graph: arguments, results, FLOPs, the module and line that called it. Raises
+    CannotCapture."""
     result = node.meta.get("val")
     _check_sizes(result, target, _line_of(node, builder.file))
     if isinstance(result, torch.Tensor):
@@ -439,7 +441,10 @@ def _tensor_arguments(node: fx.Node) -> list[fx.Node]:
 
 
 def _argument(builder: _Builder, item: Any) -> Argument:
-    """A JSON-able argument: Refs for tensors, names for dtypes and memory formats."""
+    """An argument of an operator for the graph: a Ref for a tensor, a name for a dtype, numbers and lists as they are.
+
+    Raises CannotCapture for values that depend on the data and for kinds that the graph cannot hold.
+    """
     if isinstance(item, fx.Node):
         if item in builder.unusable:
             raise CannotCapture(builder.unusable[item])

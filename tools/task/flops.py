@@ -169,7 +169,7 @@ def _einsum_flops(arguments: Sequence[Any], inputs: Sequence[Shape]) -> int:
 
 
 def _pool_flops(kind: str, arguments: Sequence[Any], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """One operation per window element."""
+    """Operations of a pool: one for each element of each window; for adaptive pools one for each input element."""
     if "adaptive" in kind:
         return math.prod(inputs[0])
     spatial = 3 if "3d" in kind else 2 if "2d" in kind else 1

@@ -77,7 +77,8 @@ class GpuPlan:
     resident: int = 0  # bytes
 
     def needed(self, sizes: Sizes) -> int:
-        """Bytes of GPU memory that judging takes at its worst moment."""
+        """Bytes of GPU memory that judging takes at its worst moment: verifying, auditing or timing, in all lanes at
+        once."""
         own = sizes.inputs + sizes.outputs
         slots = min(self.slots, 2)
         trial = sizes.inputs + sizes.wide_outputs

@@ -210,6 +210,7 @@ def constructed(loaded: LoadedTask, device: torch.device, attributes: Collection
         """Constructs a model with this seed; random numbers are drawn on the task's place."""
 
         def construct() -> nn.Module:
+            """Seeds the random numbers and makes the model."""
             loading.seed_everything(seed)
             return make()
 

@@ -193,6 +193,7 @@ class LoadedTask:
 
     @functools.cached_property
     def _maker(self) -> InputMaker:
+        """The maker of the task's inputs, which knows the signature of forward."""
         forward = getattr(self.module.Model, "forward", None)
         return InputMaker(self.module, functools.partial(forward, None) if callable(forward) else None)
 
@@ -417,7 +418,7 @@ _PAST_THE_COUNTER = "past PyTorch's version counter"
 
 
 def _check_values(outputs: list[torch.Tensor]) -> None:
-    """Raises TaskError if no output has elements, or if one holds NaN."""
+    """Raises TaskError if all outputs are without elements, or if one holds NaN."""
     if not any(output.numel() for output in outputs):
         shapes = ", ".join(str(list(output.shape)) for output in outputs[:4])
         remedy = "give it inputs for which forward computes some, or leave this case out"

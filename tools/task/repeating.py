@@ -39,7 +39,10 @@ class Repeating(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*args, **options)
 
     def _drawn(self, tensor: torch.Tensor, how: str, limits: Sequence[Any]) -> torch.Tensor:
-        """Fills the tensor and returns it."""
+        """Fills the tensor by `how` (uniform_, normal_) and returns it.
+
+        A contiguous one of more than `most` elements is drawn up to there and then repeated.
+        """
         if tensor.numel() <= self._most or not tensor.is_contiguous():
             filled: torch.Tensor = getattr(tensor, how)(*limits)
             return filled

@@ -239,7 +239,7 @@ def _name_mutation(role: str, source: str, roles: Mapping[str, tuple[str, str]])
 
 
 def _from_program(program: ExportedProgram, leaves: Sequence[Any], arrangement: Arrangement) -> Traced:
-    """A Traced from an exported program."""
+    """A trace from torch.export's program: its graph, and the role of each input and output."""
     roles: dict[str, tuple[str, str]] = {}
     position = 0
     for item in program.graph_signature.input_specs:

@@ -48,7 +48,8 @@ class Subject:
         return module_file(BARE_MODEL, [Entry(self.plan(), (printed,))], self.device)
 
     def plan(self) -> Plan:
-        """The plan of this kernel alone."""
+        """A plan with this kernel as its only step: buffers that it reads are inputs or parameters, those it writes
+        outputs."""
         reads, writes = step_buffers(self.kernel)
         buffers: dict[str, Buffer] = {}
         inputs = 0

@@ -88,10 +88,12 @@ class RecordedBench:
         return self.clock_s
 
     async def build(self, jobs: Sequence[Job]) -> dict[Job, str]:
+        """Advances the recorded clock; "failed" for each configuration without samples."""
         self.clock_s += self.recording.build_s * len(jobs)
         return {job: "failed" for job in jobs if not self.recording.samples[job.setting]}
 
     async def run(self, jobs: Sequence[Job], samples: int, limit_s: float) -> dict[Job, list[float] | str]:
+        """Advances the recorded clock; the recorded times of each configuration."""
         self.clock_s += self.recording.sample_s * samples * len(jobs)
         return {job: [self._next(job.setting) for _ in range(samples)] for job in jobs}
 

@@ -137,6 +137,7 @@ class Session:
         load."""
 
         def start() -> None:
+            """Starts the warm process, unless it is there."""
             with contextlib.suppress(WorkerDied):
                 _ = self._worker or self._start()
 
@@ -242,7 +243,7 @@ class Session:
         return ""
 
     def _take_turns(self, times: dict[Job, list[float]], problems: dict[Job, str], samples: int, end_s: float) -> None:
-        """Takes all samples while holding the device alone, in slices."""
+        """Takes the samples of all jobs while the device is held alone; lets others time after each SLICE_S seconds."""
         with self._until_closed(), self._holds.alone_in_turns():
             began = time.monotonic()
             for _ in self._turns(times, problems, samples, end_s):

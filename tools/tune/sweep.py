@@ -168,7 +168,7 @@ class PlanSweep:
         await self._final()
 
     def line(self) -> str:
-        """The round in one line."""
+        """One line about the search so far: configurations tried and failed, seconds, each kernel's best."""
         tried = sum(kernel.tried for kernel in self.kernels)
         failed = sum(len(kernel.problems) for kernel in self.kernels)
         bests = [_best_in_words(kernel) for kernel in self.kernels if kernel.samples]
@@ -229,7 +229,8 @@ class PlanSweep:
         return chosen
 
     def _choose(self, count: int) -> list[tuple[KernelSweep, list[Setting]]]:
-        """Chooses new configurations, most for the kernel with the most to gain."""
+        """`count` new configurations in all, more for kernels with more to gain; marks a kernel without any as
+        exhausted."""
         live = [kernel for kernel in self.kernels if kernel.ended is None]
         total = sum(kernel.to_gain_ms() for kernel in live)
         chosen = []
@@ -302,7 +303,7 @@ class PlanSweep:
 
 
 def _best_in_words(kernel: KernelSweep) -> str:
-    """The kernel's best configuration and its speedup, as a sentence."""
+    """The kernel's best time, its gain over the present configuration, its floor, and the values that changed."""
     setting, best_ms = kernel.best()
     start_ms = statistics.median(kernel.samples.get(kernel.space.present) or [best_ms])
     floor = f", floor {kernel.floor_ms:.4g}" if kernel.floor_ms else ""

@@ -80,6 +80,7 @@ async def tune(
     lines: list[str] = []
 
     def hear(line: str) -> None:
+        """Keeps a line of the log and passes it on."""
         lines.append(line)
         say(line)
 
@@ -138,7 +139,7 @@ def _alike(found: Sequence[Subject]) -> list[tuple[Subject, list[Subject]]]:
 
 
 def _sweep_of(subject: Subject, space: KernelSpace, weight: int, seed: int, hints: Mapping[str, float]) -> KernelSweep:
-    """A sweep of one kernel, starting from helpful settings."""
+    """A sweep of one kernel by evolution, starting from settings that earlier runs or the template suggest."""
     printed = space.printed(space.present)
     floor_ms = subject.floor_ms(printed)
     if floor_ms is not None and subject.device.ceilings is not None:
@@ -161,7 +162,7 @@ def starts_from(space: KernelSpace, template: str, hints: Mapping[str, float]) -
 
 
 def _result(sweep: KernelSweep, subject: Subject, others: Sequence[Subject]) -> TunedKernel:
-    """The sweep's winner as a record."""
+    """The sweep's winner as a record, with the kernels that are alike and get the same numbers."""
     setting, best_ms, present_ms = sweep.winner()
     return TunedKernel(
         kernel=sweep.name,

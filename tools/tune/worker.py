@@ -162,7 +162,8 @@ def index_bound(subject: Subject) -> int:
 
 
 def _drawn(buffer: Buffer, bound: int, generator: torch.Generator) -> torch.Tensor:
-    """A random tensor with a buffer's shape, strides and dtype."""
+    """A tensor with a buffer's shape, strides and dtype, filled with uniform random numbers, or integers below
+    `bound`."""
     dtype = getattr(torch, buffer.dtype)
     spanned = 1 + sum((size - 1) * stride for size, stride in zip(buffer.shape, buffer.strides, strict=True))
     memory = torch.empty(max(spanned, 1), dtype=dtype, device=generator.device)
@@ -228,7 +229,8 @@ def serve(channel: Channel) -> None:
 
 
 def _answer(stands: Stands, message: Message) -> Message:
-    """Carries out one request about a kernel: load, forget or time."""
+    """Carries out one request about a kernel (load, forget, time); an error becomes a problem, and whether the GPU is
+    lost."""
     kernel, text = message["kernel"], message["text"]
     try:
         if message["do"] == "load":

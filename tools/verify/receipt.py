@@ -394,7 +394,7 @@ def sha256(text: str) -> str:
 
 
 def software() -> dict[str, str]:
-    """Versions that a measurement depends on."""
+    """Versions of Foundry, torch, Python and the system, on which a measurement depends."""
     try:
         torch = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

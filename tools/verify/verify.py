@@ -208,6 +208,7 @@ class Clock:
     """Wall-clock seconds by step: `note` books the time since the last note under a name."""
 
     def __init__(self) -> None:
+        """Starts the clock."""
         self.seconds: dict[str, float] = {}
         self._last = time.monotonic()
 

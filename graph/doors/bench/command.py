@@ -90,7 +90,7 @@ def _say_figures(outcome: Outcome, request: BenchRequest, as_json: bool) -> None
 
 
 def _exit(outcome: Outcome, request: BenchRequest) -> None:
-    """Ends the program where not all went well."""
+    """Ends the program with 130 if it was interrupted, with 1 if tasks are left or none is accepted; else returns."""
     if outcome.left and outcome.is_stopped:
         fail(f"interrupted, the state is kept in {request.out}: the same command goes on", 130)
     if outcome.left:

@@ -81,7 +81,7 @@ def group_of(result: TaskResult) -> str:
 
 
 def _figures(group: str, results: Sequence[TaskResult]) -> Figures:
-    """The figures of one group of results."""
+    """The figures of one group of results: counts, geometric means, fast_p, baselines, medians of time and memory."""
     counted = [result for result in results if result.counts]
     speedups = [speedup for result in counted if (speedup := _accepted_speedup(result))]
     whole = [result for result in counted if result.sessions == 1 and result.run]
@@ -110,7 +110,8 @@ def _figures(group: str, results: Sequence[TaskResult]) -> Figures:
 
 
 def _rival(name: str, counted: Sequence[TaskResult]) -> RivalFigures:
-    """One baseline's figures over the tasks for which it was timed."""
+    """One baseline's figures over the tasks for which it was timed: its speedup, ours over it, and the share we
+    beat."""
     timed = [one for one in counted if getattr(one, f"{name}_speedup")]
     versus = [getattr(one, f"speedup_vs_{name}") for one in timed if one.is_accepted]
     known = [ratio for ratio in versus if ratio]

@@ -97,7 +97,7 @@ def _watch_for_the_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> 
 
 
 async def _lane(asked: str) -> None:
-    """`asked`: a BenchRequest as JSON."""
+    """Solves the tasks of a bench in this process until its standard input ends. `asked`: a BenchRequest as JSON."""
     zygote = Zygote.begin(threads=usable_cores())
     zygote.go_on()
     from foundry.graph.doors.bench.request import BenchRequest

@@ -69,6 +69,7 @@ async def run_task(
     began = time.monotonic()
 
     def line(reason: str, excluded: Excluded = "") -> TaskResult:
+        """The result of a task that failed, for this reason."""
         wall_s = round(time.monotonic() - began, 3)
         return TaskResult(task.name, digest, "failed", reason, excluded, wall_s=wall_s)
 
@@ -148,7 +149,7 @@ def _open_run(folder: Path, digest: str) -> Path | None:
 
 
 def _line_of(summary: Summary, task: BenchTask, digest: str, request: BenchRequest) -> TaskResult:
-    """The line of a run that came to its end."""
+    """The result of a task from its run's summary, with paths below the bench's folder."""
     ci95 = summary.speedup_ci95
     is_accepted = summary.verdict == "accepted"
     course = _course(Path(summary.run))

@@ -29,7 +29,7 @@ def check_drawable() -> None:
 
 
 def draw(results: Sequence[TaskResult], folder: Path) -> list[str]:
-    """Writes the pictures; returns the names of the SVG files."""
+    """Writes each picture as SVG and PNG into `folder`; returns the names of the SVG files."""
     import matplotlib
     from matplotlib.figure import Figure
 

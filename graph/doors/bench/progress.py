@@ -58,6 +58,7 @@ class BenchProgress:
         self._row = self._bar.add_task("begins", total=self.tasks, completed=self.finished, end="")
 
     def __enter__(self) -> BenchProgress:
+        """Shows the bar."""
         self._bar.start()
         return self
 

@@ -85,6 +85,7 @@ class ResultFile:
     """Reads and appends; any number of processes may do so at once."""
 
     def __init__(self, folder: Path) -> None:
+        """Reads nothing yet; the file is in `folder`."""
         self.path = folder / RESULTS
         self._read: tuple[int, dict[str, TaskResult]] = (0, {})  # (size of the file, latest line of each task)
 

@@ -48,7 +48,7 @@ def _makers(function: ast.FunctionDef, known: Known) -> Iterator[ast.Call]:
 
 
 def _assign(node: ast.stmt, known: Known) -> None:
-    """Notes `x = 4` and `x, y = 4, 4`."""
+    """Notes the values that `x = 4` or `x, y = 4, 4` gives to names; ignores other statements."""
     if not isinstance(node, ast.Assign):
         return
     value = _value(node.value, known)
@@ -75,7 +75,7 @@ def _elements(call: ast.Call, known: Known) -> int | None:
 
 
 def _value(node: ast.expr, known: Known) -> Any:
-    """An integer or a tuple of integers; None for anything else."""
+    """The integer, or tuple of integers, that an expression of known names gives; None for anything else."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, int) else None
     if isinstance(node, ast.Name):

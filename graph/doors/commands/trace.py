@@ -120,6 +120,7 @@ def _follow(path: Path, wanted: Selection, as_json: bool) -> None:
     began: list[float] = []
 
     def tell(event: Event) -> None:
+        """Prints an event as it comes."""
         began.append(event.started)
         typer.echo(json.dumps(asdict(event)) if as_json else line_of(event, began[0]))
 

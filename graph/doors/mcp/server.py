@@ -163,6 +163,7 @@ class Tools:
         """Say how far a run is, and its result once it has ended."""
 
         def tell(opened: RunDirectory) -> dict[str, Any]:
+            """The run's status in words and its summary."""
             view = RunView(opened)
             return {"status": status_words(view), **view.summary.to_json()}
 
@@ -211,7 +212,8 @@ def _scaled(scale: int | None) -> list[str]:
 
 
 def make_server(runs: Path, *, models: bool) -> MCPServer[None]:
-    """The server; `models` allows calls to start a chat model."""
+    """The MCP server with Foundry's tools; `models` allows calls to start a chat model. It ends its searches when it
+    stops."""
     tools = Tools(Searches(runs), models)
 
     @asynccontextmanager

@@ -50,10 +50,12 @@ class Site:
         return Response(as_json(await asyncio.to_thread(self.gallery.runs)), media_type="application/json")
 
     async def run(self, request: Request) -> Response:
+        """The page of one run."""
         shown = await asyncio.to_thread(self.gallery.run, request.path_params["name"])
         return HTMLResponse(run_page(shown.facts, live=(WATCHING, TALKING) if self.writing else (WATCHING,)))
 
     async def run_data(self, request: Request) -> Response:
+        """The facts of one run as JSON."""
         shown = await asyncio.to_thread(self.gallery.run, request.path_params["name"])
         return Response(shown.text, media_type="application/json")
 
@@ -67,7 +69,8 @@ class Site:
         return self._stream(request, lambda: self.gallery.runs().change, LIST_S)
 
     async def say(self, request: Request) -> Response:
-        """Takes a line of a person as `foundry agent chat` does."""
+        """Says a person's line to the run and returns the reply as JSON; refuses in the read-only mode and for another
+        form."""
         if not self.writing:
             return PlainTextResponse("this server only shows", 403)
         try:

@@ -121,7 +121,7 @@ class Gallery:
 
 
 def _line_of(run: RunDirectory) -> RunLine:
-    """A run's line in the list."""
+    """A run's line in the list: its task, device, verdict, evaluations, speedup and brain."""
     told = summarise(run)
     return RunLine(
         id=run.id,

@@ -49,6 +49,7 @@ class Guard:
     """Refuses requests without access, and sets the security headers of every response."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
+        """Guards `app` by the rules of `access`."""
         self.app = app
         self.access = access
 

@@ -50,6 +50,7 @@ def _take_in(state: IslandState, child: str, value: float) -> Update:
 
 
 def _expert_of(services: Services, candidate: Candidate) -> str:
+    """Name of the expert that proposed a candidate; "" for a first candidate."""
     decision = services.run.decision(candidate.id)
     return decision.proposal.expert if decision and decision.proposal else ""
 

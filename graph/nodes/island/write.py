@@ -74,6 +74,7 @@ async def write(state: IslandState, services: Services) -> Update:
 
 
 def _digests(proposal: Proposal, recipe: Recipe | None, text: str) -> list[str]:
+    """Digests by which this step counts as tried: the proposed and the final recipe's, and the text's."""
     recipes = [item.digest for item in (proposal.recipe, recipe) if item is not None]
     return list(dict.fromkeys([*recipes, text]))
 

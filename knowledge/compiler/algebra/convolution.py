@@ -35,7 +35,7 @@ class Convolution:
 
 
 def convolution_of(editor: Editor, op: Op) -> Convolution | None:
-    """The operator as a batched convolution with numeric padding, or None."""
+    """The operator as a batched convolution with numeric padding; None if it is another operator or form."""
     if op.kind not in _NAMES or op.kwargs or not all(isinstance(item, Ref) for item in op.args[:2]):
         return None
     x, weight = op.args[0], op.args[1]
@@ -65,7 +65,7 @@ def _each(op: Op, index: int, default: int, rank: int) -> tuple[int, ...] | None
 
 
 def convolve(editor: Editor, conv: Convolution, sizes: Shape) -> Ref:
-    """The convolution as a new operator, whose result has these spatial sizes."""
+    """Adds the convolution as an operator whose result has these spatial sizes."""
     x, weight = editor.shape(conv.x), editor.shape(conv.weight)
     channels = weight[1] * conv.groups if conv.transposed else weight[0]
     shape = (x[0], channels, *sizes)
@@ -92,7 +92,7 @@ def sum_taps(editor: Editor, weight: Ref, axis: int, parts: Sequence[Sequence[in
 
 
 def _with_zero(editor: Editor, weight: Ref, axis: int) -> Ref:
-    """The weight with one more element along an axis, which is zero."""
+    """Adds an operator that pads the weight with one zero at the end of an axis."""
     whole = editor.shape(weight)
     shape = tuple(size + (at == axis) for at, size in enumerate(whole))
     widths: list[Argument] = []

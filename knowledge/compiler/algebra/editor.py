@@ -83,11 +83,13 @@ class Editor:
         return self.emit("aten.reshape.default", [item, numbers(shape)], shape, self.spec(item).dtype, 0)
 
     def permute(self, item: Ref, order: Sequence[int]) -> Ref:
+        """Adds an operator that permutes the value's dimensions."""
         shape = tuple(self.shape(item)[axis] for axis in order)
         return self.emit("aten.permute.default", [item, numbers(order)], shape, self.spec(item).dtype, 0)
 
     def slice(self, item: Ref, axis: int, start: int, stop: int, step: int = 1) -> Ref:
-        """The elements start, start + step, ... below `stop` along an axis."""
+        """Adds an operator for the elements start, start + step, ... below `stop` along an axis; the value itself if
+        all."""
         whole = self.shape(item)
         count = max(0, -(-(stop - start) // step))
         if count == whole[axis] and step == 1:
@@ -97,7 +99,7 @@ class Editor:
         return self.emit("aten.slice.Tensor", args, shape, self.spec(item).dtype, 0)
 
     def reduce(self, item: Ref, kind: str, axes: Sequence[int]) -> Ref:
-        """The sum or mean along axes, which stay with size 1."""
+        """Adds an operator for the sum or mean along axes, which stay with size 1; the value itself without axes."""
         whole = self.shape(item)
         if not axes:
             return item
@@ -124,6 +126,7 @@ class Editor:
         return self.emit("aten.mul.Tensor", [item, factor], self.shape(item), self.spec(item).dtype)
 
     def cast(self, item: Ref, dtype: DType) -> Ref:
+        """Adds an operator that converts the value to a dtype; the value itself if it has that."""
         spec = self.spec(item)
         return item if spec.dtype == dtype else self.emit("aten.to.dtype", [item, dtype], spec.shape, dtype, 0)
 

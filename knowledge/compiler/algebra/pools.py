@@ -139,7 +139,8 @@ def _is_less(editor: Editor, conv: Convolution, chain: Chain, result: Shape, axe
 
 
 def _join_weights(editor: Editor, pool: Windows, chain: Chain, conv: Convolution, axes: list[_Axis]) -> OpGraph:
-    """The graph with the composed convolution."""
+    """The graph with pool and convolution replaced by one convolution, whose weights are averages over the pool's
+    windows."""
     dtype = editor.spec(conv.weight).dtype
     weight = editor.widen(conv.weight)
     if conv.transposed:
@@ -201,7 +202,7 @@ def average_of_columns(graph: OpGraph, op: Op) -> OpGraph | None:
 
 
 def _average_columns(editor: Editor, width: int, chain: Chain, product: Product) -> OpGraph:
-    """The graph with the averaged columns."""
+    """The graph with a pool over a product's columns folded into its weight: averages of runs of `width` columns."""
     columns, depth = editor.shape(product.right)
     count = columns // width
     dtype = editor.spec(product.right).dtype

@@ -87,7 +87,7 @@ def _is_less(editor: Editor, conv: Convolution, size: int, axis: int) -> bool:
 
 
 def _runs(editor: Editor, conv: Convolution, size: int, axis: int) -> list[_Run]:
-    """The input positions that each tap reads for `size` outputs."""
+    """For each tap of the kernel the run of input positions that it reads for `size` outputs along an axis."""
     inputs = _length(editor, conv, axis)
     stride, padding, dilation = conv.stride[axis], conv.padding[axis], conv.dilation[axis]
     found = []
@@ -108,7 +108,7 @@ def _length(editor: Editor, conv: Convolution, axis: int) -> int:
 
 
 def _reduce_positions(editor: Editor, total: Total, chain: Chain, conv: Convolution, axes: list[int]) -> OpGraph:
-    """The graph with the input added up along `axes`."""
+    """The graph with the input summed along `axes` before the convolution, instead of its result after it."""
     sizes = list(editor.shape(chain.start)[2:])
     done = {axis + 2 for axis in axes}
     count = math.prod(sizes[axis] for axis in axes)

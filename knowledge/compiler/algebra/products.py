@@ -28,7 +28,7 @@ class Total:
 
 
 def total_of(editor: Editor, op: Op) -> Total | None:
-    """The operator as a sum or mean of floating-point numbers, or None."""
+    """The operator as a sum or mean of floating-point numbers along axes; None if it is no such operator."""
     if not op.args or not isinstance(op.args[0], Ref) or op.kwargs:
         return None
     source = op.args[0]
@@ -68,7 +68,7 @@ class Product:
 
 
 def product_of(editor: Editor, op: Op) -> Product | None:
-    """The operator as a matrix product, or None."""
+    """The operator as a matrix product of two operands, perhaps with a bias; None if it is no product."""
     if op.kwargs or not all(isinstance(item, Ref) for item in op.args):
         return None
     refs = [item for item in op.args if isinstance(item, Ref)]
@@ -140,7 +140,7 @@ def _over_rows(editor: Editor, total: Total, chain: Chain, product: Product, row
 
 
 def _multiply(editor: Editor, product: Product, left: Ref, right: Ref, bias: Ref | None) -> Ref:
-    """The product as a new operator."""
+    """Adds the product of these operands as an operator of the same form, linear or matmul, and its bias."""
     one, other = editor.shape(left), editor.shape(right)
     columns = other[0] if product.is_linear else other[-1]
     lead = one[:-1] if product.is_linear else _lead(one, other)
@@ -184,7 +184,7 @@ def product_with_diagonal(graph: OpGraph, op: Op) -> OpGraph | None:
 
 
 def _diagonal(editor: Editor, item: Ref) -> Ref | None:
-    """The vector on the diagonal of a diagonal matrix, or None."""
+    """The vector on the diagonal of a matrix made by `diag`; None if it was made otherwise."""
     maker = editor.graph.producers.get(item.ref)
     if maker is None or maker.kind not in ("diag", "diag_embed") or maker.kwargs or len(editor.shape(item)) != 2:
         return None

@@ -111,7 +111,10 @@ def _is_neutral(op: Op) -> bool:
 
 
 def _joined(first: Op, second: Op) -> tuple[str, list[Argument]] | None:
-    """(target, arguments after the tensor) of one operator for both, or None."""
+    """(target, arguments after the tensor) of one operator equal to both in a row, or None.
+
+    Two factors, two terms, or two pairs of bounds.
+    """
     one, other = _number(first), _number(second)
     kinds = {first.kind, second.kind}
     if one is not None and other is not None and kinds <= {"mul", "div"} and one * other:

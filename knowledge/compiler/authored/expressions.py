@@ -66,7 +66,7 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
 
 
 def _compute(node: ast.expr, names: Mapping[str, int]) -> int:
-    """The value of an arithmetic expression of integers and names."""
+    """The value of an expression of integers, names, arithmetic, comparisons and a few functions. Raises _Unknown."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return int(node.value)
     if isinstance(node, ast.Name) and node.id in names:

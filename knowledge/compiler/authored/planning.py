@@ -105,7 +105,7 @@ def plan_authored(graph: OpGraph, kernel: AuthoredKernel, *, ieee_only: bool = F
 
 
 def _output(item: object, graph: OpGraph, buffers: Mapping[str, Buffer]) -> OutputView:
-    """The view of one result of forward."""
+    """The view of one result of forward on its output buffer, or its literal value. Raises CannotLower."""
     if isinstance(item, Ref):
         names = dict.fromkeys(graph.output_names)
         written = [buffer for buffer in buffers.values() if buffer.role == "output"]

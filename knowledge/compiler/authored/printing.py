@@ -84,7 +84,7 @@ def _line(text: str) -> str:
 
 
 def _aspect(name: str) -> _Aspect:
-    """The aspect of tuning that a tunable's name suggests."""
+    """The aspect of tuning that a tunable's name suggests; "tile" for an unknown name."""
     return next((aspect for aspect, pattern in _ASPECTS if pattern.search(name)), "tile")
 
 
@@ -96,7 +96,8 @@ def _chosen(value: Choice | None, values: tuple[int, ...], default: int) -> int:
 
 
 def check_form(kernel: AuthoredKernel, buffers: Mapping[str, Buffer]) -> None:
-    """Raises CannotLower for a kernel whose parts do not fit together."""
+    """Raises CannotLower for an author's kernel that is too long or whose names, tunables, scratch and launches do not
+    fit."""
     if not kernel.code.strip() or len(kernel.code) > LONGEST_CODE:
         raise CannotLower(f"the code has {len(kernel.code)} characters; 1 to {LONGEST_CODE} are accepted")
     if not all(char.isprintable() or char in "\n\t" for char in kernel.code):

@@ -73,7 +73,7 @@ def _signature(takes: str) -> ast.arguments:
 
 
 def _build(construction: Construction, index: int) -> str:
-    """The function that builds one construction's tensors and modules."""
+    """The Python function that builds one construction's tensors and modules, as text."""
     lines = ["device = torch.empty(0).device  # where torch makes tensors now"]
     lines += [_call(call) for call in construction.calls]
     lines += [line for part in construction.parts for line in _part(part)]
@@ -86,7 +86,7 @@ def _build(construction: Construction, index: int) -> str:
 
 
 def _call(call: MakingCall) -> str:
-    """The line of one recorded call."""
+    """The Python line that repeats one recorded call."""
     if call.target == LITERAL:
         dtype, shape, digits = call.args
         assert isinstance(shape, list)
@@ -100,7 +100,7 @@ def _call(call: MakingCall) -> str:
 
 
 def _part(part: ModulePart) -> Iterator[str]:
-    """The line that makes one module."""
+    """Yields the Python line that makes one module, or that registers a shared one again."""
     if not part.path:
         yield f"model.training = {part.training}"
     elif part.same_as is not None:

@@ -45,6 +45,7 @@ class FusionState:
     _places: dict[int, int] | None = None
 
     def __post_init__(self) -> None:
+        """Enters the steps into the indices of readers and writers."""
         for step in self.steps:
             self._enter(step)
 

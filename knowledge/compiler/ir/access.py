@@ -63,6 +63,7 @@ def transposed(kernel: GemmKernel) -> GemmKernel:
     behind = first + len(kernel.m_shape)
 
     def swap(view: View) -> View:
+        """The view with the strides of rows and columns exchanged."""
         batch, rows, columns = view.strides[:first], view.strides[first:behind], view.strides[behind:]
         return View(view.offset, batch + columns + rows)
 
@@ -177,7 +178,7 @@ def expressions(kernel: Kernel) -> Iterator[tuple[Expr, Shape]]:
 
 
 def rewritten(kernel: Kernel, visit: Visit) -> Kernel:
-    """The kernel with every expression replaced by `visit(expression, space)`."""
+    """The kernel with every expression of it (values, operands, epilogue) replaced by `visit(expression, space)`."""
     space = store_space(kernel)
 
     def stored(store: Store) -> Store:
@@ -266,7 +267,7 @@ def reads(step: Step) -> set[str]:
 
 
 def writes(step: Step) -> set[str]:
-    """Buffers that a step writes."""
+    """Names of the buffers that a step writes: results of a call, stores, epilogues, last states."""
     if isinstance(step, TorchCall):
         return {name for name in step.results if name}
     if isinstance(step, AuthoredStep):

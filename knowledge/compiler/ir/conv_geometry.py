@@ -142,6 +142,7 @@ def flatten_pixels(kernel: ConvKernel) -> ConvKernel:
         return kernel
 
     def contiguous(strides: tuple[int, ...]) -> bool:
+        """True if each spatial stride is the next one times its size, so that the pixels form one run."""
         pairs = zip(strides[2:-1], strides[3:], sizes[1:], strict=True)
         return all(outer == inner * size for outer, inner, size in pairs)
 

@@ -67,7 +67,7 @@ def find_regions(graph: OpGraph) -> dict[str, Region]:
 
 
 def _concatenations(graph: OpGraph) -> list[_Concatenation]:
-    """The concatenations of a graph, in order."""
+    """The concatenations of a graph in order, with the parts of nested ones in place of these."""
     found: dict[str, _Concatenation] = {}
     for op in graph.ops:
         if op.kind in _KINDS and op.target.startswith("aten."):
@@ -89,7 +89,8 @@ def _axis(op: Op) -> int:
 
 
 def _parts(graph: OpGraph, op: Op, axis: int, known: dict[str, _Concatenation]) -> Iterator[str]:
-    """The values that a concatenation joins, without empty ones."""
+    """Yields the values that a concatenation joins, empty ones left out; those of a nested one along the same axis in
+    its place."""
     items = op.args[0]
     assert isinstance(items, list)
     for name in [item.ref for item in items if isinstance(item, Ref)]:
@@ -112,7 +113,7 @@ def _place(found: _Concatenation, whole: _Concatenation) -> int | None:
 
 
 def _keeps_wide_loads(found: _Concatenation, whole: _Concatenation, first: int) -> bool:
-    """True if each contiguous run still begins and ends at whole vectors."""
+    """True if a part of a concatenation begins and ends at a multiple of a vector, so that wide loads stay possible."""
     shape, axis = found.value.spec.shape, found.axis
     vector = _VECTOR_BYTES // ITEM_BYTES[found.value.spec.dtype]
     begin = whole.starts[first] * math.prod(shape[axis + 1 :])

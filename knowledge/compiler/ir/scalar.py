@@ -103,7 +103,7 @@ class Dialect:
         return self.narrow.get(dtype, "{0}").format(value)
 
     def constant(self, value: float | int | bool, dtype: DType) -> str:
-        """A literal of the register type."""
+        """A literal of the register type as C text; NaN and infinities by the dialect's names."""
         if dtype == "bool":
             return "true" if value else "false"
         if dtype not in FLOATING:
@@ -124,7 +124,7 @@ class Dialect:
         return f"({text})" if math.copysign(1.0, number_f) < 0 else text
 
     def apply(self, op: str, arguments: Sequence[str], dtype: DType) -> str:
-        """One operation over printed arguments."""
+        """The C text of one operation over printed arguments; narrow results are converted back to their type."""
         if op == "cast" and dtype == "bool":
             return f"({arguments[0]} != 0)"
         text = self.formats[op].format(*arguments, t=self.register[dtype])
@@ -210,7 +210,7 @@ class Numbering:
         self.children: list[tuple[int, ...]] = []
 
     def number(self, expr: Expr) -> int:
-        """The number of an expression's value."""
+        """The number of an expression's value: the same for equal expressions, a new one for a value not met before."""
         found = self._by_identity.get(id(expr))
         if found is not None:
             return found
@@ -421,6 +421,7 @@ class _Inline(Emitter):
     """An emitter that declares no constants: it nests everything in one expression."""
 
     def _bind(self, number: int, text: str) -> str:
+        """Keeps the text of a value and returns it; no statement is needed."""
         self._text[number] = text
         return text
 

@@ -47,7 +47,7 @@ class Work:
 
 
 def weight_of(expr: Expr, shape: tuple[int, ...]) -> Work:
-    """The work of an expression over a space."""
+    """The work of an expression at one point of a space: operations, expensive ones, roots, and large loads."""
     operations = expensive = roots = 0
     large: set[Load | tuple[str, int]] = set()
     for node in views.nodes(expr):

@@ -73,6 +73,7 @@ def call(function, *values):
         return print_authored(step, plan, device, choices, CpuPage)
 
     def module(self, entries: Sequence[Entry], device: Device) -> Body:
+        """The C++ module of all entries, with what the file must know of it."""
         body = cpu_module(entries)
         return replace(body, about={**body.about, **self.literals(device)})
 
@@ -83,5 +84,6 @@ def call(function, *values):
         return CPU_DIALECT.storage[dtype]
 
     def limits(self, device: Device) -> str:
+        """The number and width of vector registers in words, for an author of kernels."""
         registers = 32 if device.vector_bytes == 64 else 16
         return f"{registers} vector registers of {device.vector_bytes} bytes"

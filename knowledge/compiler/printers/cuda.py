@@ -76,6 +76,7 @@ class CudaPrinter(Printer):
         return print_authored(step, plan, device, choices, CudaPage)
 
     def module(self, entries: Sequence[Entry], device: Device) -> Body:
+        """The CUDA module of all entries, with what the file must know of it."""
         body = cuda_module(entries, device)
         return replace(body, about={**body.about, **super().literals(device)})
 

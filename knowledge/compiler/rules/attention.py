@@ -58,7 +58,7 @@ def _attention(builder: Builder, op: Op) -> None:
 
 
 def _read(builder: Builder, op: Op) -> _Call:
-    """The call's operands, scale and mask. Raises Unsupported for dropout."""
+    """The call's operands, scale and additive mask. Raises Unsupported for dropout."""
     query, key, value = (builder.tensor(item) for item in op.args[:3])
     mask = builder.optional(op, 3, "attn_mask")
     if number(op, 4, "dropout_p", 0.0) > 0:
@@ -79,7 +79,7 @@ def _read(builder: Builder, op: Op) -> _Call:
 
 
 def _one_kernel(builder: Builder, op: Op, call: _Call) -> None:
-    """Emits one AttentionKernel."""
+    """Emits one AttentionKernel for the call; operands are stored first if they are not in memory."""
     loads = []
     for tensor in (call.query, call.key, call.value):
         in_memory, _ = builder.ensure_load(tensor, op)

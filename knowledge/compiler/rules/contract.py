@@ -99,6 +99,7 @@ def _written_out(builder: Builder, op: Op, a: Tensor, b: Tensor, space: Shape) -
     dtype = compute_dtype(op.outputs[0].spec.dtype)
 
     def factor(side: Tensor, axis: int, place: int) -> Expr:
+        """Column or row number `place` of one side, expanded to the result's space."""
         part = take(builder, op, side, axis, start=place, length=1)
         return builder.expand(Tensor(part.shape, cast(part.expr, dtype)), space, op).expr
 
@@ -204,7 +205,8 @@ def _transpose(builder: Builder, op: Op, tensor: Tensor) -> Tensor:
 
 @rule("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner", "linalg_matmul")
 def _matmul(builder: Builder, op: Op) -> None:
-    """Lowers matrix, batched, matrix-vector, dot and inner products."""
+    """Lowers matrix, batched, matrix-vector, dot and inner products to one product; vectors get a dimension of size
+    1."""
     a, b = builder.tensor(op.args[0]), builder.tensor(op.args[1])
     if op.kind == "inner":
         if len(b.shape) != 2:

@@ -128,7 +128,7 @@ def _kl_div(builder: Builder, op: Op) -> None:
 
 @rule("hinge_embedding_loss")
 def _hinge_embedding(builder: Builder, op: Op) -> None:
-    """Lowers hinge_embedding_loss."""
+    """Lowers hinge_embedding_loss: x where the target is 1, max(0, margin - x) where it is -1; then the reduction."""
     shape, value, target = _pair(builder, op)
     dtype = value.dtype
     zero = const(0.0, dtype)
@@ -140,7 +140,7 @@ def _hinge_embedding(builder: Builder, op: Op) -> None:
 
 @rule("margin_ranking_loss")
 def _margin_ranking(builder: Builder, op: Op) -> None:
-    """Lowers margin_ranking_loss."""
+    """Lowers margin_ranking_loss: max(0, margin - target * (first - second)), then the reduction."""
     first, second, target = (builder.tensor(item) for item in op.args[:3])
     shape = broadcast(first.shape, second.shape, target.shape)
     dtype = compute_dtype(op.outputs[0].spec.dtype)
@@ -200,6 +200,7 @@ def _triplet_margin(builder: Builder, op: Op) -> None:
     rows = Rows(builder, op, shape, [-1])
 
     def distance(tag: str, left: Tensor, right: Tensor) -> Expr:
+        """The Euclidean distance of two rows, with eps added to each difference."""
         difference = scalar("add", apply("sub", rows.see(left), rows.see(right)), eps)
         return apply("sqrt", rows.reduce(tag, "sum", apply("mul", difference, difference)))
 
@@ -300,7 +301,7 @@ def _finish_classes(
 
 @rule("nll_loss_nd", "nll_loss", "nll_loss2d", "nll_loss_forward")
 def _nll_loss(builder: Builder, op: Op) -> None:
-    """Lowers the negative log likelihood losses."""
+    """Lowers the negative log likelihood losses: minus the target class's value, weighted, then the reduction."""
     value, target = builder.tensor_at(op, 0, "self"), builder.tensor_at(op, 1, "target")
     weight = builder.optional(op, 2, "weight")
     reduction, ignore = integer(op, 3, "reduction", MEAN), integer(op, 4, "ignore_index", -100)

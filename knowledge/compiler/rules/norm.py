@@ -157,7 +157,8 @@ def _statistics(
 
 @rule("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional")
 def _batch_norm(builder: Builder, op: Op) -> None:
-    """Lowers batch norm operators with a training flag."""
+    """Lowers batch norms: by the running statistics in evaluation; in training by the batch's, which update the running
+    ones."""
     source = builder.tensor_at(op, 0, "input")
     stateless = op.kind == "_native_batch_norm_legit" and op.target.endswith("no_stats")
     running = (None, None) if stateless else (builder.optional(op, 3, "rm"), builder.optional(op, 4, "rv"))

@@ -63,7 +63,10 @@ def _unknown(expr: Expr) -> Expr:
 
 @rule("topk")
 def _topk(builder: Builder, op: Op) -> None:
-    """Lowers topk."""
+    """Lowers topk. Few elements are found one maximum after another, many by sorting the rows.
+
+    Long rows, unsorted results and those that PyTorch orders by its own way of ties are selected by rank.
+    """
     source = builder.tensor(op.args[0])
     count = integer(op, 1, "k")
     axis = source.axis(integer(op, 2, "dim", -1))
@@ -212,7 +215,7 @@ def _select(
 
 
 def _selected_one(builder: Builder, op: Op, source: Tensor, axis: int, rank: int) -> tuple[Tensor, Tensor]:
-    """(value, index) of the element of one rank in each row."""
+    """(value, index) of the element with this rank in each row, stored by a selection."""
     shape = (*source.shape[:axis], 1, *source.shape[axis + 1 :])
     outer = (*source.shape[:axis], *source.shape[axis + 1 :])
     made = [
@@ -313,7 +316,10 @@ def _sort(builder: Builder, op: Op) -> None:
 
 @rule("median", "kthvalue")
 def _median(builder: Builder, op: Op) -> None:
-    """Lowers median and kthvalue along a dimension."""
+    """Lowers median and kthvalue along a dimension, by each element's place in its row, or by selection in long rows.
+
+    A row with NaN has its first NaN as the median. Raises Unsupported for the median of all elements.
+    """
     source = builder.tensor_at(op, 0, "self")
     if not source.shape or (op.kind == "median" and len(op.outputs) == 1):
         raise Unsupported("the median of all elements")

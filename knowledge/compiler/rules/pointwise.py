@@ -121,7 +121,7 @@ def _mul(builder: Builder, op: Op) -> None:
 
 @rule("div", "true_divide", "divide")
 def _div(builder: Builder, op: Op) -> None:
-    """Lowers div with its rounding modes."""
+    """Lowers div: exact, rounded down ("floor") or toward zero ("trunc")."""
     dtype = _result(op)[1]
     left, right = (operand(builder, op, item, dtype) for item in op.args[:2])
     mode = argument(op, 2, "rounding_mode")
@@ -264,7 +264,7 @@ def _masked_fill(builder: Builder, op: Op) -> None:
 
 @rule("clamp", "clip", "hardtanh", "relu6", "clamp_min", "clamp_max")
 def _clamp(builder: Builder, op: Op) -> None:
-    """Lowers clamp and its relatives."""
+    """Lowers clamp, clamp_min, clamp_max, hardtanh and relu6 to minimum and maximum with their bounds."""
     dtype = _result(op)[1]
     value = _first(builder, op)
     low: Argument = None
@@ -304,7 +304,7 @@ def _leaky_relu(builder: Builder, op: Op) -> None:
 
 @rule("elu", "celu")
 def _elu(builder: Builder, op: Op) -> None:
-    """Lowers elu and celu."""
+    """Lowers elu and celu: x above 0, alpha * (exp(x) - 1) below, with their scales."""
     value = _first(builder, op)
     alpha = number(op, 1, "alpha", 1.0)
     scale = number(op, 2, "scale", 1.0) if op.kind == "elu" else 1.0
@@ -446,7 +446,7 @@ def _logaddexp(builder: Builder, op: Op) -> None:
 
 @rule("nan_to_num")
 def _nan_to_num(builder: Builder, op: Op) -> None:
-    """Lowers nan_to_num of float32 and float64."""
+    """Lowers nan_to_num of float32 and float64: NaN by 0, infinities by the largest numbers, or by the given values."""
     dtype = _result(op)[1]
     largest = {"float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}.get(dtype)
     if largest is None or op.outputs[0].spec.dtype != dtype:

@@ -84,7 +84,7 @@ def _other_pool(builder: Builder, op: Op) -> None:
 
 
 def _window(builder: Builder, op: Op, kind: str) -> None:
-    """Lowers a pool with windows of one size."""
+    """Lowers a pool with windows of one size, "max" or average. Raises Unsupported for windows beyond the padding."""
     source = builder.tensor_at(op, 0, "self")
     rank = _rank(op)
     kernel = _each(op, 1, "kernel_size", (), rank)

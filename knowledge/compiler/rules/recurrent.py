@@ -54,7 +54,8 @@ class _Layers:
 
 @rule(*GATES)
 def _recurrent(builder: Builder, op: Op) -> None:
-    """Lowers lstm, gru, rnn_tanh and rnn_relu."""
+    """Lowers lstm, gru, rnn_tanh and rnn_relu: one kernel for each chain of layers, with last states if they are
+    read."""
     called = _read(builder, op)
     steps, batch, _ = called.source.shape
     directions = len(called.weights[0])

@@ -155,7 +155,7 @@ def _overload(op: Op) -> str:
 
 @rule("sum", "mean", "prod", "nansum", "count_nonzero")
 def _sum(builder: Builder, op: Op) -> None:
-    """Lowers sum, mean, prod and count_nonzero."""
+    """Lowers sum, mean, prod and count_nonzero to one row kernel. Raises Unsupported for nansum."""
     if op.kind == "nansum":
         raise Unsupported("nansum")
     source = _source(builder, op)
@@ -271,7 +271,7 @@ def _norm(builder: Builder, op: Op) -> None:
 
 
 def p_norm(rows: Rows, value: Expr, power: float) -> Expr:
-    """The vector norm of order `power` of each row."""
+    """The vector norm of order `power` of each row; also orders 0, 1, 2 and infinity."""
     size = apply("abs", value)
     if power == 2:
         return apply("sqrt", rows.reduce("acc", "sum", apply("mul", value, value)))

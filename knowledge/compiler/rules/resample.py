@@ -215,10 +215,12 @@ def _cubic_taps(position: Expr, size: int) -> _Taps:
     at = cast(floor, "int64")
 
     def near(x: Expr) -> Expr:  # ((a + 2) x - (a + 3)) x x + 1
+        """The cubic weight of a neighbour at distance `x` up to 1."""
         inner = scalar("sub", scalar("mul", x, _CUBIC + 2), _CUBIC + 3)
         return scalar("add", apply("mul", apply("mul", inner, x), x), 1.0)
 
     def far(x: Expr) -> Expr:  # ((a x - 5 a) x + 8 a) x - 4 a
+        """The cubic weight of a neighbour at distance `x` from 1 to 2."""
         inner = apply("mul", scalar("sub", scalar("mul", x, _CUBIC), 5 * _CUBIC), x)
         return scalar("sub", apply("mul", scalar("add", inner, 8 * _CUBIC), x), 4 * _CUBIC)
 

@@ -40,7 +40,7 @@ def _backwards(expr: Expr) -> bool:
 
 @rule(*_OPERATION)
 def _scan(builder: Builder, op: Op) -> None:
-    """Lowers cumsum, cumprod, cummax, cummin and logcumsumexp."""
+    """Lowers cumsum, cumprod, cummax, cummin and logcumsumexp to a scan kernel; positions too, if they are read."""
     source = builder.tensor_at(op, 0, "self")
     if not source.shape:
         builder.bind(op, source)
@@ -153,6 +153,7 @@ def _flip(expr: Expr, shape: tuple[int, ...]) -> Expr:
     last = shape[-1] - 1
 
     def leaf(node: views.Leaf) -> Expr:
+        """The leaf read from the other end along its last dimension."""
         step = node.view.strides[-1]
         return replace(node, view=View(node.view.offset + last * step, (*node.view.strides[:-1], -step)))
 

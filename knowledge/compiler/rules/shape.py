@@ -58,7 +58,7 @@ def _broadcast_tensors(builder: Builder, op: Op) -> None:
 
 @rule("permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims", "movedim", "moveaxis", "mT", "adjoint")
 def _permute(builder: Builder, op: Op) -> None:
-    """Lowers permute, transpose and their relatives."""
+    """Lowers permute, transpose, movedim, mT and their relatives to a view with the dimensions in another order."""
     source = _source(builder, op)
     rank = len(source.shape)
     order = list(range(rank))
@@ -291,7 +291,7 @@ def _fill_region(builder: Builder, op: Op, region: Region) -> None:
 
 @rule("cat", "concat", "concatenate", "stack")
 def _cat(builder: Builder, op: Op) -> None:
-    """Lowers cat and stack: one store per part."""
+    """Lowers cat and stack with one store a part; parts may be written into the result's memory directly."""
     if op.name in builder.regions:
         _fill_region(builder, op, builder.regions[op.name])
         return
@@ -336,7 +336,7 @@ def _cross(builder: Builder, op: Op) -> None:
 
 @rule("roll")
 def _roll(builder: Builder, op: Op) -> None:
-    """Lowers roll."""
+    """Lowers roll along each given dimension, or of the flattened tensor."""
     source = _source(builder, op)
     shape = source.shape
     shifts, dims = integers(op, 1, "shifts") or [], integers(op, 2, "dims") or []
@@ -366,7 +366,10 @@ def _roll_axis(builder: Builder, op: Op, source: Tensor, axis: int, shift: int) 
 
 @rule("constant_pad_nd", "pad")
 def _pad(builder: Builder, op: Op) -> None:
-    """Lowers constant padding; other modes read from inside the tensor (resample.py)."""
+    """Lowers constant padding: fills the result, then stores the tensor inside; negative padding crops.
+
+    Other modes read from inside the tensor (resample.py).
+    """
     mode = argument(op, 2, "mode", "constant") if op.kind == "pad" else "constant"
     if mode != "constant":
         pad_from_inside(builder, op, str(mode))
@@ -476,7 +479,7 @@ def _eye(builder: Builder, op: Op) -> None:
 
 @rule("triu", "tril")
 def _triangle(builder: Builder, op: Op) -> None:
-    """Lowers triu and tril."""
+    """Lowers triu and tril: zero on the other side of the diagonal; of ones it is the mask itself."""
     source = _source(builder, op)
     distance = Iota(View(0, (*(0 for _ in source.shape[:-2]), -1, 1)), "int64")  # column - row
     diagonal = const(integer(op, 1, "diagonal", 0), "int64")

@@ -177,7 +177,7 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
 
 
 def _objections(imports: Imports, torch_binding: bool) -> dict[str, Reason]:
-    """Maps each imported name that is not allowed to its reason."""
+    """Imported names that are not allowed, with their reasons. Threads are no reason if the library joins them."""
     names = [symbol.split("@")[0] for symbol in imports.symbols]
     judgements = {name: _judge(name, torch_binding) for name in names}
     if any(map(_CUDA_LIBRARY.fullmatch, imports.libraries)):
@@ -342,7 +342,7 @@ def _joins_its_threads(imports: Imports) -> bool:
 
 
 def _judge(name: str, torch_binding: bool) -> Reason | None:
-    """The reason against an imported name; None if it is allowed."""
+    """The reason against an imported name; None if it is allowed. An unknown name is a reason, too."""
     if name in _ALLOWED:
         return None
     if torch_binding and (judgement := _judge_binding(name)) is not _SAYS_NOTHING:

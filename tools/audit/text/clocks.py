@@ -65,7 +65,7 @@ def clocks_are_apart(source: CandidateSource) -> bool:
 
 
 def _functions(text: str) -> Iterator[_Native]:
-    """Functions defined in a native text, with the ranges of their bodies."""
+    """Yields the functions defined in a native text, with begin and end of their bodies, by counting braces."""
     for match in _DEFINITION.finditer(text):
         if match[1] in _NO_FUNCTIONS:
             continue

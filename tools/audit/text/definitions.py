@@ -41,7 +41,7 @@ _OF_THE_RUNTIME = re.compile(
 
 
 def definition_gates(source: CandidateSource | Unreadable, policy: Policy) -> list[Gate]:
-    """Gates "readable", "build_flags", "maths" and "native names"."""
+    """The gates "readable", "build_flags", "native names" and "maths"; only "readable" if the file cannot be read."""
     if isinstance(source, Unreadable):
         return [make_gate("readable", [Reason(ReasonKind.NOT_READABLE, source.why, source.line)], "")]
     again = [node.lineno for node in source.tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelNew"]

@@ -108,7 +108,11 @@ def in_words(leads: Iterable[Lead]) -> str:
 
 
 def _in_python(source: CandidateSource, statement: ast.stmt) -> Iterator[Lead]:
-    """Leads in one top-level statement."""
+    """Yields leads to suspicious code in one top-level statement of the candidate's own.
+
+    Imports, names, classes, swallowed exceptions, globals, conditions, matrix products, calls, large tables, private
+    names, stores.
+    """
     longer = {id(node.value) for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
     for node in ast.walk(statement):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -148,7 +152,7 @@ def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Lead]:
 
 
 def _names(source: CandidateSource, node: ast.Name | ast.Attribute) -> Iterator[Lead]:
-    """Leads for forbidden, private and hook names."""
+    """Yields leads for forbidden names, private attributes, conversions to NumPy, and hooks."""
     path = source.dotted(node)
     rule = forbidden(path)
     root = path.split(".")[0]
@@ -212,7 +216,8 @@ def _calls(source: CandidateSource, node: ast.Call) -> Iterator[Lead]:
 
 
 def _stores(source: CandidateSource, node: ast.Attribute | ast.Subscript) -> Iterator[Lead]:
-    """Leads for stores into imported modules, the reference or ModelNew."""
+    """Yields a lead for an assignment to an attribute of an imported module, the reference or ModelNew; ctypes' types
+    are fine."""
     base: ast.expr = node
     while isinstance(base, ast.Subscript):
         base = base.value
@@ -231,7 +236,7 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def _in_native(source: CandidateSource) -> Iterator[Lead]:
-    """Leads in the C++ and CUDA texts."""
+    """Yields leads for suspicious patterns in the C++ and CUDA texts, with their lines."""
     for line, text in native_texts(source):
         code = strip_comments(text)
         for suspicion, pattern in _NATIVE:

@@ -95,6 +95,7 @@ class HostCarrier:
     """Sealed files for inputs and parameters, one shared file for outputs of each kind."""
 
     def __init__(self) -> None:
+        """Holds no memory yet."""
         self.device_s = 0.0
         self._rooms: dict[str, tuple[int, list[torch.Tensor]]] = {}
 
@@ -200,6 +201,7 @@ class GpuCarrier:
         return [index for index, pair in others if not bundle.same_bits(*pair)]
 
     def let_go(self, key: str) -> None:
+        """Drops the originals of a set; its block is kept for the next set."""
         if key in self._blocks:
             self._blocks[key].originals = []
 
@@ -298,6 +300,7 @@ def _event() -> Any:
 
 
 def _erase(views: Sequence[torch.Tensor]) -> None:
+    """Fills the outputs' memory with UNWRITTEN bytes."""
     for view in views:
         view.view(torch.uint8).fill_(UNWRITTEN)
 

@@ -29,6 +29,7 @@ class RivalLost(RunnerFailed):
     """The reference's process ended while it ran this variant."""
 
     def __init__(self, name: RivalName, failed: RunnerFailed) -> None:
+        """Keeps the variant's name with the failure's outcome and evidence."""
         self.name = name
         super().__init__(failed.outcome, failed.evidence)
 

@@ -267,7 +267,7 @@ class Judge:
             link.close()
 
     def ready_contest(self, message: Message, handles: list[int]) -> Message:
-        """Prepares the reference and the other baselines for `contest`."""
+        """Links the reference's runner, gives it model and inputs, and has it compile the variants for `contest`."""
         case, timed = self._timed_inputs_of(message)
         group = self._groups[CONTEST] = PreparedGroup(case, timed)
         link = group.links["reference"] = self._link(handles[0], self._run_limit(message), side="reference")
@@ -379,7 +379,10 @@ class Judge:
             yield self._telling_trial_of(besides)
 
     def _questions(self) -> Iterator[Trial]:
-        """Computes the screen's trials one after another."""
+        """Yields the screen's trials, computed one after another; those that do not suit the case are left out.
+
+        Draws other parameters first, if the model has some.
+        """
         case = self._case()
         if case.has_parameters():
             case.randomise(self._seeds.draw("screen", "randomised parameters"))

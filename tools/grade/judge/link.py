@@ -522,6 +522,7 @@ class RunnerLink:
         procfs.end(self._runner, END_S)
 
     def close(self) -> None:
+        """Frees the memory shared with the runner and closes the socket."""
         self._carrier.close()
         self._channel.close()
 

@@ -412,7 +412,10 @@ def find_changes(reference: RunnerLink, timed: TimedInputs, stream: random.Rando
 
 
 def refresh(sides: Sequence[RunnerLink], timed: TimedInputs, slots: Sequence[int]) -> None:
-    """Sends new inputs, if their content cannot be changed in place."""
+    """Draws and sends new inputs to these slots, only if the content of inputs cannot be changed in place.
+
+    Frees the inputs that were in the slots.
+    """
     changes = timed.changes or Changes()
     if timed.changeable and (changes.scaled or changes.rotated):
         return

@@ -47,7 +47,7 @@ class Stale:
 
     @property
     def words(self) -> str:
-        """The evidence, with what to do about it."""
+        """The evidence in words: which parameters are stale, or perhaps unread, and when to prepare weights."""
         they, them = ("it was", "it") if len(self.names) == 1 else ("they were", "them")
         right = f"the outputs are right with {_list_names(self.names)} as {they}"
         if self.is_certain:

@@ -135,6 +135,7 @@ class CaseParameters:
         return (piece.tensor for piece in self._states.each("seeded") if piece.key not in self._counters)
 
     def _plan(self, kind: Parameters) -> None:
+        """Draws parameters of this kind with the case's seed, unless they are drawn already."""
         if kind not in self._states:
             self.randomise(self.seed, kind)
 
@@ -172,6 +173,7 @@ class CaseParameters:
         return {key: tensor for key, tensor in state.items() if key not in self._counters}
 
     def _mutable_keys(self) -> list[str]:
+        """Names of the tensors that forward updates; empty before a call."""
         keys = list(self._tensors())
         return [keys[index] for index in self._mutable or []]
 

@@ -214,7 +214,11 @@ class Case(CaseParameters):
         return self._make_trial(distribution, seed, self._draw(distribution, seed, self._given_seed))
 
     def _make_trial(self, distribution: Distribution, seed: int, placed: list[Any]) -> Trial:
-        """The question for given inputs: runs the reference and measures PyTorch's errors."""
+        """Runs the reference on given inputs and makes the question: truth, PyTorch's own errors, updated buffers.
+
+        Raises TaskError if its outputs are not finite or of other shapes, Overflow if they overflow. Learns facts about
+        the task from inputs as given.
+        """
         self.has_floats = any(item.is_floating_point() or item.is_complex() for item in bundle.tensors_in(placed))
         self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(placed))
         self._has_numbers = any(map(patterns.is_number, placed))
@@ -456,6 +460,7 @@ class Case(CaseParameters):
         self._reference.load(model, kind, self._mutable_keys())
 
     def _forward(self, model: nn.Module, leaves: Sequence[Any]) -> Any:
+        """Runs a model on flat leaves, arranged as the task's inputs; stored parameters are brought to the device."""
         with self._reference.running():
             return self._loaded.run(model, loading.rebuilt(self._takes, iter(leaves)))
 

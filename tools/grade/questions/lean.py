@@ -303,7 +303,7 @@ class _File:
         self._specs: dict[str, tuple[int, torch.Size, torch.dtype]] = {}  # (first byte, shape, type) by name
 
     def write(self, key: str, tensor: torch.Tensor) -> None:
-        """Appends a tensor."""
+        """Appends a tensor's bytes and notes where they begin."""
         self._specs[key] = self._end, tensor.shape, tensor.dtype
         for piece in in_rows([(key, tensor)]):
             view = _bytes_of(piece.tensor.contiguous())
@@ -312,7 +312,7 @@ class _File:
                 view, self._end = view[count:], self._end + count
 
     def pieces(self, keys: Iterable[str] = ()) -> Drawn:
-        """Yields the tensors of these names, or all of them, in pieces."""
+        """Yields the tensors of these names, or all, read from the file some rows at a time."""
         for key in keys or self._specs:
             place, shape, dtype = self._specs[key]
             step = _rows_of(shape, shape.numel() * dtype.itemsize)

@@ -84,6 +84,7 @@ class BroughtOnUse(TorchFunctionMode):
         return wide(torch.empty(0, dtype=tensor.dtype)).dtype if self._is_wide else tensor.dtype
 
     def _one(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a stored tensor on the device, in float64 if the mode widens."""
         there = tensor.to(self._device)
         return wide(there) if self._is_wide else there
 

@@ -175,7 +175,7 @@ def transform_each(
     *,
     limited: bool,
 ) -> list[Any]:
-    """All leaves of `get_inputs` changed by a distribution; shared structure stays."""
+    """All leaves of `get_inputs` changed by a distribution. Each keeps its structure (a triangle, symmetry)."""
     if distribution.pattern == "steps":
         values = with_ends_in_common(values)
     return [
@@ -265,7 +265,8 @@ _OF_OTHERS = (*OF_MASKS, "other numbers", *OF_INTEGERS)
 
 
 def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
-    """The tensor changed by a pattern."""
+    """The tensor changed by a pattern: few bits, constant, sorted, steps, huge or sparse elements, NaN and
+    others."""
     if pattern == "few bits":
         return in_few_bits(value)
     if pattern == "constant":
@@ -477,7 +478,7 @@ def _few_other_signs(value: torch.Tensor, generator: torch.Generator, structure:
 
 
 def _non_finite(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Infinities and NaN at random places, and a block of minus infinity."""
+    """A copy with infinities and NaN at random places, and a block of minus infinity; small tensors as they are."""
     if value.numel() < SMALLEST:
         return value
     each = min(32, 1 + value.numel() // NON_FINITE_EVERY)

@@ -71,7 +71,10 @@ def _may_be_table(tensor: torch.Tensor) -> bool:
 def _numbers_for(
     tensor: torch.Tensor, constants: Sequence[float], others: Sequence[torch.Tensor], generator: torch.Generator
 ) -> torch.Tensor:
-    """Different numbers that the tensor's dtype holds exactly, on its device."""
+    """The task's constants and elements drawn from its other tensors, without repetitions, on the tensor's device.
+
+    Only numbers that its dtype holds exactly and that are not much larger than its elements.
+    """
     drawn = [torch.tensor(list(constants), dtype=torch.float64, device=tensor.device)]
     for other in others:
         flat = other.detach().reshape(-1).to(tensor.device, torch.float64)

@@ -79,6 +79,7 @@ def in_float64(run: RunModel, exact_model: ExactModels, inputs: Any, own: Sequen
     """
 
     def plain(values: Any) -> tuple[Outputs, Outputs]:
+        """The outputs of a run of the float64 model on widened inputs."""
         with exact_model() as exact:
             return run(exact, widened(values))
 
@@ -138,6 +139,7 @@ class _EachTypeIsWide(TorchFunctionMode):
         return self
 
     def __exit__(self, *error: Any) -> None:
+        """Restores the default type."""
         torch.set_default_dtype(self._usual)
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 

@@ -45,6 +45,7 @@ class Silenced:
     """Names of the native functions that were called and did nothing."""
 
     def __init__(self, way: Way) -> None:
+        """`way` is "silent" (functions do nothing) or "undone"; `names` collects the functions that were asked for."""
         self.way = way
         self.names: set[str] = set()
 
@@ -65,11 +66,12 @@ def install(way: Way) -> Silenced:
 
 
 def _cut_ctypes(silenced: Silenced) -> None:
-    """Cuts libraries opened from now on, and functions made from an address."""
+    """Replaces ctypes' constructors, so that calls of libraries opened from now on, or of an address, do nothing."""
     plain_init = ctypes.CDLL.__init__
 
     @functools.wraps(plain_init)
     def init(self: ctypes.CDLL, *args: Any, **kwargs: Any) -> None:
+        """Opens a library and replaces its kind of function pointers."""
         plain_init(self, *args, **kwargs)
         vars(self)["_FuncPtr"] = _cut(vars(self)["_FuncPtr"], str(self._name), silenced)
 
@@ -84,7 +86,8 @@ def _cut_ctypes(silenced: Silenced) -> None:
 
 
 def _cut(kind: Any, library: str, silenced: Silenced) -> Any:
-    """A class of function pointers like `kind` whose calls do nothing."""
+    """A class of function pointers like `kind` whose calls do nothing or are undone; a CUDA runtime's harmless ones
+    still work."""
     own = {name: getattr(kind, name) for name in ("_flags_", "_restype_", "_argtypes_") if hasattr(kind, name)}
     is_runtime = bool(_VENDOR_RUNTIME.match(library.rsplit("/", 1)[-1]))
 
@@ -121,7 +124,10 @@ def _nothing(restype: Any) -> Any:
 
 
 def _in_child(real: Callable[[], Any], restype: Any) -> Any:
-    """The integer that the function returns in a forked child; its writes are lost."""
+    """Runs a function in a forked child, whose writes are lost; its integer result.
+
+    Returns a zero of type `restype` if it gives none within CHILD_S seconds; the child is killed.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -169,6 +175,7 @@ def follow_cffi(opens: Callable[[Any], None], found: Found) -> None:
     plain = backend.load_library
 
     def load_library(path: Any = None, *args: Any) -> FollowedLibrary:
+        """Opens a library by cffi, after telling `opens`, and wraps it."""
         opens(path)
         return FollowedLibrary(plain(path, *args), str(path), found)
 
@@ -176,7 +183,7 @@ def follow_cffi(opens: Callable[[Any], None], found: Found) -> None:
 
 
 def _cut_cffi(silenced: Silenced) -> None:
-    """Cuts functions of libraries that cffi opens."""
+    """Replaces functions of libraries that cffi opens from now on by ones that do nothing or are undone."""
 
     def cut(path: str, name: str, kind: Any, function: Any) -> Any:
         """A replacement for a native function that cffi looked up."""
@@ -223,7 +230,7 @@ def _cut_members(holder: Any, silenced: Silenced) -> None:
 
 
 def _cut_operators(silenced: Silenced) -> None:
-    """Cuts operators that are registered from now on."""
+    """Wraps PyTorch's operator calls, so that operators registered from now on are undone."""
     known = {name.split(".")[0] for name in torch._C._dispatch_get_all_op_names()}
     for kind in (torch._ops.OpOverload, torch._ops.OpOverloadPacket):
         plain: Callable[..., Any] = kind.__call__
@@ -267,7 +274,11 @@ def _memories() -> Iterator[torch.Tensor]:
 
 
 def _emptied(result: Any, known: set[int], way: Way) -> Any:
-    """A native function's result without its content."""
+    """A native function's result without its content: new tensors filled with NaN or 0, floats 0, integers 0 if `way`
+    is silent.
+
+    Tensors in memory that was known before stay.
+    """
     if isinstance(result, torch.Tensor):
         if result.untyped_storage().data_ptr() not in known:
             with torch.no_grad():
@@ -292,6 +303,7 @@ def _cut_launches(silenced: Silenced) -> None:
         """A function that records `name` and returns `value`."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            """Records the name and returns the value."""
             silenced.names.add(name)
             return value
 

@@ -77,6 +77,7 @@ class OtherClocks:
     """
 
     def __init__(self, factor: float) -> None:
+        """`factor`: seconds that the clocks advance in one real second."""
         self._factor = max(1, round(factor * _UNIT))
         self._place, self._original = 0, b""
 
@@ -151,7 +152,10 @@ def _silence_others() -> list[str]:
 
 
 def _silence_blas(path: str) -> bool:
-    """Disables the products of a mapped library; True if it has any."""
+    """Overwrites the products of a mapped BLAS library (not PyTorch's) by a return until the end of the mode.
+
+    True if it has any.
+    """
     if "/torch/" in path or not re.search("blas|blis", Path(path).name):
         return False
     library, pytorch = (ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW) for name in (path, torch._C.__file__))
@@ -190,7 +194,7 @@ def _silence_loops() -> bool:
 
 
 def _overwrite(place: int, code: bytes) -> None:
-    """Replaces machine code at an address; raises OSError."""
+    """Writes machine code to an address, whose pages are made writable meanwhile; raises OSError."""
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     first = place & -_PAGE

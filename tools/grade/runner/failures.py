@@ -20,6 +20,7 @@ class Refused(Exception):
     """The runner cannot carry out a command; `kind` is the Outcome, `line` says why."""
 
     def __init__(self, kind: str, line: str) -> None:
+        """`kind` is the outcome, `line` the evidence."""
         self.kind = kind
         super().__init__(line)
 
@@ -46,7 +47,8 @@ def kind_of(kind: str, error: BaseException) -> str:
 
 
 def _printed_errors() -> list[str]:
-    """Compiler errors that PyTorch printed (`verbose=True`) instead of raising."""
+    """Lines with "error:" at the end of what the process printed; PyTorch prints compilers' errors there
+    (`verbose=True`)."""
     try:
         end = os.fstat(1).st_size
         text = os.pread(1, PRINTED_BYTES, max(0, end - PRINTED_BYTES)).decode(errors="replace")

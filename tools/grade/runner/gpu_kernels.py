@@ -121,7 +121,7 @@ class GpuKernels:
         return self._launch is None
 
     def _load(self, driver: Any) -> None:
-        """Loads the kernels by the driver."""
+        """Loads the module and finds its three kernels through the driver; leaves them unset if the driver refuses."""
         module = ctypes.c_void_p()
         if driver.cuModuleLoadData(ctypes.byref(module), _PTX):
             return

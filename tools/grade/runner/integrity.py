@@ -214,7 +214,7 @@ def _hidden(owner: Any, name: str) -> list[str]:
 
 
 def _constants() -> dict[str, Any]:
-    """Plain values of this package's modules: limits, patterns, names."""
+    """Plain values (limits, patterns, names) in the grader's own modules, by "module.name"."""
     return {
         f"{name}.{key}": value
         for name, module in list(sys.modules.items())
@@ -228,7 +228,7 @@ def _constants() -> dict[str, Any]:
 
 
 def _flags() -> dict[str, Any]:
-    """Settings of the process, by the name that a user knows."""
+    """Settings of PyTorch and the process that a candidate must not change, by the name that a user knows."""
     backends = torch.backends
     flags: dict[str, Any] = {
         **procfs.arithmetic(),  # first: the others are compared in this arithmetic
@@ -332,7 +332,7 @@ def _is_cuda_in_use() -> bool:
 
 
 def _hooks() -> dict[str, Any]:
-    """Registered code that runs at other code's calls."""
+    """Registered code that runs at other code's calls: traces, profilers, exception hooks, timers, module hooks."""
     return {
         "sys.settrace": sys.gettrace(),
         "sys.setprofile": sys.getprofile(),

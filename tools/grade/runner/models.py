@@ -48,7 +48,7 @@ class TextModules(Loader):
         self._folder, self._texts = folder, texts
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """The module's spec, as importlib asks for it."""
+        """The import spec of a module or package among the task's texts; None for another module."""
         stem = name.replace(".", "/")
         for file, is_package in ((f"{stem}/__init__.py", True), (f"{stem}.py", False)):
             if file in self._texts:
@@ -68,6 +68,7 @@ class TextModules(Loader):
         exec(self._code(str(module.__file__)), module.__dict__)
 
     def _code(self, origin: str) -> types.CodeType:
+        """The compiled code of a module's text, by its path in the task's folder."""
         text = self._texts[origin.removeprefix(f"{self._folder}/")]
         return compile(text, origin, "exec", dont_inherit=True)
 
@@ -295,6 +296,7 @@ class Parameters:
         own, names = plain_state(model), self._names[case]
 
         def current() -> list[torch.Tensor]:
+            """The model's tensors as they are now, in the order of the keys."""
             now = plain_state(model)
             return [now.get(names[key], own[names[key]]) for key in keys]
 

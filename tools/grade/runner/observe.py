@@ -185,7 +185,7 @@ class Observer:
         return caller is not None and caller.f_code.co_filename == self._timed_file
 
     def _note_return(self, frame: FrameType, *, is_python: bool, is_own: bool, now_ns: float) -> None:
-        """Ends the call in progress, or the outermost own frame, at `now_ns`."""
+        """Adds the time of the call in progress, or of the outermost own frame, when it returns at `now_ns`."""
         if is_python and self._outermost is not None and frame is self._outermost[0]:
             self._own_ns += now_ns - self._outermost[1]
             self._outermost = None
@@ -300,7 +300,8 @@ class Observer:
         return [(*key, sorted(look.get(key, 0.0) for look in looks)[middle]) for key in keys]
 
     def _look(self, run: Callable[[], Any]) -> dict[tuple[str, int], float]:
-        """The share of each (name, line) in one call."""
+        """The share of processor time of each (name, line) called in one run of `run`; 0 for calls too short to
+        notice."""
         found: dict[tuple[str, int], float] = {}
         self._measure_watching()
         self._calls, self._outside, self._outermost, self._own_ns = found, None, None, 0.0

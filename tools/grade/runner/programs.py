@@ -88,6 +88,7 @@ def _place(name: str, here: Path, environment: Any) -> Path:
 
 
 def _variables(environment: Any) -> dict[str, str]:
+    """The environment given to a command, or this process's own if none is given, as text."""
     given = environment if isinstance(environment, Mapping) else os.environ
     return {os.fsdecode(name): os.fsdecode(value) for name, value in given.items()}
 

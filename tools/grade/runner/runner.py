@@ -437,6 +437,7 @@ class Runner(RunnerCommands):
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
         def timed() -> int:
+            """Makes the timed calls, keeps the result and returns nanoseconds."""
             self._result, nanoseconds = self._call_each(model, inputs, keep, self._clock)
             return nanoseconds
 

@@ -43,7 +43,8 @@ class Sentry:
         return list(found.items())
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Audit hook: records an event with the candidate's line."""
+        """Audit hook: records an act that looks away, with the line of the candidate's file that caused it, at most
+        MOST_SEEN."""
         if self._busy or not looks_away(event, arguments) or len(self._seen) >= MOST_SEEN:
             return
         self._busy = True  # looking at frames raises events too

@@ -75,6 +75,7 @@ class GpuBlocks:
     """
 
     def __init__(self) -> None:
+        """Knows no block yet."""
         self._known: weakref.WeakValueDictionary[int, SharedGpuMemory] = weakref.WeakValueDictionary()
         self._last: SharedGpuMemory | None = None  # the block for outputs
 
@@ -158,6 +159,7 @@ def fewer_rows(arguments: list[Any]) -> tuple[list[Any], int]:
     left = rows // 2
 
     def cut(item: Any) -> Any:
+        """A copy of the first rows of a tensor with as many rows as the inputs; other values as they are."""
         is_cut = isinstance(item, torch.Tensor) and item.dim() > 0 and item.shape[0] == rows
         return item[:left].clone() if is_cut else item
 
@@ -172,6 +174,7 @@ def laid_out(slot: Slot, layout: Layout) -> Slot:
     change = {ELSEWHERE: _moved, STRIDED: _strided}[layout]
 
     def changed(item: Any) -> Any:
+        """The tensor in the other layout; tensors without elements or with repetitions as they are."""
         is_plain = isinstance(item, torch.Tensor) and item.numel() and 0 not in item.stride()
         return change(item) if is_plain else item
 

@@ -36,6 +36,7 @@ class Pads:
     """
 
     def __init__(self) -> None:
+        """Has drawn no blocks yet."""
         self._stream = random.SystemRandom()
         self._blocks: list[torch.Tensor] = []
 

@@ -124,7 +124,7 @@ def _completing(proposal: PlantableFault, native: NativeText) -> Callable[[], st
 
 
 def _complete(faulty: str, native: NativeText) -> str:
-    """The file with the rounding helper added, if the fault calls it."""
+    """The file with the rounding helper put behind its includes, if the fault calls that."""
     if "foundry_rounded" not in faulty:
         return faulty
     changed = next((item for item in native_texts(faulty) if "foundry_rounded" in item.source), native)

@@ -120,7 +120,10 @@ def _find(kernel: Kernel, plan: Plan) -> Iterator[Found]:
 
 
 def _in_apply(node: Apply, place: KernelExpression, plan: Plan) -> Iterator[tuple[Family, str, Expr]]:
-    """Faults that replace one operation."""
+    """Yields (family, description, wrong expression) for faults of one operation.
+
+    Left out, other numbers, exchanged operands, another operator, an untested condition.
+    """
     yield from _drop(node, plan)
     yield from _numbers(node, place)
     yield from _exchange(node)
@@ -173,7 +176,7 @@ def _is_neutral(node: Apply) -> bool:
 
 
 def _words(expr: Expr) -> str:
-    """A short name of an expression."""
+    """A short text for an expression: its number, buffer, name or operator."""
     match expr:
         case Const():
             return f"{expr.value:.6g}"

@@ -125,7 +125,7 @@ def _with_argument(op: Op, index: int, value: Argument) -> Change:
 
 
 def _axes(op: Op) -> Iterator[tuple[Family, str, Change]]:
-    """Faults that move an operator along another dimension."""
+    """Yields (family, description, change) for faults that move an operator along another dimension."""
     shape = op.outputs[0].spec.shape
     if op.kind in _AXIS and len(op.args) > _AXIS[op.kind] and isinstance(op.args[_AXIS[op.kind]], int):
         index = _AXIS[op.kind]

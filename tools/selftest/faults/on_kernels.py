@@ -104,7 +104,7 @@ def _rows(kernel: RowKernel, plan: Plan) -> Iterator[Found]:
 
 
 def _scans(kernel: ScanKernel) -> Iterator[Found]:
-    """Faults of a scan: exclusive, reversed, another operation."""
+    """Yields faults of a scan: a shorter shape, exclusive, reversed, another operation."""
     yield from _shorter(kernel, "shape", kernel.shape)
     yield "off by one", "the running value leaves its own element out", _change(kernel, exclusive=not kernel.exclusive)
     yield "wrong axis", "the scan runs from the other end", _change(kernel, reverse=not kernel.reverse)
@@ -114,7 +114,7 @@ def _scans(kernel: ScanKernel) -> Iterator[Found]:
 
 
 def _segments(kernel: SegmentKernel) -> Iterator[Found]:
-    """Faults of a segment reduction."""
+    """Yields faults of a segment reduction: the last item left out, a shorter shape, another operation."""
     if kernel.in_place:
         yield "missing last element", "the last item is not written", _change(kernel, items=kernel.items - 1)
         return
@@ -125,7 +125,7 @@ def _segments(kernel: SegmentKernel) -> Iterator[Found]:
 
 
 def _selections(kernel: SelectKernel) -> Iterator[Found]:
-    """Faults of a top-k selection."""
+    """Yields faults of a top-k selection: the last element left out, smallest for largest."""
     yield from _shorter(kernel, "outer", kernel.outer)
     if kernel.length > kernel.count:
         shorter = _change(kernel, length=kernel.length - 1)
@@ -155,7 +155,7 @@ def _products(kernel: GemmKernel) -> Iterator[Found]:
 
 
 def _convolutions(kernel: ConvKernel) -> Iterator[Found]:
-    """Faults of a convolution: padding, dilation, groups, channels."""
+    """Yields faults of a convolution: padding, dilation, an input shifted or transposed, a single channel."""
     for dim, padding in enumerate(kernel.padding):
         shifted = (*kernel.padding[:dim], padding - 1 if padding else 1, *kernel.padding[dim + 1 :])
         what = f"the window is shifted: padding {shifted[dim]} instead of {padding} along spatial dimension {dim}"
@@ -175,7 +175,7 @@ def _convolutions(kernel: ConvKernel) -> Iterator[Found]:
 
 
 def _pools(kernel: PoolKernel) -> Iterator[Found]:
-    """Faults of a pooling kernel."""
+    """Yields faults of a pooling kernel: the other operation, padding, window size, the divisor at the border."""
     other: Any = "avg" if kernel.op == "max" else "max"
     yield "wrong reduction", f"{other} pooling instead of {kernel.op}", _change(kernel, op=other)
     for dim, padding in enumerate(kernel.padding if kernel.kernel else ()):
@@ -196,7 +196,7 @@ def _pools(kernel: PoolKernel) -> Iterator[Found]:
 
 
 def _attention(kernel: AttentionKernel) -> Iterator[Found]:
-    """Faults of an attention kernel: scale, mask, operands."""
+    """Yields faults of attention: scale, mask, exchanged or shifted operands, the last key or row left out."""
     yield (
         "wrong constant",
         f"scale {kernel.scale * 1.01:.6g} instead of {kernel.scale:.6g}",

@@ -106,6 +106,7 @@ def _visiting_order(kernel: Kernel) -> list[int]:
     seen: list[Expr] = []
 
     def note(expr: Expr, _: Shape) -> Expr:
+        """Appends the expression to those seen and returns it unchanged."""
         seen.append(expr)
         return expr
 
@@ -189,7 +190,7 @@ def size(expr: Expr) -> int:
 
 
 def stores_with(kernel: Kernel, at: int, change: Callable[[Store], Store]) -> Kernel:
-    """The kernel with its `at`-th store changed."""
+    """The kernel with store number `at` replaced by what `change` makes of it."""
     if isinstance(kernel, RowKernel):
         stages = list(kernel.stages)
         emits = [index for index, stage in enumerate(stages) if isinstance(stage, Emit | EmitRow)]

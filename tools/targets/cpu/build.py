@@ -221,6 +221,7 @@ class _Instruction:
 
     @functools.cached_property
     def jumps_to(self) -> int | None:
+        """The address to which a branch jumps; None for other instructions and computed jumps."""
         found = _JUMP.match(self.operands) if self.kind == "branch" else None
         return int(found[1], 16) if found else None
 

@@ -184,7 +184,7 @@ def _look(line: Instruction, strides: Strides, seen: _Accesses) -> None:
 
 
 def width_of(opcode: str) -> int:
-    """Bytes that an access moves for each thread."""
+    """Bytes that a memory access moves for each thread, from its opcode; 4 unless it says otherwise."""
     parts = opcode.split(".")
     return (
         16
@@ -205,6 +205,7 @@ def _ways(step: int, width: int) -> int:
 
 
 def _count(lines: Sequence[Instruction]) -> dict[str, int]:
+    """Number of instructions by class, without NOP."""
     working = [line.kind for line in lines if line.opcode != "NOP"]
     return dict(Counter(working))
 

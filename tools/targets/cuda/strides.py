@@ -29,7 +29,7 @@ class Strides:
         return self._steps.get(inside[-1]) if inside else None
 
     def follow(self, opcode: str, operands: str) -> None:
-        """Updates the step of the register that an instruction writes."""
+        """Updates the steps of the registers that an instruction writes; others stay."""
         parts = [part.strip() for part in operands.split(",")]
         name = parts[0].split(".")[0]
         if not re.fullmatch(r"U?R\d+", name):
@@ -103,6 +103,7 @@ class Strides:
         return total
 
     def _step(self, source: str) -> int | None:
+        """The step of an operand; 0 for an immediate or an argument, None for an unknown register."""
         found = _REGISTER.match(source)
         return self._steps.get(found[1]) if found else 0  # an immediate, or an argument: the same in all threads
 

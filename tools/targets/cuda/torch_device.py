@@ -27,6 +27,7 @@ class CudaDevice(TorchDevice):
         return int(torch.cuda.mem_get_info()[0])
 
     def stay_within(self, nbytes: int) -> None:
+        """Limits PyTorch's memory on the first GPU to `nbytes` in this process."""
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, nbytes / total))
 

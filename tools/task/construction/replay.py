@@ -104,7 +104,8 @@ def _watch(
 
 
 def _read(seen: _Seen, takes: str, attributes: Collection[str]) -> tuple[Construction, set[str]]:
-    """(the construction, paths of tensors to which nothing was written)."""
+    """(the construction to replay, paths of tensors to which nothing was written), from a constructed and recorded
+    model."""
     model, recorder = seen.model, seen.recorder
     assert recorder is not None
     parts = parts_of(model)

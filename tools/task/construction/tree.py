@@ -97,7 +97,8 @@ def tensors_of(model: nn.Module, parts: Collection[ModulePart], attributes: Coll
 
 
 def _places(module: nn.Module, path: str) -> Iterator[TensorPlace]:
-    """The parameters and buffers of one module."""
+    """Yields one module's own parameters and buffers with their paths; raises CannotReplay for a special kind of
+    tensor."""
     prefix = f"{path}." if path else ""
     for name, parameter in module._parameters.items():
         if parameter is not None and type(parameter) is not nn.Parameter:

@@ -81,7 +81,8 @@ class InputMaker:
             seed_everything(seed)
 
     def _described(self) -> list[tuple[Any, int]]:
-        """(arrangement, shapes and dtypes or values; number of elements) of each case."""
+        """For each of the first MOST_DRAWN cases: its arrangement with shapes and dtypes or values, and its number of
+        elements."""
         found: list[tuple[Any, int]] = []
         for (given,) in itertools.islice(self._each_group(0), MOST_DRAWN):
             arrangement, leaves = arrange(self._checked(given))

@@ -33,7 +33,8 @@ def check_members(tree: ast.Module, file: str, wanted: str = "") -> str:
 
 
 def bound_names(tree: ast.Module) -> dict[str, ast.stmt]:
-    """The statements that bind the module's top-level names."""
+    """The module's top-level names with the statement that binds each last: classes, functions, imports,
+    assignments."""
     found: dict[str, ast.stmt] = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
@@ -46,7 +47,8 @@ def bound_names(tree: ast.Module) -> dict[str, ast.stmt]:
 
 
 def _model_name(tree: ast.Module, file: str, names: dict[str, ast.stmt], wanted: str) -> str:
-    """The name of the model's class; raises TaskError."""
+    """The name of the model's class: the wanted one, "Model", or the only class that no other uses. Raises
+    TaskError."""
     if wanted:
         if wanted not in names:
             known = _listed([node.name for node in tree.body if isinstance(node, ast.ClassDef)])
@@ -67,6 +69,7 @@ def _model_name(tree: ast.Module, file: str, names: dict[str, ast.stmt], wanted:
 
 
 def _listed(names: list[str]) -> str:
+    """The first names, separated by commas, and how many more there are."""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(name[:60] for name in names[:_MOST_NAMED]) + more
 

@@ -103,7 +103,7 @@ async def rewrite(services: Services) -> None:
 
 
 def _variant(brief: RewriteBrief, found: RewrittenSection, services: Services) -> PromptVariant:
-    """The variant that replaces the rewritten section in the brief's text."""
+    """The record of a new prompt variant: the brief's text with the rewritten section."""
     base = shipped_digest(experts()[brief.expert].prompt)
     sections = {**brief.text.sections, found.section: found.text}
     return PromptVariant(

@@ -78,7 +78,8 @@ async def ask_editor(brain: PromptEditor, brief: RewriteBrief) -> RewrittenSecti
 
 
 def rewrite_prompt(brief: RewriteBrief) -> Prompt:
-    """The user message that asks for a section."""
+    """The user message that asks a model to rewrite a section of an expert's prompt, with what earlier texts
+    brought."""
     expert, known = experts()[brief.expert], sections_of(brief.expert, brief.text.sections)
     earlier = [f"- {item.text.variant}: {item.words}" for item in brief.standings]
     text = render(
@@ -104,7 +105,7 @@ def _attempts(lines: Sequence[str]) -> str:
 
 
 def refusal(brief: RewriteBrief, section: str, text: str) -> str:
-    """The reason why an answer cannot be used; "" if it can."""
+    """The reason why an answer cannot be used (unknown section, forbidden text, no change); "" if it can."""
     known = sections_of(brief.expert, brief.text.sections)
     if section not in known:
         return f"there is no section {section[:40]!r}: {', '.join(known)}"

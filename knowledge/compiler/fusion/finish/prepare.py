@@ -35,6 +35,7 @@ def note_constants(step: Step, buffers: Mapping[str, Buffer]) -> Step:
         return step
 
     def is_fixed(expr: Expr) -> bool:
+        """True if an expression reads parameters only, and at least one."""
         names = loaded_names(expr)
         return bool(names) and all(buffers[name].role in _FIXED for name in names)
 

@@ -35,7 +35,7 @@ Shape = tuple[int, ...]
 
 
 def tidy(step: Step) -> Step:
-    """The same step with as few dimensions as its views allow."""
+    """The step with adjacent dimensions merged where all its views allow that; other kinds of steps as they are."""
     if isinstance(step, RowKernel):
         return _coalesce_row(hoist_row_constants(step))
     if isinstance(step, MapKernel):

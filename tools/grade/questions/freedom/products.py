@@ -45,6 +45,7 @@ class _Watch(TorchDispatchMode):
     """Calls each product twice and notes whether its results differ."""
 
     def __init__(self) -> None:
+        """Has found no product yet."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[ProductRun] = []
 

@@ -67,6 +67,7 @@ class OtherRoundings(TorchDispatchMode):
     """
 
     def __init__(self, way: int, units: float = 1.0) -> None:
+        """`way` is the number of the draw of moves, `units` their largest size in units in the last place."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._way, self._units = way, units
 
@@ -109,7 +110,10 @@ class OtherRoundings(TorchDispatchMode):
         return moved
 
     def _moved(self, tensor: torch.Tensor, salt: int, *, keeps_exact: bool = True) -> torch.Tensor:
-        """The tensor with each element moved, exact ones excepted if `keeps_exact`."""
+        """A copy of the tensor with each element moved by up to `units` units in the last place.
+
+        The move is a hash of the element's bits and `salt`. Infinities stay, and exact elements if `keeps_exact`.
+        """
         if tensor.dtype not in _BITS or not tensor.numel():
             return tensor
         moved = tensor.clone(memory_format=torch.contiguous_format)

@@ -79,6 +79,7 @@ class Watcher(TorchDispatchMode):
     """A dispatch mode that records every selection of a run: (values, places, dim, operator, is stable)."""
 
     def __init__(self) -> None:
+        """Has recorded no selection yet."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[tuple[torch.Tensor, torch.Tensor, int, str, bool]] = []
 
@@ -159,7 +160,11 @@ class _OtherChoices(TorchDispatchMode):
         return chosen if name in _PLACES_ALONE else type(result)((result[0], chosen))
 
     def _chosen(self, values: torch.Tensor, dim: int, places: torch.Tensor) -> torch.Tensor:
-        """The tied places chosen instead of `places`."""
+        """The places chosen instead of `places`: among those whose values tie within rounding, number `way` modulo
+        their count.
+
+        Raises `most` to the largest number of ties.
+        """
         values = values.reshape(1) if not values.dim() else values
         shape = list(values.shape)
         shape[dim] = 1

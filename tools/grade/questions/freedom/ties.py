@@ -20,6 +20,7 @@ class InOrder(TorchDispatchMode):
     """A dispatch mode in which sorts and selections give equal elements in memory order, or in the opposite order."""
 
     def __init__(self, *, turned: bool = False) -> None:
+        """`turned`: equal elements come in the opposite of memory order."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._turned = turned
 
@@ -40,6 +41,7 @@ class InOrder(TorchDispatchMode):
         return values, tensor.shape[dim] - 1 - places
 
     def _largest(self, tensor: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+        """The first `k` (values, places) of the sort along `dim`: topk with this order of equal elements."""
         values, places = self._sorted(tensor, dim, largest)
         return (values, places) if not tensor.dim() else (values.narrow(dim, 0, k), places.narrow(dim, 0, k))
 
