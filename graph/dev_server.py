@@ -25,7 +25,7 @@ _OPENED: dict[str, Opened] = {}
 
 
 def _silent(_event: Event) -> None:
-    """The server streams the events instead."""
+    """Ignores an event: the server streams events itself."""
 
 
 async def services_of(state: Mapping[str, Any], runtime: Runtime[Services]) -> Services:

@@ -152,9 +152,11 @@ def _cut_tables(database: Database, at: float) -> None:
 
 
 def _copy_history(source: RunDirectory, folder: Path, thread: str, at: float) -> None:
-    """LangGraph's checkpoints up to a moment, under the new run's thread; their ids are ordered by time. What a node in
-    flight had written is forgotten: it is executed again from the journal. An island that had ended stays ended: its
-    task belongs to the last checkpoint of the root graph."""
+    """Copies LangGraph's checkpoints up to a moment, under the new run's thread; their ids are ordered by time.
+
+    Deletes what nodes in flight had written: they are executed again from the journal. An island that had ended stays
+    ended: its task belongs to the last checkpoint of the root graph.
+    """
     original = Database(source.path / "checkpoints.sqlite", reading=True)
     original.copy_to(folder / "checkpoints.sqlite")
     original.close()

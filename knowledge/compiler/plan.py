@@ -110,7 +110,8 @@ def lower_graph(
 
 
 def _bind_empty(builder: Builder, value: Value) -> None:
-    """A tensor without elements is no memory: nothing reads it but what joins it to others."""
+    """Binds a value without elements to the constant 0 of its shape: it has no memory, and only joining operators read
+    it."""
     builder.tensors[value.name] = Tensor(value.spec.shape, const(0, value.spec.dtype))
 
 

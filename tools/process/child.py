@@ -105,7 +105,7 @@ def adopt_orphans() -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2); raises OSError."""
+    """Calls prctl(2) for this process; raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")

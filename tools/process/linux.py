@@ -149,7 +149,7 @@ def landlock_abi() -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2); raises OSError."""
+    """Calls prctl(2) for this process; raises OSError."""
     _succeed(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), "prctl")
 
 

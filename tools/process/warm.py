@@ -154,7 +154,7 @@ class Server:
         return self._ended.pop(pid, "was gone already")
 
     def _wait(self, pid: int) -> bool:
-        """Reaps a killed worker; False if it is not gone after DEATH_S."""
+        """Waits for a killed worker's end and reaps it: True; False if it is not gone after DEATH_S seconds."""
         deadline = time.monotonic() + DEATH_S
         pause = 0.0005
         while time.monotonic() < deadline:

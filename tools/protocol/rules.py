@@ -380,11 +380,14 @@ class OutputError:
 
 
 def norm_floor(dtype: DType, elements: int) -> float:
-    """The norm error that every candidate may have: a few units in the last place.
+    """The norm error that every candidate may have: a few units in the last place of the output's type; 0 for exact
+    types.
 
-    For float32 these are 64 units. A plain serial sum over a hundred thousand elements loses as much if PyTorch sums
-    pairwise or in float64 (1.6e-6 measured over 16384); so does exp(x) - 1 of small x if PyTorch calls expm1 (2.7e-6
-    measured on SELU of 0.01 * randn). It is IEEE arithmetic all the same, and 64 times better than TF32's 2**-11.
+    For float32 these are 64 units, for 16 bits half a unit, four times as many for few `elements`. Eight bits allow a
+    few steps, more for few elements. A plain serial sum over a hundred thousand elements loses as much as 64 units if
+    PyTorch sums pairwise or in float64 (1.6e-6 measured over 16384). So does exp(x) - 1 of small x if PyTorch calls
+    expm1 (2.7e-6 measured on SELU of 0.01 * randn). It is IEEE arithmetic all the same, and 64 times better than TF32's
+    2**-11.
     """
     if dtype not in EPSILON:
         return 0.0

@@ -30,8 +30,8 @@ from foundry.tools.task import bundle, loading
 
 
 def serve(control: Channel) -> None:
-    """Entry of the worker: each message holds a task and two candidates; the answer names inputs on which they
-    differ, or ""."""
+    """Runs the worker: each message holds a task and two candidates; answers with inputs on which they differ, or
+    ""."""
     torch.set_grad_enabled(False)
     warnings.simplefilter("ignore")
     while True:

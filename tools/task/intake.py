@@ -36,7 +36,8 @@ codec.prepare(Task)  # 30 ms of each process that reads a task; here the warm pr
 
 
 def serve(control: Channel) -> None:
-    """Entry of an intake worker: `check`, `capture`, `ran` or `draw`, on the task that comes with each message."""
+    """Runs an intake worker: answers `check`, `capture`, `ran` or `draw` about the task that comes with each
+    message."""
     warnings.simplefilter("ignore")
     while True:
         message, _ = control.receive()

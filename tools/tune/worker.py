@@ -218,7 +218,8 @@ def _ask_compilers_once() -> None:
 
 
 def serve(channel: Channel) -> None:
-    """Entry of the worker: answers one message after the other. A kernel's error is an answer, or ends the process."""
+    """Runs the tuner's worker: answers one message after the other. A kernel's error is an answer, or ends the
+    process."""
     _ask_compilers_once()
     message, _ = channel.receive(None)
     stands = Stands(message)

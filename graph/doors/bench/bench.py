@@ -122,7 +122,7 @@ async def _work(request: BenchRequest, rounds: Sequence[Sequence[dict[str, str]]
 
 
 def write_summary(lines: Sequence[TaskResult], folder: Path, *, pictures: bool) -> None:
-    """summary.md, summary.json, the page, and the pictures."""
+    """Writes summary.md, summary.json, the page and, if asked, the pictures of a bench into its folder."""
     drawn = draw(lines, folder) if pictures and lines else []
     (folder / SUMMARY).write_text(report(lines, drawn))
     found = [{**asdict(one), "correct": one.correct} for one in figures_of(lines)]

@@ -89,7 +89,10 @@ def claimed(folder: Path) -> Iterator[bool]:
 
 
 def _watch_for_the_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """Standard input ends when the process that started this one stops it, or has ended itself."""
+    """Waits for the end of standard input, then sets `stop`.
+
+    Standard input ends when the process that started this one stops it, or has ended itself.
+    """
     while os.read(0, 1):
         pass
     with contextlib.suppress(RuntimeError):  # the loop is closed: all is done

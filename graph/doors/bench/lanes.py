@@ -21,8 +21,10 @@ LOGS = "lanes"  # folder of what the processes say
 
 
 async def spread(request: BenchRequest, places: Sequence[dict[str, str]], tell: Listener, stop: asyncio.Event) -> None:
-    """One lane a place; a place is what the environment says beyond ours. Raises FoundryError when a lane failed: the
-    others had then ended."""
+    """Runs a bench in one process for each place, tells finished lines as they come, and passes a stop on.
+
+    A place is the environment of one process beyond ours. Raises FoundryError if a process failed; all have ended then.
+    """
     logs = request.where / LOGS
     logs.mkdir(parents=True, exist_ok=True)
     lanes = [

@@ -74,7 +74,8 @@ def _speedups(axes: Axes, counted: Sequence[TaskResult]) -> None:
 
 
 def _fast_p(axes: Axes, counted: Sequence[TaskResult]) -> None:
-    """The share of the tasks that are more than p times as fast, for every p; torch.compile's beside it."""
+    """Draws for every p the share of the tasks that are more than p times as fast as eager, and torch.compile's beside
+    it."""
     axes.plot(CURVE, [fast(counted, bar) or 0.0 for bar in CURVE], color=EAGER, label="accepted kernels")
     compiled = [one.compile_speedup for one in counted if one.compile_speedup]
     if compiled:
@@ -89,7 +90,7 @@ def _fast_p(axes: Axes, counted: Sequence[TaskResult]) -> None:
 
 
 def _floors(axes: Axes, counted: Sequence[TaskResult]) -> None:
-    """How near each accepted kernel is to the least time that this device allows."""
+    """Draws how near each accepted kernel is to the roofline floor, in percent, sorted."""
     known = sorted(
         (one for one in counted if one.is_accepted and one.fraction_of_floor is not None),
         key=lambda one: one.fraction_of_floor or 0.0,

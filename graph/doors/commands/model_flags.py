@@ -128,4 +128,5 @@ class ModelFlags:
 
 
 def _absolute(file: Path | None) -> str | None:
+    """The file's absolute path as text; None without a file."""
     return str(file.absolute()) if file else None

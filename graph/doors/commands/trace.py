@@ -75,7 +75,7 @@ def show_trace(
 
 
 def _tell_candidate(run: RunDirectory, candidate: str, child: str) -> None:
-    """The candidate's story, or what changed from its parent to the child."""
+    """Prints the candidate's story, or with `child` what changed from its parent to it."""
     from foundry.graph.show.view import RunView
     from foundry.graph.show.words.candidate import diff, story
 

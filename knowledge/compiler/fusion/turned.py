@@ -33,8 +33,11 @@ APART_LEAST = 32
 
 
 def turn_operands(state: FusionState) -> None:
-    """Gives transposed copies to row kernels that read both ways, and copies in memory order to depthwise
-    convolutions whose input is not contiguous along its last dimension."""
+    """Adds copies of large operands in a better memory order (from TURNED_LEAST elements on).
+
+    Row kernels that read both ways get transposed copies. Depthwise convolutions get contiguous copies of inputs that
+    are not contiguous along their last dimension.
+    """
     for kernel in list(state.steps):
         if isinstance(kernel, RowKernel) and math.prod(store_space(kernel)) >= TURNED_LEAST:
             if {_direction(kernel, view) for view in _seen(kernel)} >= {"along", "across"}:

@@ -160,7 +160,7 @@ def integer(op: Op, index: int, name: str, default: int | None = None) -> int:
 
 
 def flag(op: Op, index: int, name: str, default: bool = False) -> bool:
-    """A boolean argument."""
+    """True if an operator's boolean argument, by index or name, is set; `default` if it is not given."""
     return bool(argument(op, index, name, default))
 
 

@@ -113,10 +113,10 @@ def _written_out(builder: Builder, op: Op, a: Tensor, b: Tensor, space: Shape) -
 def _in_memory_order(
     builder: Builder, op: Op, a: Tensor, b: Tensor, shape: Shape, epilogue: Callable[[Expr], Expr] | None
 ) -> bool:
-    """Lowers a product whose left operand is transposed in memory: rows are taken, and the result laid out, in memory
-    order, so that they stay one long dimension. The result is then a transposed view.
+    """Lowers a product whose left operand is transposed in memory, with its rows taken in memory order; True if it did.
 
-    False if the operand is not of this kind, and nothing was lowered.
+    So they stay one long dimension; the result is then a transposed view. False, and nothing lowered, for other
+    operands.
     """
     lead = len(a.shape) - 1
     if not isinstance(a.expr, Load) or lead < 2 or len(b.shape) != 2 or shape != (*a.shape[:-1], b.shape[-1]):

@@ -171,8 +171,10 @@ def _index(builder: Builder, op: Op) -> None:
 
 
 def _indexed(builder: Builder, op: Op, source: Tensor, found: dict[int, Tensor], at: int) -> None:
-    """`source` with some dimensions indexed by tensors; the broadcast index dimensions stand at position `at` of the
-    result."""
+    """Binds `op` to `source` with some dimensions indexed by the tensors in `found`, as one gather.
+
+    The broadcast dimensions of the indices stand at position `at` of the result.
+    """
     shape = op.outputs[0].spec.shape
     index_shape = broadcast(*(index.shape for index in found.values()))
     _, load = builder.ensure_load(source, op)

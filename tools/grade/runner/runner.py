@@ -528,7 +528,7 @@ class Runner(RunnerCommands):
 
 
 def serve(control: Channel) -> None:
-    """Entry of a runner process: each message brings a link (and options), which is served until it is closed."""
+    """Runs a runner process: each message brings a link (and options), which is served until it is closed."""
     procfs.close_all_but({0, 1, 2, control.fileno()})
     clock = time.perf_counter_ns
     torch.set_grad_enabled(False)

@@ -338,7 +338,8 @@ def _scalar_work(looped: list[_Instruction]) -> int:
 
 
 def _is_packed(instruction: _Instruction) -> bool:
-    """Scalar code copies whole registers too: a move counts when it meets memory."""
+    """True for an instruction on packed floats. Moves count only if they meet memory: scalar code copies whole
+    registers too."""
     if instruction.kind == "vector_move":
         return "(" in instruction.operands
     return instruction.kind in ("fma", "vector_float", "stream", "gather_scatter")
