@@ -94,4 +94,5 @@ class Brief:
 
     @property
     def graphs(self) -> tuple[OpGraph, ...]:
+        """The task's operator graph and the further ones; () if there is none."""
         return () if self.graph is None else (self.graph, *self.further_graphs)

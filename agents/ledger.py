@@ -39,6 +39,7 @@ class ModelCost:
 
     @property
     def tokens(self) -> int:
+        """Tokens of prompts and answers together."""
         return self.prompt_tokens + self.answer_tokens
 
     def __add__(self, other: ModelCost) -> ModelCost:
@@ -64,10 +65,12 @@ class Reservation:
 
     @property
     def tokens(self) -> int:
+        """Tokens reserved for prompt and answer together."""
         return self.prompt_tokens + self.answer_tokens
 
     @property
     def dollars(self) -> float:
+        """Dollars that the reserved tokens cost if none comes from the endpoint's cache."""
         return self.price.dollars(self.prompt_tokens, 0, self.answer_tokens)
 
 
@@ -149,6 +152,7 @@ class ModelLedger:
             self.spent = replace(self.spent, failed_steps=self.spent.failed_steps + 1)
 
     def _has_call(self, spent: ModelCost) -> bool:
+        """True if one more call is within the cap, counting the reserved ones; always without a cap."""
         return self.max_calls is None or spent.requests + len(self._held) < self.max_calls
 
     def _token_room(self, spent: ModelCost, prompt_tokens: int) -> int:

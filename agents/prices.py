@@ -21,6 +21,7 @@ class Price:
 
     @property
     def is_free(self) -> bool:
+        """True if the price is known and 0 for prompts and answers."""
         return self.known and self.prompt == self.answer == 0.0
 
     def dollars(self, prompt_tokens: int, cached_tokens: int, answer_tokens: int) -> float:

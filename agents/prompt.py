@@ -27,6 +27,7 @@ class PromptText:
 
 @cache
 def _file(name: str) -> str:
+    """The text of the prompt file of this name, read once in a process."""
     return (resources.files("foundry.agents.prompts") / f"{name}.md").read_text(encoding="utf-8")
 
 
@@ -54,6 +55,7 @@ def with_sections(name: str, text: PromptText) -> str:
         return template(name)
 
     def rewritten(found: re.Match[str]) -> str:
+        """The heading and the given text of one evolvable section; its own text, if none is given."""
         return f"{found[2]}{text.sections.get(found[1], found[3])}"
 
     return f"{_SECTION.sub(rewritten, _file(name)).strip()}\n\n{template('advice')}"

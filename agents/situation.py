@@ -58,26 +58,32 @@ class Situation:
 
     @property
     def timing(self) -> Timing | None:
+        """Timing of the parent; None if it was not timed."""
         return self.brief.parent.timing
 
     @property
     def profile(self) -> Profile | None:
+        """Profile of the parent; None if it was not profiled."""
         return self.brief.parent.profile
 
     @property
     def ceilings(self) -> Ceilings | None:
+        """Measured ceilings of the device; None if they were not measured."""
         return self.brief.device.ceilings
 
     @property
     def candidate_ms(self) -> float | None:
+        """Milliseconds of one call of the parent; None if it was not timed."""
         return self.timing.candidate_ms if self.timing else None
 
     @property
     def limiter(self) -> str:
+        """The limiter that the diagnosis names; "" if it names none."""
         return (self.diagnosis.limiter if self.diagnosis else None) or ""
 
     @cached_property
     def kernels(self) -> dict[str, KernelSummary]:
+        """The kernels of the lowered parent, by name; none if it was not lowered."""
         return {kernel.name: kernel for kernel in self.brief.lowered.kernels} if self.brief.lowered else {}
 
     @cached_property
@@ -128,10 +134,12 @@ class Situation:
 
     @property
     def memory_ms(self) -> float:
+        """Milliseconds that the memory traffic takes at the ceiling of bandwidth; 0.0 if that is unknown."""
         return 1e3 * self.traffic_bytes / self.bandwidth if self.bandwidth else 0.0
 
     @property
     def arithmetic_ms(self) -> float:
+        """Milliseconds that the operations take at the ceiling of arithmetic; 0.0 if that is unknown."""
         return 1e3 * self.flops / self.flops_ceiling if self.flops_ceiling else 0.0
 
     @property
@@ -178,10 +186,12 @@ class Situation:
 
     @property
     def launch_ms(self) -> float:
+        """Milliseconds that all launches take at the measured cost of one; 0.0 if that is unknown."""
         return self.launches * self.ceilings.launch_ms if self.ceilings else 0.0
 
     @property
     def fraction_of_floor(self) -> float | None:
+        """The profile's share of the roofline floor; None if it is unknown or 0."""
         return self.profile.fraction_of_floor if self.profile and self.profile.fraction_of_floor > 0 else None
 
     @cached_property

@@ -117,4 +117,5 @@ class Talk:
 
     @property
     def tokens(self) -> int:
+        """Tokens of all requests so far."""
         return sum(turn.request.tokens for turn in self.turns)

@@ -62,6 +62,7 @@ def tuning_step(expert: ExpertName, brief: Brief) -> Proposal | None:
 
 
 def asks_tuner(proposal: Proposal) -> bool:
+    """True if one of the moves is of kind "tune"."""
     return any(move.kind == "tune" for move in proposal.moves)
 
 

@@ -112,6 +112,7 @@ def unless_stopped(choose: Callable[[IslandState], str]) -> Callable[[IslandStat
     """A routing function that sends an island to "leave" if it has a reason to stop, else where `choose` says."""
 
     def decide(state: IslandState) -> str:
+        """ "leave" if the island should stop, else what `choose` returns."""
         return "leave" if state["stop"] else choose(state)
 
     decide.__name__ = choose.__name__.strip("<>")

@@ -241,6 +241,7 @@ class Verdict:
 
     @property
     def correct(self) -> bool:
+        """True if the outcome is "correct"."""
         return self.outcome == "correct"
 
 

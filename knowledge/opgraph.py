@@ -79,10 +79,12 @@ class TensorSpec:
 
     @property
     def numel(self) -> int:
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all elements, without gaps between them."""
         return self.numel * ITEM_BYTES[self.dtype]
 
     @property
@@ -151,6 +153,7 @@ class Op:
 
     @property
     def name(self) -> str:
+        """Name of the first output."""
         return self.outputs[0].name
 
     @property
@@ -412,6 +415,7 @@ class OpGraph:
 
     @property
     def output_names(self) -> list[str]:
+        """Names of the values that are outputs; constants among the outputs are left out."""
         return [item.ref for item in self.outputs if isinstance(item, Ref)]
 
     @property
@@ -421,6 +425,7 @@ class OpGraph:
 
     @property
     def flops(self) -> int:
+        """Floating-point operations of all operators."""
         return sum(op.flops for op in self.ops)
 
     @property

@@ -80,4 +80,5 @@ def used_precision(graph: OpGraph | None, labels: Collection[str]) -> Precision:
 
 
 def _is_half(dtype: DType) -> bool:
+    """True for a float type of two bytes."""
     return dtype in _HALF

@@ -48,6 +48,7 @@ class Ruling:
 
     @property
     def accepted(self) -> bool:
+        """True if the verdict is "accepted"."""
         return self.verdict == "accepted"
 
 
@@ -131,6 +132,7 @@ def _rule_vetoed(evaluation: Evaluation, reasons: tuple[Gate, ...], gates: tuple
 
 
 def _in_words(gates: tuple[Gate, ...]) -> str:
+    """ "gate: evidence" of each gate."""
     return "; ".join(f"{gate.gate}: {gate.evidence}" for gate in gates)
 
 
@@ -199,4 +201,5 @@ def _speed(evaluation: Evaluation) -> str:
 
 
 def _labels(evaluation: Evaluation) -> str:
+    """The sentence that names the audit's labels; "" without any."""
     return f"Declared: {', '.join(evaluation.audit.labels)}." if evaluation.audit and evaluation.audit.labels else ""

@@ -26,6 +26,7 @@ class GroupsFirst(typer.core.TyperGroup):
     """Lists groups of commands before single ones: what most people came for is a group."""
 
     def list_commands(self, context: Any) -> list[str]:
+        """Names of the commands: groups first, otherwise in the order of their declaration."""
         return sorted(self.commands, key=lambda name: not isinstance(self.commands[name], typer.core.TyperGroup))
 
 
@@ -110,4 +111,5 @@ def choose_target(value: str, *, auto: bool = True) -> str:
 
 
 def print_json(document: Any) -> None:
+    """Prints the document as JSON: indented on a terminal, else in one line."""
     say(json.dumps(document, indent=None if not sys.stdout.isatty() else 2))

@@ -47,6 +47,7 @@ class LaunchAnswer(BaseModel):
     @field_validator("shared_bytes", mode="before")
     @classmethod
     def _spelled(cls, value: Any) -> Any:
+        """Before validation: an integer becomes its decimal text; other values stay."""
         return str(value) if isinstance(value, int) else value
 
 
@@ -70,6 +71,7 @@ class ScratchAnswer(BaseModel):
     @field_validator("count", mode="before")
     @classmethod
     def _spelled(cls, value: Any) -> Any:
+        """Before validation: an integer becomes its decimal text; other values stay."""
         return str(value) if isinstance(value, int) else value
 
 

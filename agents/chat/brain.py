@@ -342,6 +342,7 @@ class ChatModelBrain:
             self._notice("model is back", text, {"lasted_s": lasted_s, "skipped": skipped})
 
     def _report_refusal(self, words: str, refusal: str) -> None:
+        """Sends the listener a notice that the model refuses, with its words and the reason."""
         self._notice("model refuses", f"{words}: {refusal}", {})
 
     def _notice(self, name: NoticeName, text: str, facts: Mapping[str, float | bool | str]) -> None:
@@ -420,6 +421,7 @@ def _file_beside(answer: ProposalAnswer, text: str) -> Drafted:
 
 
 def _names(request: ToolRequest) -> list[str]:
+    """Names of the tools that the request calls."""
     return [call.name for call in request.calls]
 
 
@@ -464,4 +466,5 @@ def _require_evidence(answer: JudgementAnswer, evidence: AuditEvidence) -> Judge
 
 
 def _in_one_line(text: str) -> str:
+    """The text with all white space, line breaks too, as single spaces."""
     return " ".join(text.split())

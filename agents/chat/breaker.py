@@ -39,6 +39,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
+        """True from the failures that open it until a call is answered."""
         return self._pause_s > 0.0
 
     @property

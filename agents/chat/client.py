@@ -71,6 +71,7 @@ class _Asked:
 
     @property
     def size_bytes(self) -> int:
+        """Bytes of all messages and of the declarations of the tools."""
         return sum(map(bytes_of, self.messages)) + sum(len(str(tool)) for tool in declarations(self.tools))
 
     @property
@@ -297,6 +298,7 @@ class ChatClient:
 
 
 def _cost_of(held: Reservation) -> ModelCost:
+    """The whole reservation as the cost of one call."""
     return ModelCost(1, held.prompt_tokens, held.answer_tokens, held.dollars)
 
 

@@ -39,6 +39,7 @@ class Endpoint:
 
     @property
     def is_openai(self) -> bool:
+        """True if `url` is https at one of OpenAI's own hosts."""
         return _is_openai(urlsplit(self.url))
 
 
@@ -79,4 +80,5 @@ def _is_openai(parts: SplitResult) -> bool:
 
 
 def _same_server(one: SplitResult, other: SplitResult) -> bool:
+    """True if scheme, host and port are equal."""
     return (one.scheme, one.hostname, one.port) == (other.scheme, other.hostname, other.port)

@@ -38,6 +38,8 @@ def fenced_code(text: str) -> str:
 
 
 def _looks_native(text: str) -> bool:
+    """True if the text is device code: it has braces and semicolons, no `class ModelNew`, and does not begin like
+    JSON."""
     return "class ModelNew" not in text and not text.lstrip().startswith("{") and "{" in text and ";" in text
 
 

@@ -237,6 +237,7 @@ def _endpoint_message(error: Exception) -> str:
 
 
 def _openai() -> Any:
+    """The package `openai`, imported when it is first needed."""
     return importlib.import_module("openai")
 
 
@@ -259,6 +260,7 @@ def _guard(most_bytes: int, exchange: Exchange) -> Any:
 
     class Guarded(byte_stream):  # type: ignore[misc]
         def __init__(self, stream: Any) -> None:
+            """Wraps a response's stream."""
             self.stream = stream
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -272,6 +274,7 @@ def _guard(most_bytes: int, exchange: Exchange) -> Any:
                 yield part
 
         async def aclose(self) -> None:
+            """Closes the wrapped stream."""
             await self.stream.aclose()
 
     async def guard(response: Any) -> None:

@@ -36,15 +36,19 @@ class ModelsBrain:
         self.playbook = playbook
 
     async def diagnose(self, brief: Brief) -> Diagnosis:
+        """Diagnosis by the diagnostician's first model."""
         return await self._first("diagnostician").diagnose(brief)
 
     async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | ToolRequest | None:
+        """Proposal, or a request of tools, by the expert's model that `brief.model` names."""
         return await self._of(expert, brief.model).propose(expert, brief)
 
     async def judge(self, evidence: AuditEvidence) -> Judgement | ToolRequest:
+        """Judgement, or a request of tools, by the auditor's first model."""
         return await self._first("auditor").judge(evidence)
 
     async def answer(self, question: str, context: str) -> str:
+        """Answer to a user's question, by the diagnostician's first model."""
         return await self._first("diagnostician").answer(question, context)
 
     async def fill(

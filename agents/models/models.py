@@ -36,6 +36,7 @@ class ModelSpec:
 
     @property
     def price(self) -> Price:
+        """The price that the options give, else the one of the table."""
         return price_of(self.model, self.options.price)
 
 
@@ -49,6 +50,7 @@ class Models:
     experts: Mapping[ExpertName, tuple[str, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
+        """True if there is any model."""
         return bool(self.specs)
 
     @property
@@ -57,12 +59,15 @@ class Models:
         return "+".join(spec.name for spec in self.specs) or PLAYBOOK
 
     def of(self, expert: ExpertName) -> tuple[str, ...]:
+        """Names of the expert's models; of those for everyone, if it has none of its own."""
         return self.experts.get(expert, self.everyone)
 
     def spec(self, name: str) -> ModelSpec:
+        """The model of that name. Raises StopIteration if there is none."""
         return next(spec for spec in self.specs if spec.name == name)
 
     def named(self, names: tuple[str, ...]) -> tuple[ModelSpec, ...]:
+        """The models of these names, in their order."""
         return tuple(self.spec(name) for name in names)
 
 

@@ -45,6 +45,7 @@ def _other_than_openai(provider: str) -> str:
 
 
 def _as_list(value: Any) -> Any:
+    """A single text becomes a list of one; other values stay."""
     return [value] if isinstance(value, str) else value
 
 
@@ -73,6 +74,7 @@ class ModelOptions(BaseModel):
 
     @property
     def said(self) -> dict[str, Any]:
+        """The options that were given, without those that are None."""
         return self.model_dump(exclude_none=True)
 
 
@@ -141,6 +143,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _words_of(problem: Mapping[str, Any]) -> str:
+    """The message of a validation error, without pydantic's "Value error, "."""
     return str(problem["msg"]).removeprefix("Value error, ")
 
 

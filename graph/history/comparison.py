@@ -140,6 +140,7 @@ def _by_step(run: RunDirectory) -> dict[str, Decision]:
 
 
 def _same(one: Decision, other: Decision) -> bool:
+    """True if both decisions led to the same source, with the same parents."""
     return one.candidate.source == other.candidate.source and one.candidate.parents == other.candidate.parents
 
 
@@ -181,4 +182,5 @@ def _relation(one: RunDirectory, other: RunDirectory) -> str:
 
 
 def _from(step: str) -> str:
+    """ "from before" a step; without one, from the end of the search, in words."""
     return f"from before {step}" if step else "from where its search began to end"

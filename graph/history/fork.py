@@ -83,9 +83,11 @@ def _from_here(run: RunDirectory, request: SolveRequest, wanted: RunLimits) -> R
     )
 
     def whole(more: int | None, used: int, given: int | None, before: int | None) -> int | None:
+        """New cap: what was used, less what was given, plus `more`, at least 1; `before` if `more` is None."""
         return before if more is None else max(1, used + more - (given or 0))
 
     def whole_part(more: float | None, used: float, given: float | None, before: float | None) -> float | None:
+        """New cap: what was used, less what was given, plus `more`; `before` if `more` is None."""
         return before if more is None else used + more - (given or 0.0)
 
     return RunLimits(

@@ -33,6 +33,7 @@ class Replayed:
 
     @property
     def exact(self) -> bool:
+        """True if the replay differs from the recording in nothing."""
         return not self.differences
 
 

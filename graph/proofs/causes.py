@@ -142,6 +142,7 @@ class Outlook:
 
     @property
     def failures(self) -> list[ProofOutcome]:
+        """The outcomes that have a cause of failure."""
         return [item for item in self.outcomes if item.cause is not None]
 
     def failures_that_tell(self, kin: Kin) -> list[ProofOutcome]:

@@ -217,6 +217,7 @@ class Flight:
     """The step that each island is at. A process that resumes a run learns it as the islands go on."""
 
     def __init__(self) -> None:
+        """Starts without steps under way."""
         self._steps: dict[int, Underway] = {}
 
     def tell(self, island: int, step: str, parent: str = "", candidate: str = "") -> None:

@@ -64,6 +64,7 @@ class EndedRun:
 
     @property
     def has_model(self) -> bool:
+        """True if the run was to use chat models."""
         return bool(self.request.models)
 
     def notes(self, name: str) -> list[Event]:
@@ -72,6 +73,7 @@ class EndedRun:
 
     @property
     def evaluations(self) -> list[Event]:
+        """The events of evaluations, in order."""
         return [event for event in self.events if event.kind == "evaluation"]
 
 

@@ -47,6 +47,7 @@ class Inbox:
     """Directives of users: posted from any process, read in order, acknowledged once per reader."""
 
     def __init__(self, path: Path, *, reading: bool = False) -> None:
+        """Opens the inbox's database and makes its tables; with `reading`, only to read."""
         self._database = Database(path, SCHEMA, what="inbox", reading=reading)
 
     def post(self, said: Directive) -> int:
@@ -104,6 +105,7 @@ class Inbox:
         self._database.run(f"DELETE FROM answers WHERE (directive, reader) NOT IN ({kept})")
 
     def close(self) -> None:
+        """Closes the database."""
         self._database.close()
 
 

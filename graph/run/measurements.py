@@ -232,6 +232,7 @@ class Measurements:
         one, two = (hashlib.sha256(item.encode()).hexdigest() for item in (text, other))
 
         async def take_turns() -> Timing:
+            """Asks the workbench for a screening that takes turns with the other candidate."""
             return await self.workbench.time(text, build, "screen", beside=other)
 
         timed = _JOURNALLED["time"]

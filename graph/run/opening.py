@@ -63,6 +63,7 @@ class Parts:
         return await measure_alone(device)
 
     def library(self) -> Library:
+        """A new `KernelLibrary`: the kernel compiler of this package."""
         return KernelLibrary()
 
     async def workbench(self, task: Task, device: Device, scratch: Path, request: SolveRequest) -> Workbench:
@@ -289,9 +290,11 @@ async def open_services(
         device, workbench, store = await _start_machine(run, parts, log, task, device=device, scratch=scratch)
 
     def hear(said: Call | Notice) -> None:
+        """Records a model's call or notice in the run's log."""
         record_thought(said, log, run)
 
     def open_brain(wanted: SolveRequest) -> Brain:
+        """The brain for this request, with the run's ledger of model calls."""
         return parts.brain(wanted, ledger.thinking, hear)
 
     refused = (

@@ -187,10 +187,12 @@ class RunDirectory:
 
     @property
     def id(self) -> str:
+        """The run's name: that of its folder."""
         return self.path.name
 
     @property
     def request(self) -> SolveRequest:
+        """The request that the run was begun with."""
         return decode(SolveRequest, self.get("request"))
 
     @property

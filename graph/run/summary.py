@@ -73,6 +73,7 @@ class Summary:
     closing: Closing | None = None  # if nothing was accepted: what was tried, what stood in the way, what helps
 
     def to_json(self) -> Any:
+        """All fields as plain dicts, lists and numbers."""
         return to_plain(self)
 
     @property
@@ -220,6 +221,7 @@ def _failed_proofs(events: list[Event]) -> list[str]:
 
 
 def _them(names: list[str]) -> str:
+    """ "it" for one name, else "them"."""
     return "it" if len(names) == 1 else "them"
 
 

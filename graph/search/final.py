@@ -80,6 +80,8 @@ async def _prove(services: Services) -> Evaluation | None:
     count = services.request.finalist_count
 
     async def choose() -> Finalists:
+        """The best 2 * `count` candidates of the ranking, and the best without TF32 products if all of these have
+        some."""
         return Finalists(_with_an_accurate_one(services.run.ranking(RANKED), 2 * count, services))
 
     finalists = await services.journal.record("finalists", "thought", Finalists, choose)
@@ -107,6 +109,7 @@ async def _prove(services: Services) -> Evaluation | None:
 
 
 def _kins(services: Services, names: Sequence[str]) -> dict[str, Kin]:
+    """Kinship of each of these candidates, by name."""
     return {name: kin_of(services.candidate(name)) for name in names}
 
 
@@ -153,6 +156,7 @@ async def _prove_one(services: Services, name: str) -> Evaluation:
     lowered = await services.lower(candidate.recipe) if candidate.recipe else None
 
     async def judge(evaluation: Evaluation) -> Judgement:
+        """Asks the auditor about this finalist with its proof."""
         return await _ask_auditor(services, Kernel(candidate, text, lowered, (evaluation,)))
 
     with services.log.at(None, step):

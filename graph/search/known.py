@@ -67,6 +67,7 @@ async def recall_known(services: Services) -> tuple[Known, ...]:
 
 
 async def _find_templates(graph: OpGraph, services: Services) -> set[str]:
+    """Names of the templates that the graph's first kernels use."""
     return {kernel.template for lowered in await first_kernels(graph, services) for kernel in lowered.kernels}
 
 

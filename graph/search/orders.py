@@ -40,6 +40,7 @@ class UserOrders(TypedDict):
 
 
 def no_orders() -> UserOrders:
+    """Orders of an island that no user has given any."""
     return UserOrders(tries=[], starts=[], frozen=[], role=None)
 
 

@@ -162,10 +162,13 @@ async def _examine(call: ToolCall, kernel: Kernel, services: Services, upto: Ste
 
 
 async def _compile(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    """Builds the call's kernel, if the budget allows; answers with the first error or the compiler's report."""
     return ToolAnswer("\n".join(build_lines(await _examine(call, kernel, services, "build"))))
 
 
 async def _check(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    """Builds, verifies and audits the call's kernel, if the budget allows; answers with outcome, errors and failed
+    gates."""
     return ToolAnswer("\n".join(check_lines(await _examine(call, kernel, services, "audit"))))
 
 
@@ -196,6 +199,7 @@ async def _profile(call: ToolCall, kernel: Kernel, services: Services) -> ToolAn
 
 
 async def _sass(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    """Builds the call's kernel, if the budget allows; answers with counts of its instructions by class."""
     return ToolAnswer("\n".join(code_lines(await _examine(call, kernel, services, "build"))))
 
 

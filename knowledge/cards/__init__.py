@@ -26,6 +26,7 @@ class Card:
     body: str
 
     def weight(self, aspect: Aspect) -> float:
+        """The card's factor for moves of this aspect; 1.0 if it names none."""
         return self.aspects.get(aspect, 1.0)
 
 

@@ -46,6 +46,7 @@ class Lowered:
 
     @property
     def structure(self) -> str:
+        """Digest of everything about the file but its tunables: fusion, rewrites, authored code, precisions."""
         return structure_of(self.recipe, self.kernels)
 
 
@@ -58,6 +59,7 @@ class Outline:
 
     @property
     def structure(self) -> str:
+        """Digest of everything about the file but its tunables: fusion, rewrites, authored code, precisions."""
         return structure_of(self.recipe, self.kernels)
 
 

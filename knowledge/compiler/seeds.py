@@ -72,6 +72,7 @@ def _products_behind(planned: Plan, keys: Collection[str]) -> list[str]:
 
 
 def _without_empty(choices: dict[str, dict[str, Choice]]) -> dict[str, dict[str, Choice]]:
+    """The choices without kernels for which nothing is chosen."""
     return {name: chosen for name, chosen in choices.items() if chosen}
 
 

@@ -88,6 +88,7 @@ class ScanIndex:
         return sorted(scored, key=lambda pair: (-pair[1], pair[0].id))[:k]
 
     def close(self) -> None:
+        """Forgets all rows."""
         self._rows.clear()
 
 

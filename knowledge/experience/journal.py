@@ -75,6 +75,7 @@ class LessonJournal:
             self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     def _version(self) -> int:
+        """Version of the database's schema, as SQLite keeps it."""
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def append(self, records: Iterable[ExperienceRecord]) -> int:
@@ -159,6 +160,7 @@ class LessonJournal:
         return found
 
     def newest(self, limit: int) -> list[tuple[int, ExperienceRecord]]:
+        """(sequence number, record) of the last `limit` records, newest first."""
         return self._select("1 ORDER BY seq DESC LIMIT ?", [limit])
 
     def by_prefix(self, prefix: str) -> list[tuple[int, ExperienceRecord]]:

@@ -153,6 +153,8 @@ class ExperienceStore:
         return self.credits(Query("", tuple(sorted(kinds)), "", last.device, target))
 
     def _steps(self, query: Query) -> list[MeasuredStep]:
+        """Measured steps on the query's target: all of the same graph, of others those of the newest READ_STEPS
+        records."""
         return self._journal.steps(query.graph_signature, query.target, READ_STEPS)
 
     def _steps_abroad(self, query: Query) -> list[MeasuredStep]:
@@ -198,6 +200,7 @@ class ExperienceStore:
         return hits
 
     def newest(self, limit: int = 50) -> list[ExperienceRecord]:
+        """The last `limit` records, newest first."""
         return [record for _, record in self._journal.newest(limit)]
 
     def search(self, text: str, target: str = "cpu", k: int = 10) -> list[tuple[ExperienceRecord, float]]:
@@ -264,6 +267,7 @@ def folder_of(location: str | Path | None) -> Path:
 
 
 def _is_server(location: str | Path | None) -> bool:
+    """True for an address that begins with http:// or https://."""
     return str(location or "").startswith(("http://", "https://"))
 
 

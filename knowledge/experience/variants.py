@@ -77,6 +77,7 @@ def variant_id(expert: str, target: str, base: str, sections: Mapping[str, str])
 
 
 def now() -> str:
+    """The time in UTC as ISO text, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -128,6 +129,7 @@ class VariantArchive:
         return [decode(PromptVariant, body) for (body,) in self._rows(f"SELECT body FROM variants{live} ORDER BY seq")]
 
     def uses(self) -> list[Use]:
+        """All recorded uses, in the order in which they were recorded."""
         return [decode(Use, body) for (body,) in self._rows("SELECT body FROM uses ORDER BY rowid")]
 
     def forget(self, ids: Sequence[str], reason: str) -> int:

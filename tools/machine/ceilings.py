@@ -88,6 +88,7 @@ def _better(one: Ceilings, other: Ceilings) -> Ceilings:
 
 
 def _toolchain(device: Device) -> Any:
+    """The toolchain of the device's target, for this device."""
     return load_part(device.traits.toolchain)(device)
 
 

@@ -36,6 +36,7 @@ class WaitClock:
             return self._until_now()
 
     def _until_now(self) -> float:
+        """Seconds waited so far, with a wait that still goes on."""
         return self._ended_s + (time.monotonic() - self._since if self._waiting else 0.0)
 
     @contextlib.contextmanager

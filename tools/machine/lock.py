@@ -65,6 +65,7 @@ class UseOfLock:
 
     @property
     def total(self) -> LockUse:
+        """Total use so far."""
         return self._use
 
 
@@ -142,6 +143,7 @@ class DeviceLock:
                             _wait_for(starts, fcntl.LOCK_EX, is_over)
 
             def leave() -> None:
+                """Unlocks the room."""
                 fcntl.flock(room, fcntl.LOCK_UN)
 
             with self._counted(enter, leave, self._is_wanted, is_alone=is_alone) as let_others:
@@ -163,6 +165,7 @@ class DeviceLock:
                         _wait_for(wish, fcntl.LOCK_EX, is_over)
 
             def leave() -> None:
+                """Unlocks the file of starts, so that other processes may start."""
                 fcntl.flock(starts, fcntl.LOCK_UN)
 
             with self._counted(enter, leave, self._is_wished, is_alone=False) as let_others:

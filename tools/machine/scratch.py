@@ -51,6 +51,7 @@ def plain_folder(wanted: Path, purpose: str) -> Iterator[Path]:
 
 
 def _is_plain(path: str) -> bool:
+    """True if a shell needs no quotes around the path."""
     return shlex.quote(path) == path
 
 

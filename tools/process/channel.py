@@ -73,6 +73,7 @@ class Channel:
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
     def fileno(self) -> int:
+        """File descriptor of the socket, so that `select` can wait for it."""
         return self._socket.fileno()
 
     def send(self, message: Message, handles: Sequence[int] = ()) -> None:
@@ -153,6 +154,7 @@ class Channel:
         return bool(poller.poll(left_ms))
 
     def close(self) -> None:
+        """Closes the socket; the peer then reads an end."""
         self._socket.close()
 
 

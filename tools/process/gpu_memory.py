@@ -118,6 +118,7 @@ class SharedGpuMemory:
         self.address = self._block = 0
 
     def __del__(self) -> None:
+        """Unmaps the memory, unless that has been done."""
         self.close()
 
 
@@ -152,6 +153,7 @@ def _properties() -> _Properties:
 
 @functools.cache
 def _driver() -> Any:
+    """The CUDA driver's library, loaded once in a process. Raises OSError without one."""
     return ctypes.CDLL("libcuda.so.1")
 
 

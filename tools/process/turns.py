@@ -139,4 +139,5 @@ def _threads(pid: int) -> list[int]:
 
 
 def _words(given: Scheduling) -> str:
+    """Nice value, policy and number of cores in words."""
     return f"nice {given.nice}, policy {given.policy}, {len(given.cores)} cores"

@@ -464,6 +464,7 @@ class Zygote:
                 time.sleep(DYING_POLL_S)
 
     def is_alive(self, pid: int) -> bool:
+        """Asks the zygote; True while the worker of this pid runs."""
         return bool(self._ask({"op": "state", "pid": pid})["alive"])
 
     @property

@@ -51,6 +51,7 @@ class Expected:
 
     @property
     def is_floating(self) -> bool:
+        """True if the output's dtype has a rounding error."""
         return self.dtype in EPSILON
 
 
@@ -264,6 +265,7 @@ def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _share(count: int, total: int) -> str:
+    """ "N of M elements (share) are", or "all elements are"."""
     return "all elements are" if count == total else f"{count} of {total} elements ({count / total:.2g}) are"
 
 

@@ -36,6 +36,7 @@ class ForeignRules:
     calls: int = 100
 
     def tolerance_of(self, dtype: DType) -> float:
+        """Tolerance for this dtype; the one of float32 if none is given."""
         return self.tolerance.get(dtype, self.tolerance["float32"])
 
 

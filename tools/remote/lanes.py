@@ -65,9 +65,11 @@ class GpuLanes:
         return await self._home.intake()
 
     async def baseline(self) -> Baseline:
+        """The baseline as the first GPU's workbench measures it."""
         return await self._home.baseline()
 
     async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
+        """Tells the first GPU's workbench which baselines will be compared."""
         await self._home.expect_contest(rivals)
 
     async def contest(
@@ -121,9 +123,11 @@ class GpuLanes:
             return tuned
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
+        """Observes the candidate on the first GPU's workbench."""
         return await self._home.observe(text, build, seconds, counted=counted)
 
     async def sanitize(self, text: str, build: Build) -> list[Gate]:
+        """Runs the sanitizer's gates on the first GPU's workbench."""
         return await self._home.sanitize(text, build)
 
     async def aclose(self) -> None:

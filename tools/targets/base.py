@@ -93,6 +93,7 @@ def read_literals(text: str) -> Literals | None:
 
 
 def _is_flag(text: str) -> bool:
+    """True for 1 to 4,095 printable characters."""
     return 0 < len(text) < 4096 and text.isprintable()
 
 

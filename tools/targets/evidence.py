@@ -54,6 +54,7 @@ class Whole:
 
 
 def percent(share: float) -> str:
+    """A share between 0 and 1 as text in percent, three digits."""
     return f"{100 * share:.3g} %"
 
 

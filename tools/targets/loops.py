@@ -34,6 +34,7 @@ class Loop:
     depth: int
 
     def holds(self, address: int) -> bool:
+        """True if the address is in the loop, its ends included."""
         return self.begin <= address <= self.end
 
 
@@ -59,6 +60,7 @@ def hot_loop(code: Sequence[Jumping], loops: Sequence[Loop], weight: Callable[[J
     inner = [loop for loop in loops if not any(loop.holds(other.begin) and other != loop for other in loops)]
 
     def rank(loop: Loop) -> tuple[int, float]:
+        """(depth, weight of the loop's instructions)."""
         return loop.depth, sum(weight(i) for i in code if loop.holds(i.address))
 
     return max(inner, key=rank, default=None)

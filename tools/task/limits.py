@@ -63,6 +63,7 @@ class TimeLimits:
     """Seconds for each request. `forward_s`: one forward of the reference, as intake measured it; 0 until then."""
 
     def __init__(self) -> None:
+        """No forward has been timed yet."""
         self.forward_s = 0.0
 
     def hear(self, message: Message) -> float | None:
@@ -82,10 +83,12 @@ class TimeLimits:
 
     @property
     def capture_s(self) -> float:
+        """Seconds for a capture: CAPTURE_S, the task's own, or TRACED forwards, the largest of them."""
         return max(CAPTURE_S, task_seconds(), TRACED * self.forward_s)
 
     @property
     def baseline_s(self) -> float:
+        """Seconds for a baseline: BASELINE_S or TIMED forwards, the larger one."""
         return max(BASELINE_S, TIMED * self.forward_s)
 
     @property
@@ -95,6 +98,7 @@ class TimeLimits:
 
     @property
     def contest_s(self) -> float:
+        """Seconds for a baseline comparison: CONTEST_S or COMPARED forwards, the larger one."""
         return max(CONTEST_S, COMPARED * self.forward_s)
 
     def runner_cpu_s(self, threads: int) -> int:

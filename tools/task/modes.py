@@ -94,4 +94,5 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
 
 
 def _same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    """True for equally many tensors with the same numbers."""
     return len(one) == len(other) and all(map(same_numbers, one, other))

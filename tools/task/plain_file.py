@@ -89,4 +89,5 @@ def _read(handle: int, most: int) -> bytes:
 
 
 def _reason(error: Exception) -> str:
+    """The system's message of an OSError, else the error's text."""
     return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -91,6 +91,7 @@ def _work(kind: str, flops: int, inputs: Sequence[torch.Tensor], outputs: Sequen
 
 
 def _nbytes(tensors: Sequence[torch.Tensor]) -> int:
+    """Bytes of all elements of the tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 

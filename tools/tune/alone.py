@@ -37,6 +37,7 @@ class Subject:
 
     @property
     def name(self) -> str:
+        """The kernel's name."""
         return self.kernel.name
 
     def print(self, choices: Mapping[str, Choice]) -> PrintedKernel:

@@ -30,9 +30,11 @@ class Recording:
 
     @cached_property
     def best_ms(self) -> float:
+        """The smallest of the configurations' median times, in milliseconds."""
         return min(_median(found) for found in self.samples.values() if found)
 
     def median_ms(self, setting: Setting) -> float:
+        """Median time of a configuration, in milliseconds."""
         return _median(self.samples[setting])
 
 
@@ -85,6 +87,7 @@ class RecordedBench:
     looks: dict[Setting, int] = field(default_factory=dict)
 
     def elapsed_s(self) -> float:
+        """Seconds that the recorded sweep would have taken so far."""
         return self.clock_s
 
     async def build(self, jobs: Sequence[Job]) -> dict[Job, str]:

@@ -121,6 +121,7 @@ class Session:
         return self._waits.seconds
 
     def elapsed_s(self) -> float:
+        """Seconds since the start, without those that were spent waiting."""
         return time.monotonic() - self._started - self.waited_s
 
     def left_s(self) -> float:
@@ -130,6 +131,7 @@ class Session:
 
     @property
     def worker_pid(self) -> int | None:
+        """Process id of the warm process; None without one."""
         return self._worker.pid if self._worker else None
 
     async def open(self) -> None:

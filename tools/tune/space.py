@@ -56,6 +56,7 @@ class KernelSpace:
         return self._printed[setting]
 
     def values(self, setting: Setting) -> Mapping[str, Sequence[Choice]]:
+        """Legal values of each free tunable of the configuration, by name."""
         return {item.name: item.values for item in self._free(setting)}
 
     def legal(self, wanted: Mapping[str, Choice]) -> Setting | None:

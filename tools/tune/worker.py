@@ -105,6 +105,7 @@ class Stands:
         return milliseconds
 
     def forget(self, kernel: str, text: str) -> None:
+        """Forgets the kernel's built call of this text, if there is one."""
         self._stands[kernel].calls.pop(text, None)
 
     def _on_cpu(self, call: Call) -> float:

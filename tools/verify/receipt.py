@@ -390,6 +390,7 @@ def compare(
 
 
 def sha256(text: str) -> str:
+    """Hexadecimal SHA-256 of the text in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -53,6 +53,7 @@ class VerifyReport:
 
     @property
     def verdict(self) -> RulingWord:
+        """The ruling's verdict."""
         return self.ruling.verdict
 
     @property
@@ -68,6 +69,7 @@ class VerifyReport:
 
     @property
     def labels(self) -> tuple[str, ...]:
+        """The audit's labels; () without an audit."""
         return self.evaluation.audit.labels if self.evaluation.audit else ()
 
     @property
@@ -78,14 +80,17 @@ class VerifyReport:
 
     @property
     def speedup(self) -> float | None:
+        """Speedup over PyTorch eager; None if it was not timed."""
         return self.timing.speedup if self.timing else None
 
     @property
     def speedup_ci95(self) -> tuple[float, float] | None:
+        """95 % interval of the speedup; None if it was not timed."""
         return self.timing.speedup_ci95 if self.timing else None
 
     @property
     def accuracy_class(self) -> str | None:
+        """The accuracy class of the verdict; None without a verdict."""
         return self.evaluation.verdict.accuracy_class if self.evaluation.verdict else None
 
     def to_json(self) -> dict[str, Any]:
@@ -195,6 +200,7 @@ def _refuse_at_once(task: Task, text: str, device: Device, policy: Policy, probl
 
 
 def _candidate_of(device: Device, text: str) -> Candidate:
+    """The record of a user's candidate; its source is named by its hash."""
     return Candidate("verify", island=-1, generation=0, target=device.target, origin="user", source=sha256(text))
 
 

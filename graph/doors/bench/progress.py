@@ -63,6 +63,7 @@ class BenchProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stops the bar; an exception goes on."""
         self._bar.stop()
 
     def __call__(self, task: BenchTask, result: TaskResult | None) -> None:

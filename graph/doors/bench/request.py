@@ -44,6 +44,7 @@ class BenchRequest:
 
     @property
     def where(self) -> Path:
+        """The folder of the results, as a path."""
         return Path(self.out)
 
 

@@ -30,6 +30,7 @@ class BenchTask:
 
     @property
     def group(self) -> str:
+        """The task's folder: its name up to the last slash; "" without one."""
         return self.name.rpartition("/")[0]
 
 

@@ -61,6 +61,7 @@ def _examine_models(wanted: list[str] | None, flags: Mapping[str, str | float | 
     from foundry.agents.models.settings import read_models
 
     async def look() -> list[Capability]:
+        """Probes each wanted model, one after another; returns all their capabilities."""
         return [finding for spec in read_models(wanted, flags).specs for finding in await probe(spec)]
 
     return asyncio.run(look())

@@ -42,6 +42,7 @@ class Ended:
 
     @property
     def line(self) -> str:
+        """The last 2,000 characters of standard error without "foundry: "; the exit code in words, if it is empty."""
         return self.err.strip().removeprefix("foundry: ")[-2000:] or f"it ended with exit code {self.code}"
 
 

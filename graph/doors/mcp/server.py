@@ -208,6 +208,7 @@ class Tools:
 
 
 def _scaled(scale: int | None) -> list[str]:
+    """The arguments `--scale N`; none for None or 0."""
     return ["--scale", str(scale)] if scale else []
 
 

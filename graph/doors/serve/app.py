@@ -47,6 +47,7 @@ class Site:
         return HTMLResponse(render(facts, "Foundry: runs", plain, "runs.js", live=(WATCHING,)))
 
     async def list_data(self, _request: Request) -> Response:
+        """Answers with the list of all runs as JSON."""
         return Response(as_json(await asyncio.to_thread(self.gallery.runs)), media_type="application/json")
 
     async def run(self, request: Request) -> Response:
@@ -66,6 +67,8 @@ class Site:
         return self._stream(request, lambda: gallery.run(name).facts.change, RUN_S)
 
     async def list_news(self, request: Request) -> Response:
+        """Answers with a stream of events: one whenever the list of runs has changed, looked at every LIST_S
+        seconds."""
         return self._stream(request, lambda: self.gallery.runs().change, LIST_S)
 
     async def say(self, request: Request) -> Response:

@@ -122,6 +122,7 @@ def reduced_term(editor: Editor, kind: str, axes: Collection[int]) -> Callable[[
         return editor.times(editor.reduce(other, kind, sorted(own)), times)
 
     def _varies(other: Argument, full: Shape, axis: int) -> bool:
+        """True for a tensor that has more than one element along the axis; False for numbers."""
         return isinstance(other, Ref) and _size(editor.shape(other), full, axis) != 1
 
     return term

@@ -31,6 +31,7 @@ class Convolution:
 
     @property
     def rank(self) -> int:
+        """Number of spatial axes."""
         return len(self.stride)
 
 

@@ -46,9 +46,11 @@ class Editor:
         return bool(self.graph.users.get(name)) or name in self._kept
 
     def spec(self, item: Ref) -> TensorSpec:
+        """Shape, strides and dtype of a new value, else of the graph's."""
         return self._specs.get(item.ref) or self.graph.values[item.ref].spec
 
     def shape(self, item: Ref) -> Shape:
+        """Shape of a new value, else of the graph's."""
         return self.spec(item).shape
 
     # ------------------------------------------------ new operators

@@ -37,6 +37,7 @@ class Windows:
 
     @property
     def rank(self) -> int:
+        """Number of spatial axes."""
         return len(self.size)
 
 

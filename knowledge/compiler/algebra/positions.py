@@ -104,6 +104,7 @@ def _runs(editor: Editor, conv: Convolution, size: int, axis: int) -> list[_Run]
 
 
 def _length(editor: Editor, conv: Convolution, axis: int) -> int:
+    """Size of the convolution's input along one of its spatial axes."""
     return editor.shape(conv.x)[2 + axis]
 
 

@@ -18,9 +18,11 @@ class CpuPage(Page):
     index_type = "long"
 
     def with_prepared(self, printed: PrintedKernel) -> PrintedKernel:
+        """The printed kernel with the code that prepares its buffers, and their sizes."""
         return replace(printed, prepare=self._prepare(), prepared_sizes=self.prepared_sizes)
 
     def call(self) -> str:
+        """The C++ calls of all launches but those that are made once, a line each."""
         return "\n".join(self._call(launch) for launch in self.kernel.launches if not launch.once)
 
     def _prepare(self) -> dict[str, str]:
@@ -29,6 +31,7 @@ class CpuPage(Page):
         return {next(iter(self.prepared_sizes)): "\n".join(calls)} if calls and self.prepared_sizes else {}
 
     def _call(self, launch: AuthoredLaunch) -> str:
+        """The C++ call of one launch's function."""
         return f"{NAMESPACE}::{launch.function}({', '.join(self._cpu_argument(arg) for arg in launch.args)});"
 
     def _cpu_argument(self, arg: str) -> str:

@@ -27,6 +27,7 @@ class CudaPage(Page):
     index_type = "long long"
 
     def with_prepared(self, printed: PrintedKernel) -> PrintedKernel:
+        """The printed kernel with the bytes of its prepared buffers."""
         return replace(printed, prepared_bytes=self.prepared_bytes)
 
     def named(self, code: str) -> str:
@@ -40,6 +41,7 @@ class CudaPage(Page):
         return launch.function if launch.function.startswith(KERNEL_PREFIX) else KERNEL_PREFIX + launch.function
 
     def call(self) -> str:
+        """All launches as encoded records."""
         return encode(self._launch(launch) for launch in self.kernel.launches)
 
     def _launch(self, launch: AuthoredLaunch) -> Launch:

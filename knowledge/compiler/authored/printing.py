@@ -89,6 +89,7 @@ def _aspect(name: str) -> _Aspect:
 
 
 def _chosen(value: Choice | None, values: tuple[int, ...], default: int) -> int:
+    """The chosen value if it is one of the legal integers, else the default."""
     return value if isinstance(value, int) and value in values else default
 
 

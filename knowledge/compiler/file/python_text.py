@@ -78,6 +78,7 @@ def variable(name: str) -> str:
 
 
 def tuple_text(values: Sequence[object]) -> str:
+    """A Python tuple's source text of these values."""
     return f"({', '.join(map(str, values))}{',' if len(values) == 1 else ''})"
 
 
@@ -163,6 +164,7 @@ def traffic_of(plan: Plan) -> list[tuple[list[str], list[str]]]:
     """(buffers read, buffers written) by each step, by the names of their memory."""
 
     def memories(names: Sequence[str]) -> list[str]:
+        """Memories of these buffers, each once, in order."""
         return list(dict.fromkeys(memory_of(plan, name) for name in names))
 
     return [(memories(reads), memories(writes)) for reads, writes in map(step_buffers, plan.steps)]

@@ -52,6 +52,7 @@ def _describe_text() -> str:
 
 
 def _parameters(first: str, others: str) -> str:
+    """A signature's parameters: the first one and the others, if there are any."""
     return f"{first}, {others}" if others else first
 
 

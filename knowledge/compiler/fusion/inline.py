@@ -108,6 +108,8 @@ def _with_inlined(step: Kernel, store: Store, shape: Shape) -> Kernel | None:
     neither works."""
 
     def visit(expr: Expr, space: Shape) -> Expr:
+        """The expression with loads of the store's buffer replaced by its value. Raises NotAffine if it becomes too
+        large."""
         return limit_weight(inline_store(expr, space, store, shape))
 
     for candidate in (step, finer_consumer(step, store.buffer, shape)):

@@ -94,9 +94,12 @@ def _stages(
     mapping = found.mapping
 
     def moved(expr: Expr) -> Expr:
+        """The expression in the joined kernel's space, with loads of produced buffers replaced by their values. Raises
+        NotAffine if that cannot be."""
         return limit_weight(substitute_loads(mapping.expr(expr), produced, space))
 
     def stored(store: Store) -> Store:
+        """The store in the joined kernel's space."""
         return Store(store.buffer, mapping.view(store.view), moved(store.value))
 
     if isinstance(consumer, MapKernel):

@@ -88,6 +88,7 @@ def _turn(state: FusionState, kernel: RowKernel) -> None:
             before.append(MapKernel(f"k_{store.buffer}", space, (store,), kernel.ops))
 
     def turned(expr: Expr, _: tuple[int, ...]) -> Expr:
+        """The expression with each load across memory order replaced by one of the transposed copy."""
         return views.rebuild(expr, lambda node: known.get(node, node) if isinstance(node, Load) else node)
 
     changed = rewritten(kernel, turned)

@@ -182,6 +182,7 @@ def rewritten(kernel: Kernel, visit: Visit) -> Kernel:
     space = store_space(kernel)
 
     def stored(store: Store) -> Store:
+        """The store with its value rewritten by `visit`."""
         return replace(store, value=visit(store.value, space))
 
     if isinstance(kernel, RowKernel):
@@ -286,6 +287,7 @@ def shares_memory(buffers: Mapping[str, Buffer], name: str, written: Iterable[st
 
 
 def buffers_of_step(step: Step) -> set[str]:
+    """Names of the buffers that a step reads or writes."""
     return reads(step) | writes(step)
 
 
@@ -296,6 +298,7 @@ def is_prepared(step: Step, buffers: Mapping[str, Buffer]) -> bool:
 
 
 def reductions_of(kernel: RowKernel) -> list[Reduction]:
+    """The stages of a row kernel that are reductions, in order."""
     return [stage for stage in kernel.stages if isinstance(stage, Reduction)]
 
 

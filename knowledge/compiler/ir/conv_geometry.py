@@ -102,10 +102,12 @@ class Geometry:
 
     @property
     def in_per_group(self) -> int:
+        """Input channels of one group."""
         return self.kernel.in_channels // self.kernel.groups
 
     @property
     def out_per_group(self) -> int:
+        """Output channels of one group."""
         return self.kernel.out_channels // self.kernel.groups
 
     @property
@@ -151,6 +153,7 @@ def flatten_pixels(kernel: ConvKernel) -> ConvKernel:
         return kernel
 
     def flat(view: View) -> View:
+        """The view with strides for batch, channel and the last spatial axis only."""
         return View(view.offset, (*view.strides[:2], view.strides[-1]))
 
     pixels = (math.prod(sizes),)
@@ -174,6 +177,7 @@ def three_dimensional(kernel: ConvKernel) -> ConvKernel:
         return kernel
 
     def widen(view: View) -> View:
+        """The view with spatial axes of stride 0 in front, up to three."""
         return View(view.offset, (*view.strides[:2], *(0,) * missing, *view.strides[2:]))
 
     ones, zeros = (1,) * missing, (0,) * missing
@@ -195,6 +199,7 @@ def _widen_tail(tail: Tail, missing: int) -> Tail:
     """The epilogue with `missing` more spatial axes, of size 1."""
 
     def widen(view: View) -> View:
+        """The view with spatial axes of stride 0 in front, up to three."""
         return View(view.offset, (*view.strides[:2], *(0,) * missing, *view.strides[2:]))
 
     stages: list[Reduction | Let | Emit | EmitRow] = []

@@ -112,6 +112,7 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
     elements: dict[str, int] = {}
 
     def note(name: str, count: int) -> None:
+        """Counts this many elements of a buffer: the largest count so far, at most its size."""
         elements[name] = min(plan.buffers[name].numel, max(elements.get(name, 0), count))
 
     for expr, space in expressions(kernel):

@@ -468,6 +468,7 @@ class Buffer:
 
     @property
     def numel(self) -> int:
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property

@@ -136,6 +136,7 @@ class Dialect:
 
 
 def _bracketed(number: str) -> str:
+    """The number's text, in brackets if it is negative."""
     return f"({number})" if number.startswith("-") else number
 
 

@@ -251,6 +251,7 @@ def at_gather(expr: Expr, old: Shape, gather: Gather, new: Shape) -> Expr:
 
 
 def _as_int64(expr: Expr) -> Expr:
+    """The expression, cast to int64 unless it is that."""
     return expr if expr.dtype == "int64" else Apply("cast", (expr,), "int64")
 
 

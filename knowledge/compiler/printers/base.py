@@ -79,6 +79,7 @@ class Printer(ABC):
 
     @functools.cached_property
     def _templates(self) -> Mapping[type, Print]:
+        """The function that prints each kind of kernel, made once."""
         return self.templates()
 
     def print_kernel(self, kernel: Kernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:

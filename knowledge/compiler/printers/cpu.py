@@ -78,9 +78,11 @@ def call(function, *values):
         return replace(body, about={**body.about, **self.literals(device)})
 
     def header(self) -> str:
+        """Text of the C++ header that every candidate contains."""
         return read_library_text("cpu/runtime.h")
 
     def element(self, dtype: DType) -> str:
+        """C++ type in which this dtype is stored."""
         return CPU_DIALECT.storage[dtype]
 
     def limits(self, device: Device) -> str:

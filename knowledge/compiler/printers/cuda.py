@@ -81,12 +81,15 @@ class CudaPrinter(Printer):
         return replace(body, about={**body.about, **super().literals(device)})
 
     def header(self) -> str:
+        """Text of the CUDA header that every candidate contains."""
         return runtime_header()
 
     def element(self, dtype: DType) -> str:
+        """CUDA type in which this dtype is stored."""
         return CUDA_DIALECT.storage[dtype]
 
     def literals(self, device: Device) -> dict[str, object]:
+        """The literals of every target, the GPU's architecture, and no launches yet."""
         return {**super().literals(device), "arch": device.arch, "launches": {}}
 
     def limits(self, device: Device) -> str:

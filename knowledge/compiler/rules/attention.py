@@ -173,6 +173,7 @@ def _group_heads(
     split = builder.reshape(query, (*lead, shared, heads // shared, rows, head), op)
 
     def spread(tensor: Tensor) -> Tensor:
+        """The tensor with an axis of size 1 before its last two."""
         return builder.reshape(tensor, (*tensor.shape[:-2], 1, *tensor.shape[-2:]), op)
 
     if mask is not None and len(mask.shape) > 2:

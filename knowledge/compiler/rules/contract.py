@@ -129,6 +129,7 @@ def _in_memory_order(
     turn, inner_shape = views.permute_map(shape, [*order, lead])
 
     def turned(accumulator: Expr) -> Expr:
+        """The epilogue's value (without one, the accumulator) over the rows in memory order."""
         return views.remap(accumulator if epilogue is None else epilogue(accumulator), shape, turn, inner_shape)
 
     spec = op.outputs[0].spec
@@ -237,6 +238,7 @@ def linear(builder: Builder, op: Op, a: Tensor, weight: Tensor, bias: Tensor | N
     addend = None if bias is None else builder.expand(bias, shape, op).expr
 
     def epilogue(accumulator: Expr) -> Expr:
+        """The accumulator plus the addend, if there is one."""
         return accumulator if addend is None else apply("add", accumulator, cast(addend, accumulator.dtype))
 
     product(builder, op, a, b=_transpose(builder, op, weight), shape=shape, epilogue=epilogue)

@@ -216,6 +216,7 @@ def _batch_norm_by_statistics(
     channel = _per_channel(builder, op, variance.numel, exprs, dtype)
 
     def spread(tensor: Tensor) -> Expr:
+        """A value a channel as an expression over the whole shape, in the type of arithmetic."""
         return cast(builder.expand(_channel(builder, op, tensor, rank), shape, op).expr, dtype)
 
     value = source.computed

@@ -122,6 +122,7 @@ def _narrowest(kept: list[ir.Expr], outer: int) -> list[ir.Expr]:
 
 
 def _is_cheap(node: ir.Apply) -> bool:
+    """True for the cheapest operators and for a division by a constant."""
     return node.op in _CHEAPEST or (node.op == "div" and isinstance(node.args[1], ir.Const))
 
 
@@ -131,6 +132,7 @@ def kept_bytes(kept: Iterable[ir.Expr]) -> int:
 
 
 def _bytes_of(expr: ir.Expr) -> int:
+    """Bytes of an element: as stored for a load, else 8 for float64 and 4 for all others."""
     return ITEM_BYTES[expr.dtype] if isinstance(expr, ir.Load) else 8 if expr.dtype == "float64" else 4
 
 

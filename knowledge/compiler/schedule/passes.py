@@ -23,10 +23,12 @@ class SoftmaxPair:
 
     @property
     def name(self) -> str:
+        """The maximum's name."""
         return self.maximum.name
 
     @property
     def value(self) -> ir.Expr:
+        """The value of which the maximum is taken."""
         return self.maximum.value
 
 
@@ -40,6 +42,7 @@ class Pass:
 
     @property
     def values(self) -> list[ir.Expr]:
+        """Values that the pass computes: of its reductions, then of its stores."""
         return [reduction.value for reduction in self.reductions] + [emit.store.value for emit in self.emits]
 
 
@@ -133,6 +136,7 @@ def find_softmax_pairs(stages: Sequence[Stage]) -> dict[str, SoftmaxPair]:
 
 
 def _apply(op: str, dtype: DType, *args: ir.Expr) -> ir.Apply:
+    """The operator applied to the arguments; the result has this dtype."""
     return ir.Apply(op, args, dtype)
 
 

@@ -35,9 +35,11 @@ class Tuning:
         return value
 
     def number(self, name: str, values: Sequence[int], default: int, aspect: Aspect, meaning: str) -> int:
+        """Declares a tunable number and returns the chosen value."""
         return int(self.choose(name, values, default, aspect, meaning))
 
     def text(self, name: str, values: Sequence[str], default: str, aspect: Aspect, meaning: str) -> str:
+        """Declares a tunable word and returns the chosen one."""
         return str(self.choose(name, values, default, aspect, meaning))
 
     def withdraw(self, name: str) -> None:

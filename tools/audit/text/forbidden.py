@@ -30,6 +30,7 @@ class Suspicion(Enum):
 
     @property
     def meaning(self) -> str:
+        """The predicate that says how names of this class may be misused."""
         return self.value
 
 

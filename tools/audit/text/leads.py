@@ -229,6 +229,7 @@ def _stores(source: CandidateSource, node: ast.Attribute | ast.Subscript) -> Ite
 
 
 def _is_self(node: ast.expr) -> bool:
+    """True for the name `self`."""
     return isinstance(node, ast.Name) and node.id == "self"
 
 

@@ -34,9 +34,9 @@ Record = TypeVar("Record")
 class Ask(Protocol):
     """Gets one record of the path: measured now, or from a journal that has it already."""
 
-    async def __call__(
-        self, step: Step, shape: type[Record], work: Callable[[Workbench], Awaitable[Record]]
-    ) -> Record: ...
+    async def __call__(self, step: Step, shape: type[Record], work: Callable[[Workbench], Awaitable[Record]]) -> Record:
+        """The record of this step, of type `shape`: one that is known already, or the result of `work`."""
+        ...
 
 
 async def examine(

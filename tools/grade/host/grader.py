@@ -489,6 +489,7 @@ class Grader:
         return self._fork("foundry.tools.task.intake:serve", limits, self._scratch, TASK, early=early)
 
     def _task_limits(self, wall_s: float) -> Limits:
+        """Limits of a process that runs a task: `wall_s`, the task's memory, 10 hours of CPU time, files of 1 TiB."""
         return Limits(wall_s=wall_s, memory_bytes=task_memory_bytes(), cpu_s=36_000, file_bytes=1 << 40)
 
     def _start_judge(self) -> Worker:

@@ -52,7 +52,9 @@ class Fork(Protocol):
         sandbox: Sandbox,
         environment: dict[str, str],
         folder_locks: Sequence[int],
-    ) -> Worker: ...
+    ) -> Worker:
+        """Starts the process. `folder_locks` are open files that are closed when it has ended."""
+        ...
 
 
 def pool_key(text: str) -> str:

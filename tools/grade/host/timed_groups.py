@@ -92,6 +92,7 @@ class Groups:
 
     @property
     def count(self) -> int:
+        """Number of groups so far."""
         return len(self._pairs)
 
     def orders(self, ahead: int) -> dict[int, Message]:

@@ -41,6 +41,7 @@ class _Kind:
 
     @property
     def known(self) -> int:
+        """Processes of this kind that wait or are being started."""
         return len(self.ready) + self.starting
 
 

@@ -132,9 +132,9 @@ class Workbench(Protocol):
         timing is no record of either.
         """
 
-    async def profile(
-        self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None
-    ) -> Profile: ...
+    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profile:
+        """A timed candidate beside its roofline: achieved rates, hardware counters, the cause that limits it."""
+        ...
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen: ...
 
@@ -174,6 +174,7 @@ class LocalWorkbench:
 
     @property
     def notes(self) -> BenchNotes:
+        """The grader's isolation and seeds, and the total use of the device's lock."""
         return BenchNotes(self._grader.notes.isolation, dict(self._grader.notes.seeds), self._lock.use.total)
 
     @property
@@ -507,6 +508,7 @@ class LocalWorkbench:
             await self._in_thread(self._begin_sanitizer)
 
     def _begin_sanitizer(self) -> None:
+        """Starts a waiting process for each of the sanitizer's checks, in the grader's isolation."""
         self._sanitizer.begin(self.notes.isolation, self._holds())
 
     async def _give_up(self, text: str) -> None:
@@ -536,6 +538,7 @@ class LocalWorkbench:
         return found
 
     def _absent(self, purpose: str) -> str:
+        """The sentence that there is no such device here for this purpose."""
         return f"there is no {self.device.target} device here to {purpose}"
 
     async def _sharing(self, work: Callable[[], Result]) -> Result:
@@ -544,6 +547,7 @@ class LocalWorkbench:
             return await self._in_thread(work)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        """Runs blocking work in one of the workbench's threads and returns its result."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _holds(self) -> Holds:

@@ -87,6 +87,7 @@ NOTHING_REACHED = (
 
 
 def _named(reached: list[str]) -> str:
+    """The sentence of what forward depends on: the first eight names, "and others" if there are more."""
     return f"forward depends on {', '.join(reached[:8])}" + (" and others" if len(reached) > 8 else "")
 
 

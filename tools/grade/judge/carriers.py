@@ -217,6 +217,7 @@ class GpuCarrier:
         return Room(views, self._room.sent())
 
     def forget(self, key: str) -> None:
+        """Frees the block of this key, if there is one."""
         self._blocks.pop(key, None)
 
     def close(self) -> None:
@@ -296,6 +297,7 @@ def carrier_for(device: str) -> Carrier:
 
 
 def _event() -> Any:
+    """A CUDA event that takes times."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 

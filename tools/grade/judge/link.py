@@ -546,4 +546,5 @@ class RunnerLink:
 
 
 def _key(slot: int) -> str:
+    """The carrier's key for the inputs of a slot."""
     return f"inputs {slot}"

@@ -107,10 +107,12 @@ class PreparedGroup:
 
     @property
     def reference(self) -> RunnerLink:
+        """The link to the reference's runner."""
         return self.links["reference"]
 
     @property
     def candidate(self) -> RunnerLink:
+        """The link to the candidate's runner."""
         return self.links["candidate"]
 
     def close(self, side: str) -> None:
@@ -213,6 +215,7 @@ class ColdCache:
 
     @property
     def on_cpu(self) -> bool:
+        """True if it evicts the CPU's caches, with a buffer in host memory."""
         return self._buffer is not None
 
     def evict(self) -> None:

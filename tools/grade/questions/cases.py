@@ -395,6 +395,7 @@ class Case(CaseParameters):
         """The float64 run's answer; for a model that cannot run in float64, that of its own dtype."""
 
         def run(model: nn.Module, values: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+            """(outputs, updated buffers) of the model on copies of the values."""
             return self._run(model, kind, bundle.copied(values)), self._read_updated(model)
 
         models, lacks = (self._reference.widened, self._model), self.may_lack_memory
@@ -457,6 +458,7 @@ class Case(CaseParameters):
         ]
 
     def _load_state(self, model: nn.Module, kind: Parameters) -> None:
+        """Lets the reference load its parameters of this kind into the model."""
         self._reference.load(model, kind, self._mutable_keys())
 
     def _forward(self, model: nn.Module, leaves: Sequence[Any]) -> Any:

@@ -160,6 +160,7 @@ class LeanReference(CaseReference):
                 own[key].data.copy_(tensor)
 
     def _is_reset(self, key: str, tensor: torch.Tensor) -> bool:
+        """True for what a forward may change: mutable tensors, and buffers of at most RESET_BYTES."""
         return key in self._mutable or (not isinstance(tensor, nn.Parameter) and tensor.nbytes <= RESET_BYTES)
 
     def held(self, kind: Parameters) -> Drawn:

@@ -69,6 +69,7 @@ class BroughtOnUse(TorchFunctionMode):
         return func(*self._brought(args), **self._brought(named))
 
     def _is_stored(self, value: Any) -> bool:
+        """True for a tensor that is one of the stored ones itself."""
         return isinstance(value, torch.Tensor) and id(value) in self._stored
 
     def _is_long(self, weight: Any) -> bool:
@@ -81,6 +82,7 @@ class BroughtOnUse(TorchFunctionMode):
         return is_plain and self._is_stored(weight)
 
     def _dtype_of(self, tensor: torch.Tensor) -> torch.dtype:
+        """The dtype in which the tensor is used: the wide one if the model is widened, else its own."""
         return wide(torch.empty(0, dtype=tensor.dtype)).dtype if self._is_wide else tensor.dtype
 
     def _one(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -111,4 +113,5 @@ class BroughtOnUse(TorchFunctionMode):
         return torch.cat(parts, -1)
 
     def _rows(self, table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Looks the rows up in the stored table and brings only these to the device."""
         return self._one(functional.embedding(places.to(table.device), table.detach()))

@@ -63,6 +63,7 @@ class WholeTensors:
     """Tensors that are already on the device of the model."""
 
     def __init__(self, state: State) -> None:
+        """Keeps the state and counts its bytes."""
         self._state, self.nbytes = state, sum(tensor.nbytes for tensor in state.values())
 
     def pieces(self) -> Drawn:
@@ -111,6 +112,7 @@ class States:
         return kind, self._numbers[kind]
 
     def __contains__(self, kind: Parameters) -> bool:
+        """True for "seeded" and for every kind that can be drawn."""
         return kind == "seeded" or kind in self._makers
 
     def each(self, kind: Parameters) -> Drawn:

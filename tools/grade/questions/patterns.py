@@ -81,6 +81,7 @@ def whole(low: int, high: int, shape: Sequence[int], stream: torch.Generator) ->
 
 
 def uniform(shape: Sequence[int], stream: torch.Generator) -> torch.Tensor:
+    """Uniform numbers from [0, 1) of this shape, on the generator's device."""
     return torch.rand(tuple(shape), generator=stream, device=stream.device)
 
 
@@ -119,10 +120,12 @@ def break_structure(value: torch.Tensor, structure: Structure, generator: torch.
 
 
 def _has_zeros(value: torch.Tensor) -> bool:
+    """True if at least one of ZEROS_EVERY elements is 0."""
     return int((value == 0).sum()) * ZEROS_EVERY >= value.numel()
 
 
 def _is_symmetric(value: torch.Tensor) -> bool:
+    """True for a square matrix of more than one row that equals its transpose."""
     return value.dim() == 2 and value.shape[0] == value.shape[1] > 1 and torch.equal(value, value.T)
 
 
@@ -220,6 +223,7 @@ def shuffle_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
         return value
 
     def shuffled(rows: torch.Tensor) -> torch.Tensor:
+        """The rows with the elements of each in an order of its own."""
         return rows.gather(-1, uniform(rows.shape, generator).argsort(dim=-1))
 
     return keep_layout(value, _by_rows(value, shuffled))

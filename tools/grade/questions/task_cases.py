@@ -59,6 +59,7 @@ class OtherMode:
 
     @property
     def name(self) -> str:
+        """ "train()" or "eval()"."""
         return f"{self.case.mode}()"
 
     def close(self) -> None:

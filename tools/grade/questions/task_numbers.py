@@ -65,6 +65,7 @@ def with_task_numbers(
 
 
 def _may_be_table(tensor: torch.Tensor) -> bool:
+    """True for a floating tensor with at least one and at most SMALL elements."""
     return tensor.is_floating_point() and 0 < tensor.numel() <= SMALL
 
 

@@ -80,6 +80,7 @@ def _cut_ctypes(silenced: Silenced) -> None:
         plain = getattr(ctypes, name)
 
         def make(*args: Any, plain: Callable[..., Any] = plain, **kwargs: Any) -> Any:
+            """Makes a type of function pointers as before; calls of its functions do nothing."""
             return _cut(plain(*args, **kwargs), "", silenced)
 
         setattr(ctypes, name, make)
@@ -155,12 +156,15 @@ class FollowedLibrary:
     """A library opened by cffi, each function of which passes through `found` on its way to the candidate."""
 
     def __init__(self, library: Any, path: str, found: Found) -> None:
+        """Wraps a library; `found` is called with each function that is loaded from it."""
         self._library, self._path, self._found = library, path, found
 
     def load_function(self, kind: Any, name: str) -> Any:
+        """Loads a function and returns what `found` makes of it."""
         return self._found(self._path, name, kind, self._library.load_function(kind, name))
 
     def __getattr__(self, name: str) -> Any:
+        """All other attributes are the library's own."""
         return getattr(self._library, name)
 
 

@@ -109,6 +109,7 @@ class OtherClocks:
         _overwrite(self._place, jump)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Writes the clocks' original code back."""
         _overwrite(self._place, self._original)
 
 

@@ -41,6 +41,7 @@ class Model(torch.nn.Module):
     """Stands in for a benchmark's reference: code that slows down `__main__.Model` slows down this class too."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns its input."""
         return x
 
 
@@ -157,6 +158,7 @@ def _owners() -> Iterator[tuple[str, Any]]:
 
 
 def _name_of(kind: type) -> str:
+    """ "module.qualified name" of a type."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -328,6 +330,7 @@ def _setting(owner: Any, name: str) -> Any:
 
 
 def _is_cuda_in_use() -> bool:
+    """True if this process has initialised CUDA through PyTorch."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
@@ -435,6 +438,7 @@ def _is_a_compilers(address: int, scratch: tuple[str, ...]) -> bool:
 
 
 def _signal_name(number: int) -> str:
+    """Name of a signal, or "signal N" for one without a name."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 

@@ -45,6 +45,7 @@ class TextModules(Loader):
     """
 
     def __init__(self, folder: str, texts: Mapping[str, str]) -> None:
+        """Finds modules among `texts` (path -> text) as if they were files in `folder`."""
         self._folder, self._texts = folder, texts
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:

@@ -457,6 +457,7 @@ class Array(np.ndarray):
         return result.view(Array) if isinstance(result, np.ndarray) else result
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Calls NumPy's function as usual; the call is observed, because this is Python."""
         return super().__array_function__(function, types, args, kwargs)
 
 
@@ -465,6 +466,7 @@ def _watched_method(name: str) -> Callable[..., Any]:
     function = getattr(np.ndarray, name)
 
     def __array_function__(self: Array, *args: Any, **kwargs: Any) -> Any:
+        """Calls the watched function with plain arrays in place of marked ones."""
         return function(self.view(np.ndarray), *map(_unmarked, args), **kwargs)
 
     return __array_function__
@@ -491,6 +493,7 @@ def _mark_arrays() -> None:
     plain_numpy = torch.Tensor.numpy
 
     def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The tensor's array, marked as one that came from a tensor."""
         return plain_numpy(self, *args, **kwargs).view(Array)
 
     torch.Tensor.numpy = numpy  # type: ignore[method-assign,assignment]
@@ -524,4 +527,5 @@ def _path(function: Any) -> str:
 
 
 def _plain(value: Any) -> str:
+    """A library's path, else the plain text of the value."""
     return str(value._name) if isinstance(value, ctypes.CDLL) else plain(value)

@@ -275,6 +275,7 @@ class Runner(RunnerCommands):
         return self._prepared_with
 
     def _state_of(self, slot: Slot) -> State:
+        """The state of the slot's case; an empty one if the case has none."""
         return self._parameters.states.get(slot.case) or State([], [], {}, [], list)
 
     def call(
@@ -519,6 +520,7 @@ class Runner(RunnerCommands):
         return list(self._guard("wrong_result", lambda: list(plain), waits=False))
 
     def _specs(self, tensors: list[torch.Tensor]) -> list[TensorSpec]:
+        """Shapes, strides and dtypes of the tensors; a failure to read them counts as a wrong result."""
         return list(self._guard("wrong_result", lambda: [loading.spec_of(item) for item in tensors]))
 
     def _guard(self, kind: str, work: Callable[[], Any], *, waits: bool = True) -> Any:

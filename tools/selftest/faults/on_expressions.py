@@ -137,10 +137,12 @@ def _in_apply(node: Apply, place: KernelExpression, plan: Plan) -> Iterator[tupl
 
 
 def _as(op: str, node: Apply) -> Apply:
+    """The node with another operator on the same arguments."""
     return replace(node, op=op)
 
 
 def _is_value(expr: Expr) -> bool:
+    """True for all expressions but constants."""
     return not isinstance(expr, Const)
 
 

@@ -52,35 +52,45 @@ class CpuTarget:
 
     @property
     def name(self) -> TargetName:
+        """Name of the target: that of the given device, else "cpu"."""
         return self.device.target if self.device else "cpu"
 
     def describe(self) -> Device:
+        """The given device, else this machine's CPU."""
         return self.device or describe_cpu()
 
     def is_here(self) -> bool:
-        return False  # it has no device of its own
+        """False: it has no device of its own."""
+        return False
 
     def unfit(self, printed: PrintedKernel) -> str:
+        """An empty reason: every kernel fits a CPU."""
         return ""
 
     def cause(self, kernel: KernelEvidence, whole: Whole) -> Finding | None:
+        """The cause that limits a kernel; None if no rule applies."""
         return cpu_cause(kernel, whole)
 
     def cause_outside(self, kernels: Sequence[KernelEvidence], whole: Whole) -> None:
+        """None: no time outside of kernels is explained."""
         return None
 
     @property
     def install_reader(self) -> str:
+        """Command that installs the disassembler."""
         return "apt-get install binutils"
 
     @property
     def benchmark(self) -> Path:
+        """Source file of the benchmark that measures the ceilings."""
         return BENCHMARK
 
     def start_measuring(self) -> None:
+        """Nothing has to be started before."""
         return None
 
     def measure(self, started: Started | None) -> Ceilings:
+        """Measures this CPU's ceilings."""
         return measure_cpu(self.describe())
 
     def build(self, text: str) -> Build:
@@ -110,6 +120,7 @@ class CpuTarget:
             return Build(ok=False, seconds=time.monotonic() - start, first_error=problem)
 
     def _resources(self, library: Path) -> Resources:
+        """Resources that the library's machine code uses; empty ones without a disassembler."""
         return _resources(str(library)) if self.disassembles else Resources()
 
     def _compile(self, source: str, command: Sequence[str], library: Path, start: float) -> Build:
@@ -227,6 +238,7 @@ class _Instruction:
 
     @property
     def falls_through(self) -> bool:
+        """True unless it is an unconditional jump or a return."""
         return self.opcode not in ("jmp", "jmpq", "ret", "retq")
 
 
@@ -315,6 +327,7 @@ def _facts(code: list[_Instruction], looped: list[_Instruction]) -> dict[str, fl
 
 
 def _kind(instruction: _Instruction) -> str:
+    """Class of an instruction; "maths_call" for a call of a mathematical function."""
     return "maths_call" if _MATHS.search(instruction.operands) else instruction.kind
 
 

@@ -57,35 +57,45 @@ class CudaTarget:
 
     @property
     def name(self) -> TargetName:
+        """ "cuda"."""
         return "cuda"
 
     def describe(self) -> Device:
+        """The given device, else this machine's GPU."""
         return self.device or describe_cuda()
 
     def is_here(self) -> bool:
+        """True if this machine has a GPU."""
         return has_gpu()
 
     def unfit(self, printed: PrintedKernel) -> str:
+        """Reason why the kernel cannot run on the device; "" if it can."""
         return unfit(printed, self.describe())
 
     def cause(self, kernel: KernelEvidence, whole: Whole) -> Finding | None:
+        """The cause that limits a kernel; None if no rule applies."""
         return gpu_cause(kernel, whole)
 
     def cause_outside(self, kernels: Sequence[KernelEvidence], whole: Whole) -> Finding | None:
+        """The cause of the time in which the GPU runs no kernel; None if there is none."""
         return idle_cause(kernels, whole)
 
     @property
     def install_reader(self) -> str:
+        """Command that installs the disassembler."""
         return INSTALL
 
     @property
     def benchmark(self) -> Path:
+        """Source file of the benchmark that measures the ceilings."""
         return BENCHMARK
 
     def start_measuring(self) -> Started:
+        """Starts the process that measures the GPU's ceilings; it waits to be told."""
         return start_cuda()
 
     def measure(self, started: Started | None) -> Ceilings:
+        """Measures the ceilings with the started process, or with a new one."""
         return measure_cuda(started or start_cuda())
 
     def build(self, text: str) -> Build:
@@ -146,6 +156,7 @@ class CudaTarget:
         return Build(True, seconds, False, cubin.name, resources=resources)
 
     def _code(self, cubin: Path) -> dict[str, dict[str, float]]:
+        """Counts of instructions by class for each kernel of a cubin; {} without a disassembler."""
         return instructions(cubin) if self.disassembles else {}
 
 

@@ -156,6 +156,7 @@ def _dram(kernel: KernelEvidence) -> float:
 
 
 def _is_saturated(kernel: KernelEvidence) -> bool:
+    """True if DRAM runs at SATURATED of its peak rate or more."""
     return _dram(kernel) >= 100 * SATURATED
 
 

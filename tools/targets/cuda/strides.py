@@ -21,6 +21,7 @@ class Strides:
     """Steps of registers between neighbouring threads; call `follow` with every instruction in text order."""
 
     def __init__(self) -> None:
+        """Knows only the zero registers: 0 bytes between neighbouring threads."""
         self._steps: dict[str, int | None] = {"RZ": 0, "URZ": 0}
 
     def of_access(self, operands: str) -> int | None:
@@ -125,6 +126,7 @@ def _times(step: int | None, factor: int | None) -> int | None:
 
 
 def _number(text: str) -> int | None:
+    """Value of an immediate operand; None for any other."""
     return int(text, 0) if _IMMEDIATE.match(text) else None
 
 
@@ -134,4 +136,5 @@ def _width(opcode: str) -> int:
 
 
 def _beyond(name: str, offset: int) -> str:
+    """The name with each number in it increased by the offset: R4 and 1 give R5."""
     return re.sub(r"\d+", lambda found: str(int(found[0]) + offset), name)

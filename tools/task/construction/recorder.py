@@ -219,6 +219,7 @@ def _is_left_out(key: str, item: Any) -> bool:
 
 
 def _dtype_text(item: torch.dtype | torch.memory_format | torch.layout) -> str:
+    """The name without "torch."."""
     return str(item).removeprefix("torch.")
 
 

@@ -58,6 +58,7 @@ def construction_of(module: ModuleType, build: Build, under: Under, attributes: 
     takes, signature = _printable(kind)
 
     def record(seen: _Seen) -> tuple[Construction, set[str]]:
+        """(construction to replay, paths of tensors to which nothing was written), from a recorded constructor."""
         return _read(seen, takes, attributes)
 
     construction, unset = _watch(module, build, RECORDED_SEED, signature, record, recorder=Recorder)
@@ -165,6 +166,7 @@ def _check(
     """Raises CannotReplay if the file's model differs from the task's under another seed."""
 
     def facts(model: nn.Module) -> Facts:
+        """Facts about a model's tensors that are compared; those to which nothing was written are left out."""
         return facts_of(model, attributes, lambda path: path not in unset)
 
     expected, (args, kwargs) = watch(lambda seen: (facts(seen.model), seen.given))

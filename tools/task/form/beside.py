@@ -88,6 +88,7 @@ def _named_by_strings(tree: ast.Module, folders: list[Path]) -> Iterator[Path]:
 
 
 def _may_be_path(text: str) -> bool:
+    """True for a short printable text without ".." that is more than dots, slashes and spaces."""
     return 0 < len(text) <= _LONGEST_NAME and text.isprintable() and text.strip("./ ") != "" and ".." not in text
 
 

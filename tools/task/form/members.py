@@ -99,6 +99,7 @@ def _is_used(name: str, tree: ast.Module) -> bool:
 
 
 def _names_read(node: ast.AST) -> set[str]:
+    """Names that are read anywhere in the tree."""
     return {item.id for item in ast.walk(node) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load)}
 
 
@@ -119,4 +120,5 @@ def _members_of(node: ast.ClassDef) -> set[str]:
 
 
 def _targets(node: ast.Assign) -> Iterator[ast.Name]:
+    """The plain names that an assignment binds."""
     return (target for target in node.targets if isinstance(target, ast.Name))

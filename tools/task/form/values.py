@@ -46,6 +46,7 @@ def dtype_name(dtype: torch.dtype) -> DType:
 
 
 def torch_dtype(name: DType) -> torch.dtype:
+    """PyTorch's dtype of this name. Raises StopIteration for an unknown one."""
     return next(dtype for dtype, known in _DTYPES.items() if known == name)
 
 
@@ -94,6 +95,7 @@ def same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _without_nan(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with NaN and infinities replaced by finite numbers; others than floating ones as they are."""
     return torch.nan_to_num(tensor) if tensor.is_floating_point() else tensor
 
 

@@ -81,6 +81,7 @@ async def rewrite(services: Services) -> None:
         return
 
     async def look() -> Evidence:
+        """Collects the evidence about the run's prompts."""
         return Evidence(await _look(services))
 
     brief = (await services.journal.record("prompts/evidence", "outside", Evidence, look)).brief
@@ -88,6 +89,7 @@ async def rewrite(services: Services) -> None:
         return
 
     async def think() -> Answer:
+        """Asks the model to rewrite one section."""
         return Answer(await ask_editor(brain, brief))
 
     with services.log.at(None, STEP):

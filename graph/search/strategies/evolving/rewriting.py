@@ -61,13 +61,16 @@ class PromptEditor(Protocol):
         prompt: Prompt,
         form: type[SectionAnswer],
         refuse: Callable[[SectionAnswer], str],
-    ) -> SectionAnswer | None: ...
+    ) -> SectionAnswer | None:
+        """Asks the expert's model for an answer to which `refuse` does not object; None if it gives none."""
+        ...
 
 
 async def ask_editor(brain: PromptEditor, brief: RewriteBrief) -> RewrittenSection | None:
     """Asks the model for a section. Returns it, or None if the model gives none that may be used."""
 
     def refuse(answer: SectionAnswer) -> str:
+        """The reason why this section's new text may not be used; "" if it may."""
         return refusal(brief, answer.section, answer.text)
 
     found = await brain.fill(brief.expert, rewrite_prompt(brief), SectionAnswer, refuse)

@@ -91,9 +91,11 @@ def _with_axes(kernel: Kernel, axes: list[int], fixed_from: int) -> Kernel:
     """The kernel with each view reduced to the strides of `axes` and of the dimensions from `fixed_from` on."""
 
     def reindex(view: View) -> View:
+        """The view with strides of these axes only; those from `fixed_from` on stay."""
         return View(view.offset, (*(view.strides[axis] for axis in axes), *view.strides[fixed_from:]))
 
     def visit(expr: Expr, _: Shape) -> Expr:
+        """The expression with all its views re-indexed."""
         return views.rebuild(expr, lambda node: replace(node, view=reindex(node.view)))
 
     changed = rewritten(kernel, visit)
@@ -158,6 +160,7 @@ def _merge_split(kernel: Kernel) -> Kernel:
     axes = [*range(rank), *(group[-1] for groups in merged for group in groups)]
 
     def reindex(view: View) -> View:
+        """The view with the strides of these axes only."""
         return View(view.offset, tuple(view.strides[axis] for axis in axes))
 
     stores = tuple(views.map_store(store, reindex) for store in kernel.stores)
@@ -179,6 +182,7 @@ def _scalar_map(kernel: MapKernel) -> MapKernel:
     """The map over a single point as a map over one dimension of size 1."""
 
     def reindex(view: View) -> View:
+        """The view with one axis of stride 0."""
         return View(view.offset, (0,))
 
     stores = tuple(
@@ -217,9 +221,11 @@ def _with_extra_axis(kernel: RowKernel) -> RowKernel:
     """The kernel with one reduced dimension of size 1."""
 
     def reindex(view: View) -> View:
+        """The view with one more axis at the end, of stride 0."""
         return View(view.offset, (*view.strides, 0))
 
     def visit(expr: Expr, _: Shape) -> Expr:
+        """The expression with all its views re-indexed."""
         return views.rebuild(expr, lambda node: replace(node, view=reindex(node.view)))
 
     changed = rewritten(kernel, visit)

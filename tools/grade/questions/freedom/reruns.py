@@ -46,6 +46,7 @@ def reruns_of(
     """
 
     def run() -> Outputs:
+        """The reference's outputs in its own dtypes, for a copy of the given inputs."""
         return own(loading.flatten(given.value()))
 
     orders = partial(in_orders, run) if may_order else Reruns.orders
