@@ -37,10 +37,12 @@ def head_of(kernel: AuthoredKernel, choices: dict[str, Choice]) -> dict[str, Any
 
 
 def _plain(launch: AuthoredLaunch) -> dict[str, Any]:
+    """A launch's fields that differ from their defaults; its function is called "kernel"."""
     fields = {"kernel": launch.function, **asdict(launch)}
     return _without_defaults(fields, "function")
 
 
 def _without_defaults(fields: dict[str, Any], *dropped: str) -> dict[str, Any]:
+    """The fields without the dropped ones and without those that are (), False or "0"."""
     kept = {name: value for name, value in fields.items() if name not in dropped}
     return {name: value for name, value in kept.items() if value not in ((), False, "0")}

@@ -77,6 +77,8 @@ def build_lines(evaluation: Evaluation) -> list[str]:
 
 
 def _resource_lines(resources: Resources) -> Iterator[str]:
+    """Yields the compiler's report as lines: each kernel's registers and spills, vector width, loops on single
+    numbers."""
     for name, facts in list(resources.kernels.items())[:MOST_KERNELS]:
         yield f"{_plain(name)}: {_facts(facts)}"
     if not resources.kernels and resources.registers:
@@ -88,6 +90,7 @@ def _resource_lines(resources: Resources) -> Iterator[str]:
 
 
 def _facts(facts: Mapping[str, float]) -> str:
+    """ "name value" of each fact, separated by commas."""
     return ", ".join(f"{name} {value:g}" for name, value in facts.items())
 
 
@@ -131,12 +134,14 @@ def _code_of(name: str, facts: Mapping[str, float]) -> Iterator[str]:
 
 
 def _kinds_of(facts: Mapping[str, float], prefix: str) -> Iterator[tuple[str, float]]:
+    """Yields (class, count) of the instruction counts with this prefix that are not 0."""
     for name, count in facts.items():
         if name.startswith(prefix) and count:
             yield name.removeprefix(prefix), count
 
 
 def _counts(kinds: Mapping[str, float]) -> str:
+    """The number of instructions, then each class with its count, the most frequent first."""
     ordered = sorted(kinds.items(), key=lambda item: -item[1])
     return f"{sum(kinds.values()):g} instructions: " + ", ".join(f"{count:g} {kind}" for kind, count in ordered)
 
@@ -163,6 +168,7 @@ def check_lines(evaluation: Evaluation) -> list[str]:
 
 
 def _failed(gates: Sequence[Gate]) -> list[str]:
+    """A line for each gate that failed, with its evidence in brief."""
     return [f"{gate.gate}: {brief_words(gate.evidence)}" for gate in gates if not gate.passed]
 
 

@@ -84,6 +84,7 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Pr
 
 
 def _attempts(brief: Brief) -> str:
+    """A line for each earlier step from this parent, and one if another island works on it now."""
     lines = [f"- {attempt_line(item.candidate, item.proposal, item.records)}" for item in brief.attempts]
     if brief.parent.candidate.id in brief.thinking:
         who = "; ".join(brief.others) or "another engineer"
@@ -92,6 +93,7 @@ def _attempts(brief: Brief) -> str:
 
 
 def _fitted(name: str, words: Mapping[str, str], standing: set[str]) -> Prompt:
+    """The prompt from a template: each slot's text cut to its budget. `standing` slots come before "Where we are"."""
     parts = [Section(slot, text, BUDGETS.get(slot, len(text)), slot in _BOTH_ENDS) for slot, text in words.items()]
     slots, left_out = fit(parts)
     text = render(name, slots)
@@ -136,6 +138,7 @@ def seen_by_auditor(evidence: AuditEvidence) -> list[str]:
 
 
 def _gates_of(evidence: AuditEvidence) -> list[Gate]:
+    """Gates of the audit, if there was one, then those of the ruling."""
     audit = evidence.evaluation.audit
     return [*(audit.gates if audit else ()), *evidence.ruling.gates]
 
@@ -181,12 +184,14 @@ def _arithmetic(brief: Brief) -> str:
 
 
 def _compiled(rival: Rival) -> str:
+    """The sentence about torch.compile's time for the reference."""
     if rival.problem:
         return f"torch.compile gives no answer for the reference: {rival.problem[:200]}"
     return f"torch.compile takes {rival.ms:.4g} ms, {rival.over_baseline:.2f} times as fast as eager in the same turns."
 
 
 def _overlap(one: Estimate | None, other: Estimate | None) -> bool:
+    """True if both estimates are known and their intervals meet."""
     return one is not None and other is not None and one.low <= other.high and other.low <= one.high
 
 
@@ -235,6 +240,7 @@ def _differences(first: str, other: str) -> str:
 
 
 def _is_same_code(first: str, other: str) -> bool:
+    """True if both files look the same as a model sees them in full."""
     return show(first, WHOLE_CHARS) == show(other, WHOLE_CHARS)
 
 
@@ -346,6 +352,7 @@ def _further_moves(moves: Sequence[Move], kernels: str) -> Iterator[str]:
 
 
 def _move(move: Move) -> str:
+    """A move as one line; a setting without its reason, which stands with the tunable."""
     if move.kind == "set":  # its meaning stands with the tunable
         return f"set {move.name} of {move.kernel} from {move.was} to {move.value} [{move.aspect}]"
     return f"{move.kind} {move.name} [{move.aspect}] {move.reason}"
@@ -392,11 +399,13 @@ def _lesson(record: ExperienceRecord) -> str:
 
 
 def _directives(brief: Brief) -> str:
+    """A line for each directive to all islands or to the brief's own."""
     here = [item for item in brief.directives if item.island in (None, brief.island)]
     return "\n".join(f"- d{item.id} to {item.to}: {item.text}" for item in here)
 
 
 def _hints(brief: Brief) -> str:
+    """Lines about stagnation and the brief's notes."""
     still = brief.stagnant_generations
     lines = [f"- stagnating: no improvement in {still} generations"] if still else []
     return "\n".join([*lines, *(f"- {note}" for note in brief.notes)])

@@ -60,4 +60,5 @@ def first_lines(section: Section) -> str:
 
 
 def tokens(characters: int) -> int:
+    """Estimate of the tokens in so many characters."""
     return round(characters / CHARS_PER_TOKEN)

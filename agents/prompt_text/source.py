@@ -60,6 +60,7 @@ class Folded:
 
     @property
     def text(self) -> str:
+        """The text as the model sees it."""
         return "".join(part.seen for part in self.parts)
 
     def place(self, start: int, end: int) -> tuple[int, int] | None:
@@ -71,6 +72,8 @@ class Folded:
         return None if first is None or last is None else (first, last)
 
     def _real(self, position: int, *, is_end: bool) -> int | None:
+        """The place in the real file of a position in the folded one; None inside a line that stands for hidden
+        text."""
         seen = real = 0
         for part in self.parts:
             after = seen + len(part.seen)
@@ -164,6 +167,7 @@ def _without_bodies(parts: list[Part], most: int) -> list[Part]:
 
 
 def _bodies(number: int, part: Part) -> Iterator[_Body]:
+    """Yields the function bodies in a part of native code that are long enough to fold."""
     lines = part.real.splitlines(keepends=True)
     starts = [0]
     for line in lines:
@@ -192,10 +196,12 @@ def _opens_body(lines: Sequence[str], index: int) -> bool:
 
 
 def _body_mark(number: int, hidden: str) -> str:
+    """The line that stands for a hidden body: its number and how many lines it has."""
     return f"  // @foundry body {number}@ {hidden.count(chr(10)):3} lines\n"
 
 
 def _fold_bodies(part: Part, number: int, bodies: list[_Body]) -> Iterator[Part]:
+    """Yields the part cut into pieces, with these bodies folded to one line each."""
     at = 0
     for body in sorted(bodies, key=lambda body: body.start):
         before, hidden = part.real[at : body.start], part.real[body.start : body.end]

@@ -115,6 +115,7 @@ def _operators_that_ran(brief: Brief) -> str:
 
 
 def _operator(op: Op, graph: OpGraph) -> str:
+    """A line about an operator: its inputs, result, MFLOP, and the MB that it would move alone."""
     values = graph.values
     moved = sum(values[name].spec.nbytes for name in op.reads if name in values)
     moved += sum(value.spec.nbytes for value in op.outputs)
@@ -137,6 +138,7 @@ def buffers(graph: OpGraph, target: str) -> str:
 
 
 def _buffer(buffer: Buffer, target: str) -> str:
+    """A line about a buffer for an author: its C type, role, shape, and strides if it is not contiguous."""
     kind = find_printer(target).element(buffer.dtype)
     roles = {
         "input": f"const {kind}*, input {buffer.source}",

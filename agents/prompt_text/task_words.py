@@ -43,6 +43,7 @@ def describe_task(task: Task, graphs: Sequence[OpGraph] = (), seen: Signature | 
 
 
 def _constants(values: dict[str, int]) -> str:
+    """ "name = value" of each constant, separated by commas."""
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
@@ -68,6 +69,7 @@ def _seen(seen: Signature | None) -> list[str]:
 
 
 def _spec(spec: TensorSpec) -> str:
+    """Dtype, shape, and strides if the tensor is not contiguous."""
     layout = "contiguous" if spec.is_contiguous else f"strides {list(spec.strides)} (not contiguous)"
     return f"{spec.dtype} {list(spec.shape)}, {layout}"
 
@@ -90,6 +92,7 @@ def _further_cases(task: Task, graphs: Sequence[OpGraph]) -> Iterator[str]:
 
 
 def _captured_mode(graphs: Sequence[OpGraph]) -> str:
+    """Words about the mode in which the graph was captured, and whether the other mode differs; "" without a graph."""
     if not graphs:
         return ""
     graph = graphs[0]
@@ -105,6 +108,7 @@ def _dtypes(graphs: Sequence[OpGraph], seen: Signature | None) -> set[DType]:
 
 
 def _tolerance(task: Task, dtypes: Set[DType]) -> str:
+    """The sentence about the tolerance for these dtypes: the task's own, or the default of each type."""
     told = task.options.tolerance
     known = {dtype: value for dtype, value in TOLERANCE.items() if dtype in dtypes}
     if dtypes and not known:

@@ -55,12 +55,14 @@ class History:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> History:
+        """The history that these events tell."""
         found = cls()
         for event in events:
             found.take(event)
         return found
 
     def take(self, event: Event) -> None:
+        """Adds a proposal or an evaluation; ignores other events."""
         data = event.data
         if event.kind == "proposal":
             moves, cites = tuple(data["moves"]), tuple(data["cites"])
@@ -121,6 +123,7 @@ class History:
         return f"taken by {_names(readers)} in {', '.join(dict.fromkeys(item.step for item in readers))}"
 
     def _follows(self, step: Step, directive: Directive, readers: list[Acknowledgement]) -> bool:
+        """True if a step cites the directive, or starts from the candidate that the directive names."""
         if f"d{directive.id}" in step.cites:
             return True
         is_start = directive.verb == "from" and step.parent == directive.command["candidate"]

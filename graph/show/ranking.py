@@ -63,6 +63,8 @@ class Ranking:
 
     @cached_property
     def names(self) -> list[str]:
+        """Ids of the candidates in order: the winner, other proven ones by their proofs, then the rest by all
+        timings."""
         proven = [item for item in self._proofs.values() if item is not None]
         proven.sort(key=lambda item: (item.name != self.winner, -item.counts))
         return [item.name for item in proven] + [name for name in self._run.ranking(LAST) if name not in self._proofs]
@@ -83,6 +85,7 @@ class Ranking:
         return [*lines, f"Candidates are {BY}. `why {shown[-1].name}` says why one lost."]
 
     def _line(self, item: Placed) -> str:
+        """A proven candidate's line: its times, and that it won or by which speedup it counts."""
         if item.name == self.winner:
             return f"{item.words}: the winner{item.remark}"
         return f"{item.words}, counts {item.counts:.2f}x"
@@ -104,6 +107,7 @@ class Ranking:
         return [*lines, f"{line}; the 95 % intervals overlap, so this may be noise." if overlap else f"{line}."]
 
     def _why_unproven(self, own: Placed) -> str:
+        """The sentence why a candidate was not proven: it came too late, or counted less than those that were."""
         screened = [_placed(self._run.records(name, ("screen", "full"))) for name in self._proofs]
         least = min((item.counts for item in screened if item is not None), default=0.0)
         if own.counts > least:
@@ -119,6 +123,7 @@ class Ranking:
 
 
 def _placed(records: Sequence[Evaluation]) -> Placed | None:
+    """The place of a candidate by its records; None unless they accept it."""
     found = estimate_of(records)
     timing = records[-1].timing if records else None
     if found is None or timing is None:

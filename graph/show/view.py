@@ -58,6 +58,7 @@ class RunView:
     kept: a view is of one moment."""
 
     def __init__(self, run: RunDirectory) -> None:
+        """Keeps the run and opens its log, only to read."""
         self.run = run
         self.log = EventLog(run.database, reading=True)
         self._events: dict[EventKind, list[Event]] = {}
@@ -73,18 +74,22 @@ class RunView:
 
     @cached_property
     def began(self) -> float:
+        """Time at which the run began."""
         return self.log.began()
 
     @cached_property
     def summary(self) -> Summary:
+        """Summary of how the run stands or ended."""
         return summarise(self.run, self.events)
 
     @cached_property
     def history(self) -> History:
+        """The proposals of the run and their outcomes."""
         return History.of(self.events("proposal", "evaluation"))
 
     @cached_property
     def ranking(self) -> Ranking:
+        """The order in which the run's candidates stand."""
         return Ranking(self.run, lambda: self.history.outcomes)
 
     @property

@@ -93,6 +93,7 @@ def work_spans(events: Sequence[Event], began: float) -> tuple[list[WorkSpan], i
 
 
 def _label(event: Event) -> str:
+    """The event's labelled facts that are not empty, as "name: value" in one line, cut at LABEL_CHARS."""
     said = [f"{name}: {event.data[name]}" for name in LABELLED if event.data.get(name)]
     return " ".join("; ".join(said).split())[:LABEL_CHARS]
 
@@ -115,6 +116,7 @@ def directive_facts(view: RunView) -> list[DirectiveFacts]:
 
 
 def _effect(history: History, step: Step) -> DirectiveEffect:
+    """One candidate's facts as an effect of a directive."""
     found = history.outcomes.get(step.candidate)
     outcome, speedup = (spoken(found.outcome), found.speedup) if found else ("", None)
     return DirectiveEffect(step.candidate, step.expert, outcome, speedup, history.lift(step))
@@ -125,6 +127,7 @@ def expert_facts(events: Sequence[Event], candidates: Sequence[CandidateFacts]) 
     found: dict[str, ExpertFacts] = {}
 
     def of(name: str) -> ExpertFacts:
+        """The expert's facts so far; empty ones when it first comes up."""
         return found.setdefault(name, ExpertFacts(name))
 
     for event in events:

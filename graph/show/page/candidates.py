@@ -70,6 +70,7 @@ def candidate_facts(view: RunView) -> list[CandidateFacts]:
 
 
 def _facts(measured: Measured, decision: Decision | None, began: float, most: int) -> CandidateFacts:
+    """A candidate's facts for the page; texts are cut to `most` characters, times are seconds after `began`."""
     evaluation = measured.evaluation
     candidate, ruling = evaluation.candidate, rule(evaluation)
     timing, profile = evaluation.timing, evaluation.profile

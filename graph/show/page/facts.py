@@ -129,6 +129,8 @@ def _roofline(measured: Sequence[Measured]) -> Roofline:
 
 
 def _ancestry(view: RunView, best: str) -> Ancestry:
+    """The best candidate's line of parents with the code of the best and the differences between them, within
+    limits."""
     run, line = view.run, view.lineage(best)[:MOST_ANCESTORS]
     diffs, left = [], ALL_DIFFS_CHARS
     for child, parent in pairwise(line):
@@ -143,6 +145,7 @@ def _ancestry(view: RunView, best: str) -> Ancestry:
 
 
 def _diff_text(run: RunDirectory, child: str) -> str:
+    """The difference between a candidate and its parent as text, or why there is none."""
     try:
         return "\n".join(diff(run, child))
     except UsageError as error:  # a parent that was never recorded: the reference, or a candidate of a killed step

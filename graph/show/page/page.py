@@ -79,6 +79,7 @@ def as_json(facts: object) -> str:
 
 
 def _as_rows(value: Any) -> Any:
+    """A list of dicts with equal keys as columns and rows, which takes less space; other values as they are."""
     if not (isinstance(value, list) and len(value) > 1 and isinstance(value[0], dict)):
         return value
     columns = list(value[0])
@@ -98,9 +99,11 @@ def _finite(plain: Any) -> Any:
 
 @cache
 def _asset(name: str) -> str:
+    """Text of a file of the page, read once in a process."""
     return (HERE / name).read_text(encoding="utf-8")
 
 
 @cache
 def _hash_of(text: str) -> str:
+    """SHA-256 of the text in Base64, as a content security policy names it."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -71,6 +71,7 @@ class Line:
         return None
 
     def _enter(self) -> str:
+        """Empties the line and returns its text, which is remembered."""
         done = self.text
         self.text, self.cursor, self._back = "", 0, 0
         if done.strip() and done not in self.said[-1:]:
@@ -78,6 +79,7 @@ class Line:
         return done
 
     def _delete(self, key: str) -> None:
+        """Deletes the character before the cursor, the one at it, or the word before it."""
         before, after = self.text[: self.cursor], self.text[self.cursor :]
         if key == "delete":
             after = after[1:]
@@ -89,6 +91,7 @@ class Line:
         self.text, self.cursor = before + after, len(before)
 
     def _recall(self, step: int) -> None:
+        """Shows an earlier line, `step` further back."""
         self._back = max(0, min(len(self.said), self._back + step))
         self.text = self.said[-self._back] if self._back else ""
         self.cursor = len(self.text)

@@ -45,6 +45,7 @@ class PlainLines:
             self.run.close()
 
     def take(self, event: Event) -> None:
+        """Adds an event and prints its line, if it has one."""
         if self._began is None:
             self._began = event.started
         self.scene.take(event)
@@ -54,6 +55,7 @@ class PlainLines:
             self.say(f"            {make_printable(detail)}")
 
     def _line(self, event: Event) -> str:
+        """The line for an event, "" for most."""
         data = event.data
         if event.kind == "evaluation":
             return self._evaluated(event)
@@ -106,6 +108,7 @@ class PlainLines:
             yield from recipe_lines(decision.candidate.recipe) if decision.candidate.recipe else ()
 
     def _clock(self, event: Event) -> str:
+        """Minutes from the first event to the start of this one, as text."""
         return f"{(event.started - (self._began or event.started)) / 60:4.1f} min"
 
 

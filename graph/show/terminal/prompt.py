@@ -38,6 +38,7 @@ def typed_lines(conversation: Conversation, path: Path) -> Iterator[str]:
 
 
 def _complete_by_tab(conversation: Conversation) -> None:
+    """Makes Tab complete the words of a line to the run."""
     import readline
 
     from foundry.agents.expert import experts
@@ -46,6 +47,7 @@ def _complete_by_tab(conversation: Conversation) -> None:
     names: list[Names] = []
 
     def offer(word: str, number: int) -> str | None:
+        """Completion number `number` of the line so far, None after the last; called by readline."""
         if number == 0:
             names[:] = names or [conversation.names()]
             text = readline.get_line_buffer()[: readline.get_endidx()]
@@ -61,6 +63,7 @@ class Effects:
     """Follows the effects of a run's directives; `news` returns the changes since its last call."""
 
     def __init__(self, path: Path) -> None:
+        """Opens the run and reads the effects known already, which are no news."""
         self._reader = RunReader(path)
         self._history = History()
         self._told: dict[int, str] = {}
@@ -86,6 +89,7 @@ class Effects:
         return lines
 
     def close(self) -> None:
+        """Closes the reader."""
         self._reader.close()
 
 
@@ -97,6 +101,7 @@ def _news(path: Path) -> Iterator[None]:
     effects, over = Effects(path), threading.Event()
 
     def watch() -> None:
+        """Prints new effects above the line that is typed, until the end."""
         while not over.wait(LOOK_S):
             for line in effects.news():
                 sys.stdout.write(f"\r\x1b[K{line}\n{SIGN}{readline.get_line_buffer()}")

@@ -19,6 +19,7 @@ class RunReader:
     """One run, from its first event on. Raises UsageError when it is no run."""
 
     def __init__(self, path: Path) -> None:
+        """Opens the run for reading only."""
         self.run = RunDirectory.inspect(path, reading=True)
         self.request = self.run.request
         self._log = EventLog(self.run.database, reading=True)
@@ -67,4 +68,5 @@ class RunReader:
         return self._earlier[1] + max(0.0, last - started)
 
     def close(self) -> None:
+        """Closes the run's directory."""
         self.run.close()

@@ -89,6 +89,7 @@ class Scene:
     last_at: float = 0.0
 
     def take(self, event: Event) -> None:
+        """Updates the scene by one event."""
         self.last_at = max(self.last_at, event.ended or event.started)
         self.history.take(event)
         if event.island is None or event.island < 0:
@@ -112,6 +113,7 @@ class Scene:
         return self.roles.get(island, "any")
 
     def _take_root(self, event: Event) -> None:
+        """Updates the phase and the baseline by an event outside of the islands."""
         if event.kind == "node" and event.ended is None:
             self.phase = event.name
         elif event.kind == "tool" and event.ended is None and event.island is None:
@@ -123,6 +125,7 @@ class Scene:
             self.eager_ms = event.data.get("eager_ms")
 
     def _take_island(self, number: int, event: Event) -> None:
+        """Updates an island's step: what it does, its expert, proposal, reason, role and end."""
         self.phase = "search"
         island = self.islands.setdefault(number, IslandScene(number))
         step = self._step_of(island, event)
@@ -152,6 +155,7 @@ class Scene:
         return island.step
 
     def _take_evaluation(self, event: Event) -> None:
+        """Updates the curve and the counts by a measured candidate."""
         data = event.data
         speedup = float(data["speedup"]) if data["outcome"] == "correct" and data.get("speedup") else 0.0
         if speedup:
@@ -169,6 +173,7 @@ class Scene:
                 island.best = max(island.best or 0.0, speedup)
 
     def _take_speedup(self, event: Event, speedup: float, interval: tuple[float, float]) -> None:
+        """Makes a candidate the best if its cautious speedup is higher; once there is a proof, only proofs count."""
         sure = _be_cautious(speedup, interval)
         is_proof = event.data.get("stage") == "final"  # the winner is chosen by proofs alone
         if is_proof and not self.is_proving:

@@ -51,6 +51,7 @@ def draw(scene: Scene, standing: Standing, below: Below, now: float, width: int,
 
 
 def _head(scene: Scene, standing: Standing, now: float, width: int) -> list[Text]:
+    """The three lines on top: task, phase and brain; the budget; the reference's time and the best candidate."""
     request = scene.request
     brain = request.models.title
     state = scene.phase if standing.is_active else standing.kept_state
@@ -78,6 +79,7 @@ def _budget(scene: Scene, standing: Standing, now: float) -> str:
 
 
 def _short(count: float) -> str:
+    """A count as text: millions from 1e6 on, thousands from 1e4 on."""
     return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}k" if count >= 1e4 else f"{count:.0f}"
 
 
@@ -85,6 +87,7 @@ def _short(count: float) -> str:
 
 
 def _islands(scene: Scene, width: int, height: int) -> list[Text]:
+    """The islands side by side as blocks, or a line each if there is little room."""
     islands = [scene.islands[number] for number in sorted(scene.islands)]
     if not islands:
         return [Text("no island has started yet", DIM)]
@@ -122,6 +125,7 @@ def _island_block(scene: Scene, island: IslandScene, width: int) -> list[Text]:
 
 
 def _island_line(scene: Scene, island: IslandScene, width: int) -> Text:
+    """One island as a line: number, role, generation, best speedup, what it does and why."""
     gain = f"{island.best:.2f}x" if island.best else "-"
     role = scene.role(island.number).replace("any", "")
     head = f"{island.number:>2} {role:<10} g{island.step.generation:<4} {gain:>7}  "
@@ -207,11 +211,13 @@ def _reply(below: Below, room: int, width: int) -> list[Text]:
 
 
 def _break(line: str, width: int) -> list[str]:
+    """The line in pieces of at most `width` characters, at least one; what cannot be printed becomes spaces."""
     text = "".join(char if char.isprintable() else " " for char in line.expandtabs(4))
     return wrap(text, width, drop_whitespace=False) or [""]
 
 
 def _prompt(below: Below, width: int) -> list[Text]:
+    """The lines to type on: completions or a hint, and the text with its cursor; none without typing."""
     if below.typed is None:
         return []
     room = width - 3

@@ -76,6 +76,7 @@ class Window:
     below: Below = field(default_factory=Below)
 
     def __post_init__(self) -> None:
+        """Opens the run and reads where it stands; draws nothing yet."""
         self._reader = RunReader(self.path)
         self._scene = Scene(self._reader.request)
         self._standing: Standing = self._reader.standing()
@@ -112,11 +113,13 @@ class Window:
         self._left.set()
 
     def close(self) -> None:
+        """Closes the run, and the speaker unless an answer is under way."""
         if self._answer is None:
             self._speaker.close()
         self._reader.close()
 
     def _refresh(self, live: Live) -> None:
+        """Reads new events and draws the picture if it has changed."""
         news = self._reader.news()
         for event in news:
             self._scene.take(event)
@@ -133,6 +136,7 @@ class Window:
         self._next = time.monotonic() + (REFRESH_S if news or self._standing.is_active else CLOCK_S)
 
     def _take_keys(self) -> None:
+        """Waits for keys until the next refresh and handles them; Ctrl-D leaves."""
         if not self.typing:
             self._left.wait(KEYS_S)
             return
@@ -147,6 +151,7 @@ class Window:
         self._next = 0.0
 
     def _press(self, key: str) -> None:
+        """Handles a key: pages through the reply, clears it, or edits the line."""
         if key in ("page up", "page down"):
             self.below.first += (-1 if key == "page up" else 1) * max(1, self.console.size.height // 2)
         elif key == ESCAPE:
@@ -155,6 +160,7 @@ class Window:
             self._said(said.strip())
 
     def _said(self, line: str) -> None:
+        """Handles an entered line: leaves, or begins to answer it in the background."""
         self.below.first = 0
         if not line:
             self.below.reply = []
@@ -165,6 +171,7 @@ class Window:
             self._answer = _begin(lambda: self._speaker.reply_to(line))
 
     def _take_answer(self) -> None:
+        """Shows the answer once it is there."""
         if self._answer is not None and self._answer.done():
             self.below.reply, self.below.first = self._answer.result().splitlines(), 0
             self._answer, self._next = None, 0.0
@@ -188,6 +195,7 @@ class Speaker:
     """The user's lines from the live view to a run; an answer may take a while."""
 
     def __init__(self, path: Path) -> None:
+        """For the run in this folder; the conversation is opened when it is first needed."""
         self._path = path
         self._conversation: Conversation | None = None
 
@@ -199,17 +207,20 @@ class Speaker:
             return str(error)
 
     def names(self) -> Names:
+        """The run's names for completion; empty if it cannot be read."""
         try:
             return self._open().names()
         except FoundryError:
             return Names()
 
     def _open(self) -> Conversation:
+        """The conversation with the run, opened when first needed."""
         if self._conversation is None:
             self._conversation = Conversation(RunDirectory.inspect(self._path), Parts())
         return self._conversation
 
     def close(self) -> None:
+        """Closes the run, if a conversation was opened."""
         if self._conversation is not None:
             self._conversation.run.close()
 
@@ -231,18 +242,21 @@ class Beside:
     run's folder is known."""
 
     def __init__(self, console: Console) -> None:
+        """Shows nothing until the run's folder is known."""
         self._console = console
         self._window: Window | None = None
         self._thread: threading.Thread | None = None
         self._path: Path | None = None
 
     def begin(self, path: Path) -> None:
+        """Starts the thread that draws the run in this folder."""
         self._path = path
         self._window = Window(self._console, path, typing=sys.stdin.isatty())
         self._thread = threading.Thread(target=self._window.show, kwargs={"until_over": False}, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
+        """Ends the thread and closes the view."""
         if self._window is not None and self._thread is not None:
             self._window.leave()
             self._thread.join()

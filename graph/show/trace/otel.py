@@ -88,10 +88,12 @@ class _Heard(logging.Handler):
     """Keeps what the exporter logs, which is where it says why it failed."""
 
     def __init__(self) -> None:
+        """Has heard nothing yet."""
         super().__init__()
         self.said: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the message in one line, cut at 300 characters."""
         self.said.append(" ".join(record.getMessage().split())[:300])
 
 
@@ -99,6 +101,7 @@ class _Trace:
     """The events of a run as spans, each with the moments that happened in it."""
 
     def __init__(self, run: RunDirectory, events: Sequence[Event]) -> None:
+        """Sorts events into spans and the moments in them; the trace's id follows from the run's."""
         release = version("foundry")
         self.run, self.events = run, events
         self.number = int(hashlib.sha256(f"{run.id} {run.get('created')}".encode()).hexdigest()[:32], 16)
@@ -116,6 +119,7 @@ class _Trace:
         return event.parent if event.parent in self.known and event.parent is not None else 0
 
     def root(self) -> ReadableSpan:
+        """The span around the whole run."""
         run, started = self.run, min((event.started for event in self.events), default=0.0)
         facts = {
             "gen_ai.operation.name": "invoke_agent",
@@ -128,6 +132,7 @@ class _Trace:
         return self._span(0, "invoke_agent foundry", (started, ended), facts, problem)
 
     def span_of(self, event: Event, *, prompts: bool) -> ReadableSpan:
+        """An event as a span with the attributes of the GenAI conventions; with `prompts` the texts too."""
         facts = _ours({"kind": event.kind, "step": event.step, "island": event.island})
         name, started = f"{event.kind} {event.name}", event.started
         if is_call(event):
@@ -155,6 +160,7 @@ class _Trace:
         problem: str,
         parent: int | None = None,
     ) -> ReadableSpan:
+        """A span of the SDK: number, times in seconds, attributes, the moments in it, and its status."""
         moments = [
             Moment(f"foundry.{one.kind} {one.name}", _attributes(_moment_facts(one)), _nanoseconds(one.started))
             for one in self.moments.get(number, [])
@@ -174,10 +180,12 @@ class _Trace:
         )
 
     def _context(self, number: int) -> SpanContext:
+        """The span context of the event at this index of the run's trace, marked as sampled."""
         return SpanContext(self.number, number + 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
 def _call_facts(run: RunDirectory, event: Event, *, prompts: bool) -> dict[str, Any]:
+    """The attributes of a chat model's call; with `prompts` its messages as JSON."""
     data = event.data
     facts: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
@@ -207,14 +215,17 @@ def _plain_facts(event: Event) -> dict[str, Any]:
 
 
 def _ours(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that are not empty, their names behind "foundry."."""
     return {f"foundry.{name}": value for name, value in facts.items() if value not in (None, "")}
 
 
 def _moment_facts(event: Event) -> dict[str, Any]:
+    """An event's step, island and plain facts."""
     return {**_ours({"step": event.step, "island": event.island}), **_plain_facts(event)}
 
 
 def _attributes(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that are not empty, as values that OpenTelemetry takes."""
     return {name: _value(value) for name, value in facts.items() if value not in (None, "")}
 
 
@@ -225,4 +236,5 @@ def _value(value: Any) -> Any:
 
 
 def _nanoseconds(seconds: float) -> int:
+    """Seconds as whole nanoseconds."""
     return int(seconds * 1e9)

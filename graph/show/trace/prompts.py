@@ -53,6 +53,7 @@ def call_of(run: RunDirectory, event: Event) -> ModelCall:
 
 
 def _text(run: RunDirectory, digest: str) -> str:
+    """The text under a digest; in brackets the reason why it is lost."""
     try:
         return run.text(digest) if digest else ""
     except UsageError as error:

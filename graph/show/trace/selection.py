@@ -54,6 +54,7 @@ class Selection:
     costliest: int = 0
 
     def __bool__(self) -> bool:
+        """True if any filter is set."""
         return any(getattr(self, one.name) for one in fields(self))
 
     def of_run(self, run: RunDirectory) -> EventFilter:
@@ -148,10 +149,12 @@ def harmless(line: str) -> str:
 
 
 def _tells(value: Any) -> bool:
+    """False for empty values, 0, and texts as long as the hash of a blob; True for all others."""
     return value not in (None, "", [], 0, 0.0) and not (isinstance(value, str) and len(value) == IS_BLOB)
 
 
 def _short(value: Any) -> str:
+    """A fact's value as text on one line, at most FACT_CHARS long."""
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     text = f"{value:.4g}" if isinstance(value, float) else " ".join(text.split())
     return text if len(text) <= FACT_CHARS else text[: FACT_CHARS - 3] + "..."

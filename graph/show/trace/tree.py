@@ -76,6 +76,7 @@ def _grow_root(root: Tree, own: list[Event], children: dict[int | None, list[Eve
 def _grow_step(
     branch: Tree, step: str, members: list[Event], children: dict[int | None, list[Event]], depth: int
 ) -> None:
+    """Adds an island's step to the tree, and its events if the depth allows."""
     here = branch.add(_step_line(step, members, children))
     if depth >= 2:
         for event in members:
@@ -92,6 +93,7 @@ def _latest(found: list[Item], most: int, branch: Tree) -> list[Item]:
 
 
 def _grow(branch: Tree, event: Event, children: dict[int | None, list[Event]], depth: int) -> None:
+    """Adds an event with its children to the tree, down to `depth`."""
     node = branch.add(_line(event))
     if depth > 1:
         for child in children[event.id]:
@@ -99,6 +101,7 @@ def _grow(branch: Tree, event: Event, children: dict[int | None, list[Event]], d
 
 
 def _line(event: Event) -> Text:
+    """An event as a coloured line: kind, name, seconds, facts."""
     seconds = event.seconds
     length = "still open" if seconds is None else f"{seconds:.3f} s" if seconds > 0 else ""
     style = {"expert": "cyan", "tool": "yellow", "proposal": "magenta", "evaluation": "green"}.get(event.kind, "")

@@ -73,14 +73,17 @@ def _origin(view: RunView, candidate: Candidate, decision: Decision | None) -> s
 
 
 def _sentence(text: str) -> str:
+    """The text with a full stop, unless it is empty or ends with a mark."""
     return f"{text}." if text and text[-1] not in ".!?" else text
 
 
 def _who(expert: str) -> str:
+    """ "The user", or "The ... expert"."""
     return "The user" if expert == USER else f"The {expert} expert"
 
 
 def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
+    """Sentences about a candidate's verdict: why it failed, or its class, times, speedup and share of the floor."""
     lines = []
     if not evaluation.build.ok:
         return [f"It did not compile: {evaluation.build.first_error}"]

@@ -50,10 +50,12 @@ def _islands(run: RunDirectory) -> dict[int, bool]:
 
 
 def _listed(islands: dict[int, bool]) -> str:
+    """The numbers of the islands in words, from their count."""
     return f"islands 0 to {len(islands) - 1}" if len(islands) > 1 else "island 0 only"
 
 
 def _check_file(run: RunDirectory, order: Directive, _parts: Parts) -> CheckedOrder:
+    """Keeps the text of the user's file and chooses an island for it; refuses a file without ModelNew."""
     path = Path(str(order.command["file"])).expanduser()
     try:
         text = path.read_text()
@@ -70,6 +72,7 @@ def _check_file(run: RunDirectory, order: Directive, _parts: Parts) -> CheckedOr
 
 
 def _check_candidate(run: RunDirectory, order: Directive, _parts: Parts) -> CheckedOrder:
+    """Refuses a candidate that does not exist, or to start from a rejected one."""
     name = str(order.command["candidate"])
     try:
         evaluation = run.evaluation(name)
@@ -84,6 +87,7 @@ def _check_candidate(run: RunDirectory, order: Directive, _parts: Parts) -> Chec
 
 
 def _check_withdrawal(run: RunDirectory, order: Directive, _parts: Parts) -> CheckedOrder:
+    """Refuses to withdraw a directive that does not exist or was withdrawn."""
     number, said = order.command["directive"], run.inbox.read()
     if number not in {item.id for item in said}:
         return CheckedOrder(order, f"There is no d{number}; `directives` lists what was said.")
@@ -93,11 +97,13 @@ def _check_withdrawal(run: RunDirectory, order: Directive, _parts: Parts) -> Che
 
 
 def _check_role(_run: RunDirectory, order: Directive, _parts: Parts) -> CheckedOrder:
+    """The order, refused with a hint if it names no island."""
     missing = f"Name the island: `role {order.command['role']} on island 2`."
     return CheckedOrder(order, missing if order.island is None else "")
 
 
 def _check_model(run: RunDirectory, order: Directive, parts: Parts) -> CheckedOrder:
+    """Refuses a model that cannot be used."""
     request = run.request
     try:
         parts.check_model(replace(request, models=models_for(request.models, str(order.command["name"]))))

@@ -52,6 +52,7 @@ class Conversation:
     """
 
     def __init__(self, run: RunDirectory, parts: Parts) -> None:
+        """Reads no kernels yet."""
         self.run = run
         self._parts = parts
         self._kernels: tuple[list[Lowered], OpGraph | None] | None = None
@@ -105,6 +106,7 @@ class Conversation:
             return Reply(str(error), understood=False)
 
     def _take_free_text(self, said: NotUnderstood, line: str) -> Reply:
+        """The reply to a line that is no directive: an answer, a post to the models, or how to say it."""
         run = self.run
         if not run.request.models:
             return Reply(answer_misunderstood(said, self._known()[0]), understood=False)
@@ -113,6 +115,8 @@ class Conversation:
         return _post(run, said.directive, f"{_reader(said.directive)} will read it as it stands.")
 
     def _explain(self, said: Directive) -> tuple[list[Lowered], str]:
+        """The run's kernels, and why none can follow the directive ("" if one can); reads newer kernels first if
+        needed."""
         candidates, graph = self._kernels or self._known()
         why = explain(said, candidates, graph)
         if why or not candidates:
@@ -121,6 +125,7 @@ class Conversation:
         return candidates, why
 
     def _known(self) -> tuple[list[Lowered], OpGraph | None]:
+        """The run's kernels and graph, read again if there are new candidates."""
         made = self.run.decision_count()
         if self._kernels is None or made != self._made:
             self._kernels, self._made = read_known_kernels(self.run, self._parts.library()), made
@@ -165,11 +170,13 @@ def _post(run: RunDirectory, said: Directive, outlook: str) -> Reply:
 
 
 def _ask_model(run: RunDirectory, line: str, parts: Parts) -> Reply:
+    """Asks the run's model the line, with the run's facts. The reply is its answer, or says why there is none."""
     told, problem = ask_model(run, line, context(run, line), parts)
     return Reply(told or f"The model gave no answer: {problem or 'it was empty'}.", understood=bool(told))
 
 
 def _once(names: list[str]) -> tuple[str, ...]:
+    """The names, each once, in order."""
     return tuple(dict.fromkeys(names))
 
 

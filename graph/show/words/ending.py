@@ -40,6 +40,7 @@ def _is_said(note: str, summary: Summary) -> bool:
 
 
 def _verdict_lines(summary: Summary) -> list[str]:
+    """The lines about the verdict: speedup with its interval, torch.compile, the floor; or why nothing was accepted."""
     again = to_paste("foundry", "agent", "resume", summary.run)
     if summary.verdict == "interrupted" and summary.question:
         return [f"the run asks: {summary.question}", f"answer: {again} --yes | --no, or without either in a terminal"]
@@ -93,6 +94,7 @@ def _beside_compile(over_compile: float, itself: float, proven: tuple[float, flo
 
 
 def _use_lines(summary: Summary, task_path: str) -> list[str]:
+    """The lines that say how to use an accepted kernel and how to measure it again; else none."""
     if summary.verdict != "accepted" or not summary.kernel:
         return []
     folder = Path(summary.kernel).parent

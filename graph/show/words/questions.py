@@ -22,6 +22,7 @@ def asker_of(answer: bool | None, quiet: Callable[[], AbstractContextManager[obj
     given = [answer] if answer is not None else []
 
     async def ask(question: str) -> bool | None:
+        """The user's answer: the one given beforehand, or asked for in the terminal; None without a terminal."""
         if given:
             return given[0] if given[0] else given.pop()
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -51,6 +52,7 @@ async def _read_line() -> str | None:
     number = sys.stdin.fileno()
 
     def wake() -> None:
+        """Ends the wait for a line, unless it has ended."""
         if not ready.done():
             ready.set_result(None)
 
