@@ -82,7 +82,7 @@ def _weight(expert: Expert, role: Role, limiter: str) -> float:
 
 
 def _others(everyone: Mapping[str, Expert], first: str) -> tuple[ExpertName, ...]:
-    """Everyone else who improves correct candidates."""
+    """Names of the other experts that answer to a limiter, which means that they improve correct candidates."""
     limiters = set(get_args(Limiter))
     return tuple(item.name for item in everyone.values() if item.name != first and limiters & set(item.answers))
 

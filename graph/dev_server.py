@@ -29,7 +29,8 @@ def _silent(_event: Event) -> None:
 
 
 async def services_of(state: Mapping[str, Any], runtime: Runtime[Services]) -> Services:
-    """The context that `solve` gave, or the services of the run that the state names."""
+    """The context that `solve` gave, or the services of the run that the state names. Raises UsageError if it names
+    none."""
     if isinstance(runtime.context, Services):
         return runtime.context
     path = state.get("run", "")

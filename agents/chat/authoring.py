@@ -55,7 +55,8 @@ def authored_recipe(answer: ProposalAnswer, brief: Brief, base: Recipe | None) -
 
 
 def _kernel(answer: ProposalAnswer, parent: AuthoredKernel | None) -> AuthoredKernel:
-    """The kernel as the answer leaves it; what it does not say stays as it is in the parent."""
+    """The kernel as the answer leaves it; what it does not say stays as it is in the parent. Raises AnswerError if
+    there are no launches and no parent."""
     if not answer.launches and parent is None:
         raise AnswerError(NO_LAUNCHES)
     return AuthoredKernel(

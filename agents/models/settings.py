@@ -173,7 +173,7 @@ def _validated(given: Mapping[str, Any], *, is_flag: bool) -> dict[str, Any]:
 
 
 def _cast(words: list[str], place: str) -> tuple[tuple[str, ...], dict[ExpertName, tuple[str, ...]]]:
-    """`NAME` and `EXPERT=NAME` as (models of everyone, models by expert)."""
+    """`NAME` and `EXPERT=NAME` as (models of everyone, models by expert). Raises UsageError for any other form."""
     everyone: list[str] = []
     by_expert: dict[ExpertName, tuple[str, ...]] = {}
     for word in (part.strip() for item in words for part in item.split(",")):

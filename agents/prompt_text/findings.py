@@ -109,7 +109,8 @@ def _is_kernel(name: str) -> bool:
 
 
 def code_lines(evaluation: Evaluation) -> list[str]:
-    """Lines about the machine code: counts of instructions by class, for each kernel."""
+    """Lines about the machine code: the build's lines, then counts of instructions by class of each kernel, largest
+    first."""
     lines = build_lines(evaluation)
     resources = evaluation.build.resources
     kernels = [(name, facts) for name, facts in resources.instructions.items() if _is_kernel(name)]
@@ -173,7 +174,7 @@ def _failed(gates: Sequence[Gate]) -> list[str]:
 
 
 def time_lines(evaluation: Evaluation) -> list[str]:
-    """Lines about the speed, or the reason why it was not timed."""
+    """Lines about the speed, or why it could not be timed; those about correctness if it came no further."""
     timing = evaluation.timing
     if timing is None:
         return check_lines(evaluation)
@@ -183,7 +184,8 @@ def time_lines(evaluation: Evaluation) -> list[str]:
 
 
 def profile_lines(evaluation: Evaluation) -> list[str]:
-    """Lines about the profile: rates, launches, the limiter, and each kernel's time and cause."""
+    """Lines about the profile after those about the speed: rates, launches, the limiter, each kernel's time and
+    cause."""
     profile = evaluation.profile
     if profile is None:
         return time_lines(evaluation)
@@ -204,7 +206,7 @@ def profile_lines(evaluation: Evaluation) -> list[str]:
 
 
 def attempt_line(name: str, proposal: Proposal, records: Sequence[Evaluation]) -> str:
-    """One step of the run: what was tried, why, and what came of it."""
+    """One step in a line: candidate, parent, expert, moves, rationale, and its speed or its outcome with evidence."""
     if not records:
         came = "still under way"
     else:

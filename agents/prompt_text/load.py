@@ -11,7 +11,7 @@ DRIFTED = 1.25  # ratio of eager's slowest to its fastest median
 
 
 def load_words(baseline: Baseline, timings: Sequence[Timing]) -> str:
-    """One line if eager's own times show that the machine has other work; else ""."""
+    """A sentence if eager's own times drift or spread so much that the machine has other work; else ""."""
     known = [timing for timing in timings if not timing.problem and timing.baseline_ms > 0]
     read = [baseline.eager_ms, *(timing.baseline_ms for timing in known)]
     spread = max((timing.noise for timing in known), default=0.0)

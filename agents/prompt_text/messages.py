@@ -103,7 +103,8 @@ def _fitted(name: str, words: Mapping[str, str], standing: set[str]) -> Prompt:
 
 
 def judge_prompt(evidence: AuditEvidence) -> str:
-    """The user message that asks the auditor for an opinion."""
+    """The user message that asks the auditor for an opinion: claim, policy and rules, gates, numbers, task, reference,
+    source."""
     timing = evidence.evaluation.timing
     gates = [f"- {gate.gate}: {'pass' if gate.passed else 'FAIL'}; {gate.evidence}" for gate in _gates_of(evidence)]
     return render(
@@ -196,7 +197,8 @@ def _overlap(one: Estimate | None, other: Estimate | None) -> bool:
 
 
 def _parent(brief: Brief) -> str:
-    """The parent in the form in which an answer may change it."""
+    """The parent in the form in which an answer may change it: authored code, whole file, or outline; a sentence for
+    the reference."""
     if Situation(brief).is_reference:
         return "It is the reference itself, which stands above: there is no kernel yet. Write one."
     recipe = brief.lowered.recipe if brief.lowered else None

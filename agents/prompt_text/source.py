@@ -117,7 +117,7 @@ def _without_frame(text: str) -> Iterator[Part]:
 
 
 def _without_regions(text: str) -> Iterator[Part]:
-    """An author's whole file with the lines that it was written with."""
+    """Yields the parts of an author's whole file; where lines were pasted in, the line that asked for them is seen."""
     at = 0
     for found in REGION.finditer(text):
         before = text[at : found.start()]
@@ -129,7 +129,7 @@ def _without_regions(text: str) -> Iterator[Part]:
 
 
 def _without_loader(part: Part) -> Iterator[Part]:
-    """A file of Foundry's form without what all of them hold."""
+    """Yields the parts of a file of Foundry's form; the loader's code, which all of them hold, is seen as one line."""
     begin = part.real.find(_BEGIN_LOADER) if part.seen == part.real else -1
     inside = part.real.find(_INSIDE_LOADER, begin) if begin >= 0 else -1
     end = _END_LOADER.search(part.real, inside) if inside >= 0 else None
@@ -213,7 +213,7 @@ def _fold_bodies(part: Part, number: int, bodies: list[_Body]) -> Iterator[Part]
 
 
 def _split(part: Part, line: str, pasted: str) -> Iterator[Part]:
-    """A part with each occurrence of a text as its line."""
+    """Yields the part in pieces; each occurrence of `pasted` is seen as `line`."""
     if part.seen != part.real or pasted not in part.real:
         yield part
         return

@@ -75,7 +75,8 @@ def header_words(brief: Brief) -> str:
 
 
 def _first(brief: Brief) -> str:
-    """The kernel compiler's first kernel; later prompts show parents like it by their differences."""
+    """The kernel compiler's first kernel, whole or as an outline; "" without one. Later prompts show parents like it by
+    their differences."""
     if not brief.first:
         return ""
     title = f"## The kernel compiler's first kernel, {FIRST}"

@@ -429,7 +429,8 @@ class RunDirectory:
 
 
 def fresh_folder(root: Path, task: str) -> Path:
-    """Makes and returns a folder `<task>-<time>`, with a number when two runs start in the same second."""
+    """Makes and returns a folder `<task>-<time>`, with a number when two runs start in the same second. Raises
+    UsageError after a thousand numbers."""
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", task)[:40] or "task"
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     for attempt in range(1000):

@@ -204,7 +204,7 @@ async def _sass(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswe
 
 
 async def _show(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
-    """Tool "show": the named candidate's measurements and its code."""
+    """Tool "show": the named candidate's measurements and its code. Raises UsageError without a name."""
     if not call.candidate:
         raise UsageError("name a candidate")
     named = await _named(call, kernel, services)
@@ -226,7 +226,8 @@ async def _history(_call: ToolCall, kernel: Kernel, services: Services) -> ToolA
 
 
 async def _search_experience(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
-    """Tool "search": lessons in the store that match the query's words."""
+    """Tool "search": lessons in the store that match the query's words. Raises UsageError without a store or without
+    words."""
     store = services.store
     if store is None or not call.query:
         raise UsageError("there is no store of experience here" if store is None else "say what is looked for")
@@ -237,7 +238,8 @@ async def _search_experience(call: ToolCall, kernel: Kernel, services: Services)
 async def _tune(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
     """Tunes the kernel that a call names. Returns the best numbers as text and recipe, or why there are none.
 
-    Only numbers of the parent are moves from it; a draft's have none.
+    Only numbers of the parent are moves from it; a draft's have none. Raises UsageError if no kernel can be proposed
+    here.
     """
     if kernel.brief is None:
         raise UsageError("no kernel is proposed here")

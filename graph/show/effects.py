@@ -110,7 +110,8 @@ class History:
         return [step for step in self.steps if self._follows(step, directive, taken)]
 
     def effect(self, directive: Directive, taken: Iterable[Acknowledgement]) -> str:
-        """A directive's effect in one line: `taken by @tiling in i0g4 -> c57 (+12 %)`."""
+        """A directive's effect in one line: `taken by @tiling in i0g4 -> c57 (+12 %)`; else its readers, why it cannot
+        be followed, or that it waits."""
         readers = [item for item in taken if item.directive == directive.id]
         following = next((step for step in self.steps if self._follows(step, directive, readers)), None)
         if following is not None:

@@ -74,7 +74,8 @@ class Ranking:
         return self._proofs[name] if name in self._proofs else _placed(self._run.records(name))
 
     def lines(self, most: int = SHOWN) -> list[str]:
-        """The first ones, a line each, and what became of the rest."""
+        """The first `most` candidates, a line each, then how many more there are, why others have no place, and by what
+        they are ranked."""
         shown = [item for item in map(self.placed, self.names[:most]) if item is not None]
         lines = [f"{number}. {self._line(item)}" for number, item in enumerate(shown, 1)]
         left = len(self.names) - len(shown)
@@ -123,7 +124,7 @@ class Ranking:
 
 
 def _placed(records: Sequence[Evaluation]) -> Placed | None:
-    """The place of a candidate by its records; None unless they accept it."""
+    """The place of a candidate by its last record and the estimate from all; None without an accepted timing."""
     found = estimate_of(records)
     timing = records[-1].timing if records else None
     if found is None or timing is None:

@@ -153,7 +153,7 @@ def _call_torch(builder: Builder, op: Op) -> None:
 
     def plain(item: Argument) -> object:
         """The argument for PyTorch's call: references to whole buffers, values stored before if they are not; lists
-        member by member."""
+        member by member. Raises CannotLower for part of a tensor whose dtype no kernel can copy."""
         if isinstance(item, Ref):
             tensor = builder.tensor(item)
             if not tensor.numel:
@@ -227,7 +227,8 @@ def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[st
 
 
 def _return_tensor(builder: Builder, tensor: Tensor, op: Op | None, name: str) -> OutputView:
-    """A result as a view of a buffer that the candidate allocates; inputs, parameters and constants are copied."""
+    """A result as a view of a buffer that the candidate allocates; inputs, parameters and constants are copied. Raises
+    CannotLower if nothing is computed or the dtype cannot be copied."""
     if not tensor.numel:
         tensor = builder.buffer(f"{name}_empty", tensor.shape, tensor.dtype)
     load = tensor.expr

@@ -55,7 +55,8 @@ class LessonJournal:
             ) from error
 
     def _create(self) -> None:
-        """Makes the tables, and sets those of an older version aside."""
+        """Makes the tables, and sets those of an older version aside. Raises UsageError for tables of a newer
+        version."""
         if self._version() == VERSION:
             return
         with self._db:

@@ -150,7 +150,8 @@ class VariantArchive:
             self._db.close()
 
     def _write(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Runs an SQL statement once per row in one transaction; returns the number of changed rows."""
+        """Runs an SQL statement once per row in one transaction; returns the number of changed rows. Raises
+        FoundryError if SQLite cannot write."""
         with self._lock:
             try:
                 with self._db:

@@ -18,7 +18,7 @@ class TorchDevice:
     failure = "crash"  # the outcome of a timed call that raises
 
     def is_available(self) -> bool:
-        """True if PyTorch sees a device of this kind."""
+        """True if PyTorch sees a device of this kind; always for the host."""
         return True
 
     def make_context(self) -> None:
@@ -39,7 +39,7 @@ class TorchDevice:
         return 0
 
     def peak_bytes(self) -> int:
-        """The largest `allocated_bytes` since `forget_peak`, in bytes."""
+        """The largest `allocated_bytes` since `forget_peak`, in bytes; 0 if it is the host's memory."""
         return 0
 
     def forget_peak(self) -> None:

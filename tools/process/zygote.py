@@ -491,7 +491,8 @@ class Zygote:
             self._child.wait()
 
     def _ask(self, message: Message, handles: Sequence[int] = (), *, again: bool = False) -> Message:
-        """Sends a request and returns its answer; with `again` a warm process that is gone is restarted, once."""
+        """Sends a request and returns its answer; with `again` a warm process that is gone is restarted, once. Raises
+        FoundryError if it is gone for good."""
         with self._lock:
             try:
                 self._control.send(message, handles)

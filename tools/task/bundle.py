@@ -259,7 +259,8 @@ def _fill(tensors: list[torch.Tensor], specs: list[TensorSpec], handle: int) -> 
 
 
 def _to_tree(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The JSON tree of a nested value; appends its tensors to a list."""
+    """The JSON tree of a nested value; appends its tensors to a list. Raises TaskError for a value that no model's
+    argument may be."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return {"tensor": len(tensors) - 1}

@@ -278,7 +278,8 @@ def _place_of(tensor: torch.Tensor) -> Place:
 
 
 def _add_constant(builder: _Builder, node: fx.Node, tensor: torch.Tensor | None, source: str = "") -> None:
-    """Adds a constant: as the model's own tensor in the same memory, as a plain attribute, or by its values."""
+    """Adds a constant: as the model's own tensor in the same memory, as a plain attribute, or by its values. Raises
+    CannotCapture for a constant that has no value or is complex."""
     if tensor is None:
         raise CannotCapture(f"the constant {node.name} has no value in the trace")
     if source in builder.changed and tensor.numel() > INLINE_ELEMENTS:
@@ -312,7 +313,8 @@ def _add_constant(builder: _Builder, node: fx.Node, tensor: torch.Tensor | None,
 
 
 def _add_call(builder: _Builder, node: fx.Node) -> None:
-    """Adds one traced call: skips checks and copies of constants, resolves getitem, and adds all other operators."""
+    """Adds one traced call: skips checks and copies of constants, resolves getitem, and adds all other operators.
+    Raises CannotCapture for operators outside of ATen, for random numbers, and for writes in place that remain."""
     if node.target is operator.getitem:
         producer, index = node.args[0], node.args[1]
         assert isinstance(producer, fx.Node) and isinstance(index, int)

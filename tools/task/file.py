@@ -136,7 +136,8 @@ def _parse(source: str, path: Path) -> ast.Module:
 
 
 def _read_options(path: Path, constants: dict[str, Any]) -> tuple[OptionsFile, TaskOptions]:
-    """(options as written, options checked) of the file beside the task, or the defaults."""
+    """(options as written, options checked) of the file beside the task, or the defaults. Raises TaskError if the file
+    says that it belongs to another task."""
     own = path.with_suffix(".toml")
     shared = path.with_name(SHARED_OPTIONS)
     if own != path and _is_there(own):
@@ -190,7 +191,8 @@ def _parse_options(path: Path) -> OptionsFile:
 
 
 def _check_options(parsed: OptionsFile, path: Path, constants: dict[str, Any], task: Path) -> TaskOptions:
-    """The options, after checking that overrides name existing constants and the start kernel is a file."""
+    """The options, after checking that overrides name existing constants and the start kernel is a file. Raises
+    TaskError if one does not."""
     for shape in parsed.extra_shapes:
         for name, value in shape.items():
             if name not in constants:

@@ -129,7 +129,7 @@ class LoadedTask:
 
     def build_model(self, seed: int, device: torch.device = CPU) -> nn.Module:
         """Model(*get_init_inputs()) with random streams set to `seed`, as KernelBench does, in the task's mode, on a
-        device."""
+        device. Raises TaskError if that is no nn.Module."""
         with _users_words(self.task, f"building {self._name} failed"), _in_folder(self._folder):
             model = drawn_on(self.place_to_draw(device), lambda: self._construct(seed))
             if not isinstance(model, nn.Module):

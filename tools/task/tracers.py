@@ -88,7 +88,7 @@ def _export(model: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
 
 def _flattened(module: fx.GraphModule, takes: Arrangement) -> tuple[fx.GraphModule, Arrangement]:
     """A graph with the same results as a flat tuple, and their arrangement. For graph modules, whose code calls no
-    `forward`."""
+    `forward`. Raises TypeError for nested inputs."""
     if not takes.is_flat:
         raise TypeError("a graph of nested inputs is not followed")
     graph = fx.Graph()

@@ -70,7 +70,8 @@ def run(request: ProfileRequest, zygote: Zygote | None = None) -> dict[str, Any]
 
 
 async def _profiled(task: Task, text: str, device: Device, rung: int, zygote: Zygote | None) -> tuple[Profile, float]:
-    """Builds and profiles a kernel; returns its profile and the time of forward in ms."""
+    """Builds and profiles a kernel; returns its profile and the time of forward in ms. Raises FoundryError if it does
+    not build."""
     build = await asyncio.to_thread(target_of(device).build, text)
     if not build.ok:
         raise FoundryError(f"the kernel does not build: {build.first_error}")
@@ -83,7 +84,8 @@ async def _profiled(task: Task, text: str, device: Device, rung: int, zygote: Zy
 
 
 async def profile_in(bench: Workbench, text: str, build: Build, rung: int) -> tuple[Profile, float]:
-    """The profile of a built kernel, and the time of its forward in ms (0 if it was not timed)."""
+    """The profile of a built kernel, and the time of its forward in ms (0 if it was not timed). Raises FoundryError if
+    the kernel does not run."""
     timing = no_timing("screen", "")
     if rung >= TIMES and bench.device.present:
         seen = await bench.observe(text, build, SECONDS, counted=rung > TIMES)

@@ -123,7 +123,7 @@ def _effect(history: History, step: Step) -> DirectiveEffect:
 
 
 def expert_facts(events: Sequence[Event], candidates: Sequence[CandidateFacts]) -> list[ExpertFacts]:
-    """Calls, cost and success of each expert, the busiest first."""
+    """Calls, cost, proposals and success of each expert, the one with the most seconds first."""
     found: dict[str, ExpertFacts] = {}
 
     def of(name: str) -> ExpertFacts:

@@ -117,7 +117,7 @@ def change_of(run: RunDirectory) -> str:
 
 
 def _roofline(measured: Sequence[Measured]) -> Roofline:
-    """The roof that the latest profiles saw."""
+    """The roof that the profiles saw: the largest rates and the smallest floor; an empty one without profiles."""
     profiles = [one.evaluation.profile for one in measured if one.evaluation.profile is not None]
     if not profiles:
         return Roofline()

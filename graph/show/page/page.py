@@ -87,7 +87,7 @@ def _as_rows(value: Any) -> Any:
 
 
 def _finite(plain: Any) -> Any:
-    """Numbers that JSON has; anything else is as good as unknown."""
+    """The value with NaN and infinities as None, also within lists and dicts; names become text."""
     if isinstance(plain, float):
         return plain if math.isfinite(plain) else None
     if isinstance(plain, dict):

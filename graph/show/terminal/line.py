@@ -52,7 +52,7 @@ class Line:
     _back: int = 0  # how far `up` has gone
 
     def press(self, key: str) -> str | None:
-        """Takes one key; the finished line on Enter."""
+        """Takes one key: edits the line, moves, recalls or completes. Returns the finished line on Enter, else None."""
         self.offers = ()
         if key in ENTER:
             return self._enter()
@@ -79,7 +79,7 @@ class Line:
         return done
 
     def _delete(self, key: str) -> None:
-        """Deletes the character before the cursor, the one at it, or the word before it."""
+        """Deletes the character before the cursor, the one at it, the word before it, or ("clear") all before it."""
         before, after = self.text[: self.cursor], self.text[self.cursor :]
         if key == "delete":
             after = after[1:]
@@ -97,7 +97,8 @@ class Line:
         self.cursor = len(self.text)
 
     def _complete(self) -> None:
-        """Puts in what all completions of the word before the cursor have in common."""
+        """Puts in the common start of all completions of the word before the cursor; if that adds nothing, offers
+        them."""
         before, after = self.text[: self.cursor], self.text[self.cursor :]
         found = self.complete(before)
         if not found:

@@ -55,7 +55,8 @@ class PlainLines:
             self.say(f"            {make_printable(detail)}")
 
     def _line(self, event: Event) -> str:
-        """The line for an event, "" for most."""
+        """The line for an evaluation, a directive that was taken, an island's end, a told note or the baseline; "" for
+        all others."""
         data = event.data
         if event.kind == "evaluation":
             return self._evaluated(event)

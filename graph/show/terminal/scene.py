@@ -89,7 +89,7 @@ class Scene:
     last_at: float = 0.0
 
     def take(self, event: Event) -> None:
-        """Updates the scene by one event."""
+        """Updates the scene by one event: history, island or root, best candidate, tokens and dollars."""
         self.last_at = max(self.last_at, event.ended or event.started)
         self.history.take(event)
         if event.island is None or event.island < 0:

@@ -112,7 +112,10 @@ def _line(event: Event) -> Text:
 
 
 def _step_line(step: str, members: list[Event], children: dict[int | None, list[Event]]) -> Text:
-    """`i2g5  1.9 s  tiling: c3 -> c17 correct 2.31x`, `seed0  2.1 s  c1 correct 1.28x`"""
+    """A step in one line: its wall time, what was proposed, and the outcome of each evaluation.
+
+    `i2g5 1.9 s tiling: c3 -> c17 correct 2.31x`, `seed0 2.1 s c1 correct 1.28x`
+    """
     everything = [*members, *(inner for event in members for inner in children[event.id])]
     ends = [event.ended for event in members if event.ended is not None]
     seconds = max(ends) - min(event.started for event in members) if ends else 0.0

@@ -83,7 +83,8 @@ def difference(view: RunView, name: str, other: str) -> str:
 
 
 def status(view: RunView) -> str:
-    """The run's status: budget, islands, best candidate so far."""
+    """The run's status: state, budget, best so far, models, islands that stopped, directives that wait or were
+    refused."""
     run, found, request = view.run, view.summary, view.run.request
     lines = [
         f"{run.id}: {_state(run)}. {found.evaluations} of {request.max_evaluations} evaluations, "
@@ -118,7 +119,7 @@ def is_paused(run: RunDirectory) -> bool:
 
 
 def _stopped(islands: Mapping[str, str]) -> list[str]:
-    """`Islands 0, 2 stopped: budget: 24 evaluations.`, a line for each reason."""
+    """A line for each reason, with the islands that it stopped: `Islands 0, 2 stopped: budget: 24 evaluations.`"""
     by_reason: dict[str, list[str]] = {}
     for island, reason in sorted(islands.items(), key=lambda item: int(item[0])):
         by_reason.setdefault(reason, []).append(island)

@@ -38,7 +38,7 @@ def check(run: RunDirectory, order: Directive, parts: Parts) -> CheckedOrder:
 
 
 def _islands(run: RunDirectory) -> dict[int, bool]:
-    """Number -> whether it searches; those that have not begun yet do."""
+    """Number of each island -> True if it searches, also if it has not begun yet; False once it has ended."""
     added = sum(1 for item in in_force(run.inbox.read()) if item.verb == "add")
     found = dict.fromkeys(range(run.request.island_count + added), True)
     for event in EventLog(run.database, reading=True).read("note"):
@@ -72,7 +72,7 @@ def _check_file(run: RunDirectory, order: Directive, _parts: Parts) -> CheckedOr
 
 
 def _check_candidate(run: RunDirectory, order: Directive, _parts: Parts) -> CheckedOrder:
-    """Refuses a candidate that does not exist, or to start from a rejected one."""
+    """The order; refused if its candidate was not evaluated, or is to be started from and is not accepted."""
     name = str(order.command["candidate"])
     try:
         evaluation = run.evaluation(name)
@@ -87,7 +87,7 @@ def _check_candidate(run: RunDirectory, order: Directive, _parts: Parts) -> Chec
 
 
 def _check_withdrawal(run: RunDirectory, order: Directive, _parts: Parts) -> CheckedOrder:
-    """Refuses to withdraw a directive that does not exist or was withdrawn."""
+    """The order; refused if it withdraws a directive that does not exist or was withdrawn before."""
     number, said = order.command["directive"], run.inbox.read()
     if number not in {item.id for item in said}:
         return CheckedOrder(order, f"There is no d{number}; `directives` lists what was said.")
@@ -103,7 +103,7 @@ def _check_role(_run: RunDirectory, order: Directive, _parts: Parts) -> CheckedO
 
 
 def _check_model(run: RunDirectory, order: Directive, parts: Parts) -> CheckedOrder:
-    """Refuses a model that cannot be used."""
+    """The order; refused with the reason if its model cannot be used in this run."""
     request = run.request
     try:
         parts.check_model(replace(request, models=models_for(request.models, str(order.command["name"]))))

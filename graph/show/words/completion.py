@@ -37,7 +37,8 @@ def _by_number(name: str) -> tuple[str, int]:
 
 
 def _candidates_for(said: list[str], names: Names, experts: Sequence[str]) -> Sequence[str]:
-    """The words that may follow those said so far."""
+    """The words that may follow those said so far, by the verb: candidates, directives, values, rewrites, kernels or
+    tunables."""
     at = [f"@{expert}" for expert in (*experts, "all")]
     if not said:
         return [*verbs(to_experts=False), "exit", *at]

@@ -156,7 +156,8 @@ def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) 
 
 
 def _post(run: RunDirectory, said: Directive, outlook: str) -> Reply:
-    """Puts a directive into the inbox; `outlook` says what will be done with it."""
+    """Puts a directive into the inbox. The reply says its number, what will be done (`outlook`) and when it is
+    taken."""
     number = run.inbox.post(said)
     if run.is_active:
         return Reply(f"d{number}: {outlook} It is taken when the next step begins.", number)

@@ -34,7 +34,7 @@ def asker_of(answer: bool | None, quiet: Callable[[], AbstractContextManager[obj
 
 
 async def _ask_terminal(question: str) -> bool | None:
-    """y or n as typed; None where the terminal is closed."""
+    """Asks until y or n is typed: True for y, False for n; None where the terminal is closed."""
     while True:
         print(f"{question} [y/n] ", end="", file=sys.stderr, flush=True)
         said = await _read_line()

@@ -66,7 +66,8 @@ class Reference:
 
 
 def assemble(reference: Reference, entries: Sequence[Entry], body: Body, target: str) -> str:
-    """Fills the target's template; the literals come first, so that tools find them without running anything."""
+    """Fills the target's template; the literals come first, so that tools find them without running anything. Raises
+    CannotLower if the source cannot stand in a raw string."""
     if '"""' in body.source or body.source.endswith("\\"):
         raise CannotLower("the kernel's source cannot stand in a raw string")
     template = read_library_text(f"{target}/module.py.txt")

@@ -12,7 +12,7 @@ ENDINGS = (".cpp", ".cu", ".h", ".cuh", ".py.txt")
 
 @functools.cache
 def library_texts() -> Mapping[str, str]:
-    """Every text by its path below the compiler's folder."""
+    """Every text file of the compiler's package, by its path below the package's folder."""
     return dict(_texts(importlib.resources.files("foundry.knowledge.compiler"), ""))
 
 
@@ -31,7 +31,8 @@ def _texts(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def fill(template: str, holes: Mapping[str, object]) -> str:
-    """Replaces each line `@NAME@` (or the word inside a line) once; text that is filled in is not searched again."""
+    """Replaces each line `@NAME@` (or the word inside a line) once; text that is filled in is not searched again.
+    Raises ValueError for an unpaired @."""
     parts = template.split("@")
     if len(parts) % 2 == 0:
         raise ValueError("a template has an unpaired @")

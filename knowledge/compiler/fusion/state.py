@@ -145,7 +145,8 @@ class FusionState:
             self._writers[name] -= 1
 
     def replace_steps(self, old: list[Step], new: list[Step], steps: list[Step]) -> None:
-        """Sets the list to `steps`, in which `old` have been replaced by `new`."""
+        """Takes `old` out of the indexes of readers and writers, adds `new`, and sets the list to `steps`, which has
+        them replaced."""
         for step in old:
             self._leave(step)
         for step in new:

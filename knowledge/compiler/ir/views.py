@@ -214,7 +214,7 @@ def remap(expr: Expr, old: Shape, point_map: View, new: Shape) -> Expr:
 
 
 def remap_view(view: View, old: Shape, point_map: View, new: Shape) -> View:
-    """Like `remap`, for the view of a store."""
+    """Like `remap`, for the view of a store. Raises NotAffine if it is not affine in the new points."""
     found = through(view, old, point_map, new)
     if found is None:
         raise NotAffine

@@ -206,8 +206,8 @@ def _transpose(builder: Builder, op: Op, tensor: Tensor) -> Tensor:
 
 @rule("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner", "linalg_matmul")
 def _matmul(builder: Builder, op: Op) -> None:
-    """Lowers matrix, batched, matrix-vector, dot and inner products to one product; vectors get a dimension of size
-    1."""
+    """Lowers matrix, batched, matrix-vector, dot and inner products to one product; vectors get a dimension of size 1.
+    Raises Unsupported for an inner product whose second operand is no matrix."""
     a, b = builder.tensor(op.args[0]), builder.tensor(op.args[1])
     if op.kind == "inner":
         if len(b.shape) != 2:
@@ -288,8 +288,8 @@ def _tensordot(builder: Builder, op: Op) -> None:
 
 @rule("einsum")
 def _einsum(builder: Builder, op: Op) -> None:
-    """Lowers einsum by contracting operands from the left. Each label is a batch, row, column or contracted
-    dimension."""
+    """Lowers einsum by contracting operands from the left. Each label is a batch, row, column or contracted dimension.
+    Raises Unsupported if a term repeats a label."""
     equation, items = op.args[0], op.args[1]
     if not isinstance(equation, str) or not isinstance(items, list):
         raise Unsupported("an einsum without an equation")

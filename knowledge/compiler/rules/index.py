@@ -47,7 +47,8 @@ def _rows_of(builder: Builder, op: Op) -> None:
 @rule("embedding_bag")
 def _embedding_bag(builder: Builder, op: Op) -> None:
     """Lowers embedding_bag: rows of a table reduced over bags. Bags of one size (offsets in equal steps, or
-    two-dimensional indices) become a row kernel, others a segment kernel over items in their given order."""
+    two-dimensional indices) become a row kernel, others a segment kernel over items in their given order. Raises
+    Unsupported if further outputs than the first are read."""
     table, index, offsets = (builder.tensor(item) for item in op.args[:3])
     if any(is_read(builder, op, output) for output in range(1, len(op.outputs))):
         raise Unsupported("where bags begin and end")
@@ -86,7 +87,9 @@ def _row_of(builder: Builder, op: Op, table: Tensor, named: Expr, rank: int) -> 
 
 
 def _bags(builder: Builder, op: Op, table: Tensor, index: Tensor, offsets: Tensor) -> None:
-    """Emits a segment kernel over bags of several sizes: each begins at its offset and ends at the next one."""
+    """Emits a segment kernel over bags of several sizes: each begins at its offset and ends at the next one. Padding
+    rows count as 0 and weights multiply the rows. Raises Unsupported for empty bags or tables, and for padding in a
+    mean or maximum."""
     kind = integer(op, 4, "mode", 0)
     scale = builder.optional(op, 6, "per_sample_weights")
     padding = argument(op, 8, "padding_idx")
@@ -210,7 +213,7 @@ def _position(index: Expr, size: int, stride: int) -> Expr:
 
 @rule("gather", "take_along_dim")
 def _gather(builder: Builder, op: Op) -> None:
-    """Lowers gather and take_along_dim."""
+    """Lowers gather and take_along_dim. Raises Unsupported for a scalar."""
     source = builder.tensor(op.args[0])
     if op.kind == "gather":
         axis = source.axis(integer(op, 1, "dim"))
@@ -247,7 +250,9 @@ def _take(builder: Builder, op: Op) -> None:
 
 @rule("bucketize", "searchsorted")
 def _bucketize(builder: Builder, op: Op) -> None:
-    """Lowers bucketize and searchsorted: the number of boundaries before a value (with `right`, before or at it)."""
+    """Lowers bucketize and searchsorted: the number of boundaries before a value (with `right`, before or at it).
+    Raises Unsupported for boundaries of each row, for `side` or `sorter`, and for more than MOST_QUESTIONS
+    comparisons."""
     first, second = (builder.tensor(item) for item in op.args[:2])
     values, edges = (first, second) if op.kind == "bucketize" else (second, first)
     if len(edges.shape) != 1:

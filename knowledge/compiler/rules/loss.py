@@ -316,7 +316,8 @@ def _nll_loss(builder: Builder, op: Op) -> None:
 
 @rule("cross_entropy_loss")
 def _cross_entropy(builder: Builder, op: Op) -> None:
-    """Lowers cross_entropy_loss: log-softmax, target class, label smoothing and reduction."""
+    """Lowers cross_entropy_loss: log-softmax, target class, label smoothing and reduction. Raises Unsupported for label
+    smoothing with class weights."""
     value, target = builder.tensor_at(op, 0, "self"), builder.tensor_at(op, 1, "target")
     weight = builder.optional(op, 2, "weight")
     reduction, ignore = integer(op, 3, "reduction", MEAN), integer(op, 4, "ignore_index", -100)

@@ -181,7 +181,7 @@ def _batch_norm(builder: Builder, op: Op) -> None:
 
 @rule("_native_batch_norm_legit_no_training", "cudnn_batch_norm")
 def _batch_norm_inference(builder: Builder, op: Op) -> None:
-    """Lowers batch norm operators that use running statistics only."""
+    """Lowers batch norm operators that use running statistics only. Raises Unsupported for cuDNN's operator."""
     if op.kind == "cudnn_batch_norm":
         raise Unsupported("cudnn_batch_norm")
     running = (builder.optional(op, 3, "running_mean"), builder.optional(op, 4, "running_var"))
@@ -193,8 +193,8 @@ def _batch_norm_by_statistics(
 ) -> None:
     """Emits batch norm by running statistics: (x - mean) * scale + bias with one scale per channel.
 
-    The rewrite FOLD_BATCH_NORM computes x * scale + shift: one rounding less, but with cancellation if the mean is
-    much larger than the deviation.
+    The rewrite FOLD_BATCH_NORM computes x * scale + shift: one rounding less, but with cancellation if the mean is much
+    larger than the deviation. Raises Unsupported without running statistics.
     """
     mean, variance = running
     if mean is None or variance is None:

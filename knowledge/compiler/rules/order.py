@@ -65,7 +65,8 @@ def _unknown(expr: Expr) -> Expr:
 def _topk(builder: Builder, op: Op) -> None:
     """Lowers topk. Few elements are found one maximum after another, many by sorting the rows.
 
-    Long rows, unsorted results and those that PyTorch orders by its own way of ties are selected by rank.
+    Long rows, unsorted results and those that PyTorch orders by its own way of ties are selected by rank. Raises
+    Unsupported for a scalar or k = 0.
     """
     source = builder.tensor(op.args[0])
     count = integer(op, 1, "k")
@@ -233,7 +234,8 @@ def _selected_one(builder: Builder, op: Op, source: Tensor, axis: int, rank: int
 
 
 def _places(builder: Builder, op: Op, source: Tensor, axis: int, *, descending: bool) -> Tensor:
-    """The rank of each element in its row: the number of elements before it; among equal ones the first comes first."""
+    """The rank of each element in its row: the number of elements before it; among equal ones the first comes first.
+    Raises Unsupported for a scalar."""
     if not source.shape:
         raise Unsupported("a number in order")
     size = source.shape[axis]
@@ -287,7 +289,8 @@ def _sorted(builder: Builder, op: Op, source: Tensor, axis: int, *, descending: 
 
 @rule("sort", "argsort")
 def _sort(builder: Builder, op: Op) -> None:
-    """Lowers sort and argsort, and their stable forms, which have a flag as the first argument."""
+    """Lowers sort and argsort, and their stable forms, which have a flag as the first argument. Raises Unsupported for
+    a scalar."""
     source = builder.tensor_at(op, 0, "self")
     given = list(op.args[1:])
     if ".stable" in op.target and given and (given[0] is None or isinstance(given[0], bool)):

@@ -87,7 +87,7 @@ def _first(builder: Builder, op: Op) -> Expr:
 
 @rule(*_UNARY)
 def _unary(builder: Builder, op: Op) -> None:
-    """Lowers operators with one scalar operation of the same meaning."""
+    """Lowers operators with one scalar operation of the same meaning. Raises Unsupported for round to decimals."""
     if op.kind == "round" and (len(op.args) > 1 or op.kwargs.get("decimals")):
         raise Unsupported("round to decimals")
     builder.pointwise(op, apply(_UNARY[op.kind], _first(builder, op)))
@@ -164,8 +164,8 @@ def _binary(builder: Builder, op: Op) -> None:
 
 @rule("bitwise_left_shift", "__lshift__", "bitwise_right_shift", "__rshift__")
 def _shift(builder: Builder, op: Op) -> None:
-    """Lowers shifts of integers. A shift by a negative number, or by more bits than there are, shifts all bits out,
-    as in PyTorch."""
+    """Lowers shifts of integers. A shift by a negative number, or by more bits than there are, shifts all bits out, as
+    in PyTorch. Raises Unsupported for floats and bools."""
     dtype = _result(op)[1]
     if dtype in FLOATS or dtype == "bool":
         raise Unsupported(f"{op.kind} of {dtype}")
@@ -446,7 +446,8 @@ def _logaddexp(builder: Builder, op: Op) -> None:
 
 @rule("nan_to_num")
 def _nan_to_num(builder: Builder, op: Op) -> None:
-    """Lowers nan_to_num of float32 and float64: NaN by 0, infinities by the largest numbers, or by the given values."""
+    """Lowers nan_to_num of float32 and float64: NaN by 0, infinities by the largest numbers, or by the given values.
+    Raises Unsupported for other dtypes."""
     dtype = _result(op)[1]
     largest = {"float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}.get(dtype)
     if largest is None or op.outputs[0].spec.dtype != dtype:

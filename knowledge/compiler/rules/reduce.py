@@ -222,7 +222,7 @@ def _any(builder: Builder, op: Op) -> None:
 
 @rule("var", "std", "var_mean", "std_mean")
 def _var(builder: Builder, op: Op) -> None:
-    """Lowers var, std, var_mean and std_mean."""
+    """Lowers var, std, var_mean and std_mean. Raises Unsupported if the correction is a tensor."""
     source = _source(builder, op)
     overload = _overload(op)
     dims: Sequence[int] = range(len(source.shape))
@@ -362,7 +362,8 @@ def _pairwise_distance(builder: Builder, op: Op) -> None:
 @rule("cdist")
 def _cdist(builder: Builder, op: Op) -> None:
     """Lowers cdist: the distance of every row of one matrix from every row of another, by differences in each of
-    PyTorch's compute_modes. Distances by a matrix product lose precision for close rows of large numbers."""
+    PyTorch's compute_modes. Distances by a matrix product lose precision for close rows of large numbers. Raises
+    Unsupported for rows without elements."""
     first, second = builder.tensor_at(op, 0, "x1"), builder.tensor_at(op, 1, "x2")
     batch, own, other = broadcast(first.shape[:-2], second.shape[:-2]), first.shape[-2], second.shape[-2]
     features = first.shape[-1]

@@ -365,7 +365,8 @@ def _inside(position: Expr, weight: Expr, size: int) -> tuple[Expr, Expr]:
 
 @rule("im2col")
 def _columns(builder: Builder, op: Op) -> None:
-    """Lowers im2col: windows of an image as columns, (batch, channels * window, windows), with zeros outside."""
+    """Lowers im2col: windows of an image as columns, (batch, channels * window, windows), with zeros outside. Raises
+    Unsupported for an image without a batch."""
     source = builder.tensor(op.args[0])
     kernel, dilation, padding, stride = (integers(op, at, "sizes") or [1, 1] for at in range(1, 5))
     if len(source.shape) != 4:

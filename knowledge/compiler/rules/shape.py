@@ -316,7 +316,8 @@ def _cat(builder: Builder, op: Op) -> None:
 
 @rule("cross", "linalg_cross")
 def _cross(builder: Builder, op: Op) -> None:
-    """Lowers cross, with one store per component, because each reads different components."""
+    """Lowers cross, with one store per component, because each reads different components. Raises Unsupported unless
+    the axis has three elements."""
     sides = [builder.expand(builder.tensor(item), op.outputs[0].spec.shape, op) for item in op.args[:2]]
     tensor, target = new_buffer(builder, op)
     dim = argument(op, 2, "dim", None if op.kind == "cross" else -1)
@@ -368,7 +369,7 @@ def _roll_axis(builder: Builder, op: Op, source: Tensor, axis: int, shift: int) 
 def _pad(builder: Builder, op: Op) -> None:
     """Lowers constant padding: fills the result, then stores the tensor inside; negative padding crops.
 
-    Other modes read from inside the tensor (resample.py).
+    Other modes read from inside the tensor (resample.py). Raises Unsupported if the padding value is a tensor.
     """
     mode = argument(op, 2, "mode", "constant") if op.kind == "pad" else "constant"
     if mode != "constant":

@@ -67,7 +67,8 @@ class _Library:
             raise ValueError(f"it is cut off or broken: {error}".rstrip(": ")) from error
 
     def _segments(self) -> tuple[list[_Load], list[int]]:
-        """The mapped parts, and the addresses of dynamic segments."""
+        """The mapped parts, and the addresses of dynamic segments. Raises ValueError for unusual headers and for parts
+        that overlap in memory."""
         elf = self._elf
         if elf["e_phnum"] > _MOST_HEADERS or (elf["e_phnum"] and elf["e_phentsize"] != _PROGRAM_HEADER_BYTES):
             raise ValueError("its program headers are not of the usual size and number")
@@ -88,7 +89,8 @@ class _Library:
         return loads, dynamic
 
     def entries(self) -> Iterator[tuple[str | int, int]]:
-        """Yields (tag, value) of each entry of the dynamic segment."""
+        """Yields (tag, value) of each entry of the dynamic segment. Raises ValueError if there is not exactly one
+        dynamic segment, or if it has no end."""
         if self._elf["e_type"] != "ET_DYN" or len(self.dynamic) != 1:
             raise ValueError(f"it has {len(self.dynamic) or 'no'} dynamic segment{'s' * (len(self.dynamic) > 1)}")
         for number in range(_MOST_ENTRIES):
@@ -110,7 +112,7 @@ class _Library:
         raise ValueError("one of its tables lies outside the file")
 
     def text(self, address: int) -> str:
-        """The string at an address."""
+        """The string at an address. Raises ValueError for an address outside the mapped file."""
         for load in self.loads:
             start = load.offset + address - load.address
             if load.address <= address < load.address + load.size_bytes:

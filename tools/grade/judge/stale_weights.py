@@ -67,9 +67,10 @@ _WHEN = "in the first forward, and again whenever a parameter's `_version` or `d
 def find_stale(
     outputs: list[torch.Tensor], trial: Trial, case: Case, earlier: Sequence[Parameters], accepts: Accepts
 ) -> Stale | None:
-    """The parameters whose earlier values make the outputs right; None if none were found within BUDGET_S seconds.
+    """Parameters whose earlier values would make the outputs right; None if none are found within BUDGET_S seconds.
 
-    `earlier` are the kinds of parameters that the model held before; the likeliest comes first.
+    Takes earlier values for groups of parameters, one group after another, and asks `accepts`. `earlier` are the kinds
+    of parameters that the model held before; the likeliest comes first.
     """
     stop = time.monotonic() + BUDGET_S
     for kind in earlier:

@@ -78,7 +78,8 @@ def flush_cache() -> None:
 
 
 def time_calls(call: Callable[[], Result], calls: int) -> tuple[Result, float]:
-    """(result of the last call, total device time in ms) of `calls` calls, each with a cold cache."""
+    """(result of the last call, total device time in ms) of `calls` calls, each with a cold cache. Raises ValueError
+    for less than one call."""
     if calls < 1:
         raise ValueError("at least one call is timed")
     results, milliseconds = _time_kept([call] * calls, {calls - 1})

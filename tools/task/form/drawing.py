@@ -54,7 +54,8 @@ class InputMaker:
         self._gives_groups = self.name == "get_input_groups" or inspect.isgeneratorfunction(self._make)
 
     def draw(self, seed: int, group: int) -> list[Any]:
-        """The arguments of forward in a case. Random streams start anew for each case of a generator."""
+        """The arguments of forward in a case. Random streams start anew for each case of a generator. Raises TaskError
+        if there is no such case."""
         if self._gives_groups:
             given = next(itertools.islice(self._each_group(seed), group, None), None)
             if given is None:
@@ -65,7 +66,7 @@ class InputMaker:
 
     def groups(self) -> list[int]:
         """Numbers of the cases to use, the first case first; drawn without memory (meta device) if the file's code
-        allows it."""
+        allows it. Raises TaskError if there is none."""
         if not self._gives_groups:
             return [0]
         found = chosen_groups(drawn_on(torch.device("meta"), self._described))

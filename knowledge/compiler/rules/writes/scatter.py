@@ -212,7 +212,7 @@ def _write_elements(
     builder: Builder, op: Op, target: Tensor, axis: int, index: Tensor, source: Tensor, join: _Join
 ) -> None:
     """Lowers writes of single elements: each index element names the position along `axis` for the source element at
-    the same place."""
+    the same place. Raises Unsupported for a scalar target."""
     if not target.shape:
         raise Unsupported("a scatter into a number")
     whole = all(dim == axis or size == target.shape[dim] for dim, size in enumerate(index.shape))
@@ -279,7 +279,7 @@ def _scatter(builder: Builder, op: Op) -> None:
 
 @rule("index_copy", "index_fill")
 def _index_copy(builder: Builder, op: Op) -> None:
-    """Lowers index_copy and index_fill by a number."""
+    """Lowers index_copy and index_fill by a number. Raises Unsupported for index_fill by a tensor."""
     target, index = builder.tensor(op.args[0]), builder.tensor(op.args[2])
     axis = target.axis(integer(op, 1, "dim"))
     if op.kind == "index_copy":
@@ -294,7 +294,7 @@ def _index_copy(builder: Builder, op: Op) -> None:
 
 @rule("index_put")
 def _index_put(builder: Builder, op: Op) -> None:
-    """Lowers index_put: x[i, j, ...] = values, with `accumulate`."""
+    """Lowers index_put: x[i, j, ...] = values, with `accumulate`. Raises Unsupported for masks beside indices."""
     target = builder.tensor(op.args[0])
     given = op.args[1]
     values = builder.tensor(op.args[2])

@@ -70,8 +70,9 @@ class Items:
 
 
 def items_of_indices(builder: Builder, op: Op, target: Tensor, found: Mapping[int, Tensor], source: Tensor) -> Items:
-    """The items of an index_put: broadcast indices of some dimensions name slices. `source` broadcasts to a slice
-    for each, with the indices' dimensions in place of the indexed ones."""
+    """The items of an index_put: broadcast indices of some dimensions name slices. `source` broadcasts to a slice for
+    each, with the indices' dimensions in place of the indexed ones. Raises Unsupported if the indexed dimensions are
+    not next to each other."""
     axes = tuple(sorted(found))
     if axes != tuple(range(axes[0], axes[-1] + 1)):
         raise Unsupported("writes by indices of dimensions that are apart")
@@ -155,7 +156,8 @@ def write_segments(
     builder: Builder, op: Op, items: Items, kind: str, *, keeps: bool = True, factor: float = 1.0
 ) -> None:
     """Emits the target combined with the items' values. `kind` is the reduction, or "last" for the value of the last
-    item. Without `keeps`, an element that an item names loses its own value."""
+    item. Without `keeps`, an element that an item names loses its own value. Raises Unsupported for an empty target,
+    too many items or segments, and reductions of bools."""
     target = items.target
     dtype = compute_dtype(items.target.dtype)
     rest = [d for d in range(len(target.shape)) if d not in items.axes]
