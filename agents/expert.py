@@ -23,7 +23,7 @@ class Opinion:
 
 
 def no_opinion(move: Move, situation: Situation) -> Opinion:
-    """For experts without rules of thumb of their own."""
+    """A weight of 1.0 and no reason: experts without rules of thumb of their own hold it of every move."""
     return Opinion(1.0)
 
 

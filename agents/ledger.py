@@ -106,7 +106,7 @@ class ModelLedger:
 
     @property
     def total(self) -> ModelCost:
-        """By all processes."""
+        """Cost of this process's calls, and of those that other processes booked."""
         return self.spent if self.book is None else self.spent + self.book.others()
 
     def reserve(self, prompt_tokens: int, answer_tokens: int, price: Price) -> Reservation:

@@ -109,7 +109,8 @@ class Obedience:
 
     @cached_property
     def active(self) -> tuple[Directive, ...]:
-        """In force, oldest first; a later one about the same name replaces earlier ones."""
+        """Directives in force, oldest first. A later one about the same thing replaces the earlier one; `free` ends
+        those about a name."""
         latest: dict[tuple[str, str, str], Directive] = {}
         for directive in sorted(self.directives, key=lambda item: item.id):
             command = directive.command
@@ -181,7 +182,8 @@ class Obedience:
                     yield Move("unwrite", "rewrite", rewrite, reason="as the reference writes it"), directive
 
     def forbids(self, move: Move) -> Directive | None:
-        """The directive that a move would break, or None."""
+        """The directive that a move would break, or None: a pin to another value, an avoided value, or the opposite of
+        the move."""
         if move.kind == "set":
             pinned = self.pins.get((move.kernel, move.name))
             if pinned and pinned[0] != move.value:

@@ -73,7 +73,8 @@ def price_of(model: str, given: tuple[float, float] | None = None) -> Price:
 
 
 def in_words(price: Price) -> str:
-    """For the line that introduces a model."""
+    """The price in words, for the line that introduces a model: dollars per million tokens, "free", or that it is
+    unknown."""
     if not price.known:
         return "price unknown: tokens are counted, dollars are not (--price IN,OUT gives one)"
     if price.is_free:

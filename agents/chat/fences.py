@@ -44,7 +44,8 @@ def _looks_native(text: str) -> bool:
 
 
 def replacements(text: str) -> list[tuple[str, str]]:
-    """The complete replacements of the text as (old lines, new lines), in order."""
+    """The replacements of the text as (old lines, new lines), in order; those without all three markers are left
+    out."""
     found: list[tuple[str, str]] = []
     old: list[str] | None = None
     new: list[str] | None = None

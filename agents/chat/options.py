@@ -29,7 +29,8 @@ class ChatOptions:
     tool_tokens: int = 120_000  # tokens of one step after which an expert has to answer
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a value out of its range."""
+        """Raises UsageError for answer tokens, seconds, parallel calls, tool calls, temperature or price out of
+        range."""
         if self.answer_tokens < LEAST_ANSWER_TOKENS:
             raise UsageError(
                 f"{self.answer_tokens} answer tokens: no proposal fits into fewer than {LEAST_ANSWER_TOKENS}"

@@ -159,7 +159,8 @@ def _usage(replies: Sequence[ModelReply]) -> Capability:
 
 
 async def _context(spec: ModelSpec) -> Capability:
-    """The model's context length in tokens, from the endpoint's list of models."""
+    """The model's context length in tokens, from the endpoint's list of models; "limited" if unknown or shorter than
+    prompts."""
     try:
         listed = await asyncio.wait_for(get_json(spec.endpoint, "models"), LISTING_S)
     except (OSError, ValueError, TimeoutError):

@@ -131,7 +131,8 @@ def _fraction(achieved: float | None, ceiling: float | None) -> float:
 
 
 def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
-    """Traffic, arithmetic and their fractions of the ceilings, as a sentence."""
+    """Traffic, arithmetic and their fractions of the ceilings, as a sentence; only what is known of the parent's time
+    and traffic."""
     if not situation.traffic_bytes:
         return "" if situation.candidate_ms is None else f"{situation.candidate_ms:.4g} ms"
     moved = _moved(situation)

@@ -275,7 +275,11 @@ class Leaps:
         return found
 
     def _realised(self, sketches: list[Sketch]) -> list[Spot]:
-        """The places where the best sketches lead; takes these sketches off the list."""
+        """The places where the best sketches lead, at most REALISED, each recipe once; takes these sketches off the
+        list.
+
+        Changes that the compiler refuses or undoes are remembered and not tried again.
+        """
         found: dict[str, Spot] = {}
         asked = taken = 0
         for sketch in sketches:
@@ -326,7 +330,8 @@ class Leaps:
         return [float(value) for value in gain * opinion]
 
     def _moves_to(self, place: Spot) -> tuple[Ranked, ...]:
-        """The moves from the parent to a place."""
+        """The moves from the parent to a place: its structural ones, then a judged one for each tunable that
+        differs."""
         before = {kernel.name: kernel for kernel in self.parent.kernels}
         return (*place.structural, *self.adviser.judged(list(_differences(before, place.outline))))
 

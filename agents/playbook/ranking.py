@@ -46,7 +46,8 @@ def rank(moves: Sequence[Move], expert: Expert, situation: Situation, *, of_othe
 
 
 def _score(move: Move, expert: Expert, situation: Situation, of_others: float) -> Ranked:
-    """The move with its score: the product of all weights."""
+    """The move with its score: the product of the expert's, card's, role's, kernel's and user's weights; 0 for a
+    disliked aspect."""
     if not (liked := expert.aspects.get(move.aspect, of_others)):
         return Ranked(move, 0.0, NO_OPINION)
     opinion, weights = expert.opinion(move, situation), situation.brief.weights

@@ -93,7 +93,8 @@ def _without_change(move: Move) -> str:
 
 
 def _expected(draft: Draft, situation: Situation) -> str:
-    """The change to expect, so that the outcome can be compared with it."""
+    """The effect to expect, so that the outcome can be compared with it: by credits, traffic saved, or the kernel's
+    share of time."""
     if draft.undone:
         return "compiles and gives the right result again"
     credits = [item.credit for item in draft.chosen if item.credit is not None]

@@ -10,7 +10,8 @@ from foundry.graph.search.state import RunState, Update
 
 
 async def finish(state: RunState, services: Services) -> Update:
-    """Exports the winner with its receipt, unless the user refuses; then the run has no winner."""
+    """Writes the winner with its receipt, unless the user refuses; then the run has no winner. Answers directives that
+    were not taken."""
     winner, ending = state.get("winner", ""), state.get("ending", "")
     if winner and not ask_for_export(services, services.evaluation(winner, "final")):
         services.run.set("winner", "")

@@ -181,7 +181,7 @@ class Outlook:
         return next((item.cause for item in telling if item.cause and counts[item.cause.key] >= MOST_UNTRIED), None)
 
     def order(self, names: Iterable[str], kins: Mapping[str, Kin]) -> Sequence[str]:
-        """The same candidates; those whose like has failed and never passed come last."""
+        """The same candidates in an order that puts those last whose like has failed and never passed."""
         return sorted(names, key=lambda name: self._has_failed(kins[name]))
 
     def _has_failed(self, kin: Kin) -> bool:

@@ -28,7 +28,8 @@ def slowed(begun_s: float, eager_ms: float) -> float:
 
 
 async def plan_words(services: Services) -> str:
-    """When a person may expect an answer, from what was measured before the search."""
+    """When the search ends and an answer may be expected, in words, from the baseline's time and how slow the machine
+    is."""
     eager_ms, begun_s = (await services.measure.baseline()).eager_ms, services.log.elapsed_s()
     slower, minutes = slowed(begun_s, eager_ms), services.ledger.allowed().minutes
     proof_s = slower * PROOF_S + PROOF_FORWARDS * eager_ms / 1e3
@@ -41,9 +42,10 @@ async def plan_words(services: Services) -> str:
 
 
 async def rivals_in_time(services: Services, proof_s: float) -> list[RivalName]:
-    """The baselines that the run has time for after its proofs, of which the first took `proof_s` seconds.
+    """The requested baselines if the comparison fits into the run's time after its proofs, else none, with a note.
 
-    All of them on a GPU, where they were compiled beside the search, and in a bench.
+    `proof_s`: seconds of the first proof. On a GPU they were compiled beside the search, so all are returned; so in a
+    bench.
     """
     rivals = list(services.request.rivals)
     is_apart = not services.device.traits.uses_host_cores

@@ -270,7 +270,8 @@ class Measurements:
         return found
 
     async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
-        """The tuner's best numbers for the recipe's structure."""
+        """The tuner's best numbers for the recipe's structure, asked of the workbench once, journalled and shown in the
+        trace."""
         from foundry.tools.tune.tuner import TunedPlan
 
         return await self._ask(

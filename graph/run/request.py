@@ -149,7 +149,8 @@ class SolveRequest:
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a value out of its range."""
+        """Raises UsageError for an unknown effort, numbers or limits out of range, or a strategy that needs a model and
+        learning."""
         if self.effort not in EFFORTS:
             raise UsageError(f"unknown effort {self.effort!r}", f"one of {', '.join(EFFORTS)}")
         if self.islands is not None and not 1 <= self.islands <= 64:

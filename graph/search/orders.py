@@ -146,7 +146,8 @@ async def acknowledge(
 
 
 def answer_untaken(services: Services) -> None:
-    """Tells users at the end of a run which directives came too late."""
+    """Tells users at the end of a run which directives came too late: acknowledges each as "run" and notes it in the
+    log."""
     inbox = services.run.inbox
     taken = {item.directive for item in inbox.acknowledgements()}
     for directive in in_force(inbox.read()):

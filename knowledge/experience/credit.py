@@ -158,7 +158,8 @@ def _alike(steps: Sequence[MeasuredStep], query: Query) -> Array:
 
 
 def _credit(move: str, log_effect: float, deviation: float, own: Sequence[MeasuredStep], query: Query) -> Credit:
-    """The credit of a move that these steps made."""
+    """The credit of a move that these steps made: its effect, and how many steps made it, here, alone, and with a
+    gain."""
     here = [step for step in own if step.graph_signature == query.graph_signature]
     others = [set(step.moves) - {move} for step in own]
     cited = sorted(own, key=lambda step: step.graph_signature != query.graph_signature)

@@ -138,7 +138,8 @@ class ChromaIndex:
 
     @classmethod
     def server(cls, url: str, folder: Path) -> ChromaIndex:
-        """The index on a Chroma server; raises UsageError if it does not answer."""
+        """Opens the index on a Chroma server, with a folder for its state; raises UsageError if the server does not
+        answer."""
         import chromadb
         from chromadb.config import Settings
 
@@ -161,7 +162,8 @@ class ChromaIndex:
             return self._sync(journal)
 
     def _sync(self, journal: LessonJournal) -> int:
-        """Adds the journal's records that are not yet indexed; returns their number."""
+        """Adds the journal's records that are not yet indexed and deletes forgotten ones; returns the number of those
+        added."""
         rows = journal.after(self._indexed())
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]

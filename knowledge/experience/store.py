@@ -87,7 +87,8 @@ class ExperienceStore:
         return self._journal.append(self._credited([record for record in given if record.id not in known]))
 
     def _credited(self, records: Sequence[ExperienceRecord]) -> list[ExperienceRecord]:
-        """The records with their moves' credits, fitted with all steps of the store."""
+        """The records with their moves' credits; those without one are fitted, step by step, with the store's measured
+        steps."""
         found = []
         waiting = dict[tuple[str, str], list[ExperienceRecord]]()
         for record in records:
@@ -324,7 +325,7 @@ def _best_and_spread(found: Sequence[Known], most: int) -> list[Known]:
 
 
 def _as_known(record: ExperienceRecord, query: Query) -> Known:
-    """A record as a known configuration, seen from the query."""
+    """A record as a known configuration, seen from the query: failed unless it was correct and has a speedup."""
     is_here = record.graph_signature == query.graph_signature
     is_same = is_here and (record.shape_class, record.device) == (query.shape_class, query.device)
     graph = "" if is_here else record.graph_signature

@@ -102,7 +102,11 @@ async def self_test_in(
     faults: int = DEFAULT_FAULTS,
     seed: int = 0,
 ) -> SelfTestReport:
-    """The self-test with a given grader and a given bitwise comparison. Raises TaskError and UsageError."""
+    """Plants faults into a correct kernel, has the grader judge each, and reports which were caught.
+
+    The kernel is `candidate`, or the compiler's first one. Grader and bitwise comparison are given. Raises TaskError
+    and UsageError.
+    """
     start = time.monotonic()
     correct, mutants = await _plant(bench, task, device, candidate, faults, seed=seed)
     await confirm_correct(bench, correct)

@@ -26,7 +26,7 @@ class Target(Protocol):
 
     @property
     def name(self) -> TargetName:
-        """As `--target` names it."""
+        """The target's name, as `--target` takes it."""
 
     def build(self, text: str) -> Build:
         """Compiles a candidate file; an earlier build of the same text is reused."""

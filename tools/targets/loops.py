@@ -67,7 +67,8 @@ def hot_loop(code: Sequence[Jumping], loops: Sequence[Loop], weight: Callable[[J
 
 
 def is_skipped(code: Sequence[Jumping], loop: Loop, addresses: Collection[int]) -> bool:
-    """True if a turn of the loop may skip all of these addresses."""
+    """True if a turn of the loop may skip all of these addresses: there is a path through it that meets none of
+    them."""
     inside = {i.address: i for i in code if loop.holds(i.address)}
     following = dict(zip(inside, [*list(inside)[1:], None], strict=True))
     waiting, seen = [loop.begin], set[int]()

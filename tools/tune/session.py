@@ -176,7 +176,8 @@ class Session:
         return {job: problem for job, problem in zip(jobs, found, strict=True) if problem}
 
     def _build(self, job: Job) -> str:
-        """Compiles one configuration; returns what is wrong with it, or ""."""
+        """Compiles one configuration; returns "", or what is wrong: pruned, not reached in time, or the compiler's
+        first error."""
         if self._closed:
             return "the session is closed"
         printed = self._spaces[job.kernel].printed(job.setting)

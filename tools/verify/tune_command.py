@@ -52,7 +52,11 @@ def tune(
 async def _tuned(
     read: Callable[[], Task], target: Any, seconds: float, seed: int, *, is_quiet: bool
 ) -> tuple[TunedPlan, str]:
-    """The tuner's result, and the kernel file with its best values. Raises FoundryError."""
+    """Tunes the compiler's first kernel of the task for some seconds; returns the result and the kernel file with its
+    values.
+
+    Raises FoundryError.
+    """
     from foundry.knowledge.candidate import Recipe
     from foundry.knowledge.compiler.lower import lower
     from foundry.knowledge.errors import MissingTool, TaskError

@@ -101,7 +101,7 @@ def _will_draw(pictures: bool | None, say: Say) -> bool:
 
 
 def _lines_of(results: ResultFile, digests: Mapping[str, str]) -> list[TaskResult]:
-    """The lines of the tasks as they stand now, in the order of `digests`."""
+    """The results of the tasks in the order of `digests`; results of a task whose digest has changed are left out."""
     found = {line.task: line for line in results.read() if digests.get(line.task) == line.digest}
     return [found[name] for name in digests if name in found]
 

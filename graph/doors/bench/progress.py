@@ -82,7 +82,7 @@ class BenchProgress:
             self.say(make_printable(f"{line}; {end}" if end else line))
 
     def _expected_end(self) -> str:
-        """At the pace of this call; tasks that were finished before it say nothing of that."""
+        """When the bench ends at the pace of this call, in words; "" after the last task."""
         left = self.tasks - self.finished
         if left == 0:
             return ""

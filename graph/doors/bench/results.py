@@ -112,7 +112,8 @@ class ResultFile:
         return line if line is not None and line.digest == digest else None
 
     def _latest(self) -> dict[str, TaskResult]:
-        """By task; read again only when the file, which only grows, has grown."""
+        """Latest result of each task; read again only when the file, which only grows, has grown. Broken lines are
+        skipped."""
         try:
             raw = self.path.read_bytes() if self.path.stat().st_size != self._read[0] else None
         except FileNotFoundError:

@@ -67,7 +67,11 @@ class DryRun:
 
 
 async def dry_run(request: SolveRequest, parts: Parts, playbook: PlaybookBrain | None = None) -> DryRun:
-    """`playbook`: whose moves are listed. Raises TaskError, MissingTool, UsageError, also without a model."""
+    """The most that models may cost in this run, with their first prompts, without asking any; the task is checked and
+    captured.
+
+    `playbook`: whose moves are listed. Raises TaskError, MissingTool, UsageError, also without a model.
+    """
     if not request.models:
         raise UsageError("a dry run says what models may cost, and none is asked for", "add --model NAME")
     parts.begin()

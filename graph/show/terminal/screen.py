@@ -32,7 +32,8 @@ class Below:
 
 
 def draw(scene: Scene, standing: Standing, below: Below, now: float, width: int, height: int) -> list[Text]:
-    """Exactly `height` lines of at most `width` columns."""
+    """The picture as exactly `height` lines of at most `width` columns: head and islands, then reply or curve, below it
+    the prompt."""
     prompt = _prompt(below, width)
     words = _directives(scene, standing, width)
     top = [*_head(scene, standing, now, width), *_islands(scene, width, height)]

@@ -119,7 +119,8 @@ class Window:
         self._reader.close()
 
     def _refresh(self, live: Live) -> None:
-        """Reads new events and draws the picture if it has changed."""
+        """Reads new events and draws the picture if it has changed; sets when to look next, sooner while the run
+        works."""
         news = self._reader.news()
         for event in news:
             self._scene.take(event)

@@ -173,7 +173,7 @@ def _worth_inlining(kernel: MapKernel, weight: Work, store: Store, step: Kernel,
 
 
 def _repeats(kernel: MapKernel, store: Store, step: Kernel) -> float:
-    """The number of times `step` would compute each element of the kernel's result."""
+    """The most times that `step` would compute an element of the kernel's result, over all places that read it."""
     own = math.prod(kernel.shape)
     most = 0.0
     if isinstance(step, RowKernel):

@@ -215,7 +215,8 @@ class FusionState:
         return changed
 
     def drop_unread(self) -> None:
-        """Drops stores of values that no step reads, and steps left without stores."""
+        """Drops stores of values that no step reads, and steps left without stores, until none is left; kept values
+        stay."""
         changed = True
         while changed:
             changed = False

@@ -35,7 +35,10 @@ _WINDOWS = (2, 4, 8, 16)  # window sizes in outputs that the lanes of a warp can
 
 
 def join_windows(state: FusionState) -> bool:
-    """Gives convolutions a tail where a pool is all that reads their result."""
+    """Joins convolutions with the pool that alone reads their result, where it is faster; True if any was joined.
+
+    The pool becomes the convolution's tail. Pairs that cannot be joined are remembered as refused.
+    """
     if not state.forms.has_tails:
         return False
     changed = False

@@ -58,7 +58,7 @@ def store_space(kernel: Kernel) -> Shape:
 
 
 def transposed(kernel: GemmKernel) -> GemmKernel:
-    """The same product as its transpose: C^T = B^T A^T."""
+    """The same product as its transpose, C^T = B^T A^T: operands, sizes and the views of stores are exchanged."""
     first = len(kernel.batch)
     behind = first + len(kernel.m_shape)
 

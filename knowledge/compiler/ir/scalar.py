@@ -376,7 +376,8 @@ class Emitter:
         return name
 
     def _node(self, number: int, node: Expr) -> str:
-        """The C text of one node over its operands."""
+        """The C text of one node over its operands, with simpler forms for powers, divisions by a row's value, and
+        mish."""
         if isinstance(node, Const):
             return self.dialect.constant(node.value, node.dtype)
         if isinstance(node, Named):

@@ -151,7 +151,8 @@ class _Axis:
 
 
 def enlarged_axes(op: Op, source: Tensor, *, corners: bool, has_corners: bool) -> list[_Axis]:
-    """The spatial dimensions of a call of an upsampling operator."""
+    """The spatial dimensions of a call of an upsampling operator: sizes before and after, and factors, if the call has
+    them."""
     target = op.outputs[0].spec.shape
     at = 3 if has_corners else 2
     if op.target.endswith(".vec"):
@@ -325,7 +326,10 @@ def _grid_sample(builder: Builder, op: Op) -> None:
 
 
 def _grid_taps(coordinate: Expr, size: int, mode: int, padding: int, *, corners: bool) -> _Taps:
-    """The positions that a grid coordinate reads along one dimension, with their weights."""
+    """Positions that a grid coordinate reads along one dimension, with their weights: one for nearest, else two.
+
+    Coordinates in [-1, 1] span the elements' centres (`corners`) or edges; padding is by zeros or by the border.
+    """
     shifted = scalar("add", coordinate, 1.0)
     if corners:
         position = scalar("mul", shifted, (size - 1) / 2)

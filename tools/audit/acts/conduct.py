@@ -132,7 +132,7 @@ def _event_findings(events: Sequence[Event]) -> Iterator[Reason]:
 
 
 def _event_reason(phase: str, event: str, what: str) -> str:
-    """Says in words why an event is not allowed; "" if it is."""
+    """Says in words why an event of the candidate's Python is not allowed in this phase; "" if it is."""
     if event in LOOKS_AWAY:
         return LOOKS_AWAY[event]
     if event == "import":

@@ -93,7 +93,7 @@ class CaseParameters:
         return [n for n, (key, item) in enumerate(state.items()) if key in self._learned and often[id(item)] == 1]
 
     def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
-        """Fixes how the parameters of kind `kind` are drawn for the next trials."""
+        """Fixes how the parameters of kind `kind` are drawn for the next trials, and frees what was packed of them."""
         states, seeded = self._states, self._states.seeded
         if kind in other_parameters.TABLES:
             tables = self._tables(kind)

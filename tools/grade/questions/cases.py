@@ -108,7 +108,8 @@ class Case(CaseParameters):
         return bundle.pack(self._loaded.init_arguments(self.seed))
 
     def suits(self, distribution: Distribution) -> bool:
-        """True if a distribution changes anything here; known after the trial "as given"."""
+        """True if a distribution changes anything for this task's inputs and parameters; known after the trial "as
+        given"."""
         if distribution.pattern == "few bits":
             return self._uses_tf32
         if distribution.is_lost_in_tf32 and self._uses_tf32:

@@ -127,7 +127,7 @@ def _time_kept(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[l
 
 
 def _measure(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[Result], list[float], Afterwards]:
-    """(kept results, ms between the events of each call, work after the calls)."""
+    """(kept results, ms between the events of each call, work after the calls). Flushes the cache before each call."""
     events = [[_event(enable_timing=True) for _ in range(3)] for _ in calls]
     first, idle = _event(enable_timing=True), _event(enable_timing=True)
     kept: list[Result] = []

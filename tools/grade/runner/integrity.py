@@ -191,7 +191,7 @@ def _identity(value: Any) -> tuple[Any, ...]:
 
 
 def _changed_functions(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Functions that were replaced, removed or hidden, in words."""
+    """Functions that were replaced, removed, hidden, or whose code was changed, in words."""
     found: list[str] = []
     for owner, (thing, known) in before.items():
         now = after[owner][1] if owner in after else {}

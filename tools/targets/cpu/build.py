@@ -212,7 +212,8 @@ def _resources(library: str) -> Resources:
 
 
 def read_library(library: Path) -> Resources:
-    """The same of a library that anybody may have built: the tool is confined to a copy of it."""
+    """Reads a library that anybody may have built; the disassembler is confined to a copy of it. Empty if that
+    fails."""
     limits = Limits(wall_s=20.0, memory_bytes=2 << 30, tasks=16)
     with tempfile.TemporaryDirectory(prefix="read-") as folder:
         try:

@@ -44,7 +44,7 @@ class Samples:
 
 @contextlib.contextmanager
 def sampled(pid: int, into: Samples) -> Iterator[None]:
-    """Samples a process while the `with` body runs."""
+    """Samples a process with perf while the `with` body runs; fills `into` with counts, or with the problem."""
     tool = shutil.which("perf")
     if tool is None:
         into.problem = f"times of single functions need perf: {REMEDY}"

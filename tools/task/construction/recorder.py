@@ -179,7 +179,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return name
 
     def _literal(self, tensor: torch.Tensor) -> str:
-        """Records a call that makes a tensor from its elements; returns its name."""
+        """Records a call that makes a tensor from its elements; returns its name. Notes a problem if it is too large
+        for a file."""
         self._table_bytes += tensor.nbytes
         problem = ""
         if tensor.nbytes > LARGEST_TABLE or self._table_bytes > _ALL_TABLES:

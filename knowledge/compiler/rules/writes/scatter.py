@@ -83,8 +83,10 @@ def _by_rows(builder: Builder, op: Op, target: Tensor, axis: int, index: Tensor,
 
 
 def _by_elements(builder: Builder, op: Op, target: Tensor, axis: int, index: Tensor, source: Tensor | None) -> _Writes:
-    """Writes by an index tensor whose elements each name one position along the dimension, at their own position in
-    the others."""
+    """Writes of a scatter: each index element names one position along the axis, at its own position in the others.
+
+    Each element of the target looks through all indices along the axis. `source` None writes zeros.
+    """
     count = index.shape[axis]
     kept = [dim for dim in range(len(target.shape)) if dim != axis]
     rank = len(target.shape)

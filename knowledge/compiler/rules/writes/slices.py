@@ -15,7 +15,8 @@ from foundry.knowledge.opgraph import Op, OpGraph, Ref, contiguous_strides
 
 @rule("slice_scatter", "select_scatter")
 def _scatter_slice(builder: Builder, op: Op) -> None:
-    """Lowers slice_scatter and select_scatter."""
+    """Lowers slice_scatter and select_scatter: writes the part into a copy of the source, or where an earlier one
+    wrote."""
     source, part = builder.tensor_at(op, 0, "self"), builder.tensor_at(op, 1, "src")
     axis = source.axis(integer(op, 2, "dim", 0))
     size = source.shape[axis]
