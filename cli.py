@@ -34,6 +34,7 @@ app = CommandLine(
 
 
 def show_version(asked: bool) -> None:
+    """Prints the version and ends the program, if asked for it."""
     if asked:
         typer.echo(f"foundry {version('foundry')}")
         raise typer.Exit

@@ -41,6 +41,7 @@ HOUSE_WORDS = {
 PREPOSITION = re.compile(r"(of|in|with|from|by|behind|beyond|before|after|up|to|between|below|above|on|at|for)\b")
 MOST_WORDS = 30  # words in a sentence
 MOST_POSITIONAL = 5  # arguments of a call; further ones are named
+MOST_UNTOLD = 2  # lines of a function without a docstring, decorators not counted: its name and one expression say all
 # Functions that take any number of arguments of one kind.
 VARIADIC = frozenset({"zip", "max", "min", "partial"})
 
@@ -139,12 +140,32 @@ def dangling_comments(path: str) -> Iterator[str]:
             yield f"{place}: a comment begins with {first[0]!r}"
 
 
+def functions(path: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """All functions of a file, methods and inner ones too."""
+    return [node for node in ast.walk(trees()[path]) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def untold_functions(path: str) -> Iterator[str]:
+    """Functions whose effect only their code tells: without a docstring, and longer than MOST_UNTOLD lines."""
+    for function in functions(path):
+        length = (function.end_lineno or function.lineno) - function.lineno + 1
+        if length > MOST_UNTOLD and not ast.get_docstring(function):
+            yield f"{path}:{function.lineno}: {function.name} has {length} lines and no docstring"
+
+
+def untold_answers(path: str) -> Iterator[str]:
+    """Functions that return a bool and do not say for what it is True or False."""
+    for function in functions(path):
+        text = ast.get_docstring(function)
+        returns_bool = function.returns is not None and ast.unparse(function.returns) == "bool"
+        if returns_bool and text and not re.search(r"\b(True|False)\b", text):
+            yield f"{path}:{function.lineno}: {function.name} returns a bool; its docstring does not say when it is True"
+
+
 @cache
 def variadic() -> frozenset[str]:
     """Names of the product's functions that take `*args`."""
-    nodes = [node for tree in trees().values() for node in ast.walk(tree)]
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return VARIADIC | {function.name for function in functions if function.args.vararg}
+    return VARIADIC | {function.name for path in trees() for function in functions(path) if function.args.vararg}
 
 
 def positional_calls(path: str) -> Iterator[str]:
@@ -157,7 +178,15 @@ def positional_calls(path: str) -> Iterator[str]:
             yield f"{path}:{node.lineno}: {name} is called with {count} positional arguments"
 
 
-RULES = (begins_badly, long_sentences, house_words, dangling_comments, positional_calls)
+RULES = (
+    begins_badly,
+    long_sentences,
+    house_words,
+    dangling_comments,
+    positional_calls,
+    untold_functions,
+    untold_answers,
+)
 
 
 def is_in(path: str, entry: str) -> bool:

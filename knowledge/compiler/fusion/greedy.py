@@ -93,12 +93,13 @@ def fuse(
 
 
 def _epilogues(state: FusionState) -> bool:
-    """Joins maps over all of a kernel's result into its stores."""
+    """Joins maps over all of a kernel's result into its stores; True if one was joined."""
     return _join_stores(state, "epilogue", lambda kernel, consumer, name: kernel)
 
 
 def _reordered(state: FusionState) -> bool:
-    """The same as `_epilogues`, for products whose m and n must be split into several dimensions first."""
+    """Joins maps into the stores of products whose m and n must be split into several dimensions first. True if one was
+    joined."""
     return _join_stores(state, "reordered", finer_product)
 
 
@@ -182,7 +183,8 @@ def _rows(state: FusionState) -> bool:
 
 
 def _attention(state: FusionState) -> bool:
-    """Joins the products around a softmax into one kernel, unless a value between them must stay in memory."""
+    """Joins the products around a softmax into one kernel, unless a value between them must stay in memory. True if it
+    joined any."""
     changed = False
     for kernel, name in list(state.producers()):
         readers = state.readers(name)
@@ -221,8 +223,11 @@ def _attention(state: FusionState) -> bool:
 
 
 def _siblings(state: FusionState) -> bool:
-    """Joins small maps of one shape that read only inputs and parameters into one map, which saves launches. Maps of
-    parameters alone, which need not run in every call, stay separate from the others."""
+    """Joins small maps of one shape that read only inputs and parameters into one map, which saves launches. True if it
+    joined any.
+
+    Maps of parameters alone, which need not run in every call, stay separate from the others.
+    """
     written = {name for step in state.steps for name in state.writes(step)}
     groups: dict[tuple[tuple[int, ...], bool], list[MapKernel]] = {}
     for step in state.steps:

@@ -53,7 +53,7 @@ Contraction = GemmKernel | ConvKernel
 
 
 def join_tails(state: FusionState) -> bool:
-    """Gives products and convolutions a tail where a row kernel reads all of their result."""
+    """Gives products and convolutions a tail where a row kernel reads all of their result; True if any got one."""
     if not state.forms.has_tails:
         return False
     changed = False
