@@ -62,10 +62,11 @@ def with_sections(name: str, text: PromptText) -> str:
 
 
 def render(name: str, slots: Mapping[str, str]) -> str:
-    """The prompt with its slots filled, each exactly once replaced: values may contain braces. A section (from one
-    `## ` heading to the next) with slots of which none has text is left out,
-    and so is a line of one slot without text. Raises KeyError for a slot without a
-    value, ValueError for a value without a slot."""
+    """The prompt with its slots filled, each exactly once replaced: values may contain braces.
+
+    A section (from one `## ` heading to the next) with slots of which none has text is left out, and so is a line of
+    one slot without text. Raises KeyError for a slot without a value, ValueError for a value without a slot.
+    """
     text = template(name)
     wanted = set(_SLOT.findall(text))
     if unknown := set(slots) - wanted:

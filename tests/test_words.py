@@ -159,7 +159,7 @@ def untold_answers(path: str) -> Iterator[str]:
         text = ast.get_docstring(function)
         returns_bool = function.returns is not None and ast.unparse(function.returns) == "bool"
         if returns_bool and text and not re.search(r"\b(True|False)\b", text):
-            yield f"{path}:{function.lineno}: {function.name} returns a bool; its docstring does not say when it is True"
+            yield f"{path}:{function.lineno}: {function.name} returns a bool, and its docstring does not say when"
 
 
 @cache

@@ -102,8 +102,10 @@ def first_brief(
     seed: int = 0,
 ) -> Brief:
     """The brief of a run's first step: from the kernel compiler's first kernel, or from the reference where it has
-    none. Its
-    times are placeholders."""
+    none.
+
+    Its times are placeholders.
+    """
     lowered = _first_kernel(task, graphs, device, library)
     parent = _parent(lowered, device)
     return Brief(

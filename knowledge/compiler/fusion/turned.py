@@ -117,8 +117,10 @@ def _seen(kernel: RowKernel) -> Iterator[View]:
 
 
 def _direction(kernel: RowKernel, view: View) -> str:
-    """ "along" if the view is contiguous along the kernel's rows, "across" if across them; "" if it moves in one
-    direction only, or is neither."""
+    """ "along" if the view is contiguous along the kernel's rows, "across" if across them, and other strides are large.
+
+    "" if it moves in one direction only, or is neither.
+    """
     space = store_space(kernel)
     rank = len(kernel.outer)
     steps = [(step, axis) for axis, step in enumerate(view.strides) if step and space[axis] > 1]

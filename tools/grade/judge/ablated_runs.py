@@ -10,7 +10,7 @@ import torch
 
 from foundry.knowledge.candidate import Gate
 from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, measure_earned
-from foundry.tools.grade.judge.audit_questions import SLOT, given, part_from, prepare
+from foundry.tools.grade.judge.audit_questions import SLOT, given, prepare, release_runner
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.messages.runner import FileToLoad, RunnerCommands
 from foundry.tools.grade.questions.cases import Case
@@ -58,7 +58,7 @@ def run_without(link: RunnerLink, case: Case, trial: Trial, load: FileToLoad) ->
         run.reached = link.ask(asking(RunnerCommands.silenced))
     except RunnerFailed:  # its process ended over the missing code
         run.reached = ["its native code"]
-    part_from(link, case)
+    release_runner(link, case)
     return run
 
 

@@ -487,7 +487,7 @@ def _left_gate(name: str, what: str, found: list[OperatorRow], trial: Trial, see
     return Gate(name, True, f"PyTorch computes nothing for {what} either")
 
 
-def part_from(link: RunnerLink, case: Case) -> None:
+def release_runner(link: RunnerLink, case: Case) -> None:
     """Frees a runner's model and inputs and closes its link, before the next process needs as much memory.
 
     In a lean case its process is ended, because a candidate may keep memory beside its model.

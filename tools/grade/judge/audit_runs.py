@@ -34,9 +34,9 @@ from foundry.tools.grade.judge.audit_questions import (
     fewer_gate,
     gradients_gate,
     mode_gate,
-    part_from,
     prepare,
     public_gate,
+    release_runner,
     strides_gate,
 )
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
@@ -138,7 +138,7 @@ def _watch(
             last = (elsewhere_gate, fewer_gate) if on_cpu else (fewer_gate, elsewhere_gate)
             bundle.give_back()  # the public inputs' memory: those to come are copied in the candidate's process
             gates += [way(watched, trial, seen) for way in (strides_gate, *last)]
-    part_from(watched, case)
+    release_runner(watched, case)
     return seen, gates
 
 
