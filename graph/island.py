@@ -130,7 +130,7 @@ def contain(name: str, work: IslandNode) -> Any:
         services = await services_of(state, runtime)
         here = next_step(state) if name == "select" else state["step"]
         if name != "select":
-            services.flight.tell(state["island"], here, state.get("parent", ""), state.get("candidate", ""))
+            services.flight.note_step(state["island"], here, state.get("parent", ""), state.get("candidate", ""))
         with streaming(runtime.stream_writer), services.log.at(state["island"], here):
             try:
                 with services.log.span("node", name):
@@ -155,7 +155,7 @@ async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
     """Hands the island's state to the root graph, which may send it again."""
     services = await services_of(state, runtime)
     with streaming(runtime.stream_writer), services.log.at(state["island"], state["step"]):
-        services.flight.leave(state["island"])
+        services.flight.note_end(state["island"])
         services.log.note_once("note", "island ends", reason=state["stop"]["text"] if state["stop"] else "")
     return {"islands": {str(state["island"]): {key: value for key, value in state.items() if key != "islands"}}}
 

@@ -220,11 +220,11 @@ class Flight:
         """Starts without steps under way."""
         self._steps: dict[int, Underway] = {}
 
-    def tell(self, island: int, step: str, parent: str = "", candidate: str = "") -> None:
+    def note_step(self, island: int, step: str, parent: str = "", candidate: str = "") -> None:
         """Records that the island is at this step, in place of its step before."""
         self._steps[island] = Underway(step, parent, candidate)
 
-    def leave(self, island: int) -> None:
+    def note_end(self, island: int) -> None:
         """Records that the island has ended."""
         self._steps.pop(island, None)
 

@@ -214,7 +214,7 @@ class EventLog:
         )
         return 0 if known else self.note(kind, name, **data)
 
-    def told(self, step: str) -> frozenset[str]:
+    def ids_taken_at(self, step: str) -> frozenset[str]:
         """Ids of the directives that a step has recorded as taken."""
         rows = self._database.run("SELECT data FROM events WHERE step = ? AND kind = 'directive'", (step,))
         return frozenset(str(json.loads(data)["directive"]) for (data,) in rows)

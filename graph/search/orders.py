@@ -44,7 +44,7 @@ def no_orders() -> UserOrders:
     return UserOrders(tries=[], starts=[], frozen=[], role=None)
 
 
-def heed(before: UserOrders, said: Sequence[Directive], known: Sequence[Directive]) -> UserOrders:
+def orders_after(before: UserOrders, said: Sequence[Directive], known: Sequence[Directive]) -> UserOrders:
     """The orders after what was `said` to this island since; `known` are all directives, for those taken back."""
     orders = UserOrders(
         tries=[*before["tries"]], starts=[*before["starts"]], frozen=[*before["frozen"]], role=before["role"]
@@ -125,7 +125,7 @@ async def acknowledge(
     graph = None
     if any(directive.to != "run" for directive in said):
         kernels, graph = await _known_kernels(population, services)
-    told = services.log.told(step)
+    told = services.log.ids_taken_at(step)
     for directive in said:
         is_for_run = directive.to == "run"
         is_shared = is_for_run and directive.island is None and directive.verb not in ISLAND_ORDERS

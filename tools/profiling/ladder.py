@@ -63,7 +63,7 @@ def launch_cause(whole: Whole) -> Finding | None:
     return "launches", f"{each} are {percent(min(1.0, share))} of {whole.ms:.4g} ms"
 
 
-def told(profile: Profile, climbed: Climbed, device: Device) -> Profile:
+def with_diagnosis(profile: Profile, climbed: Climbed, device: Device) -> Profile:
     """The profile with the ladder's diagnosis. Where no rule names a cause, the roofline does; without times of kernels
     it also overrules what the code shows: a poor loop limits nothing while a ceiling is reached."""
     ceilings = device.ceilings

@@ -340,7 +340,7 @@ def distributions(stage: Stage, *, limited: bool) -> tuple[Distribution, ...]:
     return tuple(item for item in chosen if not (limited and item.leaves_range))
 
 
-def told_by(name: str) -> Distribution:
+def distribution_named(name: str) -> Distribution:
     """The distribution of TELLING with this name; AS_GIVEN for any other name, "" included."""
     return next((item for item in TELLING if item.name == name), AS_GIVEN)
 

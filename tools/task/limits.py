@@ -66,7 +66,7 @@ class TimeLimits:
         """No forward has been timed yet."""
         self.forward_s = 0.0
 
-    def hear(self, message: Message) -> float | None:
+    def take_measurement(self, message: Message) -> float | None:
         """Takes a measurement from an interim message of intake; returns the seconds that the request may still take.
 
         None for any other message.

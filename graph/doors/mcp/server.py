@@ -52,7 +52,7 @@ Wait = Annotated[float, Field(ge=0, le=600, description="Seconds to wait for the
 Model = Annotated[str | None, Field(description="A chat model for the experts, which may cost money; default: none.")]
 
 
-def _said(tool: Tool) -> Tool:
+def _with_short_errors(tool: Tool) -> Tool:
     """Foundry's errors as the tool's: one line that the agent can act on."""
 
     @functools.wraps(tool)
@@ -234,7 +234,7 @@ def make_server(runs: Path, *, models: bool) -> MCPServer[None]:
     )
     for hints, members in kinds:
         for tool in members:
-            server.add_tool(_said(tool), annotations=hints)
+            server.add_tool(_with_short_errors(tool), annotations=hints)
     return server
 
 

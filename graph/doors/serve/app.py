@@ -95,7 +95,7 @@ class Site:
         """Server-sent events: `state` with what `look` sees, so that a page knows whether it shows something older. It
         is said again and again, so that a page that is gone is noticed."""
 
-        async def told() -> AsyncIterator[str]:
+        async def states() -> AsyncIterator[str]:
             """Yields the state as server-sent events until the reader or the server ends."""
             due = 0.0
             while not (self.is_ending() or await request.is_disconnected()):
@@ -104,10 +104,10 @@ class Site:
                     due = time.monotonic() + pause_s
                 await asyncio.sleep(TICK_S)
 
-        return StreamingResponse(told(), media_type="text/event-stream")
+        return StreamingResponse(states(), media_type="text/event-stream")
 
 
-async def _told(_request: Request, error: Exception) -> Response:
+async def _error_response(_request: Request, error: Exception) -> Response:
     """The response to one of Foundry's errors: its text, with status 404 for a UsageError (unknown run), else 500."""
     return PlainTextResponse(str(error), 404 if isinstance(error, UsageError) else 500)
 
@@ -124,7 +124,7 @@ def make_app(runs: Path, access: Access, *, writing: bool, is_ending: Callable[[
         Route("/runs/{name}/news", site.run_news),
         Route("/runs/{name}/say", site.say, methods=["POST"]),
     ]
-    handlers = {FoundryError: _told}
+    handlers = {FoundryError: _error_response}
     return Starlette(routes=routes, middleware=[Middleware(Guard, access=access)], exception_handlers=handlers)
 
 

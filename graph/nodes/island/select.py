@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.services import Services
-from foundry.graph.search.orders import UserOrders, acknowledge, heed, wanted_model
+from foundry.graph.search.orders import UserOrders, acknowledge, orders_after, wanted_model
 from foundry.graph.search.state import BudgetLeft, IslandState, Outside, Stop, Update, step_name
 from foundry.graph.search.stops import find_island_stop, find_ordered_stop, find_own_stop
 from foundry.graph.search.strategy import active, here
@@ -33,7 +33,7 @@ async def select(state: IslandState, services: Services) -> Update:
         await _wait_while_paused(state, step, services)
     outside: Outside = services.journal.plain(key, "outside", lambda: _look_around(state, services))
     if outside["stop"] is None:
-        services.flight.tell(island, step)
+        services.flight.note_step(island, step)
     services.log.mark_alive()
     services.ledger.refresh()
     known = services.directives()
@@ -42,7 +42,7 @@ async def select(state: IslandState, services: Services) -> Update:
     if not services.journal.replaying and (wanted := wanted_model(said)):
         services.use_models(wanted)  # a replay finds what they thought in its recording
     await acknowledge(island, state["population"], services, step, fresh)
-    orders = heed(state["orders"], said, known)
+    orders = orders_after(state["orders"], said, known)
     withdrawn = {item.command["directive"] for item in said if item.verb == "withdraw"}
     update: Update = {
         "generation": state["generation"] + 1,
@@ -56,10 +56,10 @@ async def select(state: IslandState, services: Services) -> Update:
         services.log.note_once("note", "role", role=orders["role"])
     stop = outside["stop"] or find_own_stop(state, services)
     if stop:
-        services.flight.leave(island)
+        services.flight.note_end(island)
         return {**update, "stop": stop}
     update = {**update, **await _choose_parent(state, orders, step, services)}
-    services.flight.tell(island, step, update.get("parent", ""))
+    services.flight.note_step(island, step, update.get("parent", ""))
     return update
 
 

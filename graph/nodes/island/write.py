@@ -36,7 +36,7 @@ async def write(state: IslandState, services: Services) -> Update:
     proposal = recorded_answer(state, services, state["turns"]).proposal
     assert proposal is not None
     if asks_tuner(proposal):
-        services.flight.tell(state["island"], step)  # a sweep is no thought about the parent
+        services.flight.note_step(state["island"], step)  # a sweep is no thought about the parent
         tuned = await with_numbers(proposal, brief, services)
         if tuned is None:
             return missed
@@ -67,7 +67,7 @@ async def write(state: IslandState, services: Services) -> Update:
         parents=(proposal.parent,),
         proposal=proposal.id,
     )
-    services.flight.tell(state["island"], step, state["parent"], candidate.id)
+    services.flight.note_step(state["island"], step, state["parent"], candidate.id)
     if services.run.add_decision(Decision(step, state["island"], candidate, state["diagnosis"], proposal)):
         services.log.note("proposal", proposal.expert, **_proposal_facts(candidate, proposal, state.get("ordered", 0)))
     return {"candidate": candidate.id, "text": candidate.source, "misses": 0}

@@ -158,9 +158,9 @@ class Window:
         elif key == ESCAPE:
             self.below.reply = []
         elif (said := self._line.press(key)) is not None:
-            self._said(said.strip())
+            self._take_entered(said.strip())
 
-    def _said(self, line: str) -> None:
+    def _take_entered(self, line: str) -> None:
         """Handles an entered line: leaves, or begins to answer it in the background."""
         self.below.first = 0
         if not line:

@@ -154,7 +154,7 @@ def test_a_model_that_rests_holds_nothing_and_comes_back(monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     model, reference = odd_pair(CaseRoom(is_lean=True))
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    reference.rest()
+    reference.free_memory()
     assert all(item.untyped_storage().nbytes() <= 8 for item in model.state_dict().values())
     assert model.hidden.weight.shape == (16, 16) and model.again is model.hidden
     assert all(piece.of(before[piece.key]).equal(piece.tensor) for piece in reference.held("seeded"))

@@ -17,7 +17,7 @@ class Link:
     def __init__(self, outputs: list[torch.Tensor]) -> None:
         self.outputs = outputs
 
-    def rest(self, seconds: float) -> None: ...
+    def wait_idle(self, seconds: float) -> None: ...
 
     def look(self, specs: object, back: int) -> list[torch.Tensor]:
         return self.outputs

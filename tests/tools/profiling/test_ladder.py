@@ -15,7 +15,7 @@ from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.limits import CAUSES
 from foundry.tools.grade.runner.record import read_trace
 from foundry.tools.profiling.gather import Seen, evidence, seen_launches
-from foundry.tools.profiling.ladder import Climbed, climb, told
+from foundry.tools.profiling.ladder import Climbed, climb, with_diagnosis
 from foundry.tools.targets.cpu.build import CpuTarget
 from foundry.tools.targets.cpu.sampling import by_function, read_samples
 from foundry.tools.targets.cuda.build import CudaTarget
@@ -207,11 +207,11 @@ def test_a_function_with_most_samples_is_diagnosed_by_its_loops() -> None:
     guess = climb(evidence(alone, cpu, None, None), Whole(), CpuTarget())
     assert (guess.cause, guess.is_guess) == ("scalar_loop", True)
     reached = Profile("roofline", 0.0, 0.0, 0.0, 0.0, 1, {"bandwidth_used": 0.8})
-    assert told(reached, guess, cpu).limiter == "memory_bandwidth", "a poor loop limits nothing at a ceiling"
+    assert with_diagnosis(reached, guess, cpu).limiter == "memory_bandwidth", "a poor loop limits nothing at a ceiling"
     seen = Seen(2.0, samples=read_samples(SAMPLES))
     found = climb(evidence(build, cpu, None, seen), Whole(2.0), CpuTarget())
     assert (found.rung, found.cause) == ("times", "scalar_loop") and found.kernels[0].ms == pytest.approx(1.0)
-    profile = told(Profile("roofline", 0.0, 0.0, 0.0, 0.0, 1), found, cpu)
+    profile = with_diagnosis(Profile("roofline", 0.0, 0.0, 0.0, 0.0, 1), found, cpu)
     assert profile.limiter == "instruction_mix" and profile.action == CAUSES["scalar_loop"].action
 
 
@@ -246,5 +246,5 @@ def test_below_60_percent_of_both_ceilings_it_is_no_ceiling(
     bandwidth: float, arithmetic: float, flops_per_byte: float, wanted: str
 ) -> None:
     """A product that uses each weight once was sent to larger register blocks at 4 to 12 % of both ceilings."""
-    found = told(profile_at(bandwidth, arithmetic, flops_per_byte), Climbed("times"), H200)
+    found = with_diagnosis(profile_at(bandwidth, arithmetic, flops_per_byte), Climbed("times"), H200)
     assert found.limiter == wanted

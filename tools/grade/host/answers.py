@@ -127,7 +127,7 @@ def ask_about_task(
     extend `limit_s` when the worker says how long a forward takes."""
     limits = limits or TimeLimits()
     try:
-        answer, _ = worker.request(message, handles, timeout_s=limit_s, extend=limits.hear)
+        answer, _ = worker.request(message, handles, timeout_s=limit_s, extend=limits.take_measurement)
     except WorkerDied as died:
         if died.outcome == "timeout":
             how = limits.measured or "its import, inputs and first forward"

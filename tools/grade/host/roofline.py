@@ -17,7 +17,7 @@ from foundry.knowledge.roofline import Floors, floor_in_force, used_precision
 from foundry.tools.audit.text.native import native_code
 from foundry.tools.audit.text.source import Unreadable, foundry_literals, read_source
 from foundry.tools.profiling.gather import Seen, evidence, whole
-from foundry.tools.profiling.ladder import climb, told
+from foundry.tools.profiling.ladder import climb, with_diagnosis
 from foundry.tools.targets.registry import target_of
 
 
@@ -60,7 +60,7 @@ def profile(
     )
     around = whole(device, seen, timing.candidate_ms, started)
     climbed = climb(evidence(build, device, lowered, seen), around, target_of(device))
-    return replace(told(analytic, climbed, device), launches=max(1, around.launches))
+    return replace(with_diagnosis(analytic, climbed, device), launches=max(1, around.launches))
 
 
 def _roofline_facts(

@@ -329,7 +329,7 @@ class Examination:
     def _check_kept(self, outputs: list[torch.Tensor], question: _Question, returned: float) -> None:
         """Raises _Failed if the first call's outputs changed during the second call or the pause after it."""
         if self.stage != "screen":
-            self.link.rest(max(0.0, REST_S - (time.monotonic() - returned)))
+            self.link.wait_idle(max(0.0, REST_S - (time.monotonic() - returned)))
         self._compare_again(outputs, question, back=2)
         self.gates.append(Gate(f"finished on return{question.suffix}", True, "outputs did not change after the return"))
 
@@ -419,7 +419,7 @@ class Examination:
                     "cheating",
                     f"output {index} equals that of the call before bit for bit, although the inputs hold other values",
                 )
-        self.link.rest(REST_S)
+        self.link.wait_idle(REST_S)
         self._compare_again(outputs, question, back=1)
 
     def _check_repeated(self, first: list[torch.Tensor], second: list[torch.Tensor], question: _Question) -> None:
@@ -433,7 +433,7 @@ class Examination:
             error, limit = found[index], limits[index]
             if not accepts(error, limit):
                 text = comparison.describe_mismatch(other, expected, limit, error)
-                self.link.rest(REST_S)
+                self.link.wait_idle(REST_S)
                 self._compare_again(second, question, back=1)
                 raise _Failed(
                     gate,

@@ -316,14 +316,14 @@ class Judge:
     def _timed_inputs_of(self, message: Message) -> tuple[Case, TimedInputs]:
         """(case, inputs) for timing all groups of one candidate: kept for the screen if there is room, else fresh."""
         stage, series = message["stage"], message["series"]
-        errors, telling = [OutputError(*pair) for pair in message["errors"]], told_by(message["told_by"])
+        errors, telling = [OutputError(*pair) for pair in message["errors"]], distribution_named(message["told_by"])
         if stage == "screen" and self._plan.keeps_trials:
             return self._case(), self._draw_timed_inputs(stage, errors, telling)
         if self._series is None or self._series[0] != series:
             self.release(message, [])
             case = self._case() if stage == "screen" else next(self._fresh_cases(stage, only_first=True))
             self._series = (series, case, self._draw_timed_inputs(stage, errors, telling, case))
-            case.rest()
+            case.free_memory()
         return self._series[1:]
 
     def ablate(self, message: Message, handles: list[int]) -> Message:
@@ -418,14 +418,16 @@ class Judge:
         if self._telling is None:
             self._telling = find_telling(self._case(), self._as_given(), self._seeds)
         name = self._telling.told_by
-        return self._telling, self._draw_timed_inputs("screen", self._outline(name).of_baseline, told_by(name))
+        return self._telling, self._draw_timed_inputs(
+            "screen", self._outline(name).of_baseline, distribution_named(name)
+        )
 
     def _telling_trial_of(self, name: str) -> Trial:
         """The trial of the telling question `name`, drawn once if trials are kept; a task has one such question."""
         if self._telling_trial is not None:
             return self._telling_trial
         self._outline("")  # the first trial says what there is to change
-        trial = self._case().trial(told_by(name), self._seeds.draw("screen", f"screen: {name}"))
+        trial = self._case().trial(distribution_named(name), self._seeds.draw("screen", f"screen: {name}"))
         if self._plan.keeps_trials:
             self._telling_trial = trial
         return trial

@@ -266,7 +266,7 @@ class RunnerLink:
         """The failure "cheating" of an answer that breaks the rule of one answer to each question."""
         return RunnerFailed("cheating", evidence, side=self._side, gate="one answer to each question")
 
-    def rest(self, seconds: float) -> None:
+    def wait_idle(self, seconds: float) -> None:
         """Waits without sending a command; the runner should not compute meanwhile."""
         time.sleep(seconds)
 

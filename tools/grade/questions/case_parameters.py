@@ -148,13 +148,13 @@ class CaseParameters:
         found = {one.key: one.tensor.dim() for one, other in pairs if not same_numbers(one.tensor, other.tensor)}
         return {key: Differing(dims, key in constant) for key, dims in found.items() if key not in self._counters}
 
-    def rest(self) -> None:
+    def free_memory(self) -> None:
         """Frees the device if memory is short; until `close`, the model stays on the host."""
-        self._reference.rest(is_crowded=True)
+        self._reference.free_memory(is_crowded=True)
 
     def close(self) -> None:
         """Frees the shared memory of its states and, if memory is short, the tensors of the model."""
-        self._reference.rest()
+        self._reference.free_memory()
         for packed in self._packed.values():
             packed.parcel.close()
         self._packed.clear()

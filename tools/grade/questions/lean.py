@@ -113,7 +113,7 @@ class CaseReference:
         self.exact = self.exact or self._build()._apply(wide)  # type: ignore[no-untyped-call]
         yield self.exact
 
-    def rest(self, *, is_crowded: bool = False) -> None:
+    def free_memory(self, *, is_crowded: bool = False) -> None:
         """Does nothing here; a lean reference frees its device. `is_crowded`: it stays on the host afterwards."""
 
 
@@ -192,7 +192,7 @@ class LeanReference(CaseReference):
             finally:
                 self._wide_on_use = None
 
-    def rest(self, *, is_crowded: bool = False) -> None:
+    def free_memory(self, *, is_crowded: bool = False) -> None:
         """Frees the memory of the model's tensors, which keep their shapes and types.
 
         `is_crowded`: all of them are on the host from then on; else as many as have room are on the device again.
@@ -202,7 +202,7 @@ class LeanReference(CaseReference):
             for tensor in self._tensors().values():
                 tensor.data = torch.empty((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
             self._is_awake, self._held, self._fresh = False, None, {}
-            self._saved.rest()
+            self._saved.free_memory()
             torch_device_of(self._device).release()
 
     def _wake(self) -> None:
@@ -276,7 +276,7 @@ class _Saved:
         """Copies the tensors to the GPU."""
         self._there = self._there or {key: item.to(self._device) for key, item in self._host.items()}
 
-    def rest(self) -> None:
+    def free_memory(self) -> None:
         """Frees the copies on the GPU."""
         self._there = {}
 

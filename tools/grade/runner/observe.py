@@ -294,12 +294,12 @@ class Observer:
         nothing. The middle one of the three calls counts, because another process may disturb one.
         """
         self.enter("steady")
-        looks = [self._look(run) for _ in range(STEADY_CALLS)]
+        looks = [self._shares_of_time(run) for _ in range(STEADY_CALLS)]
         keys = dict.fromkeys(key for look in looks for key in look)
         middle = STEADY_CALLS // 2
         return [(*key, sorted(look.get(key, 0.0) for look in looks)[middle]) for key in keys]
 
-    def _look(self, run: Callable[[], Any]) -> dict[tuple[str, int], float]:
+    def _shares_of_time(self, run: Callable[[], Any]) -> dict[tuple[str, int], float]:
         """The share of processor time of each (name, line) called in one run of `run`; 0 for calls too short to
         notice."""
         found: dict[tuple[str, int], float] = {}

@@ -140,11 +140,11 @@ def _code(lines: Sequence[Instruction], labels: dict[str, int]) -> KernelCode:
     looped = [line for line in lines if any(begin <= line.address <= end for begin, end in loops)]
     strides, seen = Strides(), _Accesses()
     for line in lines:
-        _look(line, strides, seen)
+        _note_access(line, strides, seen)
         begin = _back_to(line, labels)
         for again in lines if begin is not None else ():  # its second turn finds what the first one computed
             if begin is not None and begin <= again.address <= line.address:
-                _look(again, strides, seen)
+                _note_access(again, strides, seen)
     inner = _count(_hot_loop(lines, labels))
     return KernelCode(
         mix=_count(lines),
@@ -174,7 +174,7 @@ def _hot_loop(lines: Sequence[Instruction], labels: dict[str, int]) -> list[Inst
     return [line for line in lines if loop is not None and loop.holds(line.address)]
 
 
-def _look(line: Instruction, strides: Strides, seen: _Accesses) -> None:
+def _note_access(line: Instruction, strides: Strides, seen: _Accesses) -> None:
     """Notes the step of a memory access, then follows the instruction's effect on registers."""
     if line.kind in LOADS or line.kind in STORES or line.kind in ("shared_load", "shared_store"):
         step = strides.of_access(line.operands)

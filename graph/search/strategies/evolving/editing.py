@@ -35,7 +35,7 @@ class Answer:
     rewritten: RewrittenSection | None = None
 
 
-async def _look(services: Services) -> RewriteBrief | None:
+async def _brief_to_rewrite(services: Services) -> RewriteBrief | None:
     """The brief to rewrite a section of the expert with the most steps in this run that has room for a variant.
 
     None if there is none, it has too few steps, or no model.
@@ -82,7 +82,7 @@ async def rewrite(services: Services) -> None:
 
     async def look() -> Evidence:
         """Collects the evidence about the run's prompts."""
-        return Evidence(await _look(services))
+        return Evidence(await _brief_to_rewrite(services))
 
     brief = (await services.journal.record("prompts/evidence", "outside", Evidence, look)).brief
     if brief is None:
