@@ -175,7 +175,8 @@ class ScreenHistory:
 
 
 def _spread(groups: Sequence[Pairs]) -> float:
-    """Median deviation of single pairs from their group's centre (logarithms), at least a hundredth of a percent."""
+    """Median deviation of single pairs from their group's centre (logarithms), scaled to a standard deviation, at least
+    1e-4."""
     deviations: list[float] = []
     for group in groups:
         middle = centre(group)

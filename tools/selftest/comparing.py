@@ -68,7 +68,7 @@ def _model_class(text: str, name: str, folder: Path) -> Any:
 
 
 def _in_case(case: Case, correct: Any, faulty: Any, message: Message) -> str:
-    """Names inputs of one case on which the two models differ, or ""."""
+    """Names the first inputs of a case on which the two models differ, or "". Both are built with the case's seed."""
     init = case.init
     arguments = init.value()
     init.close()

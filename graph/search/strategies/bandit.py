@@ -90,7 +90,7 @@ def _choose(services: Services, expert: ExpertName, brief: Brief) -> str:
 
 
 def _because(rates: Mapping[str, float], yields: Mapping[str, Yield], priced: bool) -> str:
-    """Each model's draw with its steps, gains and cost, in words."""
+    """Each model's draw with its steps, gains and cost, in words, the largest draw first."""
     unit = "dollars" if priced else "million tokens"
     return "; ".join(
         f"{name} drew {rate:.3g} ({yields[name].steps} steps, gains of {math.exp(yields[name].gain):.2f}x for "

@@ -155,7 +155,7 @@ class Scene:
         return island.step
 
     def _take_evaluation(self, event: Event) -> None:
-        """Updates the curve and the counts by a measured candidate."""
+        """Updates the curve and the counts by a measured candidate; one that is proven again at the end counts once."""
         data = event.data
         speedup = float(data["speedup"]) if data["outcome"] == "correct" and data.get("speedup") else 0.0
         if speedup:

@@ -273,7 +273,8 @@ class Builder:
     # ------------------------------------------------ buffers
 
     def leaf(self, value: Value) -> None:
-        """Registers an input, a parameter, a buffer of the model or a constant."""
+        """Registers an input, a parameter, a buffer of the model or a constant; a constant of one element becomes a
+        number."""
         spec = value.spec
         shape, strides = spec.shape, spec.strides
         if value.data is not None:

@@ -100,7 +100,11 @@ def _emit(
     result: Expr,
     geometry: _Geometry,
 ) -> None:
-    """Emits a ConvKernel."""
+    """Emits a ConvKernel that stores `result`, and binds the output to its buffer.
+
+    Operands are put into memory first. A depthwise output gets channels last, if the input has them and the target
+    wants that.
+    """
     source, load = builder.ensure_load(source, op)
     kernel = builder.contiguous(weight, op)
     assert isinstance(kernel.expr, Load)
@@ -231,7 +235,7 @@ def _patches_as_gemm(
 def _emit_gemm(
     builder: Builder, op: Op, space: tuple[int, int, int], k: int, left: Expr, right: Expr, stored: Expr
 ) -> None:
-    """Emits the product for each image, over (image, output channel, position)."""
+    """Emits a product for each image, over (image, output channel, position), and binds the output to its buffer."""
     value = op.outputs[0]
     target = builder.buffer(value.name, value.spec.shape, value.spec.dtype)
     assert isinstance(target.expr, Load)

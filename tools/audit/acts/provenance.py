@@ -152,7 +152,8 @@ def _done(op_log: Sequence[OperatorRow]) -> float:
 
 
 def graph_work(graph: OpGraph) -> float:
-    """FLOPs plus bytes that eager PyTorch moves, operator by operator: the same measure as an op log's."""
+    """FLOPs plus bytes that eager PyTorch moves, operator by operator: the same measure as an op log's. Free operators
+    and copies count nothing."""
     return float(sum(op.flops + graph.moved_bytes(op) for op in graph.ops if op.kind not in FREE | COPIES))
 
 

@@ -47,7 +47,7 @@ def unrounded_means(trial: Trial) -> tuple[str, ...]:
 
 
 def weighing(trial: Trial, index: int) -> int:
-    """Number of elements that dominate the norm of output `index`."""
+    """Number of elements that dominate the norm of output `index`; all of them, unless it is floating."""
     expected = trial.expected[index]
     return comparison.weighing_elements(expected) if expected.is_floating else trial.specs[index].numel
 
