@@ -45,7 +45,15 @@ from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.process.turns import scheduling_of
 from foundry.tools.protocol.foreign import SEED as FOREIGN_SEED
 from foundry.tools.protocol.orders import DECISION, NOT_ASKED, ONE_SIDED
-from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, is_ieee, told_by
+from foundry.tools.protocol.rules import (
+    AS_GIVEN,
+    Distribution,
+    OutputError,
+    Seeds,
+    distribution_named,
+    distributions,
+    is_ieee,
+)
 from foundry.tools.protocol.statistics import effort_of, relative_spread
 from foundry.tools.task import bundle
 from foundry.tools.task.gpu_plan import GpuPlan
@@ -293,7 +301,7 @@ class Judge:
                     link.forget(slot=slot, case=0)
                 (fresh,) = cases_of(self._task, [FOREIGN_SEED], self._place, only_first=True, room=self._room)
                 fresh.learn_from(self._learned or self._leave_screen())
-                fresh.rest()  # its inputs alone are asked for
+                fresh.free_memory()  # its inputs alone are asked for
                 sides = group.reference, group.candidate
                 found |= answer_by(name, fresh, *sides, self._outline("").specs, message["tf32"], self._cache)
         finally:
