@@ -53,6 +53,7 @@ class KernelForms:
     longest_asking_row: int  # longest row whose elements are each compared with all others
     most_sorted_bytes: float  # elements kept in order by one kernel, in bytes
     longest_table: int  # entries of a table of interpolation weights; longer ones are computed at each use
+    longest_transform: int  # Fourier transforms of up to so many elements are products with tables
     longest_loop: int  # items that one thread writes one after the other
     longest_wide_loop: int  # the same where each item has many neighbours that other threads write
     few_indices: int  # indices that every element compares itself with
@@ -117,6 +118,7 @@ CPU = TargetTraits(
         longest_asking_row=0,
         most_sorted_bytes=math.inf,
         longest_table=4096,
+        longest_transform=64,
         longest_loop=1 << 16,
         longest_wide_loop=1 << 16,
         few_indices=1,
@@ -157,6 +159,7 @@ CUDA = TargetTraits(
         longest_asking_row=1024,
         most_sorted_bytes=16 << 10,
         longest_table=0,
+        longest_transform=1024,
         longest_loop=64,
         longest_wide_loop=4096,
         few_indices=64,

@@ -36,6 +36,7 @@ from foundry.knowledge.compiler.rules.builder import RULES, Builder, Tensor, Uns
 from foundry.knowledge.compiler.rules.writes import in_place, scatter, slices
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, TensorSpec, Value, contiguous_strides
+from foundry.knowledge.targets import find_target
 
 # Importing a rules module registers its rules.
 RULE_MODULES = (
@@ -86,7 +87,7 @@ def _rewrite(graph: OpGraph, recipe: Recipe) -> Rewritten:
 
     Policy strict, which asks for IEEE products, asks for the task's own operations as well.
     """
-    graph = without_complex(graph)
+    graph = without_complex(graph, find_target(recipe.target).forms.longest_transform)
     return Rewritten(graph, (), ()) if recipe.ieee_only else rewrite_graph(graph, recipe.rewrites)
 
 

@@ -17,7 +17,6 @@ from foundry.knowledge.opgraph import Argument, DType, Op, OpGraph, Ref, TensorS
 Shape = tuple[int, ...]
 Pair = tuple[Ref, Ref]
 
-LONGEST_FRAME = 1024  # elements; longer transforms are better off with fewer steps, by PyTorch
 REAL: dict[DType, DType] = {"complex64": "float32", "complex128": "float64"}
 VIEWS = frozenset({"view_as_real", "view_as_complex"})  # operators that PyTorch runs without work
 # Operators that move elements, or add them up: the same for both parts.
@@ -35,6 +34,7 @@ class _Pass:
     """The operators of the new graph so far, and the pairs of its complex values."""
 
     graph: OpGraph
+    longest_transform: int
     ops: list[Op] = field(default_factory=list)
     pairs: dict[str, Pair] = field(default_factory=dict)
     specs: dict[str, TensorSpec] = field(default_factory=dict)
@@ -113,11 +113,15 @@ class _Pass:
         return self.emit(op, "aten.expand.default", [item, list(shape)], shape, spec.dtype)
 
 
-def without_complex(graph: OpGraph) -> OpGraph:
-    """The graph with real operators in place of complex ones; the graph itself if it has none."""
+def without_complex(graph: OpGraph, longest_transform: int) -> OpGraph:
+    """The graph with real operators in place of complex ones; the graph itself if it has none.
+
+    Short-time transforms of up to `longest_transform` elements become products; PyTorch computes longer ones in fewer
+    steps.
+    """
     if not any(value.spec.dtype in REAL for value in graph.values.values()):
         return graph
-    made = _Pass(graph)
+    made = _Pass(graph, longest_transform)
     for op in graph.ops:
         touched = [name for name in op.reads if made.is_complex(Ref(name))]
         if not touched and not any(value.spec.dtype in REAL for value in op.outputs):
@@ -303,7 +307,7 @@ def _stft(made: _Pass, op: Op) -> Pair | None:
     hop, is_half = hop or (int(size) // 4 if isinstance(size, int) else 0), onesided is not False
     if not (isinstance(signal, Ref) and isinstance(window, Ref) and isinstance(size, int) and isinstance(hop, int)):
         return None
-    if made.is_complex(signal) or made.is_complex(window) or op.kwargs or size > LONGEST_FRAME:
+    if made.is_complex(signal) or made.is_complex(window) or op.kwargs or size > made.longest_transform:
         return None
     width = length if isinstance(length, int) else size
     dtype, shape, first = made.spec(signal).dtype, made.spec(signal).shape, (size - width) // 2
