@@ -35,5 +35,7 @@ async def capture(state: RunState, services: Services) -> Update:
         needed = ", ".join(foreign_imports(services.task.text))
         reason = f"the kernel's file needs {needed} where it is used, because {graph.kept_class}"
         services.log.note_once("note", "more than torch", reason=reason)
+    if graph.assumptions:
+        services.log.note_once("note", "assumed", reason="; ".join(graph.assumptions) + ": the proof decides")
     await check_instructions(services)
     return {"lowerable": True}

@@ -98,6 +98,7 @@ NOTED = (
     "not captured",
     "cannot lower",
     "more than torch",
+    "assumed",
     "policy",
     "no device",
     "unproven kernel",

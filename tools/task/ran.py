@@ -33,8 +33,19 @@ class Ran:
     work: int
 
 
-def operators_ran(run: Callable[[], Any], kept: int | None = MOST) -> Ran:
-    """The `kept` slowest operators of one call, or all if None; work and bytes are those of all their calls."""
+def operators_ran(run: Callable[[], Any]) -> Ran:
+    """The operators of one call, the slowest first; work and bytes are those of all their calls."""
+    rows, total = _counted(run)
+    times = _times(run)
+    found = [
+        OperatorRun(name, calls, flops, traffic_bytes, times.get(name, 0.0))
+        for name, (calls, flops, traffic_bytes) in rows.items()
+    ]
+    return Ran(sorted(found, key=lambda row: (-row.ms, -row.traffic_bytes))[:MOST], total)
+
+
+def _counted(run: Callable[[], Any]) -> tuple[dict[str, list[int]], int]:
+    """(calls, FLOPs and bytes of one call's operators by name, their work)."""
     rows: dict[str, list[int]] = {}
     total = 0
 
@@ -56,12 +67,7 @@ def operators_ran(run: Callable[[], Any], kept: int | None = MOST) -> Ran:
 
     with torch.no_grad(), Counter():  # type: ignore[no-untyped-call]
         run()
-    times = _times(run)
-    found = [
-        OperatorRun(name, calls, flops, traffic_bytes, times.get(name, 0.0))
-        for name, (calls, flops, traffic_bytes) in rows.items()
-    ]
-    return Ran(sorted(found, key=lambda row: (-row.ms, -row.traffic_bytes))[:kept], total)
+    return rows, total
 
 
 def with_flops_ran(graph: OpGraph, model: nn.Module, inputs: Sequence[Any]) -> OpGraph:
@@ -70,8 +76,8 @@ def with_flops_ran(graph: OpGraph, model: nn.Module, inputs: Sequence[Any]) -> O
     A graph whose Python reads values computes all candidates and all rounds; the model computes what was chosen.
     """
     with kept_buffers(model):
-        rows = operators_ran(lambda: loading.call(model, bundle.map_tensors(list(inputs), torch.clone)), None).rows
-    share = sum(row.flops for row in rows) / max(1, graph.flops)
+        rows, _ = _counted(lambda: loading.call(model, bundle.map_tensors(list(inputs), torch.clone)))
+    share = sum(flops for _, flops, _ in rows.values()) / max(1, graph.flops)
     return graph if share > 1 else replace(graph, ops=[replace(op, flops=int(op.flops * share)) for op in graph.ops])
 
 

@@ -34,7 +34,7 @@ class Doors:
     file: str
     decisions: dict[tuple[int, bool], str] = field(default_factory=dict)
     iterated: set[str] = field(default_factory=set)
-    asked: str = ""  # the function that made the tensor whose truth Python asks for
+    asked: str | bool = ""  # the function that made the tensor whose truth Python asks for, or its known truth
 
     @property
     def assumptions(self) -> list[str]:
@@ -48,6 +48,8 @@ class Doors:
 
     def decide(self, node: Any) -> bool:
         """The answer to a condition on values, noted with its line."""
+        if isinstance(self.asked, bool):
+            return self.asked
         answer = self.asked != "eq" and general_answer(node.expr, _flags(node))
         line = self.line()
         side = "true" if answer else "false"
@@ -85,16 +87,32 @@ class _Truths(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
+        named = kwargs or {}
         if name in ("__bool__", "item"):
             self.doors.asked = getattr(args[0], "_made_by", "")
             try:
-                return func(*args, **(kwargs or {}))
+                return func(*args, **named)
             finally:
                 self.doors.asked = ""
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.dtype == torch.bool:
-            result._made_by = "eq" if name in ("eq", "__eq__") else name  # type: ignore[attr-defined]
+        result = func(*args, **named)
+        if isinstance(result, torch.Tensor):
+            _annotate(result, name.strip("_"), args)
         return result
+
+
+def _annotate(result: Any, name: str, args: Any) -> None:
+    """Notes on a result of PyTorch what is known of it: its maker, and the place of the item that a loop took."""
+    known = getattr(args[0], "_place", None) if args else None
+    if name in ("nonzero", "argwhere") and args[0].dim() == 1:
+        result._is_places = True
+    elif known is not None and name in _OF_ONE_ELEMENT:
+        result._place = known
+    elif result.dtype == torch.bool:
+        is_known = known is not None and name in ("eq", "ne") and isinstance(args[1], builtins.int)
+        result._made_by = (known == args[1]) == (name == "eq") if is_known else name
+
+
+_OF_ONE_ELEMENT = frozenset({"getitem", "select", "squeeze", "view", "reshape", "long", "to", "detach"})
 
 
 @contextlib.contextmanager
@@ -120,7 +138,11 @@ def open_doors(model: nn.Module) -> Iterator[Doors]:
         if rounds is None or rounds > MOST_ROUNDS:
             raise RuntimeError(f"a loop over items that values choose has more than {MOST_ROUNDS} rounds")
         doors.iterated.add(str(size.node.expr))
-        return iter([torch.select(tensor, 0, index) for index in range(rounds)])
+        items = [torch.select(tensor, 0, index) for index in range(rounds)]
+        if getattr(tensor, "_is_places", False):
+            for index, item in enumerate(items):
+                item._place = index
+        return iter(items)
 
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(SymNode, "guard_bool", guard_bool))

@@ -51,7 +51,7 @@ class ByHits(nn.Module):
     def forward(self, x: torch.Tensor, picked: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         out = torch.zeros_like(x)
         with torch.no_grad():
-            chosen = F.one_hot(picked, num_classes=EXPERTS).permute(2, 1, 0)
+            chosen = F.one_hot(picked, num_classes=EXPERTS + 1).permute(2, 1, 0)
             hit = torch.greater(chosen.sum(dim=(-1, -2)), 0).nonzero()
         for item in hit:
             expert = item[0]
