@@ -155,14 +155,14 @@ def trace_values(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) 
     """Traces by export with symbols for what Python reads, then gives every chosen row a fixed place and a mask."""
     with open_doors(model) as doors:
         traced = trace_export(model, takes, leaves)
-    graph = join_rounds(with_fixed_sizes(traced.graph, traced.constants, doors.iterated))
+    graph = with_fixed_sizes(traced.graph, traced.constants, doors.iterated)
     found = replace(traced, graph=graph, assumptions=tuple(doors.assumptions))
     with kept_buffers(model):
         for given in varied(leaves):
             wanted = _answer(model, takes, given)
             if wanted is not None and not alike(_run(found, model, given), wanted):
                 raise CannotMask("; ".join(["gives another answer for other inputs", *doors.assumptions]))
-    return found
+    return replace(found, graph=join_rounds(graph))  # not run by PyTorch, which would copy a matrix for each row
 
 
 def _answer(model: nn.Module, takes: Arrangement, leaves: Sequence[Any]) -> list[Any] | None:

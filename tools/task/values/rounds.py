@@ -19,6 +19,7 @@ from foundry.tools.words import words
 
 # Views between a sum over candidates and the place that it is added to.
 _TAIL = frozenset({aten.reshape.default, aten.sum.dim_IntList, aten.constant_pad_nd.default})
+_INTEGERS = frozenset({torch.int64, torch.int32})
 _PRODUCTS = frozenset({aten.matmul.default, aten.mm.default, aten.linear.default, aten.addmm.default})
 _ALONG = {kind: 1 for kind in words("softmax log_softmax _softmax _log_softmax cumsum cumprod unbind")} | {
     "split": 2,
@@ -131,7 +132,9 @@ def _test(mask: Any) -> tuple[fx.Node, int] | None:
     key, constant = mask.args
     if isinstance(constant, fx.Node) and constant.target is aten.full.default:
         constant = constant.args[1]
-    return (key, constant) if isinstance(key, fx.Node) and isinstance(constant, int) else None
+    if not isinstance(key, fx.Node) or not isinstance(constant, int) or key.meta["val"].dtype not in _INTEGERS:
+        return None
+    return key, constant
 
 
 # ---------------------------------------------------------------- joining
