@@ -40,7 +40,7 @@ EXPERTS = Untraced(
     def forward(self, x, chosen):
         out = torch.zeros_like(x)
         for expert in range(4):
-            rows = torch.where(chosen == expert)[0]
+            rows = torch.where(chosen == expert)[0].flip(0)
             if rows.numel():
                 out[rows] = torch.relu(x[rows] @ self.weights[expert])
         return out
@@ -66,9 +66,9 @@ return out""",
 PAGES = Untraced(
     "pages",
     """    def forward(self, pages, table):
-        total = torch.zeros_like(pages[0])
+        total, held = torch.zeros_like(pages[0]), list(pages)
         for number in range(table.shape[0]):
-            total = total + pages[table[number].item()]
+            total = total + held[table[number].item()]
         return total.mean(0)
 """,
     "[torch.randn(64, 16, 128), torch.randint(0, 64, (24,))]",

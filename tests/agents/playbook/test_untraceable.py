@@ -21,7 +21,7 @@ UNTRACEABLE = """import torch
 
 class Model(torch.nn.Module):
     def forward(self, x):
-        for _ in range(int(x[0, 0].abs().item() * 0) + 3):
+        for _ in range(int(float(x[0, 0].abs().item()) * 0) + 3):
             x = torch.tanh(x @ x) + 1.0
         return x if bool((x == x).all()) else torch.stack([row for row in x if row.sum().item() > 0])
 
