@@ -72,6 +72,7 @@ OUTSIDE = {
     "writes to user input": "it writes to its inputs",
     "undefined values": "the values of its result are undefined",
     "sparse": "sparse or nested tensors",
+    "only supported on CUDA": "no sample for a CPU in PyTorch's list",
     "no sample": "no sample for a CPU in PyTorch's list",
 }
 UNDEFINED = frozenset(("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"))
@@ -141,8 +142,11 @@ def outcome_of(call: Call) -> dict[str, tuple[str, str]]:
         except CannotLower as error:
             found[target] = refused(str(error))
             continue
+        made = {op.name for op in (plan.graph or graph).ops}
+        parts = [op.kind for op in graph.ops if op.instead and op.name not in made]
         left = [step.target.split(".")[1] for step in plan.steps if isinstance(step, TorchCall)]
-        found[target] = ("left", " ".join(dict.fromkeys(left))) if left else ("lowered", "")
+        outcome = "left" if left else "decomposed" if parts else "lowered"
+        found[target] = (outcome, " ".join(dict.fromkeys(left)))
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -150,6 +150,8 @@ class Op:
     flops: int = 0
     module: str = ""  # path of the nn.Module it came from, e.g. "layers.0"
     line: int = 0  # line of the task's file; 0 if unknown
+    # PyTorch's own decomposition, if some target has no kernel for the operator: the result `name` is `name__` there
+    instead: list[Op] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -177,6 +179,21 @@ class Op:
         for argument in [*self.args, *self.kwargs.values()]:
             walk(argument)
         return list(dict.fromkeys(found))
+
+    def reading(self, names: Mapping[str, str]) -> Op:
+        """The same operator, which reads values under these new names."""
+        if names.keys().isdisjoint(self.reads):
+            return self
+        kwargs = {key: renamed(item, names) for key, item in self.kwargs.items()}
+        inside = [part.reading(names) for part in self.instead]
+        return replace(self, args=[renamed(item, names) for item in self.args], kwargs=kwargs, instead=inside)
+
+
+def renamed(argument: Argument, names: Mapping[str, str]) -> Argument:
+    """An argument with new names of the values that it refers to; names that are not listed stay."""
+    if isinstance(argument, Ref):
+        return Ref(names.get(argument.ref, argument.ref))
+    return [renamed(item, names) for item in argument] if isinstance(argument, list) else argument
 
 
 # Operators that read only the indexed elements of their first operand, and those that read a part of it.
@@ -412,6 +429,18 @@ class OpGraph:
             for value in self.overlapping_inputs
         }
         return replace(self, inputs=[changed.get(value.name, value) for value in self.inputs])
+
+    def expanded(self, names: Collection[str]) -> OpGraph:
+        """The same graph with the decompositions of these operators in their places."""
+        places = [(op.instead if op.name in names else []) or [op] for op in self.ops]
+        made = {value.name for place in places for part in place for value in part.outputs}
+        new = {name: f"{name}__" for name in self.producers if name not in made}
+        return replace(
+            self,
+            ops=[part.reading(new) for place in places for part in place],
+            outputs=[renamed(item, new) for item in self.outputs],
+            mutations={key: new.get(name, name) for key, name in self.mutations.items()},
+        )
 
     @property
     def output_names(self) -> list[str]:

@@ -48,6 +48,7 @@ ROOMS = (
     "tools.task.construction",
     "tools.task.form",
     "tools.task.values",
+    "tools.task.decomposition",
     "tools.task",
     "tools.targets",
     "tools.targets.cpu",

@@ -22,14 +22,14 @@ from foundry.knowledge.compiler.lowered import LeftWork, Lowered, Outline
 from foundry.knowledge.compiler.plan import plan
 from foundry.knowledge.compiler.printers import find_printer, module_file, print_kernel
 from foundry.knowledge.compiler.printers.base import Unprintable
-from foundry.knowledge.compiler.rules import pointwise, shape
+from foundry.knowledge.compiler.rules import pointwise, shape, special
 from foundry.knowledge.compiler.rules.builder import RULES
 from foundry.knowledge.compiler.seeds import more_accurate, seed_recipes
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import OpGraph
 
-_SIMPLE_RULES = (pointwise.__name__, shape.__name__)
+_SIMPLE_RULES = (pointwise.__name__, special.__name__, shape.__name__)
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,10 @@ from foundry.knowledge.compiler.rules import (
     resample,
     scan,
     shape,
+    special,
 )
-from foundry.knowledge.compiler.rules.builder import RULES, Builder, Tensor, Unsupported, const
+from foundry.knowledge.compiler.rules.builder import RULES, Builder, Rule, Tensor, Unsupported, const
+from foundry.knowledge.compiler.rules.reduce import is_read
 from foundry.knowledge.compiler.rules.writes import in_place, scatter, slices
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, TensorSpec, Value, contiguous_strides
@@ -41,6 +43,7 @@ from foundry.knowledge.targets import find_target
 # Importing a rules module registers its rules.
 RULE_MODULES = (
     pointwise,
+    special,
     shape,
     reduce,
     norm,
@@ -66,6 +69,12 @@ WRITING = frozenset(("index_add", "index_put", "_unsafe_index_put", "index_copy"
     *("scatter", "scatter_add", "scatter_reduce"),
 }
 
+# Operators along a dimension, which take a number without dimensions for a row of one element.
+ALONG = WRITING | {
+    *("gather", "index_select", "topk", "sort", "argsort", "msort", "kthvalue", "median", "cumsum", "cumprod"),
+    *("logcumsumexp", "cummax", "cummin", "softmax", "_softmax", "log_softmax", "_log_softmax", "unfold"),
+}
+
 
 def plan(
     graph: OpGraph, recipe: Recipe, *, refused: frozenset[str] = frozenset(), apart: frozenset[str] = frozenset()
@@ -77,9 +86,30 @@ def plan(
     """
     found = _rewrite(graph, recipe)
     builder = lower_graph(found.graph, recipe, refused, apart)
+    if any(op.instead for op in graph.ops) and (names := _decomposed(graph, recipe, builder, refused)):
+        found = _rewrite(graph.expanded(names), recipe)
+        builder = lower_graph(found.graph, recipe, refused, apart)
     outputs, kept, write_backs = _results(builder, found.graph)
     fusion = fuse(builder.buffers, builder.steps, kept, recipe, apart)
     return _assemble(builder, found, recipe, fusion, outputs=outputs, write_backs=write_backs)
+
+
+def _decomposed(graph: OpGraph, recipe: Recipe, builder: Builder, refused: frozenset[str]) -> set[str]:
+    """Names of the operators without a kernel here whose decompositions have kernels for all their parts."""
+    parts = {op.name: {part.name for part in op.instead} for op in graph.ops if op.instead}
+    able = {name for name in parts if name in _left_by(builder) and refused.isdisjoint(parts[name])}
+    left = _left_by(lower_graph(graph.expanded(able), recipe, refused)) if able else frozenset()
+    return {name for name in able if left.isdisjoint(parts[name])}
+
+
+def _left_by(builder: Builder) -> frozenset[str]:
+    """Names of the operators that a plan leaves to PyTorch."""
+    return frozenset(name for step in builder.steps if isinstance(step, TorchCall) for name in step.ops)
+
+
+def without_kernel(graph: OpGraph, target: str) -> frozenset[str]:
+    """Names of the operators for which a target has no kernel, before any decomposition. Raises CannotLower."""
+    return _left_by(lower_graph(graph, Recipe(target)))
 
 
 def _rewrite(graph: OpGraph, recipe: Recipe) -> Rewritten:
@@ -136,11 +166,40 @@ def _lower_op(builder: Builder, op: Op, refused: frozenset[str]) -> None:
         return
     buffers, names, taken, steps = dict(builder.buffers), dict(builder.names), set(builder.taken), len(builder.steps)
     try:
-        rule(builder, op)
+        if op.kind in ALONG and all(value.spec.shape == () for value in op.outputs):
+            _lower_as_row(builder, rule, op)
+        else:
+            rule(builder, op)
+        _bind_rest(builder, op)
     except Unsupported:
         builder.buffers, builder.names, builder.taken = buffers, names, taken
         del builder.steps[steps:]
         _call_torch(builder, op)
+
+
+def _lower_as_row(builder: Builder, rule: Rule, op: Op) -> None:
+    """Lowers an operator along a dimension of numbers without any: as rows of one element, like PyTorch."""
+    given = {name: builder.tensors[name] for name in op.reads}
+    specs = [TensorSpec((1,), (1,), value.spec.dtype) for value in op.outputs]
+    row = replace(op, outputs=[replace(value, spec=spec) for value, spec in zip(op.outputs, specs, strict=True)])
+    try:
+        for name, tensor in given.items():
+            builder.tensors[name] = tensor if tensor.shape else builder.reshape(tensor, (1,), op)
+        rule(builder, row)
+    finally:
+        builder.tensors.update(given)
+    for value in op.outputs:
+        if value.name in builder.tensors:
+            builder.tensors[value.name] = builder.reshape(builder.tensors[value.name], (), op)
+
+
+def _bind_rest(builder: Builder, op: Op) -> None:
+    """Binds results without elements. Raises Unsupported if the rule gave no value to another result that is read."""
+    for output, value in enumerate(op.outputs):
+        if value.name not in builder.tensors and not value.spec.numel:
+            _bind_empty(builder, value)
+        elif value.name not in builder.tensors and is_read(builder, op, output):
+            raise Unsupported(f"{op.target}: result {output}")
 
 
 def _are_known(builder: Builder, op: Op) -> bool:

@@ -18,7 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from foundry.knowledge.opgraph import WRITTEN, Argument, Arrangement, Op, OpGraph, Ref, Role, TensorSpec, Value
 from foundry.tools.task.construction.tree import plain_attributes
-from foundry.tools.task.flops import operator_flops
+from foundry.tools.task.decomposition.ladder import with_decompositions
+from foundry.tools.task.flops import known_flops
 from foundry.tools.task.loading import arrange, dtype_name, lines_in, rebuilt, spec_of
 from foundry.tools.task.modes import other_answer
 from foundry.tools.task.ran import with_flops_ran
@@ -30,6 +31,7 @@ from foundry.tools.task.tracers import (
     trace_make_fx,
     trace_symbolic,
     trace_values,
+    traced_part,
 )
 from foundry.tools.task.values.masked import CannotMask
 from foundry.tools.words import words
@@ -134,6 +136,7 @@ def _trace_first(model: nn.Module, takes: Arrangement, leaves: Sequence[Any], ov
             with quietly(), torch.no_grad():
                 traced = tracer(model, takes, tuple(leaves))
             graph = _to_graph(traced, name, model, dict(overrides), fixed)
+            graph = with_decompositions(graph, traced.graph, _graph_of_part)
             inputs = rebuilt(takes, iter(leaves))
             if name == "values":
                 graph = with_flops_ran(replace(graph, assumptions=list(traced.assumptions)), model, inputs)
@@ -145,6 +148,11 @@ def _trace_first(model: nn.Module, takes: Arrangement, leaves: Sequence[Any], ov
             if name != "export" and isinstance(problems["export"], UnknownSize):
                 raise CannotCapture(f"{problems['export']}{_why_not_masked(model, error)}") from error
     raise CannotCapture(f"no tracer could follow the model: {_why_none(model, problems)}")
+
+
+def _graph_of_part(nodes: fx.Graph, constants: Mapping[str, torch.Tensor], results: int) -> OpGraph:
+    """The operator graph of a decomposition."""
+    return _to_graph(traced_part(nodes, constants, results), "make_fx", nn.Module(), {}, {})
 
 
 def _reads_mode(model: nn.Module, inputs: Sequence[Any]) -> bool:
@@ -379,7 +387,7 @@ def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
         raise CannotCapture(f"line {line} has {error}" if line else f"an operator takes {error}") from error
     kwargs = {key: item for key, item in kwargs.items() if key not in ("device", "pin_memory", "layout")}
     shapes = [tuple(item.meta["val"].shape) for item in _tensor_arguments(node)]
-    flops = operator_flops(
+    flops = known_flops(
         node.target._schema.name.removeprefix("aten::"),  # type: ignore[union-attr]
         args,
         kwargs,
@@ -388,7 +396,7 @@ def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
     )
     module = _module_path(node)
     line = _line_of(node, builder.file)
-    builder.ops.append(Op(target, args, kwargs, outputs, flops=int(flops), module=module, line=line))
+    builder.ops.append(Op(target, args, kwargs, outputs, flops=flops, module=module, line=line))
 
 
 def _complex_tensor(builder: _Builder, node: fx.Node, item: Any) -> Ref | None:

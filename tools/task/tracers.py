@@ -264,3 +264,10 @@ def _from_program(program: ExportedProgram, leaves: Sequence[Any], arrangement: 
         else:
             outputs.append((result.kind.name.lower().replace("_", " "), str(result.target)))
     return Traced(program.graph_module.graph, roles, outputs, program.constants, arrangement)
+
+
+def traced_part(graph: fx.Graph, constants: Mapping[str, torch.Tensor], results: int) -> Traced:
+    """The trace of a function of tensors, whose arguments are inputs in their order."""
+    names = [node.name for node in graph.nodes if node.op == "placeholder"]
+    roles = {name: ("input", str(index)) for index, name in enumerate(names)}
+    return Traced(graph, roles, [("result", "")] * results, constants, Arrangement.flat(results))

@@ -28,7 +28,7 @@ from foundry.knowledge.compiler.file.python_text import (
     variable,
     write_back_text,
 )
-from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.file.texts import read_library_text, special_functions
 from foundry.knowledge.compiler.ir.access import is_prepared, step_buffers
 from foundry.knowledge.compiler.ir.kernels import Buffer, Kernel, Plan, PrintedKernel, TorchCall
 from foundry.knowledge.compiler.ir.scalar import CPU_DIALECT, EIGHT_BITS
@@ -54,9 +54,9 @@ def cpu_module(entries: Sequence[Entry]) -> Body:
     parts = [_EntryText(entry, index, parameters, alone=len(entries) == 1) for index, entry in enumerate(entries)]
     shared = dict.fromkeys(text for entry in entries for kernel in entry.kernels if kernel for text in kernel.shared)
     ordered = sorted(shared, key=lambda text: not text.startswith("#define"))  # what is asked of a text, before it
-    kernels = [*ordered, *[part.source for part in parts]]
-    headers = ["cpu/runtime.h", *(["cpu/float8.h"] if any("float8_" in text for text in kernels) else [])]
-    source = "\n".join([*map(read_library_text, headers), *kernels])
+    own = "\n".join([*ordered, *[part.source for part in parts]])
+    headers = ["cpu/runtime.h", *(["cpu/float8.h"] if "float8_" in own else [])]
+    source = "\n".join(filter(None, [*map(read_library_text, headers), special_functions(own), own]))
     functions = [name for part in parts for name in part.functions]
     prepares = any(part.prepares for part in parts)
     calls = calls_text([entry.plan for entry in entries], parameters, prepares=prepares)

@@ -398,6 +398,14 @@ FOUNDRY_INLINE float hypot(float x, float y) {  // squares of floats neither ove
   return math::isinf(x) | math::isinf(y) ? INFINITY : length;
 }
 
+template <class T> FOUNDRY_INLINE T erfc(T x) { return std::erfc(x); }
+template <class T> FOUNDRY_INLINE T lgamma(T x) { return std::lgamma(x); }
+template <class T> FOUNDRY_INLINE T asinh(T x) { return std::asinh(x); }
+template <class T> FOUNDRY_INLINE T acosh(T x) { return std::acosh(x); }
+template <class T> FOUNDRY_INLINE T atanh(T x) { return std::atanh(x); }
+template <class T> FOUNDRY_INLINE T copysign(T x, T y) { return std::copysign(x, y); }
+template <class T> FOUNDRY_INLINE T nextafter(T x, T y) { return std::nextafter(x, y); }
+
 template <class T>
 FOUNDRY_INLINE T gelu_tanh(T x) {  // (1 + tanh(u)) / 2 is the sigmoid of 2 u, without cancellation
   return x * math::sigmoid((T)1.59576912160573071 * (x + (T)0.044715 * x * x * x));

@@ -36,7 +36,7 @@ from foundry.knowledge.compiler.file.python_text import (
     variable,
     write_back_text,
 )
-from foundry.knowledge.compiler.file.texts import read_library_text
+from foundry.knowledge.compiler.file.texts import read_library_text, special_functions
 from foundry.knowledge.compiler.ir.access import is_prepared
 from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import Buffer, Plan, TorchCall
@@ -95,7 +95,8 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
     }
     holes = {"FORWARDS": "\n\n\n".join([*forwards, f"_BY_SHAPE = [\n{dispatch},\n]"])}
     runtime = runtime_header() + (read_library_text("cuda/float8.cuh") if "float8_" in kernels else "")
-    return Body(about=about, source=f"{headers}{runtime}\n{kernels}", compiler=COMPILER, holes=holes)
+    runtime = f"{runtime}\n{special_functions(kernels)}"
+    return Body(about=about, source=f"{headers}{runtime}{kernels}", compiler=COMPILER, holes=holes)
 
 
 def _launch_fact(launch: Launch) -> dict[str, object]:

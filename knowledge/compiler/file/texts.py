@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import re
 from collections.abc import Iterator, Mapping
 from importlib.resources.abc import Traversable
+
+from foundry.knowledge.compiler.ir.exprs import SPECIAL_OPS
 
 ENDINGS = (".cpp", ".cu", ".h", ".cuh", ".py.txt")
 
@@ -19,6 +22,14 @@ def library_texts() -> Mapping[str, str]:
 def read_library_text(name: str) -> str:
     """One text by its path below the compiler's folder; raises KeyError if there is none."""
     return library_texts()[name]
+
+
+def special_functions(source: str) -> str:
+    """The special functions of both targets, if a source calls one of them; else ""."""
+    return read_library_text("file/special.h") if _SPECIAL.search(source) else ""
+
+
+_SPECIAL = re.compile(rf"\bmath::(?:{'|'.join(SPECIAL_OPS)})\(")
 
 
 def _texts(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:

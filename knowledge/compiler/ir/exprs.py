@@ -84,6 +84,14 @@ class Named:
 
 Expr = Load | Gather | Iota | Const | Apply | Named
 
+# Scalar operations whose functions stand in file/special.h.
+SPECIAL_OPS: dict[str, int] = {
+    **dict.fromkeys(["erfinv", "erfcx", "digamma", "i0", "i0e", "i1", "i1e"], 1),
+    **dict.fromkeys(["bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1"], 1),
+    **dict.fromkeys(["chebyshev_t", "chebyshev_u", "chebyshev_v", "chebyshev_w"], 2),
+    **dict.fromkeys(["hermite_h", "hermite_he", "laguerre", "legendre", "zeta", "gcd"], 2),
+}
+
 # name -> number of arguments. Semantics are PyTorch's for the result dtype (NaN propagates through maximum and
 # minimum; clamp is minimum(maximum(x, lo), hi); where(c, a, b) takes c != 0; gelu is exact erf, gelu_tanh the
 # tanh form; div is true division, floordiv rounds down; remainder has the divisor's sign).
@@ -99,7 +107,9 @@ SCALAR_OPS: dict[str, int] = {
     **dict.fromkeys(["asin", "acos", "atan", "sinh", "cosh", "frac", "softplus", "logsigmoid"], 1),
     **dict.fromkeys(["add", "sub", "mul", "div", "floordiv", "remainder", "fmod", "pow", "maximum", "minimum"], 2),
     **dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"], 2),
-    **dict.fromkeys(["atan2", "hypot"], 2),
+    **dict.fromkeys(["erfc", "lgamma", "asinh", "acosh", "atanh"], 1),
+    **SPECIAL_OPS,
+    **dict.fromkeys(["atan2", "hypot", "copysign", "nextafter"], 2),
     **dict.fromkeys(["bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"], 2),
     **dict.fromkeys(["leaky_relu", "elu", "threshold_leq"], 2),  # (x, slope), (x, alpha), (x, lambda)
     **dict.fromkeys(["where", "fma", "clamp"], 3),

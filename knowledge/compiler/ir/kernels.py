@@ -12,6 +12,7 @@ from typing import Literal
 
 from foundry.knowledge.candidate import AuthoredKernel
 from foundry.knowledge.compiler.ir.exprs import SCALAR_OPS as SCALAR_OPS
+from foundry.knowledge.compiler.ir.exprs import SPECIAL_OPS as SPECIAL_OPS
 from foundry.knowledge.compiler.ir.exprs import Apply as Apply
 from foundry.knowledge.compiler.ir.exprs import Const as Const
 from foundry.knowledge.compiler.ir.exprs import Expr as Expr

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from foundry.knowledge.compiler.ir.kernels import (
     SCALAR_OPS,
+    SPECIAL_OPS,
     Apply,
     Buffer,
     Const,
@@ -35,8 +36,9 @@ LoadFn = Callable[[Load | Gather | Iota], str]
 _EXPENSIVE = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf gelu gelu_tanh silu softplus mish selu
     asin acos atan sinh cosh logsigmoid pow atan2 hypot elu
+    erfc lgamma asinh acosh atanh
 """
-EXPENSIVE = frozenset(_EXPENSIVE.split())
+EXPENSIVE = frozenset([*_EXPENSIVE.split(), *SPECIAL_OPS])
 
 EIGHT_BITS: tuple[DType, ...] = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
 FLOATING: frozenset[DType] = frozenset({"float64", "float32", "float16", "bfloat16", *EIGHT_BITS})

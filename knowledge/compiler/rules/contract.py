@@ -210,8 +210,8 @@ def _matmul(builder: Builder, op: Op) -> None:
     Raises Unsupported for an inner product whose second operand is no matrix."""
     a, b = builder.tensor(op.args[0]), builder.tensor(op.args[1])
     if op.kind == "inner":
-        if len(b.shape) != 2:
-            raise Unsupported("an inner product of more than two dimensions")
+        if len(b.shape) != 2 or not a.shape:
+            raise Unsupported("an inner product of a number, or of more than two dimensions")
         b = _transpose(builder, op, b)
     if len(a.shape) == 1:
         a = builder.reshape(a, (1, *a.shape), op)

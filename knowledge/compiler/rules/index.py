@@ -24,7 +24,7 @@ from foundry.knowledge.compiler.rules.builder import (
 )
 from foundry.knowledge.compiler.rules.reduce import Rows, is_read
 from foundry.knowledge.compiler.rules.resample import along, between
-from foundry.knowledge.opgraph import DType, Op
+from foundry.knowledge.opgraph import DType, Op, Ref
 
 MOST_QUESTIONS = 1 << 31  # most comparisons of values with boundaries in one kernel
 
@@ -251,23 +251,38 @@ def _take(builder: Builder, op: Op) -> None:
 @rule("bucketize", "searchsorted")
 def _bucketize(builder: Builder, op: Op) -> None:
     """Lowers bucketize and searchsorted: the number of boundaries before a value (with `right`, before or at it).
-    Raises Unsupported for boundaries of each row, for `side` or `sorter`, and for more than MOST_QUESTIONS
-    comparisons."""
-    first, second = (builder.tensor(item) for item in op.args[:2])
-    values, edges = (first, second) if op.kind == "bucketize" else (second, first)
-    if len(edges.shape) != 1:
-        raise Unsupported("a list of boundaries for each row")
-    if op.kind == "searchsorted" and (argument(op, 4, "side") or argument(op, 5, "sorter")):
-        raise Unsupported("searchsorted with a side or a sorter")
-    if values.numel * edges.numel > MOST_QUESTIONS:
+
+    Boundaries are one list for all values, or a list for each row of values.
+    """
+    if not isinstance(op.args[0], Ref) or not isinstance(op.args[1], Ref):
+        values, edges = _numbers_in_lists(builder, op)
+    else:
+        first, second = (builder.tensor(item) for item in op.args[:2])
+        values, edges = (first, second) if op.kind == "bucketize" else (second, first)
+    sorter = builder.optional(op, 5, "sorter") if op.kind == "searchsorted" else None
+    if values.numel * edges.shape[-1] > MOST_QUESTIONS:
         raise Unsupported("many values in many buckets")
-    rows = Rows(builder, op, (*values.shape, edges.numel), [-1])
+    if sorter is not None:
+        load = builder.ensure_load(edges, op)[1]
+        view = View(load.view.offset, (*load.view.strides[:-1], 0))
+        at, step, bound = cast(sorter.expr, "int64"), load.view.strides[-1], edges.shape[-1]
+        edges = Tensor(edges.shape, Gather(load.buffer, view, at, step=step, bound=bound, dtype=load.dtype))
+    rows = Rows(builder, op, (*values.shape, edges.shape[-1]), [-1])
     dtype = promote(values.dtype, edges.dtype)
-    edge = builder.expand(builder.reshape(edges, (*(1,) * len(values.shape), edges.numel), op), rows.shape, op).expr
-    test = "le" if flag(op, 3, "right") else "lt"
+    leading = edges.shape[:-1] or (1,) * (len(values.shape) - 1)
+    between_rows = (*leading, 1) if values.shape else ()
+    edge = builder.expand(builder.reshape(edges, (*between_rows, edges.shape[-1]), op), rows.shape, op).expr
+    is_right = flag(op, 3, "right") or argument(op, 4, "side") == "right"
     value = cast(rows.per_row(values), dtype)
-    before = apply(test, cast(edge, dtype), value, dtype="bool")
+    before = apply("le" if is_right else "lt", cast(edge, dtype), value, dtype="bool")
     unknown = apply("ne", value, value, dtype="bool")  # NaN is after all boundaries
     before = apply("logical_or", before, unknown, dtype="bool")
     rows.emit_row(rows.reduce("before", "sum", cast(before, "int64"), "int64"))
     rows.finish()
+
+
+def _numbers_in_lists(builder: Builder, op: Op) -> tuple[Tensor, Tensor]:
+    """(one number as a tensor without dimensions, the boundaries)."""
+    at = 0 if op.kind == "bucketize" else 1
+    edges = builder.tensor(op.args[1 - at])
+    return Tensor((), const(number(op, at, "self"), edges.dtype)), edges

@@ -299,17 +299,17 @@ def _upsample_cubic(builder: Builder, op: Op) -> None:
 # ---------------------------------------------------------------- grids of points
 
 _BILINEAR, _NEAREST = 0, 1
-_ZEROS, _BORDER = 0, 1
+_ZEROS, _BORDER, _REFLECTION = 0, 1, 2
 
 
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def _grid_sample(builder: Builder, op: Op) -> None:
-    """Lowers grid_sampler: the input at points whose coordinates run from -1 to 1; points outside read zeros or the
-    border. Raises Unsupported for bicubic mode and reflection."""
+    """Lowers grid_sampler: the input at points whose coordinates run from -1 to 1; points outside read zeros, the
+    border or a reflection. Raises Unsupported for bicubic mode."""
     source, grid = builder.tensor(op.args[0]), builder.tensor(op.args[1])
     mode, padding = integer(op, 2, "interpolation_mode"), integer(op, 3, "padding_mode")
-    if mode not in (_BILINEAR, _NEAREST) or padding not in (_ZEROS, _BORDER):
-        raise Unsupported("grid_sample by cubes or reflection")
+    if mode not in (_BILINEAR, _NEAREST):
+        raise Unsupported("grid_sample by cubes")
     corners = flag(op, 4, "align_corners")
     load = forward_load(builder, source, op)
     grid_load = builder.ensure_load(grid, op)[1]
@@ -336,7 +336,9 @@ def _grid_taps(coordinate: Expr, size: int, mode: int, padding: int, *, corners:
     else:
         position = scalar("mul", scalar("sub", scalar("mul", shifted, float(size)), 1.0), 0.5)
     dtype = position.dtype
-    if padding == _BORDER:  # NaN is at the beginning, as PyTorch has it (clip_coordinates in GridSamplerKernel.cpp)
+    if padding == _REFLECTION:
+        position = _mirrored(position, size, corners=corners)
+    if padding != _ZEROS:  # NaN is at the beginning, as PyTorch has it (clip_coordinates in GridSamplerKernel.cpp)
         first, last = const(0.0, dtype), const(float(size - 1), dtype)
         begun = apply("where", apply("ge", position, first, dtype="bool"), position, first, dtype=dtype)
         position = apply("minimum", begun, last)
@@ -346,6 +348,20 @@ def _grid_taps(coordinate: Expr, size: int, mode: int, padding: int, *, corners:
     low = apply("floor", position)
     share = apply("sub", position, low)
     return [place(low, scalar("sub", share, 1.0, reverse=True)), place(scalar("add", low, 1.0), share)]
+
+
+def _mirrored(position: Expr, size: int, *, corners: bool) -> Expr:
+    """A position mirrored at the first and last elements (with `corners`), or at their outer edges, into between."""
+    dtype = position.dtype
+    low, span = (0.0, float(size - 1)) if corners else (-0.5, float(size))
+    if not span:
+        return const(0.0, dtype)
+    distance = apply("abs", scalar("sub", position, low))
+    rest = scalar("fmod", distance, span)
+    flips = apply("floor", scalar("div", distance, span))
+    is_even = apply("eq", scalar("fmod", flips, 2.0), const(0.0, dtype), dtype="bool")
+    there, back = scalar("add", rest, low), scalar("sub", rest, span + low, reverse=True)
+    return apply("where", is_even, there, back, dtype=dtype)
 
 
 def _up_to(position: Expr, weight: Expr, size: int) -> tuple[Expr, Expr]:

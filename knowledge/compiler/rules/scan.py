@@ -10,6 +10,7 @@ from foundry.knowledge.compiler.ir.kernels import Expr, Gather, Iota, Load, Name
 from foundry.knowledge.compiler.rules.builder import (
     FLOATS,
     Builder,
+    Tensor,
     apply,
     cast,
     compute_dtype,
@@ -44,6 +45,8 @@ def _scan(builder: Builder, op: Op) -> None:
     source = builder.tensor_at(op, 0, "self")
     if not source.shape:
         builder.bind(op, source)
+        if len(op.outputs) > 1:
+            builder.bind(op, Tensor((), const(0, "int64")), 1)
         return
     has_positions = len(op.outputs) > 1 and is_read(builder, op, 1)
     axis = source.axis(int(number(op, 1, "dim")))

@@ -64,7 +64,7 @@ def _permute(builder: Builder, op: Op) -> None:
     order = list(range(rank))
     if op.kind == "permute":
         order = [axis % rank for axis in integers(op, 1, "dims") or []]
-    elif op.kind in ("transpose", "swapaxes", "swapdims"):
+    elif op.kind in ("transpose", "swapaxes", "swapdims") and rank:
         first, second = source.axis(integer(op, 1, "dim0")), source.axis(integer(op, 2, "dim1"))
         order[first], order[second] = order[second], order[first]
     elif op.kind in ("movedim", "moveaxis"):
@@ -167,12 +167,31 @@ def _diagonal(builder: Builder, op: Op) -> None:
 def _unfold(builder: Builder, op: Op) -> None:
     """Lowers unfold: overlapping windows along a dimension, as a view."""
     source = _source(builder, op)
+    if not source.shape:
+        builder.bind(op, builder.reshape(source, op.outputs[0].spec.shape, op))
+        return
     axis = source.axis(integer(op, 1, "dimension"))
     step = integer(op, 3, "step")
     strides = list(contiguous_strides(source.shape))
     window = strides[axis]
     strides[axis] *= step
     builder.bind(op, builder.reindex(source, View(0, (*strides, window)), op.outputs[0].spec.shape, op))
+
+
+@rule("as_strided", "as_strided_copy")
+def _as_strided(builder: Builder, op: Op) -> None:
+    """Lowers as_strided of a tensor that is whole in memory. Raises Unsupported for others, whose elements may lie
+    beside those of other tensors."""
+    source, ref = _source(builder, op), op.args[0]
+    assert isinstance(ref, Ref)
+    value = builder.graph.values[ref.ref]
+    if value.role == "op" or not value.spec.is_contiguous:
+        raise Unsupported("parts of memory")
+    steps, shape = integers(op, 2, "stride") or [], op.outputs[0].spec.shape
+    start = integer(op, 3, "storage_offset", 0) if argument(op, 3, "storage_offset") is not None else 0
+    if start + sum(step * (size - 1) for step, size in zip(steps, shape, strict=True)) >= source.numel:
+        raise Unsupported("memory beyond a tensor")
+    builder.bind(op, builder.reindex(source, View(start, tuple(steps)), shape, op))
 
 
 @rule("repeat", "tile")

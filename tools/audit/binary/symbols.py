@@ -25,7 +25,7 @@ _MATHS = words(
     "exp exp2 exp10 expm1 log log2 log10 log1p pow sqrt cbrt sin cos tan asin acos atan atan2 sinh cosh tanh "
     "asinh acosh atanh erf erfc tgamma lgamma fmod remainder fmin fmax fma floor ceil round rint nearbyint "
     "trunc ldexp frexp modf hypot copysign lround llround lrint llrint nextafter logb ilogb scalbn sincos "
-    "fdim"
+    "fdim j0 j1 y0 y1"
 )
 _ALLOWED = frozenset(
     words(

@@ -195,6 +195,8 @@ def _write_rows(
     builder: Builder, op: Op, target: Tensor, axis: int, index: Tensor, source: Tensor, join: _Join
 ) -> None:
     """Lowers writes of slices of one dimension; the source has a slice for each index, or is one value."""
+    if not target.shape:
+        raise Unsupported("a write into a number")
     index = builder.reshape(index, (index.numel,), op)
     if not index.numel:
         builder.bind(op, target)
@@ -323,11 +325,14 @@ def _index_put(builder: Builder, op: Op) -> None:
 
 
 def _put_by_mask(builder: Builder, op: Op, target: Tensor, found: dict[int, Tensor], values: Tensor) -> None:
-    """Lowers index_put of one value by a mask of the leading dimensions. Raises Unsupported for other masks."""
-    if list(found) != [0] or values.numel != 1 or flag(op, 3, "accumulate"):
+    """Lowers index_put by a mask of the leading dimensions, of values that are the same for each true element. Raises
+    Unsupported for other masks."""
+    mask = found[0] if list(found) == [0] else None
+    rank = len(target.shape) - (len(mask.shape) if mask is not None else 0)
+    if mask is None or len(values.shape) > rank + 1 or (len(values.shape) == rank + 1 and values.shape[0] != 1):
         raise Unsupported("values of their own for a mask")
-    mask = found[0]
-    trailing = (1,) * (len(target.shape) - len(mask.shape))
-    shown = builder.expand(builder.reshape(mask, mask.shape + trailing, op), target.shape, op).expr
-    value = builder.expand(builder.reshape(values, (1,) * len(target.shape), op), target.shape, op).expr
-    builder.pointwise(op, apply("where", shown, cast(value, target.dtype), target.expr, dtype=target.dtype))
+    shown = builder.expand(builder.reshape(mask, mask.shape + (1,) * rank, op), target.shape, op).expr
+    alike = builder.reshape(values, values.shape[-rank:] if rank else (), op)
+    value = cast(builder.expand(alike, target.shape, op).expr, target.dtype)
+    value = apply("add", target.expr, value) if flag(op, 3, "accumulate") else value
+    builder.pointwise(op, apply("where", shown, value, target.expr, dtype=target.dtype))
