@@ -67,7 +67,7 @@ def test_the_rule_gives_pytorch_s_results(monkeypatch: pytest.MonkeyPatch) -> No
     values[0, :4] = torch.tensor([0.0, -0.0, torch.nan, torch.inf])
     for operands in ((values, torch.randn(9)), (values.double().T, torch.randn(9, 7).double())):
         monkeypatch.delitem(RULES, "heaviside", raising=False)
-        check(torch.heaviside, *operands, calls=["heaviside"])  # without the rule PyTorch does the work
+        assert len(check(torch.heaviside, *operands).steps) == 1  # without the rule PyTorch's decomposition is lowered
         monkeypatch.setitem(RULES, "heaviside", run_example("rule")["_heaviside"])
         check(torch.heaviside, *operands, steps=1)
 
