@@ -195,6 +195,13 @@ def take(names: Iterable[str], jobs: int) -> dict[str, dict[str, Any]]:
     return found
 
 
+def as_json(found: dict[str, Any]) -> str:
+    """A census as JSON with a line for each operator."""
+    rows = [f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(found["operators"].items())]
+    head = f'"torch": {json.dumps(found["torch"])},\n"counts": {json.dumps(found["counts"])}'
+    return f'{{{head},\n"operators": {{\n' + ",\n".join(rows) + "\n}}\n"
+
+
 # ---------------------------------------------------------------- the page
 
 
@@ -280,7 +287,7 @@ def main() -> int:
             print(name, *(f"{target}: {' '.join(row[target]).strip()}" for target in DEVICES), sep="; ")
         return 0
     found = {"torch": torch.__version__.split("+")[0], "counts": totals(rows), "operators": rows}
-    asked.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    asked.out.write_text(as_json(found))
     if asked.out == RESULTS:
         PAGE.write_text(page(found))
     for target, counts in found["counts"].items():
