@@ -32,7 +32,7 @@ _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 0x2, 0x4, 0x8
 
 Message = dict[str, Any]
 MAY_PAUSE = "may_pause"  # key of a request whose worker may ask to wait
-PAUSE = "pause"  # key of the worker's question whether to wait
+PAUSE = b'{"says":"pause"}'  # the worker's question whether to wait
 
 
 class ChannelClosed(Exception):
@@ -107,13 +107,10 @@ class Channel:
         """Returns the next message; see `receive_text`. Raises ChannelGarbled too if it is no JSON object."""
         text, handles = self.receive_text(timeout_s, limit_bytes=limit_bytes)
         try:
-            message = json.loads(text)
-            if not isinstance(message, dict):
-                raise ValueError("not an object")
-            return message, handles
-        except (ValueError, RecursionError) as error:
+            return read_plain(text), handles
+        except ChannelGarbled:
             close_all(handles)
-            raise ChannelGarbled(f"not a message: {error}") from error
+            raise
 
     def receive_text(
         self, timeout_s: float | None = None, *, limit_bytes: int = MESSAGE_BYTES
@@ -156,6 +153,17 @@ class Channel:
     def close(self) -> None:
         """Closes the socket; the peer then reads an end."""
         self._socket.close()
+
+
+def read_plain(text: bytes) -> Message:
+    """The JSON object in a text; raises ChannelGarbled."""
+    try:
+        message = json.loads(text)
+        if not isinstance(message, dict):
+            raise ValueError("not an object")
+        return message
+    except (ValueError, RecursionError) as error:
+        raise ChannelGarbled(f"not a message: {error}") from error
 
 
 def memory(name: str, size: int) -> int:

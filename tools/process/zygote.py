@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -36,11 +37,13 @@ from foundry.tools.process.channel import (
     ChannelTimeout,
     Message,
     close_all,
+    read_plain,
 )
 from foundry.tools.process.child import POLL_S, Limits
 from foundry.tools.process.environment import ALLOWED, STEADY, VISIBLE_GPUS, bytecode_place
 from foundry.tools.process.held_gpu import HeldGpu
 from foundry.tools.process.linux import FILES, MEANS, NETWORK, SIGNALS
+from foundry.tools.process.messages import A, Done, Malformed, NotDone, Question, T
 from foundry.tools.process.procfs import gpu_files
 from foundry.tools.process.sandbox import Sandbox
 
@@ -122,9 +125,34 @@ class Worker:
         timeout_s: float | None = None,
         tick: Callable[[], None] = lambda: None,
         pause: Callable[[], None] | None = None,
-        extend: Callable[[Message], float | None] = lambda _: None,
+        extend: Callable[[bytes], float | None] = lambda _: None,
     ) -> tuple[Message, list[int]]:
-        """Sends one message and waits for its answer, reading the worker's usage and calling `tick` meanwhile.
+        """Sends one message and waits for its answer; see `exchange`."""
+        body = json.dumps(message if pause is None else {**message, MAY_PAUSE: True}).encode()
+        return self.exchange(body, read_plain, handles, timeout_s=timeout_s, tick=tick, pause=pause, extend=extend)
+
+    def ask(
+        self,
+        question: Question[A],
+        *,
+        timeout_s: float | None = None,
+        extend: Callable[[bytes], float | None] = lambda _: None,
+    ) -> tuple[Done[A] | NotDone, list[int]]:
+        """Sends one question and waits for its answer; see `exchange`."""
+        return self.exchange(question.encoded(), question.read, timeout_s=timeout_s, extend=extend)
+
+    def exchange(
+        self,
+        body: bytes,
+        read: Callable[[bytes], T],
+        handles: Sequence[int] = (),
+        *,
+        timeout_s: float | None = None,
+        tick: Callable[[], None] = lambda: None,
+        pause: Callable[[], None] | None = None,
+        extend: Callable[[bytes], float | None] = lambda _: None,
+    ) -> tuple[T, list[int]]:
+        """Sends one text and waits for its answer, reading the worker's usage and calling `tick` meanwhile.
 
         With `pause` the worker may ask between two of its steps if it should wait; that time is not counted. `extend`
         is given each message: if it returns a number, the message is no answer yet, and the answer may take so many
@@ -135,7 +163,7 @@ class Worker:
         seconds = self.limits.wall_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + seconds
         try:
-            self.channel.send(message if pause is None else {**message, MAY_PAUSE: True}, handles)
+            self.channel.send_text(body, handles)
             while True:
                 while not self.channel.ready(POLL_S):
                     tick()
@@ -145,20 +173,20 @@ class Worker:
                     if time.monotonic() > deadline:
                         self.end()
                         raise WorkerDied("timeout", f"did not finish in {seconds:g} s")
-                answer, extra = self.channel.receive(0.0)
+                answer, extra = self.channel.receive_text(0.0)
                 if (more_s := extend(answer)) is not None:
                     deadline = time.monotonic() + more_s
                     seconds = more_s
                     continue
-                if pause is None or PAUSE not in answer:
-                    return answer, extra
+                if pause is None or answer != PAUSE:
+                    return read(answer), extra
                 asked = time.monotonic()
                 pause()
                 deadline += time.monotonic() - asked
                 self.channel.send({})
         except (ChannelClosed, ChannelTimeout) as error:
             raise WorkerDied("crash", self.end()) from error
-        except ChannelGarbled as error:
+        except (ChannelGarbled, Malformed) as error:
             self.end()
             raise WorkerDied("crash", f"sent something that is no answer: {error}") from error
 

@@ -6,17 +6,17 @@ import contextlib
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from foundry.knowledge import codec
-from foundry.knowledge.errors import FoundryError, TaskError
+from foundry.knowledge.errors import FoundryError, TaskError, TooLarge
 from foundry.knowledge.opgraph import Construction, OpGraph, TensorSpec
 from foundry.knowledge.task import Task, foreign_imports
-from foundry.tools.process.channel import Channel, Message, close_all
+from foundry.tools.process.channel import Channel, close_all
+from foundry.tools.process.messages import Done, Message, NotDone, Packing, questions_of
 from foundry.tools.process.torch_device import torch_device_of
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.capture import CannotCapture, capture
@@ -27,7 +27,8 @@ from foundry.tools.task.form.calls import GROUP
 from foundry.tools.task.form.watched import only_known_files
 from foundry.tools.task.form.writes import returned_inputs
 from foundry.tools.task.gpu_plan import CONTEXT_BYTES, Sizes
-from foundry.tools.task.limits import FIRST_FORWARD_S
+from foundry.tools.task.intake_messages import Captured, CheckedTask, RanOperators, TaskPlace, TaskQuestions
+from foundry.tools.task.limits import FirstForward
 from foundry.tools.task.loading import LoadedTask
 from foundry.tools.task.ran import operators_ran
 
@@ -35,35 +36,65 @@ HOLLOW_BYTES = 32 << 20  # bytes; larger tensors are traced without memory
 codec.prepare(Task)  # 30 ms of each process that reads a task; here the warm process does it once
 
 
+QUESTIONS = questions_of(TaskQuestions)
+
+
 def serve(control: Channel) -> None:
     """Runs an intake worker: answers `check`, `capture`, `ran` or `draw` about the task that comes with each
-    message."""
+    question."""
     warnings.simplefilter("ignore")
+    answers = TaskAnswers(control)
     while True:
-        message, _ = control.receive()
-        torch.set_num_threads(int(message["threads"]))
-        task = codec.decode(Task, message["task"])
-        handles: list[int] = []
         answer: Message
         try:
-            device = torch.device(message["device"])
-            _stay_within(device, message.get("gpu_bytes", 0))
-            if message["do"] == "draw":
-                parcel = bundle.pack(loading.load(task).inputs(message["seed"]))
-                answer = {"inputs": codec.to_plain(parcel.description)}
-                handles = [parcel.handle]
-            else:
-                looks: dict[str, Callable[[Task, torch.device], Message]]
-                looks = {"check": partial(_check, control=control), "capture": _capture, "ran": _ran}
-                with only_known_files(task):
-                    answer = looks[message["do"]](task, device)
+            answer = Done(answer=QUESTIONS.validate_json(control.receive_text()[0]).answered_by(answers))
         except FoundryError as error:
-            answer = {"error": [type(error).__name__, error.problem, error.remedy]}
+            answer = NotDone.because(error)
         except torch.OutOfMemoryError as error:
             words = f"one call of the model does not fit the GPU's memory: {str(error).splitlines()[0][:300]}"
-            answer = {"error": ["TooLarge", words, "make its sizes smaller"]}
-        control.send(answer, handles)
-        close_all(handles)
+            answer = NotDone.because(TooLarge(words, "make its sizes smaller"))
+        control.send_text(answer.encoded(), answers.files)
+        close_all(answers.files)
+        answers.files.clear()
+
+
+class TaskAnswers(TaskQuestions):
+    """The answers; `files` are open files that go with the next one."""
+
+    def __init__(self, control: Channel) -> None:
+        self._control, self.files = control, list[int]()
+
+    def check(self, where: TaskPlace) -> CheckedTask:
+        """Shapes of inputs and outputs; raises TaskError for everything that makes a task unusable."""
+        task, device = _placed(where)
+        with only_known_files(task):
+            return _check(task, device, control=self._control)
+
+    def capture(self, where: TaskPlace) -> Captured:
+        """The task's graphs."""
+        task, device = _placed(where)
+        with only_known_files(task):
+            return _capture(task, device)
+
+    def ran(self, where: TaskPlace) -> RanOperators:
+        """The operators that PyTorch runs in one forward."""
+        task, device = _placed(where)
+        with only_known_files(task):
+            return _ran(task, device)
+
+    def draw(self, where: TaskPlace, seed: int) -> Packing:
+        """Inputs of a seed, in shared memory."""
+        parcel = bundle.pack(loading.load(_placed(where)[0]).inputs(seed))
+        self.files.append(parcel.handle)
+        return parcel.description
+
+
+def _placed(where: TaskPlace) -> tuple[Task, torch.device]:
+    """(the task, its device), after setting the limits of this process."""
+    torch.set_num_threads(where.threads)
+    device = torch.device(where.device)
+    _stay_within(device, where.gpu_bytes)
+    return codec.decode(Task, where.task), device
 
 
 def _stay_within(device: torch.device, gpu_bytes: int) -> None:
@@ -75,7 +106,7 @@ def _stay_within(device: torch.device, gpu_bytes: int) -> None:
         torch_device_of(device).stay_within(max(0, gpu_bytes - CONTEXT_BYTES))
 
 
-def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
+def _check(task: Task, device: torch.device, *, control: Channel) -> CheckedTask:
     """Shapes of inputs and outputs; raises TaskError for everything that makes a task unusable, in all its cases. How
     long a first forward takes is sent at once: the time limit follows it."""
     free_bytes = torch_device_of(device).free_bytes()
@@ -84,7 +115,9 @@ def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
     for loaded in _cases(task):
         with _naming_the_case(loaded):
             checked = loading.check_reference(
-                loaded, device=device, tell_seconds=lambda seconds: control.send({FIRST_FORWARD_S: seconds})
+                loaded,
+                device=device,
+                tell_seconds=lambda seconds: control.send_text(FirstForward(seconds=seconds).encoded()),
             )
         inputs = [loading.spec_of(tensor) for tensor in bundle.tensors_in(loaded.inputs(0, device))]
         described.append((inputs, checked.outputs))
@@ -94,8 +127,7 @@ def _check(task: Task, device: torch.device, *, control: Channel) -> Message:
         sizes.append(Sizes(given, made, wide_given, wide_made, **model))
         bundle.give_back()
     inputs, outputs = described[0]
-    needs = {"sizes": codec.to_plain(Sizes.largest(sizes)), "free_bytes": free_bytes}
-    return {"inputs": codec.to_plain(inputs), "outputs": codec.to_plain(outputs), **needs}
+    return CheckedTask(inputs, outputs, Sizes.largest(sizes), free_bytes)
 
 
 @contextlib.contextmanager
@@ -118,21 +150,15 @@ def _bytes(specs: list[TensorSpec]) -> tuple[int, int]:
     return sum(spec.nbytes for spec in specs), sum(wide)
 
 
-def _capture(task: Task, device: torch.device) -> Message:
-    """The message with one graph for each case, or the reason why there is none."""
-    graphs: list[Any] = []
+def _capture(task: Task, device: torch.device) -> Captured:
+    """One graph for each case, or the reason why there is none."""
     try:
-        for loaded in _cases(task):
-            graphs.append(codec.to_plain(captured_case(loaded, device)))
+        return Captured([captured_case(loaded, device) for loaded in _cases(task)])
     except CannotCapture as error:
-        return {"graphs": [], "note": str(error), **_ran(task, device)}
-    return {"graphs": graphs, "note": "", **NOTHING_RAN}
+        return Captured([], str(error), _ran(task, device))
 
 
-NOTHING_RAN: Message = {"ran": [], "work": 0}
-
-
-def _ran(task: Task, device: torch.device) -> Message:
+def _ran(task: Task, device: torch.device) -> RanOperators:
     """The operators that a task without a graph runs, and their work; empty if that cannot be seen either."""
     loaded = loading.load(task)
     model = loaded.build_model(0, device)
@@ -140,8 +166,8 @@ def _ran(task: Task, device: torch.device) -> Message:
     try:
         found = operators_ran(lambda: loading.call(model, inputs))
     except Exception:  # the model raised nothing in earlier checks, so the task goes on without this
-        return NOTHING_RAN
-    return {"ran": [codec.to_plain(row) for row in found.rows], "work": found.work}
+        return RanOperators()
+    return RanOperators(list(found.rows), found.work)
 
 
 def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:

@@ -7,10 +7,11 @@ to be slow gets more.
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 from foundry.knowledge.errors import UsageError
-from foundry.tools.process.channel import Message
 from foundry.tools.process.child import machine_memory_bytes
+from foundry.tools.process.messages import Message
 
 SECONDS = "FOUNDRY_TASK_SECONDS"
 GIGABYTES = "FOUNDRY_TASK_GB"
@@ -29,7 +30,16 @@ TRACED = 40
 TIMED = 80
 JUDGED = 800
 COMPARED = 160
-FIRST_FORWARD_S = "first_forward_s"  # key of an interim message of intake: seconds of the first forward
+
+
+class FirstForward(Message):
+    """An interim message of intake, before its answer: seconds of the first forward."""
+
+    says: Literal["first forward"] = "first forward"
+    seconds: float
+
+
+_INTERIM = b'{"says":"first forward"'
 
 
 def task_seconds() -> float:
@@ -66,14 +76,14 @@ class TimeLimits:
         """No forward has been timed yet."""
         self.forward_s = 0.0
 
-    def take_measurement(self, message: Message) -> float | None:
+    def read_measurement(self, text: bytes) -> float | None:
         """Takes a measurement from an interim message of intake; returns the seconds that the request may still take.
 
         None for any other message.
         """
-        if FIRST_FORWARD_S not in message:
+        if not text.startswith(_INTERIM):
             return None
-        self.forward_s = max(self.forward_s, float(message[FIRST_FORWARD_S]))
+        self.forward_s = max(self.forward_s, FirstForward.model_validate_json(text).seconds)
         return self.intake_s
 
     @property

@@ -11,8 +11,6 @@ import torch
 from foundry.agents.playbook.diagnosis import diagnose
 from foundry.agents.prompt_text.standing import operators
 from foundry.knowledge.candidate import REFERENCE
-from foundry.knowledge.codec import unpack
-from foundry.knowledge.opgraph import OperatorRun
 from foundry.tools.task.file import read_task
 from foundry.tools.task.intake import _capture
 
@@ -38,8 +36,8 @@ def get_init_inputs():
 def test_its_operators_are_its_diagnosis(toy: Any, tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(UNTRACEABLE)
     answer = _capture(read_task(tmp_path / "loop.py"), torch.device("cpu"))
-    assert answer["graphs"] == [] and answer["note"]
-    ran = tuple(unpack(OperatorRun, row) for row in answer["ran"])
+    assert answer.graphs == [] and answer.note
+    ran = tuple(answer.ran.rows)
     found = {row.name: row for row in ran}
     assert found["aten::mm"].calls == 3 and found["aten::mm"].flops == 3 * 2 * 64**3
     assert found["aten::tanh"].traffic_bytes == 3 * 2 * 64 * 64 * 4 and sum(row.ms for row in ran) > 0

@@ -21,6 +21,7 @@ from foundry.tools.grade.host.workbench import Workbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
+from foundry.tools.task.intake_messages import TaskQuestions
 from foundry.tools.task.ran import operators_ran
 from foundry.tools.verify.verify import VerifyReport, verify_in
 
@@ -100,16 +101,16 @@ def test_a_tracer_that_dies_leaves_what_the_reference_runs(
     grader = Grader(
         read_task(tmp_path / "task.py"), describe("cpu"), tmp_path / "s", seed=1, zygote=zygote, owns_zygote=False
     )
-    ask = grader._ask_about_task
+    ask = grader._about_task
 
-    def asked(question: str, limit_s: float) -> dict[str, Any]:
-        if question == "capture":
+    def asked(question: Any, limit_s: float) -> Any:
+        if question is TaskQuestions.capture:
             raise TaskError("the task did not finish in 150 s")
         return ask(question, limit_s)
 
-    monkeypatch.setattr(grader, "_ask_about_task", asked)
+    monkeypatch.setattr(grader, "_about_task", asked)
     try:
         found = grader.capture()
     finally:
         grader.close()
-    assert found["graphs"] == [] and found["work"] > 800 * 100 and found["ran"]
+    assert found.graphs == [] and found.ran.work > 800 * 100 and found.ran.rows

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Protocol
 
 import pytest
 from tests.waiting import PATIENCE_S, is_gone, until
@@ -26,6 +27,7 @@ from foundry.tools.process.channel import (
     seal,
 )
 from foundry.tools.process.child import Limits
+from foundry.tools.process.messages import asking
 from foundry.tools.process.procfs import cpu_ns
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
@@ -42,9 +44,12 @@ def echo(channel, message, handles):
     channel.send({**message, "pid": os.getpid(), "key": os.environ.get("SECRET_KEY"), "cwd": os.getcwd(),
         "gpus": [os.environ.get(name) for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")]})
 
+def count(channel, message, handles):
+    channel.send({"says": "done", "answer": "one"})
+
 def rest(channel, message, handles):
     for _ in range(3):
-        channel.send({"pause": True})
+        channel.send_text(b'{"says":"pause"}')
         assert channel.receive() == ({}, [])
     channel.send({"may": message["may_pause"]})
 
@@ -189,6 +194,17 @@ def test_a_worker_may_wait_between_its_steps_and_that_time_is_not_its_own(
 
     answer, _ = fork(plain).request({"do": "rest"}, pause=pause)
     assert answer == {"may": True} and len(waits_s) == 3
+
+
+class Counting(Protocol):
+    def count(self) -> int: ...
+
+
+def test_a_worker_that_gives_no_answer_to_a_typed_question_is_ended(plain: Zygote) -> None:
+    worker = fork(plain)
+    with pytest.raises(WorkerDied, match="sent something that is no answer: answer: Input should be a valid integer"):
+        worker.ask(asking(Counting.count))
+    assert not worker.alive
 
 
 def test_a_flood_of_output_is_bounded(plain: Zygote) -> None:

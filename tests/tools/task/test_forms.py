@@ -192,7 +192,7 @@ def test_input_groups_are_cases_whatever_their_form(tmp_path: Path) -> None:
 class Silent:
     """Takes the messages of an intake worker."""
 
-    def send(self, message: object) -> None:
+    def send_text(self, message: object) -> None:
         assert message
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from foundry.knowledge.errors import (
     UsageError,
 )
 from foundry.tools.process.channel import Message
+from foundry.tools.process.messages import A, NotDone, Question
 from foundry.tools.process.zygote import Worker, WorkerDied
 from foundry.tools.profiling.gather import Seen
 from foundry.tools.protocol.orders import DECISION, NOT_ASKED, ONE_SIDED, PROCESSES
@@ -126,8 +128,28 @@ def ask_about_task(
     """Sends a request that runs only the task's own code, so that its failure is the task's: raises TaskError. `limits`
     extend `limit_s` when the worker says how long a forward takes."""
     limits = limits or TimeLimits()
+    with deaths_of_the_task(limits):
+        answer, _ = worker.request(message, handles, timeout_s=limit_s, extend=limits.read_measurement)
+    raise_error(answer)
+    if "failed" in answer:
+        raise TaskError(f"the reference failed: {answer['failed'][1]}")
+    return answer
+
+
+def ask_intake(worker: Worker, question: Question[A], limit_s: float, limits: TimeLimits) -> A:
+    """The answer of a process that runs the task; raises TaskError as `ask_about_task` does."""
+    with deaths_of_the_task(limits):
+        found, _ = worker.ask(question, timeout_s=limit_s, extend=limits.read_measurement)
+    if isinstance(found, NotDone):
+        raise error_of(found.kind, found.line, found.remedy)
+    return found.answer
+
+
+@contextlib.contextmanager
+def deaths_of_the_task(limits: TimeLimits) -> Iterator[None]:
+    """Turns the death of a process that ran the task into a TaskError."""
     try:
-        answer, _ = worker.request(message, handles, timeout_s=limit_s, extend=limits.take_measurement)
+        yield
     except WorkerDied as died:
         if died.outcome == "timeout":
             how = limits.measured or "its import, inputs and first forward"
@@ -136,10 +158,6 @@ def ask_about_task(
         if "memory" in died.evidence:
             raise TaskError(f"the task {died.evidence}", f"make its sizes smaller or set {GIGABYTES}") from died
         raise TaskError(f"the process that ran the task {died.evidence}") from died
-    raise_error(answer)
-    if "failed" in answer:
-        raise TaskError(f"the reference failed: {answer['failed'][1]}")
-    return answer
 
 
 def raise_error(answer: Message) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Concatenate
 
 from foundry.knowledge import codec
 from foundry.knowledge.candidate import (
@@ -39,6 +40,7 @@ from foundry.tools.grade.host.answers import (
     OUTCOMES,
     Notes,
     ask_about_task,
+    ask_intake,
     decode_record,
     digest_of,
     name_death,
@@ -55,11 +57,13 @@ from foundry.tools.grade.host.timed_groups import Groups
 from foundry.tools.machine.holds import Holds
 from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
+from foundry.tools.process.messages import A, asking
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.statistics import ScreenHistory, effort_of
-from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_host, plan_memory
+from foundry.tools.task.gpu_plan import ROOMIEST, plan_host, plan_memory
+from foundry.tools.task.intake_messages import Captured, CheckedTask, TaskPlace, TaskQuestions
 from foundry.tools.task.limits import TimeLimits, gpu_limit_bytes, gpu_memory_bytes, task_memory_bytes, task_seconds
 from foundry.tools.tune.session import Cell
 
@@ -166,31 +170,30 @@ class Grader:
 
     # ------------------------------------------------------------ requests
 
-    def check(self) -> Message:
+    def check(self) -> CheckedTask:
         """Runs the task in a confined process: shapes of its inputs and outputs, and its sizes. Raises TaskError.
 
         Plans the memory and the number of judges by these sizes, and begins to draw benchmarks' inputs on a GPU.
         """
-        answer = self._ask_about_task("check", task_seconds())
+        found = self._about_task(TaskQuestions.check, task_seconds(), early=True)  # which traces nothing
         self._runners.cpu_s = self._times.runner_cpu_s(thread_count(self._device))
-        sizes = decode_record(Sizes, answer["sizes"])
-        if not answer["free_bytes"]:
-            self._plan = plan_host(self._plan, sizes, task_memory_bytes())
+        if not found.free_bytes:
+            self._plan = plan_host(self._plan, found.sizes, task_memory_bytes())
         else:
-            self._plan = plan_memory(sizes, gpu_memory_bytes(int(answer["free_bytes"])))
-            self._public.begin(sizes.inputs)
+            self._plan = plan_memory(found.sizes, gpu_memory_bytes(found.free_bytes))
+            self._public.begin(found.sizes.inputs)
         self._judges.limit_lanes(self._plan.lanes)
-        return answer
+        return found
 
-    def capture(self) -> Message:
+    def capture(self) -> Captured:
         """The task's operator graphs. If there are none, a note says why, and the answer has the operators that PyTorch
         runs."""
         try:
-            return self._ask_about_task("capture", self._times.capture_s)
+            return self._about_task(TaskQuestions.capture, self._times.capture_s)
         except TaskError as error:
-            found: Message = {"graphs": [], "note": f"tracing it failed: {error}"}
+            found = Captured([], f"tracing it failed: {error}")
         with contextlib.suppress(TaskError):  # from a process that traces nothing
-            found |= self._ask_about_task("ran", self._times.capture_s)
+            found = replace(found, ran=self._about_task(TaskQuestions.ran, self._times.capture_s))
         return found
 
     def prepare(self) -> None:
@@ -470,16 +473,15 @@ class Grader:
         self._forked.add(worker)
         return worker
 
-    def _ask_about_task(self, question: str, limit_s: float) -> Message:
-        """The answer of a fresh confined process to a question ("check", "capture", "ran") about the task. Raises
-        TaskError."""
-        worker = self._start_intake(limit_s, early=question == "check")  # which traces nothing
+    def _about_task(self, question: Callable[[Any, TaskPlace], A], limit_s: float, *, early: bool = False) -> A:
+        """The answer of a fresh confined process to a question about the task. Raises TaskError."""
+        worker = self._start_intake(limit_s, early=early)
         self._zygote.go_on()
         try:
-            message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
-            message["device"] = self._device.traits.torch_device if self._device.present else "cpu"
-            message["gpu_bytes"] = gpu_limit_bytes()
-            return ask_about_task(worker, {"do": question, **message}, limit_s, limits=self._times)
+            device = self._device.traits.torch_device if self._device.present else "cpu"
+            where = TaskPlace(codec.encode(self._task), thread_count(self._device), device, gpu_limit_bytes())
+            asked: Callable[Concatenate[Any, ...], A] = question
+            return ask_intake(worker, asking(asked, where=where), limit_s, self._times)
         finally:
             worker.end()
 

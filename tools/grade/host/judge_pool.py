@@ -12,8 +12,10 @@ from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.task import Task
 from foundry.tools.process.channel import Message, close_all
 from foundry.tools.process.child import machine_memory_bytes
+from foundry.tools.process.messages import Done, asking
 from foundry.tools.process.zygote import Worker, WorkerDied
 from foundry.tools.protocol.orders import public_seeds
+from foundry.tools.task.intake_messages import TaskPlace, TaskQuestions
 
 KEPT_SHARE = 0.1  # share of the machine's memory
 LITTLE_BYTES = 32 << 20  # bytes of inputs that a host draws in a twentieth of a second
@@ -101,13 +103,13 @@ class DrawnAhead:
     def _draw(self, seeds: Sequence[int]) -> None:
         """Has a fresh process draw the inputs of each seed into shared memory; keeps the handles, ends the process."""
         worker = self._start()
-        message: Message = {"do": "draw", "task": codec.encode(self._task), "threads": 1, "device": "cpu"}
+        where = TaskPlace(codec.encode(self._task), threads=1, device="cpu")
         try:
             for seed in seeds:
-                answer, handles = worker.request({**message, "seed": seed})
+                drawn, handles = worker.ask(asking(TaskQuestions.draw, where=where, seed=seed))
                 self._handles += handles
-                if len(handles) == 1:
-                    self._found.append((seed, answer["inputs"]))
+                if isinstance(drawn, Done) and len(handles) == 1:
+                    self._found.append((seed, codec.to_plain(drawn.answer)))
         finally:
             worker.end()
 

@@ -39,7 +39,6 @@ from foundry.tools.grade.host.answers import (
     are_doubtful,
     ask_again,
     declared_labels,
-    decode_record,
     digest_of,
     no_timing,
 )
@@ -50,11 +49,11 @@ from foundry.tools.grade.host.timed_groups import is_doubtful
 from foundry.tools.machine.ceilings import ceilings, measure_alone
 from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock, LockUse
-from foundry.tools.process.channel import Message
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.profiling.gather import Seen, seen_launches
 from foundry.tools.targets.base import Target, built_file
 from foundry.tools.targets.registry import target_of
+from foundry.tools.task.intake_messages import CheckedTask
 from foundry.tools.task.limits import check_limits
 from foundry.tools.tune.session import Crew
 from foundry.tools.tune.tuner import TunedPlan, tune
@@ -463,12 +462,12 @@ class LocalWorkbench:
             ready = self._sharing(self._grader.prepare) if self.device.present else asyncio.sleep(0)
             captured, _ = await asyncio.gather(self._sharing(self._grader.capture), ready)
         return Intake(
-            inputs=[decode_record(TensorSpec, item) for item in checked["inputs"]],
-            outputs=[decode_record(TensorSpec, item) for item in checked["outputs"]],
-            graphs=[decode_record(OpGraph, item) for item in captured["graphs"]],
-            capture_note=captured["note"],
-            ran=[decode_record(OperatorRun, item) for item in captured.get("ran", [])],
-            work=int(captured.get("work", 0)),
+            inputs=checked.inputs,
+            outputs=checked.outputs,
+            graphs=captured.graphs,
+            capture_note=captured.note,
+            ran=captured.ran.rows,
+            work=captured.ran.work,
         )
 
     def _begin(self, text: str, stage: Stage) -> asyncio.Event:
@@ -519,7 +518,7 @@ class LocalWorkbench:
             await begun
             await self._in_thread(lambda: self._grader.dismiss(text))
 
-    async def _check(self) -> Message:
+    async def _check(self) -> CheckedTask:
         """Checks the task while a judge warms up, then has the judge prepare the baseline. Other runs' timings come in
         between."""
         warmed = self._in_thread(partial(self._holds().start, self._grader.warm_judge))

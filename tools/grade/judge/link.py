@@ -126,7 +126,7 @@ class Breaks:
             return
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # its own work on a truth would go on
             torch.cuda.synchronize()
-        self._control.send({PAUSE: True})
+        self._control.send_text(PAUSE)
         self._control.receive()
         self._last = time.monotonic()
 
