@@ -60,6 +60,7 @@ def change_words(name: str, was: Choice | None, value: Choice | None, unit: str 
 
 
 def _unit_beside(name: str, unit: str) -> str:
+    """The unit, or "" if the name says it already."""
     said = name.lower().split("_")
     return "" if unit and unit.split()[-1].rstrip("s") in {word.rstrip("s") for word in said} else unit
 

@@ -284,6 +284,7 @@ def _authored_beside(recipe: Recipe, brief: Brief) -> str:
 
 
 def _diagnosis(diagnosis: Diagnosis, brief: Brief) -> str:
+    """The diagnosis in two lines: the failure or limit with its evidence, and the recommended action."""
     what = spoken(diagnosis.failure or diagnosis.limiter or "unknown")
     where = f" in {diagnosis.kernel}" if diagnosis.kernel else ""
     return f"{what}{where}: {_evidence(diagnosis, brief)}\nRecommended action: {diagnosis.action}"

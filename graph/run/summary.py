@@ -78,7 +78,7 @@ class Summary:
 
     @property
     def time_words(self) -> str:
-        """Where the wall time went; islands overlap, so the parts may add up to more."""
+        """The wall time by category in words; islands overlap, so the parts may add up to more."""
         spent = {words: self.time.get(name, 0.0) for name, words in WORK.items()}
         parts = [f"{words} {seconds:.1f} s" for words, seconds in spent.items() if seconds >= 0.05]
         return ", ".join(parts) or "too short to be divided"

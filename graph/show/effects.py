@@ -93,7 +93,11 @@ class History:
         return (self.lift(step) or 1.0) - 1.0
 
     def result(self, step: Step) -> str:
-        """`c57 (+12 %)`, `c57 (wrong result)`, `c57` while it is under way."""
+        """The step's candidate with its gain over the parent in percent, its speedup, or its outcome if it is not
+        correct.
+
+        `c57 (+12 %)`, `c57 (2.31x)`, `c57 (wrong result)`; only `c57` while it is under way.
+        """
         after = self.outcomes.get(step.candidate)
         if after is None:
             return step.candidate

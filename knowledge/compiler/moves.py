@@ -64,6 +64,7 @@ def _neighbours(tunable: Tunable, present: Choice) -> list[Choice]:
 
 
 def _setting_reason(kernel: KernelSummary, tunable: Tunable, present: Choice, value: Choice) -> str:
+    """The reason of a setting in words: the change, and the tunable's meaning."""
     return f"{tunable.name} {present} to {value} in {kernel.name}: {tunable.meaning}"
 
 

@@ -256,7 +256,10 @@ def _is_whole(buffer: Buffer, load: Load, tensor: Tensor) -> bool:
 
 
 def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[str], dict[str, str]]:
-    """(what forward returns, buffers that must stay in memory for it, key of a write -> buffer with its new value)."""
+    """(what forward returns, buffers that must stay in memory for it, key of a write -> buffer with its new value).
+
+    Raises CannotLower for results that are neither tensors nor plain numbers, and for new values that are views.
+    """
     last = graph.ops[-1] if graph.ops else None
     outputs: list[OutputView] = []
     kept: set[str] = set()

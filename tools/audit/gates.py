@@ -156,8 +156,11 @@ def _excused(gate: Gate, names: Collection[str]) -> Gate:
 
 
 def _weighed(gate: Gate, op_log: Sequence[OperatorRow], graph: OpGraph | None, reference_work: float | None) -> Gate:
-    """Judges PyTorch operators in a library by their measured share of the work. Operators that the dispatcher
-    missed stay."""
+    """Passes a failed gate if all its reasons are PyTorch operators that do at most LARGEST_SHARE of the work, as
+    measured.
+
+    Any other gate stays as it is, and so does one with an operator that the dispatcher missed.
+    """
     share = torch_share(op_log, graph, reference_work=reference_work)
     seen = {kind_of(row) for row in op_log}
     is_measured = bool(gate.reasons) and all(

@@ -77,7 +77,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Message, handles: Sequence[int] = ()) -> None:
-        """Sends one message with open files; raises ChannelClosed."""
+        """Sends one message with open files; a long one in sealed memory of its own. Raises ChannelClosed."""
         self.send_text(json.dumps(message).encode(), handles)
 
     def send_text(self, body: bytes, handles: Sequence[int] = ()) -> None:

@@ -41,6 +41,7 @@ P = ParamSpec("P")
 
 
 def _check_size(table: Any) -> Any:
+    """The table unchanged. Raises ValueError for more than MOST_FACTS entries."""
     if isinstance(table, dict) and len(table) > MOST_FACTS:
         raise ValueError(f"{len(table)} entries instead of at most {MOST_FACTS}")
     return table
@@ -125,6 +126,7 @@ class Question(Generic[A]):
         return self.asked.do
 
     def encoded(self, number: int = 0) -> bytes:
+        """The command as JSON in bytes, under this number."""
         self.asked.number = number
         return self.asked.encoded()
 
@@ -144,6 +146,7 @@ class Malformed(ValueError):
     """A JSON object that is not the expected message. `field`: the first wrong one, "" if the kind is unknown."""
 
     def __init__(self, field: str, problem: str) -> None:
+        """Keeps the field; the message is "field: problem"."""
         self.field = field
         super().__init__(f"{field}: {problem}" if field else problem)
 

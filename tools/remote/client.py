@@ -102,6 +102,7 @@ class RemoteWorkbench:
         return await self._call(Workbench.intake)
 
     async def baseline(self) -> Baseline:
+        """Times the reference there; see `Workbench.baseline`."""
         return await self._call(Workbench.baseline)
 
     async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
@@ -115,28 +116,35 @@ class RemoteWorkbench:
         return await self._call(Workbench.contest, text=text, build=build, rivals=tuple(rivals), foreign=foreign)
 
     async def build(self, text: str) -> Build:
+        """Compiles a text there; see `Workbench.build`."""
         return await self._call(Workbench.build, text=text)
 
     async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
+        """Checks a candidate's correctness there; see `Workbench.verify`."""
         return await self._call(Workbench.verify, text=text, build=build, stage=stage)
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
+        """Audits a candidate there; see `Workbench.audit`."""
         return await self._call(Workbench.audit, text=text, build=build, verdict=verdict, policy=policy)
 
     async def time(
         self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None, beside: str = ""
     ) -> Timing:
+        """Times a candidate there; see `Workbench.time`."""
         return await self._call(
             Workbench.time, text=text, build=build, stage=stage, incumbent_ms=incumbent_ms, beside=beside
         )
 
     async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profile:
+        """Profiles a candidate there; see `Workbench.profile`."""
         return await self._call(Workbench.profile, text=text, build=build, audit=audit, timing=timing, lowered=lowered)
 
     async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
+        """Tunes a recipe there; see `Workbench.tune`."""
         return await self._call(Workbench.tune, recipe=recipe, seconds=seconds, seed=seed, hints=dict(hints))
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
+        """Observes a candidate there; see `Workbench.observe`."""
         return await self._call(Workbench.observe, text=text, build=build, seconds=seconds, counted=counted)
 
     async def sanitize(self, text: str, build: Build) -> list[Gate]:

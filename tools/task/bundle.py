@@ -47,6 +47,7 @@ class Parcel:
 
     @property
     def specs(self) -> list[TensorSpec]:
+        """Shapes, strides and dtypes of the parcel's tensors."""
         return self.description.specs
 
     @property

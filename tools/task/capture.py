@@ -495,7 +495,10 @@ def _module_path(node: fx.Node) -> str:
 
 
 def _read_outputs(builder: _Builder, node: fx.Node) -> tuple[list[Argument], dict[str, str]]:
-    """(results, values written to the model's buffers and to inputs by their keys)."""
+    """(results, values written to the model's buffers and to inputs by their keys).
+
+    Raises CannotCapture if nothing is returned or written to an input, or for writes to other tensors.
+    """
     returned = node.args[0]
     items = list(returned) if isinstance(returned, tuple | list) else [returned]
     outputs: list[Argument] = []

@@ -93,7 +93,7 @@ class BenchProgress:
 
 
 def task_line(result: TaskResult) -> str:
-    """One finished task in one line."""
+    """A finished task in one line: speedup and times, or why it failed, and where the seconds went."""
     parts = ", ".join(f"{_work(name)} {spent:.0f}" for name, spent in list(result.spent_s.items())[:LONGEST])
     seconds = f"{result.wall_s:.0f} s" + (f" ({parts})" if parts else "")
     if result.is_accepted:

@@ -80,6 +80,7 @@ def _digests(proposal: Proposal, recipe: Recipe | None, text: str) -> list[str]:
 
 
 def _proposal_facts(candidate: Candidate, proposal: Proposal, ordered: int) -> dict[str, Any]:
+    """The facts of a proposal that the trace keeps; `ordered` is the id of the directive that it follows, or 0."""
     names_kernels = candidate.recipe is not None and len(candidate.recipe.choices) > 1
     return {
         "candidate": candidate.id,

@@ -41,6 +41,7 @@ class PlainLines:
         self.run = RunDirectory.inspect(path, reading=True) if verbose else None
 
     def close(self) -> None:
+        """Closes the run's folder, if one was given."""
         if self.run is not None:
             self.run.close()
 
@@ -81,7 +82,10 @@ class PlainLines:
         return f"{taken}, which cannot follow it: {data['answer']}" if data.get("answer") else taken
 
     def _evaluated(self, event: Event) -> str:
-        """`1.2 min  c57 tiling: unroll 8 vectors, chunk 4096 points: 1.27x (best c40 1.31x, evaluation 58)`."""
+        """The line for an evaluation: time, candidate, expert, moves, speedup or outcome, and the best so far.
+
+        `1.2 min c57 tiling: unroll 8 vectors, chunk 4096 points: 1.27x (best c40 1.31x, evaluation 58)`.
+        """
         scene, data = self.scene, event.data
         came = spoken(data["outcome"])
         if data["outcome"] != "correct":

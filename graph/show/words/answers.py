@@ -68,6 +68,7 @@ def tried(view: RunView, about: str = "") -> str:
 
 
 def _said_of(step: Step) -> str:
+    """Expert, rationale and moves of a step in lower case, to be searched."""
     return " ".join((step.expert, step.rationale, step.words, *step.moves)).lower()
 
 

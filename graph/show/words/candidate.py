@@ -64,6 +64,7 @@ def _proposal_lines(view: RunView, decision: Decision, *, details: bool) -> list
 
 
 def _origin(view: RunView, candidate: Candidate, decision: Decision | None) -> str:
+    """The sentence about a candidate's parents, island and step."""
     if candidate.island < 0:
         firsts = (item.candidate.recipe for item in view.decisions.values() if item.candidate.island < 0)
         words = origin_words(candidate.proposal or candidate.origin, candidate.recipe, next(firsts, None))

@@ -103,10 +103,12 @@ class _Pass:
         return self.emit(op, f"aten.{kind}.{overload}", [one, other], _broadcast(*shapes), REAL.get(dtype, dtype))
 
     def one(self, op: Op, kind: str, item: Ref) -> Ref:
+        """A pointwise operator of one tensor, in its shape and dtype."""
         spec = self.spec(item)
         return self.emit(op, f"aten.{kind}.default", [item], spec.shape, spec.dtype)
 
     def expanded(self, op: Op, item: Ref, shape: Shape) -> Ref:
+        """The value expanded to this shape; itself if it has that."""
         spec = self.spec(item)
         if spec.shape == shape:
             return item
@@ -159,13 +161,15 @@ def _replace(made: _Pass, op: Op) -> bool:
 
 
 def _of_both(made: _Pass, op: Op) -> bool:
-    """The operator on the real parts, then on the imaginary parts."""
+    """Makes the operator on the real parts, then on the imaginary parts. False, and nothing made, if a result is not
+    complex."""
     if any(value.spec.dtype not in REAL for value in op.outputs) or op.kwargs.get("dtype") is not None:
         return False
     results: list[list[Ref]] = []
     for part in (0, 1):
 
         def visit(item: Argument, part: int = part) -> Argument:
+            """The argument with each complex value replaced by this part of it, also within lists."""
             if isinstance(item, list):
                 return [visit(member) for member in item]
             return made.parts(op, item)[part] if made.is_complex(item) else item
@@ -192,6 +196,7 @@ def _operand(made: _Pass, op: Op, item: Argument) -> tuple[Argument, Argument | 
 
 
 def _add(made: _Pass, op: Op) -> Pair | None:
+    """The sum or difference; None with an `alpha` other than 1."""
     alpha = op.kwargs.get("alpha", op.args[2] if len(op.args) > 2 else 1)
     if alpha != 1:
         return None
@@ -207,6 +212,7 @@ def _add(made: _Pass, op: Op) -> Pair | None:
 
 
 def _product(made: _Pass, op: Op, one: Argument, other: Argument) -> Pair:
+    """The product: four real ones, or two if one side is real."""
     (a, b), (c, d) = _operand(made, op, one), _operand(made, op, other)
     if d is None or b is None:
         factor, (real, imaginary) = (c, (a, b)) if d is None else (a, (c, d))
@@ -234,10 +240,12 @@ def _quotient(made: _Pass, op: Op, one: Argument, other: Argument) -> Pair:
 
 
 def _matmul(made: _Pass, op: Op) -> Pair:
+    """The matrix product: four real ones, or two if one side is real."""
     value = op.outputs[0]
     dtype = REAL.get(value.spec.dtype, value.spec.dtype)
 
     def times(one: Argument, other: Argument) -> Ref:
+        """A real matrix product with a quarter of the operations."""
         found = made.emit(op, op.target, [one, other], value.spec.shape, dtype)
         made.ops[-1] = replace(made.ops[-1], flops=op.flops // 4)
         return found
@@ -249,11 +257,13 @@ def _matmul(made: _Pass, op: Op) -> Pair:
 
 
 def _exp(made: _Pass, op: Op) -> Pair:
+    """The exponential: exp(real part) at the angle of the imaginary part."""
     real, imaginary = made.parts(op, op.args[0])
     return _polar_of(made, op, made.one(op, "exp", real), imaginary)
 
 
 def _polar_of(made: _Pass, op: Op, size: Argument, angle: Argument) -> Pair:
+    """(size * cos(angle), size * sin(angle))."""
     assert isinstance(angle, Ref)
     return made.two(op, "mul", size, made.one(op, "cos", angle)), made.two(op, "mul", size, made.one(op, "sin", angle))
 
@@ -263,6 +273,7 @@ def _power(made: _Pass, op: Op) -> Pair | None:
 
 
 def _where(made: _Pass, op: Op) -> Pair | None:
+    """The choice of both parts by one mask; None unless both sides are complex."""
     mask, *sides = op.args
     if not all(made.is_complex(item) for item in sides) or len(sides) != 2:
         return None
@@ -289,11 +300,13 @@ def _copy(made: _Pass, op: Op) -> Ref | Pair | None:
 
 
 def _conjugate(made: _Pass, op: Op) -> Pair:
+    """The conjugate: the imaginary part negated."""
     real, imaginary = made.parts(op, op.args[0])
     return real, made.one(op, "neg", imaginary)
 
 
 def _given(item: Argument) -> Ref:
+    """The argument, which must be a reference."""
     assert isinstance(item, Ref)
     return item
 
@@ -318,6 +331,7 @@ def _stft(made: _Pass, op: Op) -> Pair | None:
     own = made.emit(op, "aten.view.default", [window, [width, 1]], (width, 1), made.spec(window).dtype)
 
     def numbers(end: int, target: list[int]) -> Ref:
+        """The numbers from 0 to below `end`, in the target shape."""
         found = made.emit(op, "aten.arange.default", [end], (end,), "int64")
         return made.emit(op, "aten.view.default", [found, list(target)], tuple(target), "int64")
 
@@ -370,6 +384,7 @@ _HANDLERS: dict[str, Callable[[_Pass, Op], Ref | Pair | None]] = {
 
 
 def _broadcast(*shapes: Shape) -> Shape:
+    """The shape to which these shapes broadcast."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))

@@ -212,6 +212,7 @@ def _print_compute(shape: _Shape, stores: tuple[ir.Store, ...], plan: ir.Plan, k
 
 
 def _tile_tunable(turned: Turned | None) -> tuple[ir.Tunable, ...]:
+    """The tunable of the tiles that turn transposed operands; none without such operands."""
     meaning = "elements along a side of the tiles that turn transposed operands in shared memory; 0 none"
     return (make_tunable("tile", turned.sides, 32, "tile", meaning),) if turned else ()
 

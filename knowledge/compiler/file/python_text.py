@@ -124,7 +124,11 @@ def call_text(step: TorchCall, devices: Mapping[str, str]) -> str:
 
 
 def results_text(plan: Plan, inputs: str) -> str:
-    """The expression that the candidate's forward returns; `inputs` names the list of inputs."""
+    """The Python expression that the candidate's forward returns: inputs, buffers, views of them and literals, nested
+    as PyTorch's.
+
+    `inputs` names the list of inputs.
+    """
     items = []
     for view in plan.outputs:
         if view.given:

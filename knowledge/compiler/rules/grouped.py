@@ -12,7 +12,8 @@ _SAME = frozenset({"clone", "contiguous", "detach", "alias"})
 
 
 def grouped_product(builder: Builder, op: Op, a: Tensor, b: Argument) -> bool:
-    """Binds `op` to a (items, 1, k) times a table's matrices chosen by an index, or says that it is another product."""
+    """Binds `op` to a (items, 1, k) times a table's matrices chosen by an index. False, and nothing bound, for another
+    product."""
     found = _choice(builder, b) if builder.forms.has_groups else None
     if found is None or len(a.shape) != 3 or a.shape[1] != 1:
         return False
@@ -76,6 +77,8 @@ def _swaps_last(op: Op) -> bool:
 
 
 def _table(builder: Builder, op: Op, is_turned: bool) -> tuple[Tensor, Tensor, bool] | None:
+    """(table of matrices, index, `is_turned`); None unless exactly one index chooses rows of a three-dimensional
+    table."""
     given = op.args[1]
     if not isinstance(given, list) or len(given) != 1 or given[0] is None:
         return None

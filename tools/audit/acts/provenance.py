@@ -206,6 +206,7 @@ def kind_of(row: OperatorRow) -> str:
 
 
 def _kind(operator: str) -> str:
+    """The operator's name between the dots of "aten.add.Tensor"; the whole text without one."""
     parts = operator.split(".")
     return parts[1] if len(parts) > 1 else parts[0]
 

@@ -61,8 +61,12 @@ class Notes:
 
 
 def declared_labels(baseline: Baseline, verdict: Verdict, audited: Sequence[Gate] = ()) -> list[str]:
-    """What a reader must know of how a kernel was judged: the question that tells, the questions left out, of the
-    verdict and of the audit's own runs, and the lines of the task that went the same way for all questions."""
+    """Labels of an accepted kernel that say how it was judged; none for an incorrect one.
+
+    They name the question that sets the tolerance, the questions left out for lack of time or memory, and the task's
+    lines that went the same way for all questions. Gates of the verdict and of the audit's own runs (`audited`) both
+    count.
+    """
     if not verdict.correct:
         return []
     found = [baseline.label] if baseline.label else []

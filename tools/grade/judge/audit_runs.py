@@ -145,6 +145,7 @@ def _watch(
 def _observed(
     link: RunnerLink, case: Case, trial: Trial, load: FileToLoad, *, timed: bool
 ) -> tuple[Observations, list[Gate]]:
+    """Calls the candidate in a process that shows no grader, observed: (observations, []), or ({}, [failed gate])."""
     try:
         prepare(link, case, trial, replace(load, observe=True, disguise=True, name="kernel"))
         stream = random.SystemRandom()

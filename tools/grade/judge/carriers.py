@@ -42,7 +42,8 @@ class Asks(Protocol):
 
 @dataclass(frozen=True)
 class Sent:
-    """What a command carries: open files that the sender closes afterwards, and the block if it is GPU memory."""
+    """The part of a command that carries tensors: open files that the sender closes afterwards, and the block if it is
+    GPU memory."""
 
     handles: list[int]
     memory: Block = None
@@ -100,6 +101,7 @@ class HostCarrier:
         self._rooms: dict[str, tuple[int, list[torch.Tensor]]] = {}
 
     def place(self, key: str, parcel: Parcel) -> Sent:
+        """The fields and the open file of the parcel's sealed memory."""
         return Sent([os.dup(parcel.handle)])
 
     def restore(self, key: str, parcel: Parcel) -> Sent | None:
@@ -117,6 +119,8 @@ class HostCarrier:
         """Does nothing: the sealed memory belongs to its parcel."""
 
     def room(self, specs: Sequence[TensorSpec]) -> Room:
+        """Memory for outputs of these specs, shared with the runner and erased; kept for later calls with the same
+        specs."""
         key = repr(specs)
         if key not in self._rooms:
             handle = memory("outputs", bundle.offsets(specs)[1])
@@ -246,6 +250,7 @@ class PartedState:
     """
 
     def __init__(self, ask: Asks, carrier: Carrier, device: str) -> None:
+        """Sends nothing yet; the size of a part depends on the kind of device."""
         self._ask, self._carrier = ask, carrier
         self._part_bytes = HOST_PART_BYTES if torch_device_of(device).is_host else PART_BYTES
 
@@ -270,6 +275,11 @@ class PartedState:
         return found
 
     def _parts(self, number: int, case: Case, kind: Parameters, *, is_split: bool, compares: bool) -> Iterator[Matched]:
+        """Sends the state part by part, or has each part compared with the runner's (`compares`); yields the runner's
+        answers.
+
+        Each part's memory is freed before the next one is made.
+        """
         keys, name = list(case.state_specs), f"state {number}"
         for part in case.state_parts(kind, self._part_bytes, is_split=is_split):
             pieces = [(keys[place], first, end) for place, first, end in part.pieces]
@@ -315,7 +325,11 @@ def _write(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -
 
 
 def describe_difference(wanted: list[TensorSpec], found: list[TensorSpec]) -> str:
-    """The first difference of the outputs' number, shapes and dtypes, in words."""
+    """The first difference between the wanted outputs and those that a runner reports: their number, a shape or a
+    dtype.
+
+    In words. Also for a report that cannot be read, or if there is no difference ("could not be written").
+    """
     if len(found) != len(wanted):
         return f"forward returned {len(found)} tensors, the reference {len(wanted)}"
     for index, (one, other) in enumerate(zip(found, wanted, strict=True)):

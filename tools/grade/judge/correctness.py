@@ -99,7 +99,10 @@ class Examination:
     in_force: Parameters = "seeded"  # the kind that it holds now
 
     def run(self, load: FileToLoad, cases: Iterable[Case], trials: TrialSource) -> Verdict:
-        """Loads the candidate and asks every trial of every case."""
+        """Loads the candidate and asks every trial of every case; the verdict. The first failure ends it.
+
+        The process's state is inspected after loading and at the end.
+        """
         try:
             self._step("loads", lambda: self.link.load(load))
             self._inspect(is_last=False, may_build=True)
@@ -269,6 +272,8 @@ class Examination:
         return outputs
 
     def _check_contract(self, answer: CallFacts, case: Case, gate: str) -> None:
+        """Raises _Failed if the call changed its inputs, returned a view of them, other keys, or outputs that share
+        memory."""
         if answer.changed:
             words = f"forward changed its input {answer.changed[0]} in place"
             raise _Failed(f"{gate}: inputs unchanged", "wrong_result", words)

@@ -543,6 +543,7 @@ class Judge:
         return FileToLoad(self._place, task=codec.encode(self._task))
 
     def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0, side: str = "candidate") -> RunnerLink:
+        """A link to the runner behind an open socket, with its time limits."""
         return RunnerLink(
             os.dup(handle),
             load_limit_s=load_limit_s,

@@ -271,8 +271,8 @@ class RunnerLink:
         time.sleep(seconds)
 
     def inspect(self, *, thorough: bool = False) -> list[tuple[str, str, Refusal]]:
-        """(gate, what the candidate changed in its process although the gate forbids it, what that proves) for each
-        such change."""
+        """(gate, what the candidate changed in its process although the gate forbids it, what that proves), one for
+        each change."""
         found = self._ask_to_load(asking(Runner.inspect, thorough=thorough))
         return [(gate, what, proves(gate, event)) for gate, what, event in found[:LINES]]
 
@@ -512,7 +512,7 @@ class RunnerLink:
         self.ask(asking(Runner.perturb, slots=list(slots), factor=factor, shift=shift))
 
     def forget(self, *, slot: int, case: int) -> None:
-        """Drops a set of inputs and a case."""
+        """Drops a set of inputs and a case in the runner, and frees the memory shared for them."""
         self.ask(asking(Runner.forget, slot=slot, case=case))
         for key in (_key(slot), f"state {case}"):
             self._carrier.forget(key)

@@ -346,6 +346,7 @@ class Case(CaseParameters):
         return self._pack(self._draw(distribution, seed, seed))
 
     def _pack(self, leaves: Sequence[Any]) -> Parcel:
+        """Packs these leaves, nested as forward's arguments are, into a parcel on the device."""
         return bundle.pack(loading.rebuilt(self._takes, iter(leaves)), self._device, self.writes)
 
     @property

@@ -121,12 +121,14 @@ def without_overflow(ranges: list[Kind], inputs: Any, run: Callable[[Any], list[
         return ranges
 
     def grown(growth: int) -> list[Kind]:
+        """The ranges with each factor of 64 bits moved by `growth` kinds to larger numbers."""
         wide = [item.dtype == torch.int64 for item in bundle.tensors_in(inputs)]
         return [
             FACTORS - growth * is_wide if kind == FACTORS else kind for kind, is_wide in zip(ranges, wide, strict=True)
         ]
 
     def outputs(kinds: list[Kind], *, as_floats: bool) -> list[torch.Tensor]:
+        """The model's outputs as float64 on inputs redrawn with these ranges, as integers or as floats."""
         each = iter(kinds)
 
         def drawn(tensor: torch.Tensor) -> torch.Tensor:

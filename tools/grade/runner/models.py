@@ -32,6 +32,7 @@ def reference_maker(text: str) -> Callable[[ModelForm, Any], nn.Module]:
     task = codec.decode(Task, text)
 
     def make(form: ModelForm, arguments: Any) -> nn.Module:
+        """Builds the reference's model for the order's shapes, dtype and seed."""
         loaded = loading.load(task, overrides=form.overrides, dtype=form.dtype)
         return loaded.build_model(form.seed, torch.device(form.drawn_on))
 
@@ -92,6 +93,7 @@ def candidate_maker(text: str, path: str) -> Callable[[Any, int, str], nn.Module
     """Executes the candidate's file as a module of its own.
 
     Returns a function that builds its ModelNew from arguments, a seed and the device on which parameters are drawn.
+    Raises Refused if the file defines no class ModelNew(nn.Module).
     """
     Path(path).write_text(text)
     module = types.ModuleType(Path(path).stem)
@@ -104,7 +106,10 @@ def candidate_maker(text: str, path: str) -> Callable[[Any, int, str], nn.Module
         raise Refused("compile_error", "the file defines no class ModelNew(nn.Module)")
 
     def make(arguments: Any, seed: int, drawn_on: str) -> nn.Module:
+        """Constructs ModelNew with the order's seed, its random numbers drawn on the order's device."""
+
         def construct() -> nn.Module:
+            """Seeds the random numbers and constructs ModelNew with the given arguments."""
             loading.seed_everything(seed)
             return cast(nn.Module, loading.call(found, arguments))
 
@@ -234,7 +239,8 @@ class Parameters:
     def take(
         self, model: nn.Module, case: int, form: StateForm, given: list[torch.Tensor], guard: Guard, *, steps: int
     ) -> Matched:
-        """A whole state."""
+        """Copies a whole state into a model and keeps it for comparison; returns {"unmatched": reason} if the names do
+        not fit."""
         names = self._names.get(case) or match_names(form.keys, given, plain_state(model))
         if isinstance(names, str):
             return Matched(names)
@@ -245,7 +251,7 @@ class Parameters:
         return Matched()
 
     def match(self, model: nn.Module, case: int, keys: list[str], shapes: list[tuple[int, ...]]) -> bool:
-        """Begins a state that comes in parts."""
+        """Begins a state that comes in parts. True if it is known of each key which tensor takes its place."""
         if case not in self._names and are_there(keys, shapes, plain_state(model)):
             self._names[case] = {key: key for key in keys}
         return len(self._names.setdefault(case, {})) == len(keys)
@@ -273,7 +279,7 @@ class Parameters:
         return Matched(changed=changed)
 
     def end_parts(self, model: nn.Module, case: int, form: StateForm, guard: Guard) -> None:
-        """After the last part."""
+        """Runs the model's load hooks after the last part of a state, and keeps the state for comparison."""
         if form.loads:
             own = plain_state(model)
             tensors = {name: own[name].detach() for name in self._names[case].values()}
@@ -293,6 +299,7 @@ class Parameters:
         return [*self._drift, *itertools.chain(*map(find_drifted_parameters, self.states.values()))]
 
     def _hold(self, model: nn.Module, case: int, form: StateForm, originals: dict[int, torch.Tensor]) -> None:
+        """Keeps the state that a model received for a case, with the tensors' originals, to find changes later."""
         keys = form.keys
         own, names = plain_state(model), self._names[case]
 

@@ -351,7 +351,8 @@ class Observer:
         return min(spent_ns)
 
     def report(self) -> Observations:
-        """All records so far."""
+        """All records so far as JSON: events, new libraries, kept values, Triton kernels, unnamed code, printed text at
+        exit."""
         self.enter(self.phase)
         libraries, _ = executable_maps()
         return {

@@ -42,6 +42,8 @@ def record_ops(run: Callable[[], Any]) -> list[OperatorRow]:
 
     class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Runs an operator and adds its calls, bytes and FLOPs to its row; looks inside a candidate's own
+            operator."""
             inside: list[OperatorRow] | None = None
             if func.namespace in TAKEN:
                 result = func(*args, **(kwargs or {}))
@@ -231,7 +233,8 @@ def record_launches(run: Callable[[], Any]) -> list[Launch]:
 
 
 def read_trace(text: str) -> list[Launch]:
-    """The device's work in a trace of PyTorch's profiler; see `record_launches`."""
+    """Rows [name, microseconds, blocks, threads] of kernels, copies and fills in a profiler's trace, in order of
+    time."""
     rows: list[tuple[float, Launch]] = []
     for event in json.loads(text).get("traceEvents", ()):
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and float(event.get("dur", 0)) > 0:

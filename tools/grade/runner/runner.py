@@ -152,7 +152,11 @@ class Runner(RunnerCommands):
             link.send_text(answer.encoded())
 
     def load(self, what: FileToLoad, imports: SharedImports) -> bool:
-        """The reference's task, or the candidate's text (compiling it, if it compiles itself at import)."""
+        """Loads the reference's task, or the candidate's text, and compiles that if it compiles itself at import.
+
+        Before a candidate's code runs, it sets up what observes the process and keeps a snapshot of its state. True if
+        the driver refused the grader's own GPU kernels.
+        """
         self._device, self._side = torch.device(what.device), torch_device_of(what.device)
         if not self._side.is_host:
             from foundry.tools.grade.runner import cuda_events  # takes its clock now, before the candidate's code runs
@@ -207,7 +211,7 @@ class Runner(RunnerCommands):
         return self._parameters.take(model, case, form, given, partial(self._guard, "crash"), steps=steps)
 
     def match(self, case: int, keys: list[str], shapes: list[tuple[int, ...]]) -> bool:
-        """Begins a state that comes in parts: says whether it is known which tensor takes the place of which."""
+        """Begins a state that comes in parts. True if it is known which tensor takes the place of which."""
         return self._parameters.match(self._models[case], case, keys, shapes)
 
     def part(
@@ -222,6 +226,7 @@ class Runner(RunnerCommands):
         self._parameters.end_parts(self._models[case], case, form, partial(self._guard, "crash"))
 
     def _given(self, content: Packing, memory: Block) -> list[torch.Tensor]:
+        """The tensors that a command brings: in a block of GPU memory, or in shared memory of the host."""
         if memory:
             return self._blocks.tensors(memory, self._files, content)
         return bundle.shared(content, self._files[0])
@@ -323,7 +328,8 @@ class Runner(RunnerCommands):
         return facts
 
     def _write(self, tensors: list[torch.Tensor], expect: list[TensorSpec], memory: Block) -> bool:
-        """Copies outputs to the memory that the judge names; see `tensors.write`."""
+        """Copies outputs to the memory that the judge names. True if they have the wanted shapes and dtypes, else
+        nothing is copied."""
         if memory:
             return write(tensors, expect, self._blocks.flats(memory, self._files, expect))
         return write(tensors, expect, bundle.flat_views(expect, self._files[0], writable=True))
@@ -381,7 +387,8 @@ class Runner(RunnerCommands):
         """For a diagnosis: what a forward takes, called again and again, and the kernels that it runs on a GPU."""
         inputs, on_gpu = self._slots[slot], not self._side.is_host
 
-        def renew() -> None:  # outside of the measured time
+        def renew() -> None:
+            """Renews the slot's inputs and waits for the device, outside of the measured time."""
             inputs.renew()
             self._side.synchronise()
 
@@ -453,7 +460,8 @@ class Runner(RunnerCommands):
         self._variants[name] = self._guard("crash", partial(variant_of, self._models[case], compile_mode, tf32))
 
     def lay_out(self, name: str, case: int, slot: int, strides: list[tuple[int, ...]]) -> bool:
-        """Adds a variant with results in other strides, unless a call on a slot shows that they are usual."""
+        """Adds a variant with results in other strides; False, and none added, if a call on a slot shows that they are
+        usual."""
         self._slots[slot].renew()
         work = partial(variant_in_strides, self._models[case], strides, self._slots[slot].arguments)
         made = self._guard("crash", work)

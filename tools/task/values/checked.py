@@ -33,6 +33,7 @@ def alike(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
 
 
 def _is_close(one: Any, other: Any) -> bool:
+    """True for equal values, or tensors of the same shape and dtype within _TOLERANCE of the largest element."""
     if not isinstance(other, torch.Tensor) or not isinstance(one, torch.Tensor):
         return bool(one == other)
     if one.shape != other.shape or one.dtype != other.dtype:

@@ -58,7 +58,8 @@ class Doors:
 
 
 def general_answer(expression: Any, flags: Collection[Any] = ()) -> bool:
-    """The side of a condition that computes: sizes are large, flags are set, and no number meets a constant.
+    """True or False: the side of a condition that computes. Sizes are large, flags are set, and no number meets a
+    constant.
 
     `flags` are the symbols that were read from booleans.
     """
@@ -82,10 +83,12 @@ class _Truths(TorchFunctionMode):
     than `if mask.any()`."""
 
     def __init__(self, doors: Doors) -> None:
+        """Tells these doors which comparison is asked for its truth."""
         super().__init__()
         self.doors = doors
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs a function. Marks a bool result with the function's name, and tells it while Python reads the result."""
         name = getattr(func, "__name__", "")
         named = kwargs or {}
         if name in ("__bool__", "item"):
@@ -124,12 +127,17 @@ def open_doors(model: nn.Module) -> Iterator[Doors]:
     guard, walk = SymNode.guard_bool, torch.Tensor.__iter__
 
     def guard_bool(node: Any, file: str, line: int) -> bool:
+        """True or False as the guard says; where that depends on values, as the doors decide."""
         try:
             return bool(guard(node, file, line))
         except GuardOnDataDependentSymNode:
             return doors.decide(node)
 
     def iterate(tensor: torch.Tensor) -> Iterator[Any]:
+        """Iterates over rows as before; over a number of rows that values choose, up to its upper bound.
+
+        Raises RuntimeError without a bound of at most MOST_ROUNDS.
+        """
         size = tensor.shape[0] if tensor.dim() else 0
         if not isinstance(size, torch.SymInt) or size.node.has_hint():
             every: Iterator[Any] = walk(tensor)  # type: ignore[no-untyped-call]
@@ -180,5 +188,6 @@ class Integer(builtins.int, metaclass=_IntegerType):
     """`int` that keeps symbols: int(lengths[0]) is one."""
 
     def __new__(cls, value: Any = 0, *args: Any) -> Any:
+        """The symbol in place of the integer, if the value has one."""
         number = value.item() if isinstance(value, torch.Tensor) else value
         return number if isinstance(number, torch.SymInt) else builtins.int(number, *args)

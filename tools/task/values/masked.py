@@ -303,7 +303,10 @@ class Masker:
         return [self.emit(operator.getitem, found, index) for index in range(len(found.meta["val"]))]
 
     def _arguments(self, node: fx.Node, read: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
+        """(arguments, keyword arguments) of a node in the new trace; `read` gives known numbers."""
+
         def convert(item: Any) -> Any:
+            """The argument in the new trace, also within lists: a known number, else the new value."""
             if isinstance(item, tuple | list):
                 return [convert(member) for member in item]
             number = read(item) if isinstance(item, fx.Node) and is_number(item) else None
@@ -410,6 +413,7 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
     the operator chooses nothing."""
 
     def register(function: Rule) -> Rule:
+        """Registers the function for these kinds and returns it."""
         RULES.update(dict.fromkeys(kinds, function))
         return function
 

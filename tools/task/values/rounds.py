@@ -212,6 +212,8 @@ class _Joiner:
         return self.known[key]
 
     def _merge(self, nodes: tuple[fx.Node, ...]) -> Any:
+        """The one value in place of the rounds' nodes: shared, carried over, stacked, selected, or the same call once.
+        Raises Differ."""
         if all(node is nodes[0] for node in nodes):
             return nodes[0]
         if all(node is item.previous for node, item in zip(nodes, self.chain, strict=True)):
@@ -233,6 +235,7 @@ class _Joiner:
         return self.call(nodes[0], args, kwargs)
 
     def _argument(self, items: list[Any]) -> Any:
+        """The joined argument of all rounds, also within lists. Raises Differ for lists of different lengths."""
         if isinstance(items[0], tuple | list):
             if len({len(item) for item in items}) > 1:
                 raise Differ
@@ -313,6 +316,7 @@ class _Joiner:
         return any(node.meta["val"].dim() > 0 and node.meta["val"].shape[0] == items for node in nodes)
 
     def _plain(self, item: Any, rank: int) -> Any:
+        """The node that a table or rows of items stand for, a table at this rank; other items as they are."""
         if isinstance(item, Table):
             return self.rows(item, rank).node
         return item.node if isinstance(item, ItemRows) else item

@@ -60,12 +60,14 @@ def _compared_class(masker: Masker, mask: fx.Node) -> fx.Node:
 
 
 def _without_casts(node: Any) -> Any:
+    """The node below casts and copies."""
     while node.op == "call_function" and node.target in (aten._to_copy.default, aten.to.dtype, aten.clone.default):
         node = node.args[0]
     return node
 
 
 def _remember(masker: Masker, size: Any, part: RowChoice) -> RowChoice:
+    """The selection that has this size; remembers `part` if there is none. Raises CannotMask if it is another one."""
     known = masker.parts.setdefault(size.node.expr, part)
     if known != part:
         raise CannotMask("takes two selections to have the same size")

@@ -109,9 +109,9 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
             "block_k",
             depth,
             [128, 192, 256, 384, 512],
-            1,
-            kernel.k,
-            ("memory", "elements of k in the packed panels that stay in L2"),
+            low=1,
+            high=kernel.k,
+            aspect_meaning=("memory", "elements of k in the packed panels that stay in L2"),
         ),
     ]
     row_default, panel_default = _choose_blocks(shape, first, depth)

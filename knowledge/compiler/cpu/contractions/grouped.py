@@ -16,7 +16,7 @@ from foundry.knowledge.compiler.ir.arithmetic import round_up
 from foundry.knowledge.compiler.ir.kernels import Expr, GroupedKernel, Plan, PrintedKernel, Tunable
 from foundry.knowledge.device import Device
 
-_PARALLEL_FLOPS = 200_000  # below this a parallel region costs more than it saves
+_PARALLEL_FLOPS = 200_000  # fewest operations for which a parallel region saves more than it costs
 
 _STRUCT = """
 namespace {
@@ -66,9 +66,11 @@ class _Shape:
 
 
 def print_grouped(kernel: GroupedKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ of a grouped matrix product. `choices` may hold "tile" (rows x vectors of the register tile, such as "6x2"),
-    "block_rows" (rows of a group in a task) and "block_panels" (column panels of B in a task). A value that is not
-    legal for this kernel gives way to the default."""
+    """C++ of a grouped matrix product. A choice that is not legal for this kernel gives way to the default.
+
+    `choices` may hold "tile": rows x vectors of the register tile, such as "6x2"; "block_rows" (rows of a group in a
+    task) and "block_panels" (column panels of B in a task).
+    """
     shape = _shape(kernel, device)
     tunables = _tunables(shape)
     values = tiling.pick(tunables, choices)
@@ -97,12 +99,20 @@ def print_grouped(kernel: GroupedKernel, plan: Plan, device: Device, choices: di
 
 
 def _shape(kernel: GroupedKernel, device: Device) -> _Shape:
+    """Sizes, types, vector lanes, threads and reading direction of a grouped product; one thread below
+    _PARALLEL_FLOPS."""
     float_type, float_bytes = tiling.element_type(kernel.dtype)
     flops = 2 * kernel.items * kernel.n * kernel.k
     threads = max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1
     lanes = max(1, device.vector_bytes // float_bytes)
     return _Shape(
-        kernel, choose_direction(kernel.b, True, kernel.dtype), float_type, float_bytes, lanes, threads, device
+        kernel,
+        b=choose_direction(kernel.b, True, kernel.dtype),
+        float_type=float_type,
+        float_bytes=float_bytes,
+        lanes=lanes,
+        threads=threads,
+        device=device,
     )
 
 
@@ -120,9 +130,16 @@ def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
     meaning = ("memory", "rows of a group gathered into L2 a task")
     return (
         tile,
-        tiling.number_tunable("block_rows", rows, factors, 1, max(kernel.items, first.rows), meaning),
         tiling.number_tunable(
-            "block_panels", columns, [1, 2, 4, 8, 16], 1, panels, ("parallel", "panels of B a task; fewer, more tasks")
+            "block_rows", rows, factors, low=1, high=max(kernel.items, first.rows), aspect_meaning=meaning
+        ),
+        tiling.number_tunable(
+            "block_panels",
+            columns,
+            [1, 2, 4, 8, 16],
+            low=1,
+            high=panels,
+            aspect_meaning=("parallel", "panels of B a task; fewer, more tasks"),
         ),
     )
 

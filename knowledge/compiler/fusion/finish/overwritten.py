@@ -42,6 +42,7 @@ def with_overwritten(
 
 
 def _looks_alike(old: Buffer, new: Buffer) -> bool:
+    """True for buffers of the same shape, strides and dtype, not empty, whose elements do not share memory."""
     same = (old.shape, old.strides, old.dtype) == (new.shape, new.strides, new.dtype)
     return same and old.numel > 0 and not overlaps(old.shape, old.strides)
 

@@ -41,6 +41,7 @@ class Decisions:
     """
 
     def __init__(self, files: Iterable[str]) -> None:
+        """Notes nothing yet; `files` are the task's."""
         self._files = frozenset(files)
         self._answers: dict[Line, Any] = {}
         self.has_run = self.has_routes = False
@@ -91,6 +92,7 @@ class _Readings(TorchFunctionMode):
     """A function mode that follows what is computed from given tensors, until Python reads it."""
 
     def __init__(self, decisions: Decisions, given: Iterable[torch.Tensor]) -> None:
+        """Follows the given tensors; what is read from them goes to `decisions`."""
         super().__init__()
         self._decisions = decisions
         self._computed: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
@@ -100,6 +102,8 @@ class _Readings(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        """Runs a function; notes readings of followed tensors, and follows what is computed from them or written with
+        them."""
         result = func(*args, **(kwargs or {}))
         given = [item for item in _every([args, kwargs]) if isinstance(item, torch.Tensor)]
         if not any(id(item) in self._computed for item in given):

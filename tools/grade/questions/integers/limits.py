@@ -54,6 +54,7 @@ def indices_wrap(inputs: list[Any], run: Run) -> bool:
 
 
 def _run_in_range(run: Run, inputs: list[Any], *, may_wrap: bool) -> list[torch.Tensor]:
+    """Runs the reference; raises TaskError for an index out of range."""
     with InRange(may_wrap=may_wrap):
         return run(inputs)
 
@@ -79,6 +80,7 @@ class _Trials:
     """Runs of the reference with one integer input changed."""
 
     def __init__(self, inputs: list[Any], number: int, run: Run) -> None:
+        """Runs nothing yet. Trials of input `number` stop after LONGEST_S seconds."""
         self._inputs, self._number, self._run = inputs, number, run
         self._stop, self._is_over = time.monotonic() + LONGEST_S, False
         self._usual_elements = sum(tensor.numel() for tensor in bundle.tensors_in(inputs))
@@ -161,6 +163,7 @@ def _lengths(kind: Counts, given: torch.Tensor, trials: _Trials, most: int) -> C
 
     @cache
     def answer(length: int) -> Answer:
+        """The reference's answer if all lengths are this one, or at most this one; None if it is too large."""
         if length > largest:
             return None
         equal = torch.full_like(given, length)
@@ -217,6 +220,7 @@ class InRange(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, *, may_wrap: bool) -> None:
+        """`may_wrap`: negative indices count from the end."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._may_wrap = may_wrap
 
@@ -228,6 +232,7 @@ class InRange(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        """Checks an operator's indices, then runs it. Raises TaskError for one out of range."""
         name = func._schema.name.removeprefix("aten::")
         is_write = name in _WRITES
         sizes = dict(index_arguments("index" if is_write else name, args, kwargs or {}))

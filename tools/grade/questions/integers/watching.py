@@ -71,6 +71,7 @@ class Watcher(TorchDispatchMode):
         return False
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Watches the integer tensors among these; has seen nothing yet."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._owners = {_place(item): _place(item) for item in tensors if is_integer(item)}
         self._ranges: dict[int, int | None] = {}
@@ -89,11 +90,13 @@ class Watcher(TorchDispatchMode):
         self._functions = _Readings(self)
 
     def __enter__(self) -> Watcher:
+        """Enters both modes, of functions and of operators."""
         self._functions.__enter__()  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
+        """Leaves both modes."""
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._functions.__exit__(*error)  # type: ignore[no-untyped-call]
 
@@ -137,6 +140,7 @@ class Watcher(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        """Runs an operator, then notes its use of watched inputs and of results that come from them."""
         result = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::")
         given = [*args, *(kwargs or {}).values()]
@@ -251,12 +255,14 @@ class _Readings(TorchFunctionMode):
     """A function mode that tells a watcher of readings that no dispatcher sees: `tolist` and NumPy."""
 
     def __init__(self, watcher: Watcher) -> None:
+        """Tells this watcher."""
         super().__init__()
         self._watcher = watcher
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        """Tells the watcher of a reading by Python, then runs the function."""
         if func in _READ_BY_PYTHON:
             self._watcher.note_reading(args[0])
         return func(*args, **(kwargs or {}))
