@@ -127,13 +127,13 @@ class Measurements:
         """Inputs, outputs and graphs of the task; raises TaskError."""
         from foundry.tools.grade.host.workbench import Intake
 
-        return await self._ask("intake", "intake", "run", Intake, lambda: self.workbench.intake(), lambda _: {})
+        return await self._ask("intake", "intake", "run", Intake, lambda: self.workbench.intake(), facts=lambda _: {})
 
     async def baseline(self) -> Baseline:
         """Timing of the reference, measured once a run."""
         asked = _JOURNALLED["baseline"]
         return await self._ask(
-            asked.key, asked.name, asked.category, Baseline, lambda: self.workbench.baseline(), asked.facts
+            asked.key, asked.name, asked.category, Baseline, lambda: self.workbench.baseline(), facts=asked.facts
         )
 
     async def contest(self, text: str, rivals: Sequence[RivalName], foreign: ForeignName | None) -> Contest:
@@ -144,13 +144,13 @@ class Measurements:
             build = await self.workbench.build(text) if text else None
             return await self.workbench.contest(text, build, rivals, foreign)
 
-        return await self._ask(CONTEST, "contest", "time", Contest, hold, _speeds)
+        return await self._ask(CONTEST, "contest", "time", Contest, hold, facts=_speeds)
 
     async def rivals(self) -> Contest:
         """Times the reference under torch.compile in turns with eager, without a kernel."""
         names: list[RivalName] = ["compile"]
         return await self._ask(
-            RIVALS, "rivals", "time", Contest, lambda: self.workbench.contest("", None, names), _speeds
+            RIVALS, "rivals", "time", Contest, lambda: self.workbench.contest("", None, names), facts=_speeds
         )
 
     def begin_rivals(self) -> None:
@@ -210,7 +210,7 @@ class Measurements:
             asked = _JOURNALLED[step]
             key = asked.key.format(stage=stage, text=digest)
             name = asked.name.format(stage=stage)
-            return await self._ask(key, name, asked.category, shape, lambda: work(self.workbench), asked.facts)
+            return await self._ask(key, name, asked.category, shape, lambda: work(self.workbench), facts=asked.facts)
 
         return await examine(
             candidate,
@@ -236,7 +236,7 @@ class Measurements:
             return await self.workbench.time(text, build, "screen", beside=other)
 
         timed = _JOURNALLED["time"]
-        return await self._ask(f"turns/{one}/{two}", "time in turns", "time", Timing, take_turns, timed.facts)
+        return await self._ask(f"turns/{one}/{two}", "time in turns", "time", Timing, take_turns, facts=timed.facts)
 
     def may_count(self, text: str, most: int) -> bool:
         """True if the hardware's counters should be read for this text.
@@ -261,7 +261,12 @@ class Measurements:
             return replace(found, notes=(*found.notes, seen.problem) if seen.problem else seen.notes)
 
         found = await self._ask(
-            _counters_key(text), "counters", "profile", Profile, look, lambda it: {"rung": it.rung, "notes": it.notes}
+            _counters_key(text),
+            "counters",
+            "profile",
+            Profile,
+            look,
+            facts=lambda it: {"rung": it.rung, "notes": it.notes},
         )
         if found.rung != "counters" and self._journal.lookup(NO_COUNTERS) is None:
             reason = found.notes[-1] if found.notes else "no kernel was seen"
@@ -280,7 +285,7 @@ class Measurements:
             "time",
             TunedPlan,
             lambda: self.workbench.tune(recipe, seconds, seed=seed, hints=hints),
-            lambda answer: {
+            facts=lambda answer: {
                 "tried": answer.tried,
                 "failed": answer.failed,
                 "restarts": answer.restarts,

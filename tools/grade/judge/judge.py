@@ -98,7 +98,7 @@ class Judge:
         self._telling: Telling | None = None  # which question tells right from wrong, once known
         self._product_runs: tuple[ProductRun, ...] | None = None  # the reference's products, once asked
         self._skipped: dict[str, Gate] = {}
-        self._decisions: Decisions | None = None  # of the reference, over all cases that a candidate was asked
+        self._decisions: Decisions | None = None  # the reference's, over all cases that a candidate was asked
         self._usual = scheduling_of(os.getpid())
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._on_host)
 
@@ -342,7 +342,7 @@ class Judge:
         limits, policy = (self._run_limit(message), float(message["load_limit_s"])), message["policy"]
         ready = handles[: len(handles) - len(message["public"])]
         links = {purpose: self._link(handle, *limits) for purpose, handle in zip(PURPOSES, ready, strict=False)}
-        at_once = not self._on_host and self._plan.pairs > 1 and message["is_quick"]  # with room for two pairs
+        at_once = not self._on_host and self._plan.pairs > 1 and message["is_quick"]  # there is room for two pairs
         load, asked = FileToLoad(self._place, text=message["text"]), (self._case(), self._as_given())
         drawn = [(seed, codec.unpack(Packing, packed)) for seed, packed in message["public"]]
         public = PublicInputs.given(self.breaks, drawn, handles[len(ready) :], self._plan.keeps_trials)

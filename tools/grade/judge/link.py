@@ -59,13 +59,13 @@ SELF_BUILDING_S = 60.0  # a load limit beyond this is that of a file that compil
 ANSWER_BYTES = 16 << 20
 KERNEL = "kernel"  # name of the candidate among what runs by a name
 ANOTHER_ANSWER = "the process answered another question than the one asked"
-LINES = 20  # of evidence from a runner
+LINES = 20  # most lines of evidence from a runner
 OPERATORS = 400  # rows of a runner's report of operators
 Result = TypeVar("Result")
 Written = TypeVar("Written", bound=WrittenFacts)
 _OF_RESULTS = ("peek", "call", "collect", "look", "gradients")  # commands whose malformed answer is a wrong result
-BREAK_S = 0.03  # between two offers to wait, each of which costs a message
-SPOILING_CALLS, SPOILING_S = 6, 0.3  # at most, of calls that leave spoiled answers where they lay
+BREAK_S = 0.03  # seconds between two offers to wait, each of which costs a message
+SPOILING_CALLS, SPOILING_S = 6, 0.3  # most calls, and their seconds, that leave spoiled answers in free memory
 AS_BUILT = "it was judged with the parameters that its own constructor makes (--parameters as-built)"
 CALLS_IN_A_LIMIT = 30.0  # calls of the baseline that take as long as the limit of one forward
 END_S = 5.0  # most seconds until an ended process has given its memory back
@@ -329,6 +329,7 @@ class RunnerLink:
         self._give_inputs(slot, number, parcel, self._carrier.place(_key(slot), parcel))
 
     def _give_inputs(self, slot: int, number: int, parcel: Parcel, sent: Sent) -> None:
+        """Sends a slot's inputs for a case, with the files and memory that a carrier made of the parcel."""
         content = parcel.description
         self._give(asking(Runner.inputs, slot=slot, case=number, content=content, memory=sent.memory), sent)
 
@@ -345,6 +346,8 @@ class RunnerLink:
             self._give_inputs(slot, number, parcel, sent)
 
     def _give(self, question: Question[A], sent: Sent) -> A:
+        """Asks a question with the files that a carrier made, within the limit of loading; closes them and returns the
+        answer."""
         try:
             return self._ask_to_load(question, sent.handles)
         finally:
@@ -370,6 +373,7 @@ class RunnerLink:
         """
 
         def question(expect: list[TensorSpec], memory: Block) -> Question[CallFacts]:
+            """The command of this call, with the outputs that are expected and the memory for them."""
             return asking(
                 Runner.call,
                 slot=slot,
