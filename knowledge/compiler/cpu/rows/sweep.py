@@ -124,7 +124,7 @@ class Sweep:
         return lanes, targets
 
     def _blocks(self, arrays: list[str], begin: str, end: str) -> list[str]:
-        """C++ loop that runs the lambda `element_type` over [begin, end) in vectors. `arrays`: C names of the lane
+        """C++ loop that runs the lambda `element` over [begin, end) in vectors. `arrays`: C names of the lane
         arrays."""
         form = self._context.form
         width = form.lanes

@@ -208,7 +208,7 @@ class RowText:
         return 0 if shape.cluster > 1 else shape.length // (shape.team * shape.vector)
 
     def _staged_at(self, step: str) -> str:
-        """C text of the index in the row of this lane's vector of round `print_step`."""
+        """C text of the index in the row of this lane's vector of round `step`."""
         shape = self.shape
         place = f"({step} * {shape.team} + lane)" + (f" * {shape.vector}" if shape.vector > 1 else "")
         return f"begin + {place}" if shape.cluster > 1 else place
@@ -292,7 +292,7 @@ class RowText:
         return lines
 
     def _staged_known(self, step: str = "step") -> Known:
-        """Each staged expression with C text of its element j in round `print_step`."""
+        """Each staged expression with C text of its element j in round `step`."""
         known: Known = []
         for i, expr in enumerate(self.shape.kept):
             text = f"x{i}[{self._slot(step)}].at[j]"
