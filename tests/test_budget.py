@@ -10,10 +10,11 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("agents/", "graph/", "tools/", "knowledge/")
 # Lines, and files in the last row. The museum's exhibits are many by purpose: each is one way to cheat, or not to.
 LIMITS = {
-    # 95,000 before issue 42; its captures, forms of tasks and questions took 5,700, docstrings 4,000. 3,400 since:
-    # tasks whose Python reads values, questions about lengths and classes, inputs that forward writes, 8-bit floats
-    "product": 109_000,
-    "tests without exhibits": 51_000,
+    # 95,000 before issue 42; its captures, forms of tasks and questions took 5,700, docstrings 7,000. 6,300 since:
+    # tasks whose Python reads values, questions about lengths and classes, inputs that forward writes, 8-bit floats,
+    # complex numbers, decompositions, typed messages
+    "product": 114_100,
+    "tests without exhibits": 51_200,
     "repository": 214_000,  # of these 7,000 are the census of PyTorch's operators
     "files": 1_800,
 }

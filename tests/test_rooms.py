@@ -26,6 +26,7 @@ ROOMS = (
     "knowledge.experience",
     "knowledge.compiler.ir",
     "knowledge.compiler.rules",
+    "knowledge.compiler.rules.sequences",
     "knowledge.compiler.rules.writes",
     "knowledge.compiler.algebra",
     "knowledge.compiler.fusion.finish",

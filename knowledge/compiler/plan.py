@@ -26,15 +26,14 @@ from foundry.knowledge.compiler.rules import (
     order,
     pointwise,
     pool,
-    recurrent,
     reduce,
     resample,
-    scan,
     shape,
     special,
 )
 from foundry.knowledge.compiler.rules.builder import RULES, Builder, Rule, Tensor, Unsupported, const
 from foundry.knowledge.compiler.rules.reduce import is_read
+from foundry.knowledge.compiler.rules.sequences import recurrent, scan
 from foundry.knowledge.compiler.rules.writes import in_place, scatter, slices
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, TensorSpec, Value, contiguous_strides

@@ -128,6 +128,7 @@ def test_what_is_made_ready_is_used_and_no_process_is_left(grader: Grader) -> No
     assert time.monotonic() < stop
 
 
+@pytest.mark.alone
 def test_a_kernel_beside_its_rivals_on_a_gpu(grader: Grader) -> None:
     baseline = grader.baseline()
     same = TASK.replace("class Model(", "class ModelNew(")

@@ -115,6 +115,7 @@ async def test_a_model_of_300_mb_is_judged_in_three_times_its_size(
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.skipif(gpu() is None, reason="there is no NVIDIA GPU here")
 def test_a_model_of_2_gb_is_judged_in_three_times_its_size_on_a_gpu(
     zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

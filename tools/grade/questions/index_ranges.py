@@ -21,7 +21,7 @@ from foundry.tools.grade.questions.integers.watching import (
     NUMBERS,
     TOTALS,
     WIDE,
-    Watcher,
+    IntegerWatcher,
     is_integer,
 )
 from foundry.tools.protocol.rules import COUNTS, INDICES, Pattern
@@ -40,7 +40,7 @@ def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> 
     WIDE: only bits, remainders, divisors, sizes or signs are taken. Counts: read by Python, or compared; `with_limits`
     says which are valid. `run` calls the model on these very tensors.
     """
-    watcher = Watcher(tensors)
+    watcher = IntegerWatcher(tensors)
     with watcher:
         run()
     return [watcher.kind_of(tensor) for tensor in tensors]

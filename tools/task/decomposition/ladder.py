@@ -94,6 +94,7 @@ def _trace(node: fx.Node, wanted: Sequence[int]) -> tuple[fx.Graph, Mapping[str,
     tensors = _tensors(node)
 
     def run(*given: torch.Tensor) -> tuple[Any, ...]:
+        """The wanted results of the call, from our decomposition where there is one, for these tensors."""
         known = dict(zip(tensors, given, strict=True))
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda item: known[item])
         target: Any = node.target
@@ -188,6 +189,7 @@ def _operands(node: fx.Node, op: Op) -> list[str]:
     found: dict[fx.Node, str] = {}
 
     def pair(item: Any, argument: Argument) -> None:
+        """Notes the graph's name of each node in a nested argument."""
         if isinstance(item, fx.Node) and isinstance(argument, Ref):
             found[item] = argument.ref
         elif isinstance(item, tuple | list) and isinstance(argument, list):

@@ -185,6 +185,7 @@ def _avg_pool(kind: Any, rank: int) -> Callable[..., Any]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
+        """The pool over a padded tensor, cut to the operator's windows; NotImplemented where none reaches beyond."""
         kernel, pads = (list(item) * rank if len(item) == 1 else list(item) for item in (kernel_size, padding))
         steps = kernel if not stride else list(stride) * rank if len(stride) == 1 else list(stride)
         if not ceil_mode or not count_include_pad or not any(pads):

@@ -47,7 +47,7 @@ class Doors:
         return int(lines[-1] or 0) if lines else 0
 
     def decide(self, node: Any) -> bool:
-        """The answer to a condition on values, noted with its line."""
+        """The answer to a condition on values, noted with its line: True for the side that computes."""
         if isinstance(self.asked, bool):
             return self.asked
         answer = self.asked != "eq" and general_answer(node.expr, _flags(node))

@@ -226,7 +226,7 @@ class InRange(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: nothing is compiled here (see `Watcher`)."""
+        """False: nothing is compiled here (see `IntegerWatcher`)."""
         return False
 
     def __torch_dispatch__(

@@ -61,7 +61,7 @@ class _Call(NamedTuple):
     result: Any
 
 
-class Watcher(TorchDispatchMode):
+class IntegerWatcher(TorchDispatchMode):
     """A dispatch mode that records the use of integer inputs, and of copies of them, by each operator."""
 
     @classmethod
@@ -89,7 +89,7 @@ class Watcher(TorchDispatchMode):
         self._kept: list[torch.Tensor] = []  # kept, so that their memory does not become another tensor's
         self._functions = _Readings(self)
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> IntegerWatcher:
         """Enters both modes, of functions and of operators."""
         self._functions.__enter__()  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -254,7 +254,7 @@ class Watcher(TorchDispatchMode):
 class _Readings(TorchFunctionMode):
     """A function mode that tells a watcher of readings that no dispatcher sees: `tolist` and NumPy."""
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: IntegerWatcher) -> None:
         """Tells this watcher."""
         super().__init__()
         self._watcher = watcher

@@ -1,0 +1,1 @@
+"""Rules of operators that walk along one dimension: scans and recurrent layers."""
