@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from foundry.knowledge.compiler.plan import without_kernel
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, Value
-from foundry.knowledge.targets import target_names
+from foundry.knowledge.targets import BUILT_IN
 from foundry.tools.task.decomposition.own import OWN
 
 DEEPEST = 6  # decompositions inside decompositions
@@ -68,7 +68,7 @@ class _Ladder:
         except Exception:  # whatever cannot be captured or lowered has no decomposition
             return []
         whole = {part.name for part in body.ops if not part.instead}
-        left = [_left(body, target) for target in target_names()]
+        left = [_left(body, target) for target in BUILT_IN]
         if not any(names.isdisjoint(whole) for names in left):
             return []
         body = body.expanded(frozenset().union(*left))
@@ -77,8 +77,8 @@ class _Ladder:
 
 
 def stuck(graph: OpGraph) -> frozenset[str]:
-    """Names of the operators that some target has no kernel for."""
-    return frozenset().union(*(_left(graph, target) for target in target_names()))
+    """Names of the operators that a target of Foundry's own has no kernel for; others follow one of these."""
+    return frozenset().union(*(_left(graph, target) for target in BUILT_IN))
 
 
 def _left(graph: OpGraph, target: str) -> frozenset[str]:
