@@ -44,11 +44,8 @@ class Endpoint:
 
 
 def endpoint_of(model: str, base_url: str | None, key_env: str | None = None, provider: str | None = None) -> Endpoint:
-    """The endpoint from the user's options and the environment.
-
-    A key from the environment goes only to OpenAI and to the server named there. Raises UsageError for a bad URL, and
-    if OpenAI is meant and there is no key.
-    """
+    """The endpoint from options, else environment; OPENAI_API_KEY goes only to OpenAI and the environment's server,
+    `key_env`'s to any; `provider` skips the URL's checks. Raises UsageError for a bad URL or a missing needed key."""
     if provider is not None:
         return Endpoint(base_url or "", _named_key(key_env, provider) if key_env else None, provider)
     named = next((os.environ[name] for name in URLS if os.environ.get(name)), None)
@@ -74,7 +71,7 @@ def _named_key(key_env: str, whose: str) -> str:
 
 
 def _is_openai(parts: SplitResult) -> bool:
-    """True for an https URL at OpenAI's own hosts."""
+    """True for an https URL whose host is api.openai.com or ends with ".api.openai.com"."""
     host = parts.hostname or ""
     return parts.scheme == "https" and (host == "api.openai.com" or host.endswith(".api.openai.com"))
 

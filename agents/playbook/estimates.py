@@ -166,7 +166,8 @@ class Strength:
         return replace(self, shared=1.0)
 
     def weights(self, columns: Numbers) -> Array:
-        """The weight of each of a template's tunables; usually equal, with sum one."""
+        """The weight of each of a template's tunables (indices into `matters`): an equal share, times its factor in
+        `matters`. The sum is one only without factors."""
         found = np.full(len(columns), 1.0 / max(1, len(columns)))
         return found * np.array(self.matters)[columns] if self.matters else found
 

@@ -13,10 +13,8 @@ from foundry.knowledge.errors import CannotLower, TellsNothing
 
 
 async def baseline(state: RunState, services: Services) -> Update:
-    """Times the reference in eager mode and measures its own numerical error; does nothing without a device.
-
-    Raises TellsNothing for a task that proves nothing, because no kernel for it can be accepted.
-    """
+    """Has `services.measure` time the reference and find its numerical error, while first candidates compile; leaves
+    notes and no state. Without a device only a note; raises TellsNothing for a task that proves nothing."""
     if not services.device.present:
         services.log.note_once(
             "note", "no device", reason=f"no {services.device.target} device is here: nothing can run"

@@ -183,7 +183,8 @@ def _closing(run: RunDirectory, events: list[Event]) -> Closing:
 
 
 def _noted(events: list[Event], told: str) -> list[str]:
-    """The notes that a user should read, except the one given already (`told`) as the reason why there is no kernel."""
+    """The notes that a user should read, as "name: reason". Leaves out reasons that `told`, why there is no kernel,
+    already contains."""
     noted = [event for event in events if event.kind == "note" and event.name in NOTED]
     reasons = [str(event.data.get("reason") or event.data.get("error")) for event in noted]
     return [f"{event.name}: {why}" for event, why in zip(noted, reasons, strict=True) if why not in told]

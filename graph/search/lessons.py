@@ -58,7 +58,8 @@ def _rename(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
 
 
 def winners(hits: Sequence[Hit], graph: OpGraph, device: Device, limit: int) -> list[Hit]:
-    """Recipes that won an earlier run on the same graph structure and device, best first, each once."""
+    """Recipes that won an earlier run on the same graph structure and device, each once, at most `limit`. The same
+    shape class comes first, then the highest speedup."""
     found: dict[str, Hit] = {}
     for hit in hits:
         record = hit.record

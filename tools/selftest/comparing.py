@@ -41,7 +41,8 @@ def serve(control: Channel) -> None:
 
 
 def _difference(message: Message) -> str:
-    """Names the first inputs on which the two candidates' outputs differ; "" if there are none."""
+    """Runs both candidates on fresh random inputs of every case; names the first inputs on which outputs, state or
+    written inputs differ. "" if there are none."""
     task = codec.decode(Task, message["task"])
     correct = _model_class(message["correct"], "correct_candidate", Path(message["folder"]))
     faulty = _model_class(message["faulty"], "faulty_candidate", Path(message["folder"]))

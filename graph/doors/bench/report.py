@@ -92,7 +92,7 @@ def _rival_table(found: Sequence[Figures]) -> list[str]:
 
 
 def _foreign_table(found: Sequence[Figures]) -> list[str]:
-    """The table of figures by other rules, in a list; empty if there are none."""
+    """The table of figures by other rules, in a list: a row for each group that has them. Empty if none has."""
     heads = ("group", "rules", "correct", "geomean", "fast_1", "timed eager is correct")
     rows = [
         (

@@ -49,7 +49,7 @@ class BenchRequest:
 
 
 def shard_of(text: str) -> tuple[int, int]:
-    """The two numbers of "2/4"; raises UsageError."""
+    """The two numbers of "2/4", their range unchecked. Raises UsageError for any other form."""
     part, _, parts = text.partition("/")
     if not (part.isdigit() and parts.isdigit()):
         raise UsageError(f"--shard {text}", "for example 2/4: the second of four parts")

@@ -124,6 +124,6 @@ def ending_words(reason: str) -> str:
 
 
 def _short(text: str) -> str:
-    """The beginning of a text, at most a line."""
+    """The text as one line, white space collapsed, cut with "..." at MOST_CHARS."""
     line = " ".join(text.split())
     return line if len(line) <= MOST_CHARS else f"{line[: MOST_CHARS - 3]}..."

@@ -40,7 +40,8 @@ def _is_said(note: str, summary: Summary) -> bool:
 
 
 def _verdict_lines(summary: Summary) -> list[str]:
-    """The lines about the verdict: speedup with its interval, torch.compile, the floor; or why nothing was accepted."""
+    """The lines about the verdict: speedup or slowdown with interval, torch.compile, the floor. Or how to resume or
+    answer, that nothing could be timed, or why nothing was accepted."""
     again = to_paste("foundry", "agent", "resume", summary.run)
     if summary.verdict == "interrupted" and summary.question:
         return [f"the run asks: {summary.question}", f"answer: {again} --yes | --no, or without either in a terminal"]

@@ -111,10 +111,8 @@ def _is_neutral(op: Op) -> bool:
 
 
 def _joined(first: Op, second: Op) -> tuple[str, list[Argument]] | None:
-    """(target, arguments after the tensor) of one operator equal to both in a row, or None.
-
-    Two factors, two terms, or two pairs of bounds.
-    """
+    """(target, arguments after the tensor) of one operator equal to both in a row: factors or divisors, terms or
+    differences, bounds. None otherwise, and for factors that are 0 or join beyond _LARGEST."""
     one, other = _number(first), _number(second)
     kinds = {first.kind, second.kind}
     if one is not None and other is not None and kinds <= {"mul", "div"} and one * other:

@@ -97,8 +97,8 @@ def _chosen(value: Choice | None, values: tuple[int, ...], default: int) -> int:
 
 
 def check_form(kernel: AuthoredKernel, buffers: Mapping[str, Buffer]) -> None:
-    """Raises CannotLower for an author's kernel that is too long or whose names, tunables, scratch and launches do not
-    fit."""
+    """Raises CannotLower for an author's code that is empty, too long, or holds control characters, triple quotes or
+    fences. Also for names, tunables, scratch or launches that do not fit."""
     if not kernel.code.strip() or len(kernel.code) > LONGEST_CODE:
         raise CannotLower(f"the code has {len(kernel.code)} characters; 1 to {LONGEST_CODE} are accepted")
     if not all(char.isprintable() or char in "\n\t" for char in kernel.code):

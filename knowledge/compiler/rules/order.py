@@ -143,7 +143,8 @@ def _whole_buffer(builder: Builder, op: Op, output: int) -> Load:
 
 
 def _slice(target: Load, axis: int, index: int) -> View:
-    """The view, over the rows, of the elements at `index` of one dimension."""
+    """The view, over the rows, of the elements at `index` of one dimension; a stride of 0 stands for the reduced one.
+    Takes the target's offset as 0."""
     strides = target.view.strides
     return View(index * strides[axis], (*strides[:axis], *strides[axis + 1 :], 0))
 

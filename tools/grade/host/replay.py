@@ -266,12 +266,8 @@ def _offering(folder: Path, end_work: Callable[[], object]) -> Iterator[None]:
 
 
 def _draw_inputs(task: Task, is_smallest: bool) -> tuple[LoadedTask, str, list[Any]]:
-    """The case to call, a phrase that names its shape if it is not the task's own ("" else), and its inputs on the
-    host.
-
-    With `is_smallest` the case with the fewest bytes of inputs. The inputs are an empty list if larger than
-    AHEAD_BYTES.
-    """
+    """The case to call, " at n=8" for a shape not the task's own (else ""), its inputs on the host ([] above
+    AHEAD_BYTES). `is_smallest`: the shape of fewest input bytes; further dtypes are left out."""
     import torch
 
     from foundry.tools.task import bundle, loading

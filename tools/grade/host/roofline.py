@@ -66,7 +66,8 @@ def profile(
 def _roofline_facts(
     device: Device, flops: int, traffic_bytes: int, seconds: float, precision: Precision
 ) -> dict[str, float | str]:
-    """Both sides of the roofline in ms, and which is higher (Williams, Waterman, Patterson 2009)."""
+    """Both sides of the roofline in ms, the higher one, each one's share of `seconds`, flops a byte, and if traffic
+    fits the cache. Neither sides nor shares without the device's ceilings."""
     facts: dict[str, float | str] = {
         "flops": float(flops),
         "traffic_bytes": float(traffic_bytes),

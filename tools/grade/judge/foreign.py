@@ -136,8 +136,8 @@ def _is_close(given: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> bo
 
 
 def _mean_ms(link: RunnerLink, rules: ForeignRules, cache: ColdCache, variant: str = "") -> float:
-    """Mean ms of a call by these rules: warm calls, then cold ones, fewer than the rules say if they exceed
-    BUDGET_S."""
+    """Mean ms of the cold calls by these rules, after warm ones that do not count. Stops after BUDGET_S, but not before
+    FEWEST_CALLS."""
     for _ in range(rules.warm_calls):
         link.run([SLOT], variant=variant)
     samples: list[float] = []

@@ -257,7 +257,8 @@ def _reruns(trial: Trial) -> Iterator[Outputs]:
 
 
 def _is_between(flat: torch.Tensor, truth: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """A mask of the integers that are PyTorch's own, or lie between the truth and PyTorch's own near it."""
+    """A mask of integers equal to PyTorch's own, or strictly past the truth towards it, if it is within NEAR of the
+    truth, relatively."""
     mine, its = flat.double() - truth.double(), own.double() - truth.double()
     is_near = its.abs() <= NEAR * truth.double().abs()
     return (flat == own) | (is_near & (mine * its > 0) & (mine.abs() <= its.abs()))

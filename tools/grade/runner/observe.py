@@ -157,10 +157,8 @@ class Observer:
         threading._start_new_thread = started  # type: ignore[attr-defined]
 
     def _note_call(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Profile function of every thread: records calls by the candidate's own lines to code outside its file.
-
-        It also adds up the processor time of those that return without calling back into the file.
-        """
+        """Records calls by the candidate's own lines to code outside its file, while `_calls` is kept. Adds their
+        processor time, less the observer's own, unless they call back."""
         self._watching_ns += self._told_ns[event]
         outside = self._outside
         is_return = event in _RETURNS

@@ -173,8 +173,8 @@ def edge_tests(*axes: tuple[str, int, int]) -> tuple[str, ...]:
 def strided_operand(
     kernel: GemmKernel, spaces: Spaces, which: str, tiling: Tiling | TensorTiling, *, widest: int = 4
 ) -> Tile:
-    """The tile of operand "a" or "b", any expression over strided buffers: read along the axis that is contiguous in
-    memory, up to `widest` neighbours at once."""
+    """The tile of operand "a" or "b", read along the axis contiguous in memory. At most `widest` neighbours at once
+    (two unless float), where alignment and tile allow."""
     expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
     out, out_size = ("m", kernel.m) if which == "a" else ("n", kernel.n)
     kind = register_type(kernel.dtype)

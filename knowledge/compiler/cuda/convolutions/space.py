@@ -87,7 +87,8 @@ class ConvSpace:
         return text + (f" + {kernel.x_offset}" if kernel.x_offset else "")
 
     def signature(self, extra: Sequence[str] = ()) -> tuple[str, list[str]]:
-        """(C parameter list, names of the buffers) that the kernel reads (`extra` too) and writes."""
+        """(C parameter list, buffer names) of the input, `extra` and what the epilogue reads and writes. Weights only
+        if `extra` names them."""
         kernel = self.kernel
         reads, writes = self.epilogue_buffers()
         return list_parameters(self.plan, list(dict.fromkeys([kernel.x, *extra, *reads])), writes)

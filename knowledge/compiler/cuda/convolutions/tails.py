@@ -444,7 +444,8 @@ class OverChannels:
         return [f"{kind} {name}[BM / 64][2][{self.together}];", *self._each_pixel(body.lines)]
 
     def _emit_row(self, step: EmitRow, number: int) -> list[str]:
-        """C statements that store a value once a pixel, by one of its four lanes."""
+        """C statements that store a value once a pixel; its four lanes take turns by pixel. `number` makes the C names
+        unique."""
         space = self._rows([step])
         body = make_emitter(space, [], self.names, f"z{number}_")
         body.store(step.store, space.offset, self.space.plan.buffers[step.store.buffer].dtype)

@@ -30,7 +30,8 @@ class PacedRow:
             self.memory.reserve(item.name, shape.rows * shape.splits * item.state_bytes)
 
     def print(self) -> tuple[str, list[Launch], int]:
-        """(CUDA text, launches, bytes of scratch memory)."""
+        """(CUDA text, launches, bytes of scratch memory): one launch clears counters, one reduces parts of rows. Later
+        blocks wait for an earlier row's counter and store its results."""
         shape = self.shape
         text = RowText(shape, self.plan)
         position = [*text.locate_row("paced_row"), *text.bound_part("split", self.chunk)]

@@ -40,10 +40,8 @@ class Reruns:
 def reruns_of(
     own: Callable[[Any], Outputs], exact: Callable[[Any], object], given: Parcel, *, may_order: bool
 ) -> Reruns:
-    """Reruns of a reference, in its own dtypes (`own`) and in float64 (`exact`), on copies of the given inputs.
-
-    `may_order`: the task's text mentions sorting.
-    """
+    """Bundles reruns of a reference, in its own dtypes (`own`) and float64 (`exact`), each run on demand on a copy of
+    the inputs. Other orders of equal elements only if `may_order`: the task's text mentions sorting."""
 
     def run() -> Outputs:
         """The reference's outputs in its own dtypes, for a copy of the given inputs."""
