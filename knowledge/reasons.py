@@ -109,6 +109,7 @@ OF_GATES: dict[str, Refusal] = {
     "maths": "not_allowed",
     "memcheck": "not_allowed",
     "other mode": "not_allowed",
+    "other shapes": "not_allowed",
     "other strides": "not_allowed",
     "own kernels": "not_allowed",
     "own parameters": "not_allowed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import types
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from foundry.tools.task import bundle, intake
 from foundry.tools.task.capture import capture
 from foundry.tools.task.file import read_task
 from foundry.tools.task.form.calls import GROUP, MOST_GROUPS, Keywords, as_arguments, call, chosen_groups
+from foundry.tools.task.form.drawing import InputMaker
 from foundry.tools.task.form.members import check_members
 from foundry.tools.task.form.watched import only_known_files
 from foundry.tools.task.loading import LoadedTask, arrange, case_keys, check_reference, load, rebuilt
@@ -310,3 +312,33 @@ def test_a_file_that_the_text_does_not_name_has_to_be_named_in_the_options(tmp_p
         assert load(task).module.W == 3
     with pytest.raises(TaskError, match=r"files names w4\.txt, which is no file in the task's folder"):
         loaded(tmp_path, text, 'files = ["w4.txt"]')
+
+
+SEEDED = """
+import random
+import torch
+
+
+def get_inputs():
+    {seeds}
+    return [torch.randn(8), torch.rand(4, generator=generator), torch.tensor(random.random())]
+"""
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        "torch.manual_seed(0); random.seed(0); generator = torch.Generator().manual_seed(0)",
+        "torch.random.manual_seed(7); random.seed(); generator = torch.Generator(); generator.manual_seed(7)",
+    ],
+)
+def test_seeds_that_a_task_sets_give_other_inputs_in_each_draw(seeds: str) -> None:
+    module = types.ModuleType("seeded")
+    exec(SEEDED.format(seeds=seeds), module.__dict__)
+    maker = InputMaker(module, None)
+    one, again, other = maker.draw(1, 0), maker.draw(1, 0), maker.draw(2, 0)
+    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert torch.equal(
+        torch.rand(3, generator=torch.Generator().manual_seed(5)), torch.rand(3, generator=torch.manual_seed(5))
+    )

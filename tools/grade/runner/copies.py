@@ -27,7 +27,7 @@ def spoil(output: torch.Tensor, places: Sequence[int]) -> int:
     flat = output.detach().reshape(-1)
     found = 0
     for place in places:
-        wanted = bytes(flat[place : place + ELEMENTS].view(torch.uint8).numpy())
+        wanted = bytes(flat[place : place + ELEMENTS].contiguous().view(torch.uint8).numpy())
         own = ctypes.create_string_buffer(wanted, len(wanted))
         for address in list(_copies(own, len(wanted))):
             for offset in range(0, len(wanted), output.element_size()):

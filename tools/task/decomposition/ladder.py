@@ -26,6 +26,7 @@ from foundry.tools.task.decomposition.own import OWN
 
 DEEPEST = 6  # decompositions inside decompositions
 MOST_PARTS = 400  # operators that may replace one
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})  # decomposed they are thousands of steps
 
 # Makes the operator graph of a trace, from its nodes, its constants and the number of its results.
 ToGraph = Callable[[fx.Graph, Mapping[str, torch.Tensor], int], OpGraph]
@@ -57,6 +58,8 @@ class _Ladder:
 
     def parts(self, graph: OpGraph, op: Op, node: fx.Node, depth: int) -> list[Op]:
         """The operators that compute what `op` does; none if PyTorch has no decomposition that lowers whole."""
+        if op.kind in RECURRENT:
+            return []
         used = {*graph.output_names, *graph.mutations.values(), *graph.users}
         wanted = [index for index, value in enumerate(op.outputs) if value.name in used]
         traced = _trace(node, wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import inspect
 import itertools
 import random
@@ -10,6 +11,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
+from unittest import mock
 
 import torch
 
@@ -19,6 +21,7 @@ from foundry.tools.task.form.calls import MOST_DRAWN, as_arguments, chosen_group
 from foundry.tools.task.form.values import arrange
 
 Made = TypeVar("Made")
+_END = object()
 
 
 def drawn_on(device: torch.device, make: Callable[[], Made]) -> Made:
@@ -38,6 +41,39 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+@contextlib.contextmanager
+def seeds_of_draw(seed: int) -> Iterator[None]:
+    """Lets seeds that the code sets itself (`torch.manual_seed(0)` in get_inputs) depend on the draw's seed.
+
+    Otherwise every draw would give the same inputs, and a kernel could keep the answer.
+    """
+
+    def mixed(own: object) -> int:
+        return int.from_bytes(hashlib.sha256(f"{seed} {own!r}".encode()).digest()[:7], "little")
+
+    class Generator(torch.Generator):
+        def manual_seed(self, own: int) -> torch.Generator:
+            return super().manual_seed(mixed(own))
+
+    def reseed(function: Callable[[int], Any], largest: int) -> Callable[..., Any]:
+        def seeded(own: object = None) -> Any:
+            return function(mixed(own) % largest)
+
+        return seeded
+
+    with contextlib.ExitStack() as patches:
+        for place in (torch, torch.random):
+            patches.enter_context(mock.patch.object(place, "manual_seed", reseed(torch.manual_seed, 2**63)))
+        patches.enter_context(mock.patch.object(torch, "Generator", Generator))
+        patches.enter_context(mock.patch.object(random, "seed", reseed(random.seed, 2**63)))
+        if "numpy" in sys.modules:
+            numpy_random = sys.modules["numpy"].random
+            for name in ("seed", "default_rng", "RandomState"):
+                function = reseed(getattr(numpy_random, name), 2**32)
+                patches.enter_context(mock.patch.object(numpy_random, name, function))
+        yield
 
 
 class InputMaker:
@@ -62,7 +98,8 @@ class InputMaker:
                 raise TaskError(f"{self.name}() gives no case {group}", "let it give the same ones each time")
             return self._checked(given[0])
         seed_everything(seed)
-        return self._checked(self._make())
+        with seeds_of_draw(seed):
+            return self._checked(self._make())
 
     def groups(self) -> list[int]:
         """Numbers of the cases to use, the first case first; drawn without memory (meta device) if the file's code
@@ -76,10 +113,14 @@ class InputMaker:
 
     def _each_group(self, seed: int) -> Iterator[list[Any]]:
         """Yields each case in a list, because a case may be None."""
-        seed_everything(seed)
-        for given in self._make():
-            yield [given]
+        made = iter(self._make())
+        while True:
             seed_everything(seed)
+            with seeds_of_draw(seed):
+                given = next(made, _END)
+            if given is _END:
+                return
+            yield [given]
 
     def _described(self) -> list[tuple[Any, int]]:
         """For each of the first MOST_DRAWN cases: its arrangement with shapes and dtypes or values, and its number of
