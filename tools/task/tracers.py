@@ -189,6 +189,25 @@ def trace_symbolic(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]
     return trace_export(fx.symbolic_trace(model), takes, leaves)
 
 
+@contextlib.contextmanager
+def _lists_read_values() -> Iterator[None]:
+    """Lets tolist() and numpy() of a traced tensor fail as item() does; else its numbers would stand in the trace."""
+
+    def reading(convert: Callable[..., Any]) -> Callable[..., Any]:
+        def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            """The converted tensor, after one of its values was read."""
+            if tensor.numel():
+                tensor.detach().reshape(-1)[0].item()
+            return convert(tensor, *args, **kwargs)
+
+        return read
+
+    with contextlib.ExitStack() as patches:
+        for name in ("tolist", "numpy"):
+            patches.enter_context(mock.patch.object(torch.Tensor, name, reading(getattr(torch.Tensor, name))))
+        yield
+
+
 def trace_make_fx(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...]) -> Traced:
     """Traces by make_fx on real tensors; export then makes the trace functional.
 
@@ -211,7 +230,8 @@ def trace_make_fx(model: nn.Module, takes: Arrangement, leaves: tuple[Any, ...])
         return tuple(results)
 
     arguments = ([value.detach() for value in state.values()], [leaves[index] for index in positions])
-    module = make_fx(run, pre_dispatch=True)(*arguments)
+    with _lists_read_values():
+        module = make_fx(run, pre_dispatch=True)(*arguments)
     traced = _from_program(_export(module, arguments), flatten(arguments), arrangements[-1])
     for key, value in saved.items():  # tracing on real tensors ran the model once
         model.get_buffer(key).copy_(value)

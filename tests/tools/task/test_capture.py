@@ -206,6 +206,12 @@ def test_a_dataclass_and_a_named_tuple_are_records() -> None:
     assert len(graph.outputs) == 3
 
 
+def test_numbers_that_a_list_reads_from_an_input_are_not_baked_into_the_graph() -> None:
+    inputs = "[torch.randn(4, 8), torch.tensor([2, 5])]"
+    with pytest.raises(CannotCapture, match="values of tensors are read"):
+        graph_of(loaded("return x[:, rest[0].tolist()]", inputs=inputs))
+
+
 def test_a_record_whose_fields_compute_is_no_record() -> None:
     class Lazy:
         __dataclass_fields__: ClassVar[dict[str, None]] = {"y": None}
