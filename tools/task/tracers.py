@@ -194,6 +194,8 @@ def _lists_read_values() -> Iterator[None]:
     """Lets tolist() and numpy() of a traced tensor fail as item() does; else its numbers would stand in the trace."""
 
     def reading(convert: Callable[..., Any]) -> Callable[..., Any]:
+        """The conversion, which first reads a value."""
+
         def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             """The converted tensor, after one of its values was read."""
             if tensor.numel():

@@ -67,8 +67,9 @@ def held_text(key: str, slots: Mapping[str, int], inputs: str) -> str:
 
 
 def write_back_text(held: str, value: str, buffer: Buffer) -> str:
-    """The line that stores a new value in `held`, an input or a tensor of the module."""
-    return f"_note_change({held}, {value})" if buffer.is_in_place else f"{held}.copy_({value})"
+    """The line that stores a new value in `held`, an input or a tensor of the module. The value may have been computed
+    in another shape, because forward may write through a view."""
+    return f"_note_change({held}, {value})" if buffer.is_in_place else f"{held}.copy_({value}.view_as({held}))"
 
 
 def variable(name: str) -> str:

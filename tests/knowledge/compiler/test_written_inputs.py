@@ -111,6 +111,24 @@ def test_a_file_writes_to_the_given_tensors_however_they_lie() -> None:
             torch.testing.assert_close(have, want)
 
 
+def slots_step(row: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Rows of a cache written through a view of another shape, as servers with slot mappings do."""
+    cache.view(-1, 16)[slots] = row
+    return (cache * row[0]).sum(-1)
+
+
+def test_an_input_is_written_through_a_view_of_another_shape() -> None:
+    device = native_device()
+    inputs = [draw(3, 16), draw(2, 8, 16), torch.tensor([5, 0, 12])]
+    printed = print_plan(graph_of(slots_step, *inputs), Recipe(device.target), device)
+    given, wanted = [item.clone() for item in inputs], [item.clone() for item in inputs]
+    expected = slots_step(*wanted)
+    with torch.no_grad():
+        found = outputs_of(module_file(MODEL, [Entry(printed.plan, printed.kernels)], device), given)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(given[1], wanted[1])
+
+
 SCRIPT = """
 given, wanted = torch.load("FOLDER/saved.pt")
 returned, = ModelNew()(*given)

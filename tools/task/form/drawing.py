@@ -58,7 +58,10 @@ def seeds_of_draw(seed: int) -> Iterator[None]:
             return super().manual_seed(mixed(own))
 
     def reseed(function: Callable[[int], Any], largest: int) -> Callable[..., Any]:
+        """A function that takes the code's seed and sets one below `largest`."""
+
         def seeded(own: object = None) -> Any:
+            """The function called with a seed made of the code's and the draw's."""
             return function(mixed(own) % largest)
 
         return seeded
