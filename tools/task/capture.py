@@ -6,6 +6,7 @@ worker: it executes the user's code.
 
 from __future__ import annotations
 
+import linecache
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,6 +38,7 @@ from foundry.tools.task.values.masked import CannotMask
 from foundry.tools.words import words
 
 INLINE_ELEMENTS = 64  # elements of a constant that stands in the graph as its values
+LONGEST_SOURCE = 80  # characters of a line of the task in a message
 LONGEST_REASON = 100  # characters of a tracer's reason; a user reads three of them in one line
 
 _CHANGED = (
@@ -172,11 +174,21 @@ def _why_none(model: nn.Module, problems: Mapping[str, Exception]) -> str:
             by_reason.setdefault(_first_line(problem), []).append(name)
         return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
     file = _file_of(model)
-    where = next((f" in line {lines[-1]}" for problem in reading if (lines := lines_in(file, problem))), "")
+    line = next((lines[-1] for problem in reading if (lines := lines_in(file, problem))), 0)
+    where = f" in line {line}" if line else ""
+    source = _shortened(linecache.getline(file, line).strip()) if line else ""
     checks = next((found[1] for problem in reading if (found := _OPERATOR_CHECK.search(str(problem)))), ITEM)
     by = "" if checks == ITEM else f" (by aten.{checks})"
     more = "".join(_why_not_masked(model, problem) for problem in problems.values())
-    return f"the values of tensors are read{where}{by}, as `if x.sum() > 0`, x.item() and x[mask] do{more}"
+    if not source:
+        return f"the values of tensors are read{where}{by}, as `if x.sum() > 0`, x.item() and x[mask] do{more}"
+    advice = "let shapes alone decide, and mask what is left out"
+    return f"the values of tensors are read{where}{by}, `{source}`: {advice}{more}"
+
+
+def _shortened(source: str) -> str:
+    """A line of source for a message, cut if it is long."""
+    return source if len(source) <= LONGEST_SOURCE else f"{source[: LONGEST_SOURCE - 3]}..."
 
 
 def _why_not_masked(model: nn.Module, problem: Exception) -> str:
