@@ -13,10 +13,10 @@ LIMITS = {
     # 95,000 before issue 42; its captures, forms of tasks and questions took 5,700, docstrings 7,000. 6,300 since:
     # tasks whose Python reads values, questions about lengths and classes, inputs that forward writes, 8-bit floats,
     # complex numbers, decompositions, typed messages
-    "product": 114_100,
+    "product": 114_200,
     "tests without exhibits": 51_200,
     "repository": 214_000,  # of these 7,000 are the census of PyTorch's operators
-    "files": 1_800,
+    "files": 1_805,
 }
 
 
