@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import jsonschema
+import pytest
 
 from foundry.tools.verify.receipt import receipt_schema
 
@@ -52,6 +53,7 @@ def test_a_chat_model_drives_the_experts(solved: Solved) -> None:
     assert "fewer rows in flight" in {found["rationale"] for found in proposals if found}
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_reached_costs_nothing_and_is_said(warm_cli: Cli) -> None:
     """The playbook takes its steps; the ending counts them."""
     dead = ("--model", "scripted-1", "--base-url", "http://127.0.0.1:9/v1")
@@ -98,6 +100,7 @@ def test_cuda_without_a_gpu_compiles_and_says_what_is_not_proven(warm_cli: Cli) 
     assert "use it:" not in done.out
 
 
+@pytest.mark.slow
 def test_a_search_that_nobody_listens_to_any_more_ends_as_any_other(cli: Cli) -> None:
     """`2>&1 | head -1`: the reader leaves after the first line."""
     child = cli.start("agent", "solve", "toy.py", "--evaluations", "3", "--minutes", "20", "--islands", "1", *SHORT_END)
