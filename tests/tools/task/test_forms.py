@@ -329,6 +329,9 @@ def get_inputs():
     "seeds",
     [
         "torch.manual_seed(0); random.seed(0); generator = torch.Generator().manual_seed(0)",
+        "import numpy; numpy.random.seed(3); torch.manual_seed(int(numpy.random.randint(9999))); random.seed(1); "
+        "state = numpy.random.RandomState(4); assert isinstance(state, numpy.random.RandomState); "
+        "generator = torch.Generator().manual_seed(int(state.randint(9999)))",
         "torch.random.manual_seed(7); random.seed(); generator = torch.Generator(); generator.manual_seed(7)",
     ],
 )

@@ -67,15 +67,21 @@ def seeds_of_draw(seed: int) -> Iterator[None]:
         return seeded
 
     with contextlib.ExitStack() as patches:
+        seed_torch = reseed(torch.manual_seed, 2**63)
         for place in (torch, torch.random):
-            patches.enter_context(mock.patch.object(place, "manual_seed", reseed(torch.manual_seed, 2**63)))
+            patches.enter_context(mock.patch.object(place, "manual_seed", seed_torch))
         patches.enter_context(mock.patch.object(torch, "Generator", Generator))
         patches.enter_context(mock.patch.object(random, "seed", reseed(random.seed, 2**63)))
         if "numpy" in sys.modules:
             numpy_random = sys.modules["numpy"].random
-            for name in ("seed", "default_rng", "RandomState"):
+            for name in ("seed", "default_rng"):
                 function = reseed(getattr(numpy_random, name), 2**32)
                 patches.enter_context(mock.patch.object(numpy_random, name, function))
+            plain = numpy_random.RandomState  # a class: libraries ask whether a stream is one
+            made = type(
+                "RandomState", (plain,), {"__init__": lambda own, seed=None: plain.__init__(own, mixed(seed) % 2**32)}
+            )
+            patches.enter_context(mock.patch.object(numpy_random, "RandomState", made))
         yield
 
 
