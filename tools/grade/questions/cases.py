@@ -227,11 +227,7 @@ class Case(CaseParameters):
         # Outputs would otherwise occupy part of large idle blocks, which then could not be released.
         bundle.give_back()
         self._check_indices(distribution, placed)
-        eager = (
-            self._run_noted(kind, placed)
-            if self.decisions.reads
-            else self._run(self._model, kind, bundle.copied(placed))
-        )
+        eager = self._ask_reference(kind, placed)
         # Kept, because other runs of the same model may be in float64: of a lean case, or to find overflows.
         specs = self._specs
         bundle.give_back()
@@ -252,12 +248,7 @@ class Case(CaseParameters):
             self._given_seed = seed
             self._usual = [comparison.scale_only(item) for item in expected]
         if distribution.is_stress or kind == "large" or distribution.pattern in COUNTS:
-            may_spread = distribution.pattern in ("non-finite", "few other signs")
-            any_nan = may_spread or distribution.pattern in ("NaN at edges", "empty masks", *COUNTS)
-            expected = [
-                replace(comparison.count_in_usual_units(item, usual), any_nan=any_nan, may_spread=may_spread)
-                for item, usual in zip(expected, self._usual, strict=False)
-            ]
+            expected = self._in_usual_units(distribution, expected)
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
         exact = self._find_exact(distribution, ieee, eager if truth.note else truth.outputs, eager)
         tf32 = self._tf32_errors(kind, placed, expected, list(zip(eager, ieee, strict=True)))
@@ -293,6 +284,21 @@ class Case(CaseParameters):
             is_wider=is_wider,
             reruns=reruns,
         )
+
+    def _ask_reference(self, kind: Parameters, placed: list[Any]) -> list[torch.Tensor]:
+        """PyTorch's outputs on a copy of the inputs; what Python reads is noted if the task reads anything."""
+        if self.decisions.reads:
+            return self._run_noted(kind, placed)
+        return self._run(self._model, kind, bundle.copied(placed))
+
+    def _in_usual_units(self, distribution: Distribution, expected: list[Expected]) -> list[Expected]:
+        """The expectations of a stress question in units of the usual outputs, with what NaN and infinities may do."""
+        may_spread = distribution.pattern in ("non-finite", "few other signs")
+        any_nan = may_spread or distribution.pattern in ("NaN at edges", "empty masks", *COUNTS)
+        return [
+            replace(comparison.count_in_usual_units(item, usual), any_nan=any_nan, may_spread=may_spread)
+            for item, usual in zip(expected, self._usual, strict=False)
+        ]
 
     def _learn_from_given(self, placed: list[Any], eager: list[torch.Tensor]) -> None:
         """Keeps facts about inputs and outputs as given."""
