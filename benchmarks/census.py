@@ -260,7 +260,7 @@ def listed(rows: dict[str, dict[str, Any]], outcome: str) -> Iterator[str]:
 
 
 def stale(number: int) -> list[str]:
-    """What the stored census says otherwise than the page, or than a number of operators drawn at random."""
+    """Differences of the stored census from the page, and from `number` operators that are counted anew."""
     found = json.loads(RESULTS.read_text())
     said = [] if PAGE.read_text() == page(found) else [f"{PAGE.name} is stale: run python benchmarks/census.py --page"]
     if found["torch"] != torch.__version__.split("+")[0]:
